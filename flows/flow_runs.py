@@ -26,8 +26,8 @@ from infra.orchestrator.admission import ASK_S, asking
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.artifacts import stage_artifact
 from infra.orchestrator.ci_reports import CI_TAG, is_for_ci, keep_ci_report
-from infra.orchestrator.model_events import announce_canary_end, announce_verdict
-from infra.orchestrator.run_events import announce_end, announce_unopened
+from infra.orchestrator.events.model_events import announce_canary_end, announce_verdict
+from infra.orchestrator.events.run_events import announce_end, announce_unopened
 from infra.store import layout
 from infra.store.lease import held_lease
 from infra.store.lease_keeper import PATIENCE_S
@@ -38,10 +38,10 @@ from tasks.policies import run_tags
 from tasks.run.options import FLOW_RUN_KEY, SENSOR_KEY, scheduled_key
 from tasks.run.report import FINAL, latest_report
 from tasks.run.run import Run
-from tasks.stages import artifact_pages
-from tasks.stages.canary_start import ended_by
-from tasks.stages.contract_pages import data_section
-from tasks.stages.gate_pages import run_image
+from tasks.stages.artifacts import artifact_pages
+from tasks.stages.artifacts.contract_pages import data_section
+from tasks.stages.artifacts.gate_pages import run_image
+from tasks.stages.canary.canary_start import ended_by
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

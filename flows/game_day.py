@@ -21,7 +21,7 @@ from infra.child import log_tail
 from infra.processes.processes import kill_marked, new_mark, uninterrupted
 from infra.processes.tied_process import TiedProcess
 from infra.store import Store, layout
-from infra.store.game_day_paths import game_day_record
+from infra.store.paths.game_day_paths import game_day_record
 from infra.weights.weight_differences import first_difference
 from tasks.gameday.faults import Fault, keeps_weights
 from tasks.gameday.outcome import Outcome, judged, not_injected

@@ -8,8 +8,8 @@ from prefect import flow
 from prefect.states import Completed, Failed, State
 
 from data_contracts.errors import Interrupted
-from infra.orchestrator.pending_flow_runs import start_pending_again
-from infra.orchestrator.resuming import PrefectResumer
+from infra.orchestrator.flow_runs.pending_flow_runs import start_pending_again
+from infra.orchestrator.flow_runs.resuming import PrefectResumer
 from tasks.run.reaping import Reaped, reap_stores
 from tasks.run.run import known_store_list
 

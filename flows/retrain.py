@@ -14,8 +14,8 @@ from flows.flow_runs import as_error, cost_tagged, end_of, flow_name, name_flow_
 from flows.stages import stages
 from flows.start_hour import wait_for_hour
 from flows.turns import first_turn, in_turn, work_in_turn
-from infra.orchestrator.cancelling import cancellable
 from infra.orchestrator.flow_engine import without_waits
+from infra.orchestrator.flow_runs.cancelling import cancellable
 from tasks.budgets.spending import admit, refuse_over, within_budgets
 from tasks.pages.run_report_page import keep_page
 from tasks.run.attach import attach
@@ -23,8 +23,8 @@ from tasks.run.meter import metered
 from tasks.run.options import RunOptions
 from tasks.run.report import report
 from tasks.run.run import Run, open_run, reopen_run
+from tasks.stages.decisions.requirements import refuse_early
 from tasks.stages.orchestrated import as_task
-from tasks.stages.requirements import refuse_early
 from tasks.telemetry.observed import observed, refuse_wrong_settings
 
 # The stages in order, each in a module of its own. A stage takes hand-offs of stages above it, which its module names.

@@ -11,7 +11,7 @@ from prefect.states import Completed, Failed, State
 from data_contracts.errors import TrainwrightError
 from data_contracts.load import load_spec
 from flows.flow_runs import overrides
-from infra.orchestrator.sensor_deployments import start_once
+from infra.orchestrator.deployments.sensor_deployments import start_once
 from tasks.run.run import open_spec_store
 from tasks.schedules.source_sensor import sensor_of
 

@@ -18,7 +18,7 @@ from flows.flow_runs import overrides, started_by
 from flows.turns import BY_ITSELF
 from infra.machine import machines
 from infra.orchestrator.admission import asking
-from infra.orchestrator.suspension import deployed_flow_run
+from infra.orchestrator.flow_runs.suspension import deployed_flow_run
 from infra.store import layout
 from tasks.run.run import open_spec_store
 

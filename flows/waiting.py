@@ -13,10 +13,10 @@ from data_contracts.times import readable
 from infra.approvals import approvals
 from infra.audit import now
 from infra.orchestrator.artifacts import as_code, as_text
-from infra.orchestrator.suspension import FormAnswer, deployed_flow_run, form_answer, suspend, wake
+from infra.orchestrator.flow_runs.suspension import FormAnswer, deployed_flow_run, form_answer, suspend, wake
 from tasks.run.run import Run
-from tasks.stages.answers import checked_name, unsigned_counts
-from tasks.stages.rollback import checked_reason
+from tasks.stages.decisions.answers import checked_name, unsigned_counts
+from tasks.stages.decisions.rollback import checked_reason
 
 log = logging.getLogger("trainwright")
 # What a form is filled with whose run is to end. Only the store says that a question was superseded: whoever writes a

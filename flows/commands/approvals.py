@@ -17,8 +17,8 @@ from flows.connection import QUIET
 from infra import audit
 from infra.approvals.approval_signatures import signing_key
 from tasks.run.run import reopen_run
-from tasks.stages.answers import answer, checked_name, open_question
-from tasks.stages.rollback import checked_reason
+from tasks.stages.decisions.answers import answer, checked_name, open_question
+from tasks.stages.decisions.rollback import checked_reason
 
 
 def approve(arguments: argparse.Namespace) -> Answer:
@@ -73,13 +73,13 @@ def shown(question: Question) -> list[str]:
 
 def _wake(run_id: str, given: Given) -> list[str]:
     """Resume the run's suspended flow runs in Prefect, if a server answers; the answer itself is in the store."""
-    from infra.orchestrator.server import connect_if_running
+    from infra.orchestrator.server.server import connect_if_running
 
     os.environ.update(QUIET)
     try:
         if not connect_if_running():
             return []
-        from infra.orchestrator.suspension import wake
+        from infra.orchestrator.flow_runs.suspension import wake
 
         decision: Literal["approve", "refuse"] = "approve" if given.decision == "approved" else "refuse"
         return wake(run_id, decision, given.reason, given.by)

@@ -15,7 +15,8 @@ from flows.commands.tables import table
 from infra.budgets.rules_files import read_rules
 from infra.budgets.rules_versions import apply_rules, newest_rules
 from infra.signing.configured import configured_key
-from infra.store import Store, budget_paths
+from infra.store import Store
+from infra.store.paths import budget_paths
 from infra.store.records import parsed
 from tasks.budgets.settling import settle_all
 from tasks.budgets.standing import Standing, settle_and_check, standings

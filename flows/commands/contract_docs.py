@@ -8,7 +8,7 @@ from pathlib import Path
 from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
 from tasks.run.run import reopen_run
-from tasks.stages.contract_pages import own_report, report_results
+from tasks.stages.artifacts.contract_pages import own_report, report_results
 
 PAGE = "index.html"
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
     from data_contracts.pipeline_spec import PipelineSpec
-    from infra.orchestrator.deployments import PipelineDeployment
+    from infra.orchestrator.deployments.deployments import PipelineDeployment
 
 
 def deploy(arguments: argparse.Namespace) -> Answer:
@@ -44,10 +44,10 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     from prefect.utilities.callables import parameter_schema
 
     from flows.retrain import retrain
-    from infra.orchestrator.deployments import PipelineDeployment, deploy_pipeline, why_nobody_conducts
-    from infra.orchestrator.notifications import find_blocks
-    from infra.orchestrator.page_deployments import ensure_pages
-    from infra.orchestrator.reaper_deployments import ensure_reaper
+    from infra.orchestrator.deployments.deployments import PipelineDeployment, deploy_pipeline, why_nobody_conducts
+    from infra.orchestrator.deployments.page_deployments import ensure_pages
+    from infra.orchestrator.deployments.reaper_deployments import ensure_reaper
+    from infra.orchestrator.events.notifications import find_blocks
 
     wanted = PipelineDeployment(
         name=name,
@@ -107,8 +107,8 @@ def _load(path: Path, arguments: argparse.Namespace) -> PipelineSpec:
 
 def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec, blocks: Mapping[str, UUID]) -> None:
     """Make the automations that `contract.drift.retrain` and `notify` ask for, and delete those of earlier specs."""
-    from infra.orchestrator.drift_events import retrain_when_drifted, stop_retraining
-    from infra.orchestrator.notifications import tell_people
+    from infra.orchestrator.events.drift_events import retrain_when_drifted, stop_retraining
+    from infra.orchestrator.events.notifications import tell_people
 
     if spec.contract and spec.contract.drift and spec.contract.drift.retrain:
         log.info("automation: %s", retrain_when_drifted(client, title, spec.name))
@@ -120,7 +120,7 @@ def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec, blocks:
 
 def _look_for_data(client: SyncPrefectClient, wanted: PipelineDeployment, spec: PipelineSpec) -> None:
     """Make the deployment that `schedule.sensor` asks for, or delete it if the spec no longer asks."""
-    from infra.orchestrator.sensor_deployments import ensure_sensor, stop_sensor
+    from infra.orchestrator.deployments.sensor_deployments import ensure_sensor, stop_sensor
 
     if spec.schedule.sensor is not None:
         given = {name: value for name, value in wanted.parameters.items() if name in ("set", "store")}
@@ -131,7 +131,7 @@ def _look_for_data(client: SyncPrefectClient, wanted: PipelineDeployment, spec: 
 
 def _automate_after(client: SyncPrefectClient, title: str, after: list[str] | None) -> None:
     """Make the automation that `--after` asks for, or delete it; None: leave it as it is."""
-    from infra.orchestrator.model_events import start_after, stop_starting_after
+    from infra.orchestrator.events.model_events import start_after, stop_starting_after
 
     if after:
         log.info("automation: %s (%s)", start_after(client, title, after), ", ".join(after))

@@ -91,14 +91,14 @@ def _state() -> Check:
 
 
 def _server() -> Check:
-    from infra.orchestrator.server import server_status
+    from infra.orchestrator.server.server import server_status
 
     server = server_status()
     return Check("server", True, f"Prefect at {server.ui_url}" if server else "no Prefect server runs")
 
 
 def _worker() -> Check:
-    from infra.orchestrator import services
+    from infra.orchestrator.server import services
 
     worker = services.running("worker")
     return Check("worker", True, f"worker with pid {worker.pid}" if worker else "no worker of ours runs")

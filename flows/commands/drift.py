@@ -12,8 +12,8 @@ from data_contracts.load import load_spec
 from flows.commands.guard import Answer
 from flows.commands.stages import opened, write
 from flows.commands.tables import table
-from tasks.stages import drift_check
-from tasks.stages.drift_pages import HEAD, cells
+from tasks.stages.artifacts.drift_pages import HEAD, cells
+from tasks.stages.contract import drift_check
 from tasks.stages.validate import contract_key, find_report, make_report
 
 # Columns that did not move are counted, not listed; of the others at most so many.

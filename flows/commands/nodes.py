@@ -9,9 +9,10 @@ from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
 from flows.commands.tables import table
 from infra.records.nodes import KINDS, NodeRecord, decide, has_mishaps, nodes_of
-from infra.store import Store, node_paths
+from infra.store import Store
+from infra.store.paths import node_paths
 from tasks.run.run import known_store_list, not_found
-from tasks.stages.rollback import checked_reason
+from tasks.stages.decisions.rollback import checked_reason
 
 _HEAD = ["node", "state", "failures", "stragglers", "corrupt replicas", "last", "why"]
 

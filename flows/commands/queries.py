@@ -44,7 +44,7 @@ def status(arguments: argparse.Namespace) -> Answer:
 
     if asks_for_page(arguments):
         return day(arguments)
-    from infra.orchestrator.server import server_status
+    from infra.orchestrator.server.server import server_status
 
     server = server_status()
     signing_in = " (`trainwright ui` prints a link that signs you in)" if server is not None and server.ours else ""

@@ -22,8 +22,8 @@ def reap(arguments: argparse.Namespace) -> Answer:
     stores = known_store_list(arguments.store)
     connect("cli")
     from flows.reap import summary
-    from infra.orchestrator.pending_flow_runs import start_pending_again
-    from infra.orchestrator.resuming import PrefectResumer
+    from infra.orchestrator.flow_runs.pending_flow_runs import start_pending_again
+    from infra.orchestrator.flow_runs.resuming import PrefectResumer
     from tasks.run.reaping import reap_stores
 
     reaped, away = reap_stores(stores, PrefectResumer(arguments.pool, here=True))

@@ -14,7 +14,7 @@ def up(arguments: argparse.Namespace) -> Answer:
     """The `up` command."""
     from infra.orchestrator.lifecycle import up as start
     from infra.orchestrator.project import profiles
-    from infra.orchestrator.server import sign_in_link
+    from infra.orchestrator.server.server import sign_in_link
 
     server = start()
     link = sign_in_link(server) if sys.stdout.isatty() and not arguments.json else server.ui_url
@@ -29,7 +29,7 @@ def up(arguments: argparse.Namespace) -> Answer:
 
 def ui(arguments: argparse.Namespace) -> Answer:
     """The `ui` command; StorageUnavailable if no server runs."""
-    from infra.orchestrator.server import server_status, sign_in_link
+    from infra.orchestrator.server.server import server_status, sign_in_link
 
     server = server_status()
     if server is None:

@@ -23,7 +23,7 @@ def server(arguments: argparse.Namespace) -> Answer:
 
 
 def _start() -> Answer:
-    from infra.orchestrator.team_server import start
+    from infra.orchestrator.server.team_server import start
 
     # How a server ends: uvicorn has answered the signal, and raises it again.
     with contextlib.suppress(KeyboardInterrupt):
@@ -32,7 +32,7 @@ def _start() -> Answer:
 
 
 def _back_up(folder: Path) -> Answer:
-    from infra.orchestrator.server_backup import back_up
+    from infra.orchestrator.server.server_backup import back_up
 
     backup = back_up(folder)
     text = (
@@ -43,7 +43,7 @@ def _back_up(folder: Path) -> Answer:
 
 
 def _restore(folder: Path) -> Answer:
-    from infra.orchestrator.server_backup import restore
+    from infra.orchestrator.server.server_backup import restore
 
     backup, old = restore(folder)
     text = f"The database holds the backup of {backup.made}."

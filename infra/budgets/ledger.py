@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from data_contracts.budgets import Balance, BudgetWarning, Hold, SpendingEntry
 from data_contracts.canonical import digest
 from infra.audit import now
-from infra.store import Store, Versioned, budget_paths
+from infra.store import Store, Versioned
+from infra.store.paths import budget_paths
 from infra.store.pointers import PointerMoved
 from infra.store.records import parsed
 from infra.store.several import read_several, write_several

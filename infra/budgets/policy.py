@@ -15,7 +15,8 @@ from data_contracts.errors import SpecError
 from data_contracts.pipeline_spec import PipelineSpec
 from infra.budgets.rules_files import read_rules
 from infra.budgets.rules_versions import newest_rules
-from infra.store import Store, budget_paths
+from infra.store import Store
+from infra.store.paths import budget_paths
 from infra.store.records import parsed
 
 # A file with the policy of this machine.

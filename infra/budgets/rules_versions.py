@@ -18,7 +18,8 @@ from data_contracts.errors import CorruptError, UsageError
 from infra.audit import actor, now
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.configured import configured_key
-from infra.store import Store, budget_paths
+from infra.store import Store
+from infra.store.paths import budget_paths
 from infra.store.records import parsed
 
 if TYPE_CHECKING:

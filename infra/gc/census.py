@@ -18,7 +18,7 @@ from infra.gc.retention import Kind, StoreItem
 from infra.models import registry
 from infra.models.canaries import standing_canary
 from infra.store import Manifest, Store, layout
-from infra.store.backend import Stored
+from infra.store.backends.backend import Stored
 from infra.store.deletion import day_end_s
 
 SEALED: dict[str, Kind] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
-from infra.store.credentials import looked_up
+from infra.store.backends.credentials import looked_up
 
 if TYPE_CHECKING:
     import httpx

@@ -12,7 +12,7 @@ from uuid import UUID
 from data_contracts.errors import StorageUnavailable, UsageError
 from infra.orchestrator.admission import asking
 from infra.orchestrator.api import unreachable
-from infra.orchestrator.resuming import PrefectResumer
+from infra.orchestrator.flow_runs.resuming import PrefectResumer
 from infra.orchestrator.work_pools import find_pool
 
 VARIABLE = "trainwright_gameday"

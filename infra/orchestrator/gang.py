@@ -21,8 +21,8 @@ from data_contracts.errors import StorageUnavailable, UsageError
 from infra.gang.environment import store_env
 from infra.orchestrator.admission import PoolAdmission, asking
 from infra.orchestrator.api import unreachable
-from infra.orchestrator.deployments import ensure_node_deployment
-from infra.orchestrator.flow_run_states import FlowRunStates
+from infra.orchestrator.deployments.deployments import ensure_node_deployment
+from infra.orchestrator.flow_runs.flow_run_states import FlowRunStates
 from infra.store import Store, layout
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from infra.orchestrator import api, password, project
 from infra.orchestrator.api import Server
+from infra.orchestrator.deployments.page_deployments import ensure_pages
+from infra.orchestrator.deployments.reaper_deployments import ensure_reaper
 from infra.orchestrator.local_pool import POOL, ensure_pool, start_worker, stop_worker
-from infra.orchestrator.page_deployments import ensure_pages
-from infra.orchestrator.reaper_deployments import ensure_reaper
-from infra.orchestrator.server import ensure_server, server_status, stop_server
+from infra.orchestrator.server.server import ensure_server, server_status, stop_server
 
 
 def up() -> Server:

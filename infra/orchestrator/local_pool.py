@@ -16,8 +16,9 @@ import time
 from datetime import datetime
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.orchestrator import services, worker_flow_runs
-from infra.orchestrator.services import Service
+from infra.orchestrator.flow_runs import worker_flow_runs
+from infra.orchestrator.server import services
+from infra.orchestrator.server.services import Service
 from infra.processes.processes import new_mark
 
 POOL = "trainwright"

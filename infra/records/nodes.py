@@ -16,7 +16,8 @@ from data_contracts.canonical import digest, is_name
 from data_contracts.errors import UsageError
 from data_contracts.node_standing import Mishap, NodeMishap, NodeStanding
 from infra.audit import actor, now
-from infra.store import Store, node_paths
+from infra.store import Store
+from infra.store.paths import node_paths
 
 # Names a node where its host name does not: in a container, whose host name is another one each time.
 NODE = "TRAINWRIGHT_NODE"

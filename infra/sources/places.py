@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 from data_contracts.errors import StorageUnavailable, UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from infra.store.s3_connect import connect
-from infra.store.s3_errors import translate
+from infra.store.backends.s3_connect import connect
+from infra.store.backends.s3_errors import translate
 
 WILDCARDS = "*?["
 _TICK_NS = 2 * 10**9

@@ -18,11 +18,11 @@ from data_contracts.canonical import digest
 from data_contracts.errors import UsageError
 from infra import audit
 from infra.store import layout
-from infra.store.backend import Backend, NotImplementedThere, Stale
+from infra.store.backends.backend import Backend, NotImplementedThere, Stale
 from infra.store.store import Store
 
 if TYPE_CHECKING:
-    from infra.store.name_database import Names
+    from infra.store.backends.name_database import Names
 
 _CLAIMS = ".making"
 IN_STORE = "store"
@@ -56,7 +56,7 @@ def make(backend: Backend, pointers: str | None) -> None:
 
 def names_of(backend: Backend, about: dict[str, Any]) -> Names:
     """The names of a store whose `store.json` is `about`; UsageError if this host cannot use its database."""
-    from infra.store.name_database import Names
+    from infra.store.backends.name_database import Names
 
     database = about["pointers"]
     if about.get("host", here := _host()) != here:
@@ -75,8 +75,8 @@ def names_of(backend: Backend, about: dict[str, Any]) -> Names:
 
 
 def _make_named(backend: Backend, pointers: str, about: dict[str, Any]) -> None:
-    from infra.store.database_backend import NamedBackend
-    from infra.store.name_database import Names
+    from infra.store.backends.database_backend import NamedBackend
+    from infra.store.backends.name_database import Names
 
     assert not backend.is_local, "a folder decides its names itself; the spec says so"
     names = Names(pointers, backend.uri)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from data_contracts.errors import UsageError
 from infra import audit
 from infra.store import layout
-from infra.store.backend import Backend
+from infra.store.backends.backend import Backend
 
 if TYPE_CHECKING:
     from infra.store.store import Store

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field
 
 from infra.store import layout
-from infra.store.backend import Backend
+from infra.store.backends.backend import Backend
 from infra.store.records import SCHEMA, corrupt, read_record
 
 log = logging.getLogger("trainwright")

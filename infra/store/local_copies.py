@@ -18,7 +18,7 @@ from infra import scratch
 from infra.files import locks
 from infra.files.digests import hash_stream
 from infra.machine.settings import on_this_machine
-from infra.store.backend import Backend
+from infra.store.backends.backend import Backend
 from infra.store.seal import Manifest
 
 _COPY = re.compile(r"[0-9a-f]{64}")

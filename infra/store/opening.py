@@ -12,7 +12,7 @@ from data_contracts.errors import UsageError
 from data_contracts.messages.children import StoreAddress
 from infra.machine import settings
 from infra.store import layout
-from infra.store.backend import Backend
+from infra.store.backends.backend import Backend
 from infra.store.creation import IN_STORE, make, names_of
 from infra.store.records import parsed
 from infra.store.store import Store
@@ -129,7 +129,7 @@ def _pointers(about: dict[str, Any]) -> str:
 
 
 def _named(objects: Backend, about: dict[str, Any]) -> Backend:
-    from infra.store.database_backend import NamedBackend
+    from infra.store.backends.database_backend import NamedBackend
 
     backend = NamedBackend(objects, names_of(objects, about))
     backend.sweep()
@@ -139,13 +139,13 @@ def _named(objects: Backend, about: dict[str, Any]) -> Backend:
 def _backend(uri: str, storage_options: Mapping[str, Any]) -> Backend:
     scheme, separator, rest = uri.partition("://")
     if not separator:
-        from infra.store.folder import FolderBackend
+        from infra.store.backends.folder import FolderBackend
 
         folder = FolderBackend(Path(os.path.expanduser(uri)))
         folder.sweep()
         return folder
     if scheme == "s3" and rest.strip("/"):
-        from infra.store.s3 import S3Backend
+        from infra.store.backends.s3 import S3Backend
 
         return S3Backend(uri, storage_options)
     raise UsageError(f"{uri!r} cannot be a store.", remedy="Name a folder, or s3://bucket/prefix.")

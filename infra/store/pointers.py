@@ -11,7 +11,7 @@ from typing import Any
 
 from data_contracts.errors import CorruptError
 from infra.store import layout
-from infra.store.backend import Backend, Stale
+from infra.store.backends.backend import Backend, Stale
 from infra.store.earlier_records import EarlierRecords
 from infra.store.records import SCHEMA, read_record, write_record
 

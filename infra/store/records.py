@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from data_contracts.canonical import plain
 from data_contracts.errors import CorruptError, UsageError
-from infra.store.backend import MAX_READ_BYTES
+from infra.store.backends.backend import MAX_READ_BYTES
 
 SCHEMA = 2
 # Resolved inputs with some hundred thousand files are smaller.

@@ -15,7 +15,7 @@ from data_contracts.messages.children import StoreAddress
 from infra.machine.settings import state_folder
 from infra.share import WHOLE, Share
 from infra.store import deletion, layout
-from infra.store.backend import Backend, Leftover, Stored
+from infra.store.backends.backend import Backend, Leftover, Stored
 from infra.store.earlier_records import EarlierRecords
 from infra.store.local_copies import copy_of
 from infra.store.pointers import Pointer

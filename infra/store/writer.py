@@ -11,7 +11,7 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import FileEntry, Ref
 from infra.files.digests import hash_pieces, hash_stream
 from infra.store import layout
-from infra.store.backend import Backend
+from infra.store.backends.backend import Backend
 from infra.store.seal import AlreadySealed, check_file_name, read_manifest, write_manifest
 
 

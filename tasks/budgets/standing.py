@@ -13,7 +13,8 @@ from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import PipelineSpec
 from infra.budgets.rules_versions import current_budgets
 from infra.machine.machines import prices
-from infra.store import Store, budget_paths
+from infra.store import Store
+from infra.store.paths import budget_paths
 from tasks.budgets.amounts import BudgetPeriod, month_of
 from tasks.budgets.settling import settle_all, settle_others
 

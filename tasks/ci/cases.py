@@ -14,10 +14,10 @@ from data_contracts.handoffs import ContractReport
 from data_contracts.pipeline_spec.promote import GateSpec
 from data_contracts.run_report import RunReport, StageResult
 from infra.gang.checkpoints.listing import Found, list_checkpoints
-from infra.orchestrator.notices import sentence_of
+from infra.orchestrator.events.notices import sentence_of
 from tasks.pages.facts import Facts, tried
 from tasks.run.report import VERDICTS
-from tasks.stages.contract_pages import report_results
+from tasks.stages.artifacts.contract_pages import report_results
 
 # The section of the spec that a stage is about.
 SECTIONS = {

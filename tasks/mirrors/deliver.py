@@ -240,8 +240,8 @@ def _huggingface(store: Store, one: Due, deadline: Deadline) -> str:
 
 def _prefect(store: Store, one: Due, deadline: Deadline) -> str:
     """Emit the event of a rollback to the server that this process uses, or would use; starts none."""
-    from infra.orchestrator.model_events import announce_rollback
-    from infra.orchestrator.server import connect_if_running
+    from infra.orchestrator.events.model_events import announce_rollback
+    from infra.orchestrator.server.server import connect_if_running
 
     del deadline  # the client's own is a few seconds
     assert one.alias is not None

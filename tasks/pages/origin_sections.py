@@ -14,8 +14,8 @@ from tasks.pages.facts import Facts, seconds_between, tried
 from tasks.pages.html import NOTHING, Markup, chart, escaped, join, section, table, tag
 from tasks.pages.html import facts as pairs
 from tasks.run.report import cost_sentence
-from tasks.stages.contract_pages import report_results
-from tasks.stages.drift_pages import HEAD, SHOWN, cells
+from tasks.stages.artifacts.contract_pages import report_results
+from tasks.stages.artifacts.drift_pages import HEAD, SHOWN, cells
 from tasks.stages.shard import in_order
 
 _TONES = {"holds": "good"}

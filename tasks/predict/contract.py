@@ -15,7 +15,7 @@ from data_contracts.pipeline_spec import SourceSpec
 from infra.child import run_child
 from infra.contract import contract_worker
 from tasks.predict.model import Model
-from tasks.stages.contract_check import needs_child
+from tasks.stages.contract.contract_check import needs_child
 from tasks.stages.validate import rejection
 
 OWN = "the model's own suite"

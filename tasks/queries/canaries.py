@@ -12,7 +12,7 @@ from infra.models import canaries, registry
 from infra.models.canaries import Canary
 from infra.store import Store
 from tasks.queries.waiting import standing_of
-from tasks.stages.canary_tally import stored_standing
+from tasks.stages.canary.canary_tally import stored_standing
 
 
 @dataclass(frozen=True)

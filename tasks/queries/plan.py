@@ -12,8 +12,8 @@ from data_contracts.pipeline_spec import ShardsSpec
 from infra.project import code_bundle
 from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run
+from tasks.stages.decisions.requirements import refuse_early
 from tasks.stages.earlier_handoffs import EarlierHandoffs
-from tasks.stages.requirements import refuse_early
 from tasks.stages.stage import PlannedAction, Stage
 from tasks.stages.trainings import PLACEMENT, recorded
 

@@ -9,7 +9,8 @@ from data_contracts.errors import UsageError
 from data_contracts.executions import ScheduledTime
 from data_contracts.resolved import Resolved
 from infra.audit import now
-from infra.store import Store, layout, schedule_paths
+from infra.store import Store, layout
+from infra.store.paths import schedule_paths
 from tasks.run.inputs import read_inputs
 from tasks.run.options import SCHEDULE_KEY, RunOptions
 

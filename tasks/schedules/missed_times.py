@@ -10,7 +10,8 @@ from data_contracts.errors import UsageError
 from data_contracts.executions import BackfilledWindow, ScheduledTime
 from data_contracts.run_report import RunReport
 from infra.sources.window import Window, parse_window
-from infra.store import Store, layout, schedule_paths
+from infra.store import Store, layout
+from infra.store.paths import schedule_paths
 from tasks.run.options import scheduled_key
 from tasks.run.report import latest_report
 

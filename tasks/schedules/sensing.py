@@ -18,7 +18,8 @@ from data_contracts.canonical import digest
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.sensor_steps import SensorCursor, SensorStep
 from infra.audit import actor, now
-from infra.store import Store, schedule_paths
+from infra.store import Store
+from infra.store.paths import schedule_paths
 from infra.store.pointers import Pointer, PointerMoved, Versioned
 from infra.store.records import parsed
 from tasks.run.options import SENSOR_KEY

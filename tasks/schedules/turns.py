@@ -20,9 +20,10 @@ from data_contracts.errors import CorruptError, Interrupted, UsageError
 from data_contracts.pipeline_spec.schedule import Overlap
 from infra.audit import now
 from infra.processes.processes import uninterrupted
-from infra.store import Store, layout, schedule_paths
+from infra.store import Store, layout
 from infra.store.lease import RENEW_EVERY_S, held_lease, standing_still, with_process
 from infra.store.lease_keeper import PATIENCE_S, LeaseKeeper
+from infra.store.paths import schedule_paths
 from tasks.run.reaping import unfinished_runs
 
 LOOK_EVERY_S = 2.0

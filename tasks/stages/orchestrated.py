@@ -14,12 +14,13 @@ from data_contracts.errors import ApprovalPending, ContractRejected, GateNotMet,
 from data_contracts.handoffs import ContractReport
 from data_contracts.messages.raw_data import ShardProgress
 from infra.orchestrator.artifacts import ProgressArtifact, stage_artifact
-from infra.orchestrator.drift_events import announce
+from infra.orchestrator.events.drift_events import announce
 from tasks.policies import task_policy
 from tasks.run.progress import GangChanged, listening, percent, sentence
 from tasks.run.run import Run
 from tasks.run.training_progress import TrainingProgress
-from tasks.stages import artifact_pages, drift_check
+from tasks.stages.artifacts import artifact_pages
+from tasks.stages.contract import drift_check
 from tasks.stages.stage import Stage
 
 P = ParamSpec("P")

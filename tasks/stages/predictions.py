@@ -17,7 +17,7 @@ from data_contracts.pipeline_spec import SourceSpec, SuiteSpec
 from infra.records.handoffs import newest_handoff
 from tasks.run.run import Run
 from tasks.run.spec_check import PREDICTIONS, suite_called
-from tasks.stages.contract_check import checked, code_of
+from tasks.stages.contract.contract_check import checked, code_of
 from tasks.stages.stage import Done
 from tasks.stages.validate import accepted, rejection
 

@@ -13,13 +13,14 @@ from infra.models import canaries, registry, versions
 from infra.records.receipts import without_hold
 from infra.store import PointerMoved, Versioned
 from tasks.run.run import Run
-from tasks.stages import approval, canary_start
-from tasks.stages.all_gates import is_undecided, judged, lacking, more_rows, refusing, rows_left
+from tasks.stages.canary import canary_start
+from tasks.stages.decisions import approval
+from tasks.stages.decisions.requirements import met, signing_key
+from tasks.stages.decisions.rollback import checked_reason
 from tasks.stages.evaluate import comparable, evaluate
-from tasks.stages.export_gate import exports_that_agree
-from tasks.stages.export_gate import sentence as export_sentence
-from tasks.stages.requirements import met, signing_key
-from tasks.stages.rollback import checked_reason
+from tasks.stages.gates.all_gates import is_undecided, judged, lacking, more_rows, refusing, rows_left
+from tasks.stages.gates.export_gate import exports_that_agree
+from tasks.stages.gates.export_gate import sentence as export_sentence
 from tasks.stages.shard import comparison, shard
 from tasks.stages.stage import Done, PlannedAction, Stage
 from tasks.stages.verify import verify
@@ -136,7 +137,7 @@ def _after_canary(
     """What becomes of the canary that stands, or of the candidate."""
     ended = ""
     if run.spec.promote.canary is not None:
-        from tasks.stages import canary  # SciPy takes a second to import
+        from tasks.stages.canary import canary  # SciPy takes a second to import
 
         found = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
         if found is not None and (made := _made_before(run, found) or canary_start.stood(run)):

@@ -16,13 +16,13 @@ from tasks.run.progress import shown
 from tasks.run.run import Run
 from tasks.run.spec_check import FEATURES, suite_called
 from tasks.stages.cluster_stage import ClusterStage
-from tasks.stages.contamination import report_of, section_of, with_splits_compared
-from tasks.stages.contract_check import checked
-from tasks.stages.features import features_key, features_report, features_request
-from tasks.stages.raw_rows import raw_inputs, reading_settings, runs_tokenizer
-from tasks.stages.set_contracts import set_report, set_requests
+from tasks.stages.contract.contamination import report_of, section_of, with_splits_compared
+from tasks.stages.contract.contract_check import checked
+from tasks.stages.contract.features import features_key, features_report, features_request
+from tasks.stages.contract.raw_rows import raw_inputs, reading_settings, runs_tokenizer
+from tasks.stages.contract.set_contracts import set_report, set_requests
+from tasks.stages.contract.text_cuts import cut_files
 from tasks.stages.stage import Done, Stage, rejected
-from tasks.stages.text_cuts import cut_files
 from tasks.stages.validate import accepted, contract_key, reading, rejection, validate
 
 VERSION = 2

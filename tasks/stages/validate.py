@@ -13,10 +13,10 @@ from data_contracts.run_report import StageStatus
 from infra.records.handoffs import newest_handoff
 from tasks.run.run import Run
 from tasks.run.spec_check import DATA, set_contract_field, suite_called
-from tasks.stages import arrival_check, drift_check
-from tasks.stages.contract_check import checked, checked_and_compared, code_of, data_request, where_measured
-from tasks.stages.raw_rows import raw_inputs, reading_settings, suite_settings
-from tasks.stages.set_contracts import set_key, set_report, set_requests
+from tasks.stages.contract import arrival_check, drift_check
+from tasks.stages.contract.contract_check import checked, checked_and_compared, code_of, data_request, where_measured
+from tasks.stages.contract.raw_rows import raw_inputs, reading_settings, suite_settings
+from tasks.stages.contract.set_contracts import set_key, set_report, set_requests
 from tasks.stages.stage import Done, Stage, rejected
 
 VERSION = 1

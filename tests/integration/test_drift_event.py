@@ -15,7 +15,7 @@ from tests.support.tiny import trainwright, write_project
 EMIT = """
 import sys
 from data_contracts.drift_report import ColumnDrift, DriftReport
-from infra.orchestrator.drift_events import announce
+from infra.orchestrator.events.drift_events import announce
 moved = ColumnDrift(column="c", verdict="critical", p=0, nulls=(0, 0), sentence="c: moved")
 report = DriftReport(against="tiny@champion", columns=[moved])
 announce(sys.argv[1], sys.argv[3], report, rejected=sys.argv[2] == "true")

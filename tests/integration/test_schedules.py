@@ -14,9 +14,10 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from data_contracts.errors import Fenced
 from data_contracts.executions import Crash
 from infra.machine.machines import VARIABLE
-from infra.orchestrator.pending_flow_runs import start_pending_again
-from infra.orchestrator.resuming import PrefectResumer
-from infra.store import Store, layout, open_store, schedule_paths
+from infra.orchestrator.flow_runs.pending_flow_runs import start_pending_again
+from infra.orchestrator.flow_runs.resuming import PrefectResumer
+from infra.store import Store, layout, open_store
+from infra.store.paths import schedule_paths
 from tasks.run.options import scheduled_key
 from tests.support.pool import FINAL, Site, password_in, processes_of, site_of, until
 from tests.support.s3 import S3Server

@@ -27,14 +27,16 @@ from tests.support.pool import api_client, password_in
 ENSURE = """
 import dataclasses, json
 from data_contracts.errors import TrainwrightError
-from infra.orchestrator.server import ensure_server
+from infra.orchestrator.server.server import ensure_server
 try:
     print(json.dumps(dataclasses.asdict(ensure_server())))
 except TrainwrightError as error:
     print(json.dumps(error.to_json()))
 """
-STATUS = "import json; from infra.orchestrator.server import server_status as s; print(json.dumps(s() and s().url))"
-STOP = "import json; from infra.orchestrator.server import stop_server; print(json.dumps(stop_server()))"
+STATUS = (
+    "import json; from infra.orchestrator.server.server import server_status as s; print(json.dumps(s() and s().url))"
+)
+STOP = "import json; from infra.orchestrator.server.server import stop_server; print(json.dumps(stop_server()))"
 
 
 class Place:
@@ -270,7 +272,7 @@ def test_it_listens_on_this_machine_alone_and_keeps_its_data_in_the_state_folder
 
 PAGES = """
 import json
-from infra.orchestrator.server import ensure_server
+from infra.orchestrator.server.server import ensure_server
 ensure_server()
 from prefect import flow, get_client, task
 from infra.orchestrator.artifacts import stage_artifact
@@ -329,7 +331,7 @@ def test_a_server_that_the_person_named_gets_our_pool_and_worker_and_is_left_run
 
 OTHER_POOL = """
 import json
-from infra.orchestrator.server import ensure_server
+from infra.orchestrator.server.server import ensure_server
 ensure_server()
 from prefect import get_client
 from prefect.client.schemas.actions import WorkPoolCreate

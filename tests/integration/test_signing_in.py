@@ -1,6 +1,6 @@
 """Access to our Prefect server: refused to other users and to pages from elsewhere, given to the person by a link.
 
-(What the page does by HTTP, and how long a token lives: tests/unit/infra/orchestrator/test_sign_in.py.)
+(What the page does by HTTP, and how long a token lives: tests/unit/infra/orchestrator/server/test_sign_in.py.)
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_another_user_reads_neither_files_nor_environments(served: Served, stran
 
 @pytest.mark.root
 def test_another_user_finds_no_password_in_the_list_of_processes(served: Served, stranger: dict[str, Any]) -> None:
-    assert "infra.orchestrator.serve" in stranger["arguments"]
+    assert "infra.orchestrator.server.serve" in stranger["arguments"]
     assert "worker" in stranger["arguments"]
     for spelt in (served.password, base64.b64encode(served.password.encode()).decode()):
         assert spelt not in stranger["arguments"]

@@ -21,8 +21,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import tasks.stages.decisions.rollback
 import tasks.stages.promote
-import tasks.stages.rollback
 from data_contracts.errors import StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Checkpoint, Evaluation, Ref
 from data_contracts.resolved import Resolved
@@ -33,12 +33,12 @@ from infra.signing.configured import configured_key
 from infra.signing.inputs import sign_inputs
 from infra.signing.keys import PRIVATE_FILE
 from infra.store import Store, layout
-from infra.store.database_backend import NamedBackend
-from infra.store.folder import FolderBackend
-from infra.store.name_database import Names
-from infra.store.s3 import S3Backend
+from infra.store.backends.database_backend import NamedBackend
+from infra.store.backends.folder import FolderBackend
+from infra.store.backends.name_database import Names
+from infra.store.backends.s3 import S3Backend
 from tasks.run.run import Run
-from tasks.stages.answers import answer, open_question
+from tasks.stages.decisions.answers import answer, open_question
 from tests.support.careless import Careless
 
 MODEL, ALIAS = "m", "champion"
@@ -222,14 +222,14 @@ def carried_out(store: Store, act: Act) -> tuple[str, str]:
             case "promote":
                 return _promoted(store, act, about)
             case "back":
-                made = tasks.stages.rollback.rollback(store, MODEL, ALIAS, act.version, about, "it fell")
+                made = tasks.stages.decisions.rollback.rollback(store, MODEL, ALIAS, act.version, about, "it fell")
             case "approve" | "refuse":
                 decision = "approved" if act.what == "approve" else "refused"
                 key = signing_key(f"{act.keys}/approver/{PRIVATE_FILE}") if act.keys else None
                 given = answer(store, open_question(store, act.of), decision, act.run_id, "looked at", key)
                 return "moved", f"question of {given.question}"
             case _:
-                made = tasks.stages.rollback.release(store, MODEL, ALIAS, act.version, "it was wrong", about)
+                made = tasks.stages.decisions.rollback.release(store, MODEL, ALIAS, act.version, "it was wrong", about)
         return "moved", made.sentence
     except StorageUnavailable as error:
         unclear = "unknown" in error.message or act.what in ("approve", "refuse")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import select
 
-from infra.store import database_backend, name_database
-from infra.store.database_backend import NamedBackend
-from infra.store.folder import FolderBackend
-from infra.store.name_database import Names
+from infra.store.backends import database_backend, name_database
+from infra.store.backends.database_backend import NamedBackend
+from infra.store.backends.folder import FolderBackend
+from infra.store.backends.name_database import Names
 
 
 class Careless(FolderBackend):

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 # and the states of its pieces in Prefect.
 FLOW = """
 import json, sys, time
-from infra.orchestrator.server import ensure_server
+from infra.orchestrator.server.server import ensure_server
 ensure_server()
 from prefect import flow, get_client
 from prefect.client.schemas.filters import FlowRunFilter

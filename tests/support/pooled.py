@@ -24,7 +24,7 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.run_report import RunReport
 from flows.flow_runs import as_state
 from infra.gang.conductor.rank_reports import Progress
-from infra.orchestrator.cancelling import cancellable
+from infra.orchestrator.flow_runs.cancelling import cancellable
 from infra.orchestrator.gang import PoolGang, WorkPool
 from infra.store import open_store
 from tests.support.conducting import TRAINING, run

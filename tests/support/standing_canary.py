@@ -22,17 +22,9 @@ from infra.models.canaries import Canary
 from infra.records.evaluations import Outcomes
 from infra.records.receipts import has_ended
 from infra.store import Store, layout
-from tasks.stages import (
-    answers,
-    approval,
-    canary,
-    canary_moves,
-    canary_start,
-    canary_tally,
-    fresh_rows,
-    promote,
-    protect,
-)
+from tasks.stages import promote
+from tasks.stages.canary import canary, canary_moves, canary_start, canary_tally, fresh_rows
+from tasks.stages.decisions import answers, approval, protect
 from tests.support.raced import Memory, Raced
 
 BEGAN = "2026-11-22T10:00:00+00:00"

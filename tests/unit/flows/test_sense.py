@@ -8,7 +8,8 @@ import pytest
 from prefect.states import State
 
 from flows import sense
-from infra.store import open_store, schedule_paths
+from infra.store import open_store
+from infra.store.paths import schedule_paths
 from tests.support.tiny import write_project, write_rows
 
 

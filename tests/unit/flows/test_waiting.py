@@ -9,9 +9,9 @@ import pytest
 from data_contracts.errors import ApprovalRefused
 from flows import waiting
 from infra.approvals import approvals
-from infra.orchestrator.suspension import FormAnswer
-from tasks.stages import approval
-from tests.unit.tasks.stages.test_approval import Waiting
+from infra.orchestrator.flow_runs.suspension import FormAnswer
+from tasks.stages.decisions import approval
+from tests.unit.tasks.stages.decisions.test_approval import Waiting
 from tests.unit.tasks.stages.test_promote import Place
 from tests.unit.tasks.stages.test_promote import place as place
 
@@ -25,7 +25,7 @@ def test_a_form_counts_by_its_own_time_if_its_worker_comes_after_the_deadline(
     deadline = datetime.fromisoformat(asked.deadline)
     given = (deadline + timedelta(minutes=1 if late else -1)).isoformat()
     after = (deadline + timedelta(hours=8)).isoformat()
-    for module in ("flows.waiting", "tasks.stages.approval"):
+    for module in ("flows.waiting", "tasks.stages.decisions.approval"):
         monkeypatch.setattr(f"{module}.now", lambda: after, raising=False)
     monkeypatch.setattr(waiting, "deployed_flow_run", object)
     monkeypatch.setattr(waiting, "form_answer", lambda *_: FormAnswer("approve", "seen", "ada", given))

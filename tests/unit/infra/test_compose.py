@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.orchestrator import team_server
+from infra.orchestrator.server import team_server
 from infra.telemetry import settings as telemetry
 
 FOLDER = Path(__file__).parents[3] / "infra" / "compose"

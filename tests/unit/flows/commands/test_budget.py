@@ -26,7 +26,8 @@ from infra.budgets.rules_versions import apply_rules, current_budgets, newest_ru
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.configured import configured_key
 from infra.signing.keys import make_key_pair
-from infra.store import Store, budget_paths, layout, open_store
+from infra.store import Store, layout, open_store
+from infra.store.paths import budget_paths
 from tasks.budgets.amounts import BudgetPeriod, month_of
 from tasks.budgets.standing import standings_of_spec
 from tests.support.tiny import write_project

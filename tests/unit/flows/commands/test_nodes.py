@@ -13,7 +13,8 @@ from data_contracts.errors import CorruptError
 from data_contracts.node_standing import NodeMishap
 from flows.cli import main
 from infra.records.nodes import decide, drained_nodes, nodes_of, record_mishap
-from infra.store import Store, node_paths, open_store
+from infra.store import Store, open_store
+from infra.store.paths import node_paths
 
 ODD = "Node_A.example.com/../x"
 

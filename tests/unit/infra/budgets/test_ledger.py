@@ -14,7 +14,8 @@ import pytest
 from data_contracts.budgets import BudgetWarning
 from data_contracts.errors import CorruptError
 from infra.budgets.ledger import Executed, Ledger
-from infra.store import Store, budget_paths, open_store
+from infra.store import Store, open_store
+from infra.store.paths import budget_paths
 
 A, B = Executed("run-a", "1-a"), Executed("run-b", "1-b")
 

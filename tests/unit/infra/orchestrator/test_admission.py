@@ -18,8 +18,8 @@ from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MOD
 
 from data_contracts.errors import GangIncomplete, StorageUnavailable, UsageError
 from infra.orchestrator import admission as module
-from infra.orchestrator import events
 from infra.orchestrator.admission import LEASE_S, PoolAdmission, asking
+from infra.orchestrator.events import events
 
 
 def failing(status: int) -> httpx.HTTPStatusError:

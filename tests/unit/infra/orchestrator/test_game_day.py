@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.orchestrator import game_day, resuming
+from infra.orchestrator import game_day
+from infra.orchestrator.flow_runs import resuming
 from infra.orchestrator.game_day import agreed, end_dead_conductor, refuse_without_consent
 
 RUN, LEASE = UUID(int=1), UUID(int=2)

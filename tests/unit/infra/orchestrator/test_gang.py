@@ -16,8 +16,8 @@ import pytest
 from prefect.states import Cancelled, Completed, Crashed, Pending, Running, Scheduled, State
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.orchestrator import flow_run_states
 from infra.orchestrator import gang as module
+from infra.orchestrator.flow_runs import flow_run_states
 from infra.orchestrator.gang import PoolGang, PoolNode, WorkPool
 from infra.store import Store, layout, open_store
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.store import Store, creation, database_backend, name_database, open_store
+from infra.store import Store, creation, open_store
+from infra.store.backends import database_backend, name_database
+from infra.store.backends.database_backend import NamedBackend
+from infra.store.backends.name_database import Names
 from infra.store.creation import make, names_of
-from infra.store.database_backend import NamedBackend
-from infra.store.name_database import Names
 from tests.support.careless import Careless
 from tests.support.killed_lines import every, sweep
 from tests.support.rclone import RcloneServer

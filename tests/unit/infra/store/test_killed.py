@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.store import Store, descriptors, folder, open_store
+from infra.store import Store, open_store
+from infra.store.backends import descriptors, folder
 from tests.support.killed_lines import sweep
 
 

@@ -17,7 +17,7 @@ import pytest
 from data_contracts.errors import CorruptError, UsageError
 from infra import scratch_owner
 from infra.store import Manifest, Store, local_copies
-from infra.store.backend import Backend, hash_and_copy
+from infra.store.backends.backend import Backend, hash_and_copy
 from infra.store.local_copies import copy_of
 from tests.support.s3 import S3Server
 

@@ -13,7 +13,7 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
 from infra.share import Share
 from infra.store import Manifest, Store, layout, local_copies
-from infra.store.backend import Backend
+from infra.store.backends.backend import Backend
 from infra.store.seal import write_manifest
 
 URI = "datasets/k-0"

@@ -17,7 +17,7 @@ from data_contracts.resolved import Price
 from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage
 from infra.budgets.ledger import Executed, Ledger
 from infra.budgets.rules_versions import apply_rules
-from infra.orchestrator import budget_events
+from infra.orchestrator.events import budget_events
 from infra.store import Store, layout, open_store
 from tasks.budgets import spending
 from tasks.budgets.amounts import BudgetPeriod, month_bounds, month_of

@@ -11,7 +11,8 @@ import pytest
 from data_contracts.errors import UsageError
 from data_contracts.executions import ScheduledTime
 from data_contracts.run_report import RunReport
-from infra.store import Store, layout, open_store, schedule_paths
+from infra.store import Store, layout, open_store
+from infra.store.paths import schedule_paths
 from tasks.run.options import scheduled_key
 from tasks.schedules.missed_times import MissedTimes, windows_of
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError
-from infra.store import Store, open_store, schedule_paths
+from infra.store import Store, open_store
+from infra.store.paths import schedule_paths
 from tasks.schedules import sensing
 from tasks.schedules.sensing import Look, Sensor, StillArriving
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from data_contracts.canonical import digest
-from infra.store import Store, layout, open_store, schedule_paths
+from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease
 from infra.store.lease_keeper import LeaseKeeper
+from infra.store.paths import schedule_paths
 from tasks.schedules.turns import Skipped, Turn
 
 RUN = "20261125-010203-0a1b2c"

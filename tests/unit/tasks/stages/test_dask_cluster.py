@@ -13,7 +13,7 @@ from prefect.states import Completed, Crashed, Failed
 from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
 from data_contracts.messages.raw_data import PieceOutcome
 from tasks.run.run import open_run
-from tasks.stages.contract_check import ON_CLUSTER
+from tasks.stages.contract.contract_check import ON_CLUSTER
 from tasks.stages.dask_cluster import _Pieces, _shared_folder
 from tasks.stages.shard import dataset_key
 from tests.support.tiny import write_project

@@ -15,8 +15,8 @@ from infra.contract import contract_worker
 from tasks.queries.plan import plan
 from tasks.run.options import RunOptions
 from tasks.run.run import Run, open_run
-from tasks.stages import kept_parts
-from tasks.stages.contract_check import IN_PROCESS_BYTES, needs_child
+from tasks.stages.contract import kept_parts
+from tasks.stages.contract.contract_check import IN_PROCESS_BYTES, needs_child
 from tasks.stages.validate import contract_key, make_report, validate
 from tests.support.tiny import write_project, write_rows
 

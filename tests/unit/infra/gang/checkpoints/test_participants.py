@@ -16,7 +16,7 @@ from infra.gang.rank_files import RankFiles
 from infra.store import Store, layout, open_store
 from tasks.queries import logs
 from tasks.queries.logs import logs_of
-from tasks.stages.artifact_pages import gang_page
+from tasks.stages.artifacts.artifact_pages import gang_page
 
 TRAINING = "trainings/k-0"
 

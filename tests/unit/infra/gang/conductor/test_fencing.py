@@ -24,7 +24,8 @@ from data_contracts.pipeline_spec import RetrySpec
 from infra.gang.checkpoints.listing import list_checkpoints
 from infra.gang.conductor.conductor import conduct
 from infra.gang.conductor.request import TrainingRequest
-from infra.store import Store, folder, layout, lease_keeper, open_store, retry
+from infra.store import Store, layout, lease_keeper, open_store, retry
+from infra.store.backends import folder
 from tests.support.damage import overwrite
 
 pytestmark = pytest.mark.warm

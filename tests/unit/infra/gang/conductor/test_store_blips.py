@@ -19,7 +19,8 @@ from infra.gang.conductor import conductor as conductor_module
 from infra.gang.conductor.conductor import conduct
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.request import GangOutcome, TrainingRequest
-from infra.store import Store, folder, layout, lease_keeper, open_store, retry
+from infra.store import Store, layout, lease_keeper, open_store, retry
+from infra.store.backends import folder
 
 pytestmark = pytest.mark.warm
 

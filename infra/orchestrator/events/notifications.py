@@ -1,0 +1,188 @@
+"""The automations by which Prefect tells people what `notify` asks for; they are of a pipeline, not of a deployment.
+
+For each block there is one automation for each kind of event, so a block that two rules name sends each message once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from data_contracts.errors import SpecError
+from data_contracts.pipeline_spec.notify import Cause, NotifyRule
+from infra.orchestrator.events import budget_events, drift_events, model_events
+from infra.orchestrator.events.events import pipeline_resource
+from infra.orchestrator.events.run_events import ENDED, FAILED, NOT_RESUMED, RESUMED
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+# By the cause that they tell of. Other causes are of a kind of event with one cause alone.
+_RUN_EVENTS: Mapping[Cause, tuple[str, ...]] = {
+    "failed": (FAILED, NOT_RESUMED),
+    "rejected": (f"{ENDED}rejected",),
+    "waiting": (f"{ENDED}waiting",),
+    "crashed": (RESUMED,),
+    "not_resumed": (NOT_RESUMED,),
+    "not_promoted": (f"{ENDED}not_promoted",),
+    "promoted": (f"{ENDED}promoted",),
+    "canary": (f"{ENDED}canary",),
+}
+# Of blocks that are called with a body of one's own; all others can notify.
+_WEBHOOK = "webhook"
+_NOTIFIES = "notify"
+# Prefect fills these in; a text from an event's payload is not a template again.
+_SUBJECT = "{{ event.payload.subject or event.event }}"
+_BODY = "{{ event.payload.body or event.payload.sentence or event.event }}"
+_JSON = (
+    '{"event": {{ event.event | tojson }}, "subject": {{ (event.payload.subject or event.event) | tojson }}, '
+    '"body": {{ (event.payload.body or event.payload.sentence or event.event) | tojson }}, '
+    '"run_id": {{ (event.payload.run_id or none) | tojson }}}'
+)
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """What one automation waits for.
+
+    Attributes:
+        kind: the word that tells it from the others of its block.
+        events: any of these.
+        match: labels of the event's resource, and their values.
+        related: labels of a resource that the event names as related.
+    """
+
+    kind: str
+    events: frozenset[str]
+    match: Mapping[str, Any]
+    related: Mapping[str, Any]
+
+
+def find_blocks(client: SyncPrefectClient, rules: Sequence[NotifyRule]) -> dict[str, UUID]:
+    """The ids of the rules' blocks, by `type/name`; SpecError if one does not exist or cannot tell anything."""
+    if not rules:
+        return {}
+    usable = _usable_blocks(client)
+    for n, rule in enumerate(rules):
+        if rule.block not in usable:
+            have = f"It has {', '.join(sorted(usable))}." if usable else "It has none that can notify."
+            raise SpecError(
+                f"notify.{n}.block: the Prefect server has no block {rule.block} that can notify. {have}",
+                remedy=f"Make it on the page Blocks of the Prefect UI, or name another one; {client.api_url} is asked.",
+            )
+    return {rule.block: usable[rule.block] for rule in rules}
+
+
+def tell_people(
+    client: SyncPrefectClient, pipeline: str, model: str, rules: Sequence[NotifyRule], blocks: Mapping[str, UUID]
+) -> list[str]:
+    """Make the pipeline's automations as the rules ask, change them, and delete those that are no longer asked for.
+
+    An automation that a person paused stays paused.
+
+    Args:
+        model: what the pipeline promotes, `MODEL@ALIAS`.
+        blocks: as `find_blocks` found them.
+
+    Returns:
+        The names of the automations that are there now.
+    """
+    wanted = {
+        f"trainwright: {pipeline}: {block}: {trigger.kind}": _automation(pipeline, block, blocks[block], trigger)
+        for block, causes in _causes_by_block(rules).items()
+        for trigger in triggers(pipeline, model, causes)
+    }
+    existing = _existing(client, pipeline)
+    kept: set[str] = set()
+    for one in existing:
+        if one.name not in wanted or one.name in kept:  # two deploys at once may have made it twice
+            client.delete_automation(one.id)
+            continue
+        kept.add(one.name)
+        client.update_automation(one.id, _core(one.name, pipeline, wanted[one.name], one.enabled))
+    for name in wanted.keys() - kept:
+        client.create_automation(_core(name, pipeline, wanted[name], True))
+    return sorted(wanted)
+
+
+def triggers(pipeline: str, model: str, causes: frozenset[Cause]) -> list[Trigger]:
+    """What the automations of one block wait for, so that one cause of a run is one message."""
+    of_pipeline = {"prefect.resource.id": pipeline_resource(pipeline)}
+    found = []
+    if events := frozenset(event for cause in causes for event in _RUN_EVENTS.get(cause, ())):
+        found.append(Trigger("runs", events, of_pipeline, {}))
+    if "drift" in causes:
+        # A block that gets `rejected` gets no second message when drift was the reason.
+        alone = {drift_events.REJECTED: "false"} if "rejected" in causes else {}
+        found.append(Trigger("drift", frozenset({drift_events.EVENT}), {**of_pipeline, **alone}, {}))
+    if "budget" in causes:
+        related = {**of_pipeline, "prefect.resource.role": "pipeline"}
+        found.append(Trigger("budget", frozenset({budget_events.WARNED, budget_events.EXCEEDED}), {}, related))
+    if "rolled_back" in causes:
+        found.append(Trigger("rollbacks", frozenset({model_events.ROLLED_BACK}), {model_events.NAME: model}, {}))
+    return found
+
+
+def _causes_by_block(rules: Sequence[NotifyRule]) -> dict[str, frozenset[Cause]]:
+    causes: dict[str, frozenset[Cause]] = {}
+    for rule in rules:
+        causes[rule.block] = causes.get(rule.block, frozenset()) | set(rule.on)
+    return causes
+
+
+def _usable_blocks(client: SyncPrefectClient) -> dict[str, UUID]:
+    found: dict[str, UUID] = {}
+    offset = 0
+    while page := client.read_block_documents(offset=offset, include_secrets=False):
+        offset += len(page)
+        for one in page:
+            if one.name is None or one.block_type is None or one.block_schema is None:
+                continue
+            if _NOTIFIES in one.block_schema.capabilities or one.block_type.slug == _WEBHOOK:
+                found[f"{one.block_type.slug}/{one.name}"] = one.id
+    return found
+
+
+def _existing(client: SyncPrefectClient, pipeline: str) -> list[Any]:
+    """The automations that an earlier deploy made for the pipeline; nobody else's have both tag and name."""
+    from prefect.events.filters import AutomationFilter, AutomationFilterTags
+
+    found: list[Any] = []
+    wanted = AutomationFilter(tags=AutomationFilterTags(all_=[_tag(pipeline)]))
+    while page := client.read_automations(automations=wanted, offset=len(found)):
+        found += page
+    return [one for one in found if one.name.startswith(f"trainwright: {pipeline}: ")]
+
+
+def _tag(pipeline: str) -> str:
+    return f"trainwright-notify:{pipeline}"
+
+
+def _automation(pipeline: str, block: str, document: UUID, trigger: Trigger) -> dict[str, Any]:
+    from prefect.events.actions import CallWebhook, SendNotification
+    from prefect.events.schemas.automations import EventTrigger, Posture
+
+    action: CallWebhook | SendNotification
+    if block.partition("/")[0] == _WEBHOOK:
+        action = CallWebhook(block_document_id=document, payload=_JSON)
+    else:
+        action = SendNotification(block_document_id=document, subject=_SUBJECT, body=_BODY)
+    return {
+        "description": f"Tells {block} about {trigger.kind} of the pipeline {pipeline}; `trainwright deploy` makes it.",
+        "trigger": EventTrigger(
+            expect=set(trigger.events),
+            match=dict(trigger.match),
+            match_related=dict(trigger.related),
+            posture=Posture.Reactive,
+            threshold=1,
+        ),
+        "actions": [action],
+    }
+
+
+def _core(name: str, pipeline: str, parts: Mapping[str, Any], enabled: bool) -> Any:
+    from prefect.events.schemas.automations import AutomationCore
+
+    return AutomationCore(name=name, enabled=enabled, tags=["trainwright", _tag(pipeline)], **parts)

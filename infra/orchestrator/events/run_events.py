@@ -1,0 +1,51 @@
+"""The events about a run's end and about a run whose process died, by which people are told; `notify` chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from data_contracts.run_report import RunReport
+from infra.orchestrator.events import notices
+from infra.orchestrator.events.events import page_of, pipeline_resource, send
+
+# Followed by the verdict.
+ENDED = "trainwright.run."
+FAILED = f"{ENDED}failed"
+RESUMED = f"{ENDED}resumed"
+NOT_RESUMED = f"{ENDED}not_resumed"
+
+
+def announce_end(report: RunReport) -> None:
+    """Emit the event of a run's verdict, once for each cause of a run; a failure is one warning.
+
+    A run that waits may ask again, when what it asked about has changed: each question is a cause of its own.
+    """
+    cause = (report.error or {}).get("cause", "")
+    key = f"{report.run_id}/{cause}/{notices.question_of(report).get('n', '')}"
+    payload = {"verdict": report.verdict, "exit_code": report.exit_code, "cause": cause, "trigger": report.trigger}
+    message = notices.of_report(report, page_of())
+    _announce(ENDED + report.verdict, report.pipeline, {"run_id": report.run_id, **payload, **message}, key)
+
+
+def announce_unopened(pipeline: str, flow_run: str, error: Exception) -> None:
+    """Emit the event of a flow run that failed before it had a run; a failure is one warning."""
+    message = notices.of_unopened(pipeline, error, page_of(flow_run))
+    _announce(FAILED, pipeline, {"verdict": "failed", **message}, flow_run)
+
+
+def announce_resumed(pipeline: str, run_id: str, n: int, flow_run: str | None, sentence: str, key: str) -> None:
+    """Emit the event of a crash whose run is resumed; a failure is one warning."""
+    message = notices.of_crash(pipeline, run_id, n, page_of(flow_run))
+    _announce(RESUMED, pipeline, {"run_id": run_id, "sentence": sentence, **message}, key)
+
+
+def announce_not_resumed(pipeline: str, run_id: str, flow_run: str | None, sentence: str) -> None:
+    """Emit the event of a crash whose run is not resumed by itself; a failure is one warning."""
+    message = notices.of_surrender(pipeline, run_id, page_of(flow_run))
+    _announce(NOT_RESUMED, pipeline, {"run_id": run_id, "sentence": sentence, **message}, f"{run_id}/{flow_run}")
+
+
+def _announce(event: str, pipeline: str, payload: Mapping[str, Any], key: str) -> None:
+    resource = {"prefect.resource.id": pipeline_resource(pipeline), "prefect.resource.name": pipeline}
+    send(event, resource, payload, key, pipeline)

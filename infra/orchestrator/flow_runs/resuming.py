@@ -1,0 +1,249 @@
+"""Has dead runs resumed by Prefect: their own flow run is executed again, or another one resumes the run.
+
+A flow run with a deployment is executed again as it is, so that its name, deployment and trigger stay; a worker of its
+pool takes it. A run that was started by hand, or whose pool has no worker online, is resumed by a flow run of the
+deployment `resume/POOL` of the reaper's own pool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+from data_contracts.errors import Fenced
+from data_contracts.executions import Crash, FlowRunStanding, resume_key
+from infra.orchestrator.admission import asking
+from infra.orchestrator.api import unreachable
+from infra.orchestrator.ci_reports import CI_TAG
+from infra.orchestrator.deployments.reaper_deployments import ensure_resume_deployment
+from infra.orchestrator.events.run_events import announce_not_resumed, announce_resumed
+from infra.orchestrator.work_pools import find_pool, lacks_worker
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun
+
+T = TypeVar("T")
+_STATES: dict[str, Any] = {
+    **dict.fromkeys(("SCHEDULED", "PENDING"), "asked"),
+    **dict.fromkeys(("CANCELLED", "CANCELLING", "PAUSED"), "stopped"),
+    **dict.fromkeys(("COMPLETED", "FAILED", "CRASHED"), "ended"),
+}
+_AGAIN = "AwaitingRetry"
+# As `tasks.run.run.new_run_id` makes them: no other flow run's name has such a word.
+_RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+
+# Crashes of one run that are looked through; the default budget is three in a row.
+_MOST_CRASHES = 100
+
+log = logging.getLogger("trainwright")
+
+
+class PrefectResumer:
+    """Implements `tasks.run.reaping.Resumer` with the Prefect server that this process uses.
+
+    Args:
+        pool: the work pool whose workers resume runs that cannot be executed again where they were.
+        here: whether the caller may resume a run itself if no worker of that pool is online.
+    """
+
+    def __init__(self, pool: str, *, here: bool = False) -> None:
+        self._pool, self._here = pool, here
+
+    def standing(self, flow_run: str | None) -> FlowRunStanding:
+        """How a flow run stands. StorageUnavailable."""
+        return _asked(lambda client: _standing(_flow_run(client, flow_run)))
+
+    def requested(self, crash: Crash, key: str) -> FlowRunStanding:
+        """How the flow run stands that was asked for after a crash; `gone` if nothing was. StorageUnavailable."""
+
+        def look(client: SyncPrefectClient) -> FlowRunStanding:
+            if (made := _by_key(client, key)) is not None:
+                return _standing(made)
+            same = _standing(_own_flow_run(client, crash.flow_run, crash.run_id))
+            return same if same.state == "asked" or same.run_count > crash.run_count else FlowRunStanding("gone")
+
+        return _asked(look)
+
+    def resume(self, crash: Crash, store: str, pipeline: str, key: str) -> str | None:
+        """Ask for the run to be resumed; returns how, or None if the caller must do it itself.
+
+        Raises:
+            Fenced: a person cancelled or suspended its flow run since the caller looked.
+            StorageUnavailable: the server does not answer.
+        """
+
+        def ask(client: SyncPrefectClient) -> str | None:
+            same = _own_flow_run(client, crash.flow_run, crash.run_id)
+            if _standing(same).state == "stopped":
+                raise Fenced(f"The flow run of {crash.run_id} was cancelled or suspended meanwhile.")
+            if same is not None and same.deployment_id is not None and self._is_served(client, same):
+                return _execute_again(client, same, crash)
+            if same is not None and _standing(same).state == "running":
+                _end(client, same.id, "Its process died; another flow run resumes the run.")
+            pool = find_pool(client, self._pool) if not self._here else _pool(client, self._pool)
+            if pool is None or (self._here and lacks_worker(client, pool)):
+                return None
+            made = client.create_flow_run_from_deployment(
+                ensure_resume_deployment(client, pool.name, pool.type),
+                parameters={"run_id": crash.run_id, "store": store},
+                idempotency_key=key,
+                # A CI job that waits for the run follows it, and needs its report.
+                tags=[CI_TAG] if same is not None and CI_TAG in same.tags else None,
+            )
+            return f"the flow run {made.name} on the work pool {pool.name} resumes it"
+
+        how = _asked(ask)
+        sentence = f"{crash.run_id} had lost its process: {how or 'it is resumed by hand'}."
+        announce_resumed(pipeline, crash.run_id, crash.n, crash.flow_run, sentence, key)
+        return how
+
+    def release(self, leases: list[str]) -> None:
+        """Free the slots of a dead gang; a lease that has ended frees nothing more. StorageUnavailable."""
+        for lease in leases:
+            with contextlib.suppress(ValueError):  # not an id
+                number = UUID(lease)
+                _asked(lambda client, number=number: client.release_concurrency_slots_with_lease(number))  # type: ignore[misc]
+
+    def end_nodes(self, store: str, training: str) -> None:
+        """Cancel the flow runs of a dead gang's nodes that no worker has begun. StorageUnavailable."""
+        from prefect.states import Cancelled
+
+        def end(client: SyncPrefectClient) -> None:
+            for one in _nodes_waiting(client, store, training):
+                client.set_flow_run_state(one.id, Cancelled(message="Its conductor died."), force=True)
+
+        _asked(end)
+
+    def gave_up(self, run_id: str, pipeline: str, flow_run: str | None, sentence: str) -> None:
+        """Tell people that a run is not resumed by itself."""
+        announce_not_resumed(pipeline, run_id, flow_run, sentence)
+        with contextlib.suppress(Exception), asking(retries=1) as client:
+            same = _own_flow_run(client, flow_run, run_id)
+            if same is not None and _standing(same).state == "running":
+                _end(client, same.id, sentence)
+
+    def _is_served(self, client: SyncPrefectClient, flow_run: FlowRun) -> bool:
+        """Whether a worker can take the flow run again: its deployment is there, and its pool has one online."""
+        from prefect.exceptions import ObjectNotFound
+
+        try:
+            assert flow_run.deployment_id is not None
+            client.read_deployment(flow_run.deployment_id)
+        except ObjectNotFound:
+            return False
+        pool = _pool(client, flow_run.work_pool_name) if flow_run.work_pool_name else None
+        return pool is not None and not lacks_worker(client, pool)
+
+
+def _asked(question: Callable[[SyncPrefectClient], T]) -> T:
+    """The server's answer; StorageUnavailable if it does not answer."""
+    try:
+        with asking(retries=2) as client:
+            return question(client)
+    except Exception as error:
+        away = unreachable(error)
+        if away is None:
+            raise
+        raise away from error
+
+
+def _flow_run(client: SyncPrefectClient, flow_run: str | None) -> FlowRun | None:
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        return None if flow_run is None else client.read_flow_run(UUID(flow_run))
+    except (ObjectNotFound, ValueError):
+        return None
+
+
+def _own_flow_run(client: SyncPrefectClient, flow_run: str | None, run_id: str) -> FlowRun | None:
+    """A flow run, if the server says itself that it is of this run; None if not.
+
+    Its id comes from the store: whoever can write there could have any flow run of the server executed again or ended.
+    """
+    found = _flow_run(client, flow_run)
+    return found if found is not None and run_id in run_ids_of(found) else None
+
+
+def run_ids_of(flow_run: FlowRun) -> list[str]:
+    """The runs that the server itself says a flow run is of: at most one, in its name or as what it resumes."""
+    # The run's id is in the name from the time when the run was opened (`flows.flow_runs.name_flow_run`).
+    named = [*flow_run.name.split(), str(flow_run.parameters.get("run_id"))]
+    return [word for word in named if _RUN_ID.fullmatch(word)]
+
+
+def resumption_of(client: SyncPrefectClient, flow_run: FlowRun) -> FlowRun | None:
+    """The flow run that a reaper made since this one ended, to resume its run; None if there is none."""
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    keys = [resume_key(run_id, n) for run_id in run_ids_of(flow_run) for n in range(_MOST_CRASHES)]
+    if not keys or flow_run.state is None:
+        return None
+    wanted = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=keys))
+    made = client.read_flow_runs(flow_run_filter=wanted, sort=FlowRunSort.START_TIME_DESC)
+    ended = flow_run.state.timestamp
+    return next((one for one in made if one.created is not None and one.created >= ended), None)
+
+
+def _by_key(client: SyncPrefectClient, key: str) -> FlowRun | None:
+    """The flow run that was made with an idempotency key."""
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
+
+    wanted = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=[key]))
+    return next(iter(client.read_flow_runs(flow_run_filter=wanted, limit=1)), None)
+
+
+def _nodes_waiting(client: SyncPrefectClient, store: str, training: str) -> list[FlowRun]:
+    """The nodes of a gang that no worker has begun. Gangs of other stores and runs may have the same tag."""
+    from prefect.client.schemas.filters import (
+        FlowRunFilter,
+        FlowRunFilterState,
+        FlowRunFilterStateType,
+        FlowRunFilterTags,
+    )
+    from prefect.client.schemas.objects import StateType
+
+    waits = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED, StateType.PENDING]))
+    tags = FlowRunFilterTags(all_=[f"training:{training.rpartition('/')[2]}"])
+    found = client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=tags, state=waits))
+    asked = store, training
+    return [one for one in found if (one.parameters.get("store"), one.parameters.get("training")) == asked]
+
+
+def _pool(client: SyncPrefectClient, name: str) -> Any:
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        return client.read_work_pool(name)
+    except ObjectNotFound:
+        return None
+
+
+def _standing(flow_run: FlowRun | None) -> FlowRunStanding:
+    if flow_run is None:
+        return FlowRunStanding("gone")
+    kind = "" if flow_run.state is None else flow_run.state.type.value
+    return FlowRunStanding(_STATES.get(kind, "running"), flow_run.run_count)
+
+
+def _execute_again(client: SyncPrefectClient, flow_run: FlowRun, crash: Crash) -> str:
+    """Let a worker of its pool execute a flow run once more, unless somebody has asked for that already."""
+    from prefect.states import Scheduled
+
+    if _standing(flow_run).state != "asked" and flow_run.run_count <= crash.run_count:
+        message = f"The process that carried it out died (crash {crash.n + 1})."
+        client.set_flow_run_state(flow_run.id, Scheduled(name=_AGAIN, message=message), force=True)
+    return f"its flow run {flow_run.name} is executed again by a worker of {flow_run.work_pool_name}"
+
+
+def _end(client: SyncPrefectClient, flow_run: UUID, sentence: str) -> None:
+    """Say of a flow run whose process is dead that it crashed: the server would list it as running for ever."""
+    from prefect.states import Crashed
+
+    client.set_flow_run_state(flow_run, Crashed(message=sentence), force=True)

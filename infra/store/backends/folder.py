@@ -1,0 +1,291 @@
+"""A store in a folder: create-once by hard link, compare-and-set by a lock file and an atomic rename.
+
+A file is written under `.tmp/`, synced, then linked to its name, so it appears whole or not at all. What a killed
+writer leaves stays in `.tmp/`, where no reader looks, and is swept after a day. Stored files are read-only: this does
+not stop their owner, but an editor or a script that would write in place. The umask and the folder, which may be a
+group's, decide who may read them. Locks are files under `.locks/` that are never removed; the kernel releases a lock
+when its holder dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from io import BufferedWriter
+from pathlib import Path
+
+from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
+from infra.files.digests import write_hashed
+from infra.processes.resources import PROCESS
+from infra.store.backends import descriptors
+from infra.store.backends.backend import MAX_READ_BYTES, Leftover, Stale, Stored, hash_and_copy
+from infra.store.backends.descriptors import Draft
+from infra.store.backends.folder_errors import translate
+from infra.store.backends.plain_files import opened_plain, plain_files
+
+_SWEEP_AFTER_S = 86_400
+_PUBLISH_TRIES = 20
+_OWN = (".tmp", ".probe", ".locks")
+
+
+class FolderBackend:
+    """A folder on a file system with hard links and locks (see `Backend` for the methods)."""
+
+    is_local = True
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(os.path.realpath(root))
+        self.uri = str(self.root)
+
+    def create(self, path: str, data: bytes) -> str:
+        """Store `data` once, by hard link."""
+        with self._translated(path), self._draft() as draft:
+            draft.write(data)
+            PROCESS.put(len(data))
+            self._publish(draft, path)
+        return _tag(data)
+
+    def create_file(self, path: str, source: Path, *, private: bool = False) -> None:
+        """Store a file's bytes once, by hard link."""
+        with source.open("rb") as reading, self._translated(path), self._draft(private) as draft:
+            with BufferedWriter(draft.open()) as writing:
+                shutil.copyfileobj(reading, writing, 2**22)
+                PROCESS.put(writing.tell())
+            self._publish(draft, path)
+
+    def create_from(self, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
+        """Store the pieces once, by hard link; does not use `scratch`."""
+        with self._translated(path), self._draft() as draft:
+            with draft.open() as file:
+                found = write_hashed(pieces, file, sync=True)
+            PROCESS.put(found[0])
+            self._publish(draft, path)
+        return found
+
+    def read(self, path: str) -> tuple[bytes, str]:
+        """All bytes; the tag is their SHA-256."""
+        with self._translated(path):
+            try:
+                with opened_plain(self.root, path) as file:
+                    if os.fstat(file.fileno()).st_size > MAX_READ_BYTES:
+                        raise CorruptError(f"{path} is too large to be read as a whole.", details={"file": path})
+                    data = file.read()
+                    PROCESS.get(len(data))
+            except (IsADirectoryError, NotADirectoryError) as error:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path) from error
+        return data, _tag(data)
+
+    def replace(self, path: str, data: bytes, tag: str) -> str:
+        """Overwrite under the path's lock, by rename."""
+        with self._translated(path), self._locked(path):
+            target = self.root / path
+            try:
+                held = _tag(target.read_bytes())
+            except FileNotFoundError:
+                held = ""
+            if held != tag:
+                raise Stale(path)
+            PROCESS.put(len(data))
+            with self._draft() as draft:
+                draft.write(data)
+                draft.settle()
+                draft.rename(target)
+                _sync(target.parent)
+        return _tag(data)
+
+    def digest(self, path: str, copy: Path | None = None) -> tuple[int, str]:
+        """Size and BLAKE3; a link or a special file is not followed."""
+        with self._translated(path), opened_plain(self.root, path) as file:
+            found = hash_and_copy(file, copy)
+        PROCESS.get(found[0])
+        return found
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is there."""
+        PROCESS.get()
+        with self._translated(path):
+            try:
+                return stat.S_ISREG((self.root / path).stat().st_mode)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
+    def names(self, folder: str, starting: str = "") -> list[str]:
+        """Sorted names without those that begin with a dot, such as NFS' `.nfs…` of a file deleted while open."""
+        PROCESS.put()  # as a price list of S3 counts a listing
+        with self._translated(folder):
+            try:
+                names = os.listdir(self.root / folder)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        return sorted(name for name in names if name.startswith(starting) and not name.startswith("."))
+
+    def walk(self, folder: str, *, links: bool = False) -> list[str]:
+        """Sorted paths of all files; links are never followed and raise CorruptError unless `links` is set."""
+        base = self.root / folder
+        with self._translated(folder):
+            if base.is_symlink():
+                if links:
+                    return [""]
+                raise CorruptError(f"{folder} is a link.", details={"file": folder})
+            return sorted(plain_files(self.root, folder, links=links))
+
+    def delete(self, path: str) -> None:
+        """Remove a file, and the folders that are then empty."""
+        with self._translated(path):
+            descriptors.unlink(self.root, path)
+            with contextlib.suppress(OSError):  # the folder above is not empty, or is gone
+                descriptors.remove_empty(self.root, path.rpartition("/")[0])
+
+    def stored(self, folder: str) -> list[Stored]:
+        """All files below `folder`, sorted."""
+        with self._translated(folder):
+            return sorted(descriptors.files(self.root, folder), key=lambda one: one.path)
+
+    def leftovers(self) -> list[Leftover]:
+        """Drafts under `.tmp/`, and what a probe left."""
+        with self._translated(".tmp"):
+            self._check_own()
+            found = [one for name in (".tmp", ".probe") for one in descriptors.files(self.root, name)]
+        return [Leftover(one.path, one.bytes, one.written_s) for one in found]
+
+    def now_s(self) -> float:
+        """The time with which a file written now is dated; on a network file system, its server's time."""
+        with self._translated(".tmp"), self._draft() as draft:
+            draft.write(b"?")
+            draft.settle()
+            return draft.about().st_mtime
+
+    def drop(self, leftover: Leftover) -> None:
+        """Remove a draft."""
+        with self._translated(leftover.path):
+            descriptors.unlink(self.root, leftover.path)
+
+    def local(self, uri: str) -> Path | None:
+        """The folder itself."""
+        return self.root / uri
+
+    def creates_large_once(self, path: str) -> bool:
+        """True: size makes no difference to a hard link."""
+        return True
+
+    def sweep(self) -> None:
+        """Remove what killed writers left in `.tmp/` more than a day ago; CorruptError if it is not a real folder."""
+        with contextlib.suppress(OSError):  # does not exist, or this user may not look
+            self._check_own()
+        with (
+            contextlib.suppress(OSError, UsageError, StorageUnavailable),
+            descriptors.opened(self.root, ".tmp") as folder,
+        ):
+            old = descriptors.drafts_before(folder, time.time() - _SWEEP_AFTER_S)
+            # This machine's clock may be wrong, so its old drafts are checked again by the clock that dates the files.
+            for draft in descriptors.drafts_before(folder, self.now_s() - _SWEEP_AFTER_S) if old else []:
+                draft.remove()
+
+    def _check_own(self) -> None:
+        """CorruptError if a link or a file is in place of one of the store's own folders."""
+        for name in _OWN:
+            with contextlib.suppress(FileNotFoundError), descriptors.opened(self.root, name):
+                pass
+
+    @contextlib.contextmanager
+    def _own(self, name: str) -> Iterator[int]:
+        """A descriptor of one of the store's own folders, which is made if it does not exist."""
+        try:
+            descriptor = descriptors.open_folder(self.root, name)
+        except (FileNotFoundError, NotADirectoryError):  # the latter: the root lies below a file, which is then named
+            self._make_root()
+            _make_folder(self.root / name)
+            descriptor = descriptors.open_folder(self.root, name)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _make_root(self) -> None:
+        """Make the store's folder; UsageError if it is below a file, or on a file system such as /proc."""
+        why = next((f"{one} is a file, not a folder" for one in (self.root, *self.root.parents) if one.is_file()), None)
+        for _ in range(2 if why is None else 0):  # twice: another process may delete an empty folder meanwhile
+            try:
+                _make_folder(self.root)
+                return
+            except FileNotFoundError:  # what /proc answers, whatever exists there
+                why = "its file system takes no new folders"
+        raise UsageError(f"The folder of the store {self.uri} cannot be made: {why}.", remedy="Name another folder.")
+
+    @contextlib.contextmanager
+    def _draft(self, private: bool = False) -> Iterator[Draft]:
+        with self._own(".tmp") as folder:
+            draft = Draft(folder, uuid.uuid4().hex, private)
+            try:
+                yield draft
+            finally:
+                draft.remove()
+
+    def _publish(self, draft: Draft, path: str) -> None:
+        target = self.root / path
+        draft.settle()
+        for tries_left in reversed(range(_PUBLISH_TRIES)):
+            try:
+                _make_folder(target.parent)
+                draft.link(target)
+                break
+            except FileExistsError:
+                if draft.is_at(target):  # NFS made the link, lost the answer and tried again
+                    break
+                raise
+            except FileNotFoundError:  # another process just deleted the folder, which was empty
+                if not tries_left:
+                    raise
+            except PermissionError as error:
+                if error.errno == errno.EPERM:  # some file systems report so that they have no hard links
+                    error.errno = errno.ENOTSUP
+                raise
+        _sync(target.parent)
+
+    @contextlib.contextmanager
+    def _locked(self, path: str) -> Iterator[None]:
+        lock = hashlib.sha256(path.encode()).hexdigest()[:32]
+        with self._own(".locks") as folder:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666, dir_fd=folder)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            # Unlock explicitly: a child forked meanwhile holds the same open file, so closing alone would not unlock
+            # it.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+    def _translated(self, path: str) -> contextlib.AbstractContextManager[None]:
+        own = path.startswith((".probe", ".tmp"))  # names that mean nothing to a user
+        return translate(f"the store {self.uri}" if own else f"{path} in the store {self.uri}", self.uri)
+
+
+def _tag(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        try:
+            folder.mkdir(exist_ok=True)
+        except FileExistsError as error:
+            raise NotADirectoryError(errno.ENOTDIR, f"{folder.name} is a file, not a folder") from error
+        _sync(folder.parent)

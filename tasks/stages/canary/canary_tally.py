@@ -1,0 +1,186 @@
+"""Scores a canary and the champion on this run's fresh rows, and adds the tally to those of earlier runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_contracts.canaries import CanaryTerms, Night, Standing
+from data_contracts.errors import CorruptError, InsufficientEvidence, UsageError
+from data_contracts.gate_results import Evidence, GateResult
+from data_contracts.handoffs import Dataset, Evaluation, ModelVersion
+from infra.audit import now
+from infra.models import canaries
+from infra.models.canaries import Canary
+from infra.records.evaluations import outcomes_of
+from infra.store import Store, layout
+from tasks.evidence.sequential import Tally, decide
+from tasks.run.run import Run
+from tasks.stages.canary.canary_start import check_rows, metric_digest
+from tasks.stages.canary.fresh_rows import FreshRows, SetDigests, refuse_other_columns
+from tasks.stages.evaluate import comparable, score, sets_to_score
+
+_SHORT = 40
+# No gain is as large: the end of an interval that is open there.
+_NO_END = 1e60
+
+
+@dataclass(frozen=True)
+class Tallied:
+    """All tallies of a canary beside one champion.
+
+    Attributes:
+        evaluation, champion: both models' evaluations on this run's sets.
+    """
+
+    nights: list[Night]
+    standing: Standing
+    evaluation: Evaluation
+    champion: Evaluation
+
+
+def tally(run: Run, canary: Canary, champion: ModelVersion, dataset: Dataset | None) -> Tallied:
+    """Add this run's fresh rows to the tallies; a run that has none, or whose rows are tallied already, adds nothing.
+
+    Raises:
+        UsageError: the spec has the metric no longer, or defines it in another way.
+        InsufficientEvidence: a model has no finite score for a row, or the rows have other columns than the canary's.
+    """
+    terms, store = canary.terms, run.store
+    _check_metric(run, canary)
+    scored, split = sets_to_score(run, dataset)[terms.metric.rpartition("/")[0]]
+    if dataset is not None and scored is dataset:
+        refuse_other_columns(run, dataset, canary)
+    mine, _ = score(run, canary.version.checkpoint, dataset)
+    mine, theirs = comparable(run, canary.version.checkpoint, mine, champion.checkpoint, dataset, [terms.metric])
+    rows = SetDigests(run, scored, split)
+    rows.leave_out(canary, [canary.version, champion])
+    nights: list[Night] = []
+    while True:
+        earlier = canaries.nights_of(store, canary, champion.version)
+        fresh = rows.fresh(canary, earlier[len(nights) :])
+        nights = earlier
+        if not fresh.mask.any():
+            break
+        night = Night(
+            run_id=run.run_id,
+            at=now(),
+            rows=int(fresh.mask.sum()),
+            rows_id=canaries.put_rows(store, canary, fresh.digests),
+            tally=_tallied(run, terms, mine, theirs, fresh).to_json(),
+            evaluations=(mine.ref.id[:_SHORT], theirs.ref.id[:_SHORT]),
+        )
+        if canaries.add_night(store, canary, champion.version, len(nights), night):
+            nights = [*nights, night]
+            break
+    return Tallied(nights, standing(canary, champion.version, nights), mine, theirs)
+
+
+def stored_standing(store: Store, canary: Canary, champion: int) -> Standing:
+    """What the tallies beside a version say until now; nothing is scored or written."""
+    return standing(canary, champion, canaries.nights_of(store, canary, champion))
+
+
+def standing(canary: Canary, champion: int, nights: list[Night]) -> Standing:
+    """What these tallies say together; CorruptError if one of them cannot be read."""
+    terms, total = canary.terms, Tally()
+    for n, night in enumerate(nights):
+        try:
+            total += Tally.from_json(night.tally)
+        except ValueError as error:
+            path = layout.canary_night(canary.model, canary.k, champion, n)
+            raise CorruptError(f"{path}: {error}.", details={"file": path}) from error
+    found = decide(total, bound=terms.bound, confidence=terms.confidence)
+    interval = found.interval
+    missing = max(0, terms.min_rows - total.rows)
+    return Standing(
+        champion=champion,
+        rows=total.rows,
+        nights=len(nights),
+        verdict="open" if missing else found.verdict,
+        gain=found.gain,
+        low=None if interval is None or interval.low <= -_NO_END else interval.low,
+        high=None if interval is None or interval.high >= _NO_END else interval.high,
+        method="" if interval is None else interval.method,
+        rows_to_go=None if found.rows_to_go is None else max(missing, found.rows_to_go),
+    )
+
+
+def gate_result(canary: Canary, found: Tallied) -> GateResult:
+    """The decision in the form of a gate's result, which receipts, questions and pages show."""
+    terms, rows = canary.terms, found.standing
+    mine, theirs = (one.metrics[terms.metric].value for one in (found.evaluation, found.champion))
+    evidence = None
+    if rows.gain is not None and rows.low is not None and rows.high is not None:
+        evidence = Evidence(
+            verdict="insufficient" if rows.verdict == "open" else rows.verdict,
+            estimate=rows.gain,
+            low=rows.low,
+            high=rows.high,
+            confidence=terms.confidence,
+            method=rows.method,
+            # The test has a verdict at a level and no p-value: this is what it is at most.
+            p_value=1 - terms.confidence if rows.verdict == "better" else 1.0,
+            level=1 - terms.confidence,
+            comparisons=0,
+            promotions=0,
+            rows=rows.rows,
+        )
+    return GateResult(
+        metric=terms.metric,
+        met=rows.verdict == "better",
+        value=mine,
+        champion_value=theirs,
+        bound=terms.bound,
+        sentence=said(terms, rows),
+        evidence=evidence,
+    )
+
+
+def said(terms: CanaryTerms, found: Standing) -> str:
+    """What the rows say, such as `accuracy +0.012 (0.004 to 0.021) against version 3 on 2,310 fresh rows`."""
+    gain = "" if found.gain is None else f" {found.gain:+.4g}"
+    low, high = found.low, found.high
+    span = f" ({low:.4g} to {high:.4g})" if low is not None and high is not None else ""
+    return f"{terms.metric}{gain}{span} against version {found.champion} on {found.rows:,} fresh rows"
+
+
+def _check_metric(run: Run, canary: Canary) -> None:
+    terms, wanted = canary.terms, run.spec.evaluate
+    of_set, _, name = terms.metric.rpartition("/")
+    known = name in wanted.metrics and (not of_set or of_set in wanted.sets)
+    if not known or metric_digest(run, terms.metric) != terms.metric_digest:
+        changed = "defines it in another way now" if known else "does not have it any more"
+        raise UsageError(
+            f"{canary.model}@canary, version {canary.version.version}, is judged by {terms.metric}, and the spec "
+            f"{changed}.",
+            remedy=f"Take the canary back: `trainwright canary {canary.model} --withdraw --reason WHY`.",
+        )
+
+
+def _tallied(run: Run, terms: CanaryTerms, mine: Evaluation, theirs: Evaluation, fresh: FreshRows) -> Tally:
+    challenger, champion = (_scores(run, one, terms.metric, fresh.mask) for one in (mine, theirs))
+    units = fresh.units
+    sizes = None if units is None else np.bincount(units)
+    if units is not None:
+        challenger, champion = (np.bincount(units, one).astype(np.float64) for one in (challenger, champion))
+    try:
+        return Tally.of(champion, challenger, larger_is_better=terms.mode == "max", sizes=sizes)
+    except ValueError as error:
+        raise InsufficientEvidence(
+            f"The canary cannot be judged by {terms.metric}: {error}.",
+            remedy="If the champion's score is at fault, leave the row out; if the canary's is, take it back: "
+            f"`trainwright canary {run.spec.model_name} --withdraw --reason WHY`.",
+        ) from error
+
+
+def _scores(run: Run, evaluation: Evaluation, metric: str, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
+    check_rows(evaluation, metric)
+    outcomes = outcomes_of(run.store, evaluation, metric)
+    if len(outcomes.values) != len(mask):
+        raise InsufficientEvidence(
+            f"{evaluation.ref.uri} has {len(outcomes.values):,} scores of {metric} for {len(mask):,} rows."
+        )
+    return outcomes.values[mask]

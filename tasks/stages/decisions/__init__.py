@@ -1,0 +1,1 @@
+"""What people decide about a model: approvals before a promotion, rollbacks, releases, protected aliases."""

@@ -1,0 +1,208 @@
+"""A person's decisions about an alias: `rollback` puts the checkpoint that it leaves on hold, `release` lifts that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from data_contracts.approvals import MOST_REASON
+from data_contracts.canaries import ALIAS
+from data_contracts.errors import UsageError
+from data_contracts.handoffs import Hold, ModelVersion, Receipt, Ref
+from data_contracts.incidents import Incident
+from infra.approvals.protections import protection
+from infra.models import registry, versions
+from infra.models.canaries import is_of_canaries
+from infra.records.receipts import Holds, with_hold, without_hold
+from infra.store import PointerMoved, Store, Versioned
+from tasks.run.versions import existing_version
+from tasks.stages.decisions.incident import noted, read_again
+
+MOST_EVIDENCE = 20
+
+
+def rollback(
+    store: Store,
+    model: str,
+    alias: str,
+    to: int | None,
+    provenance: dict[str, Any],
+    reason: str = "",
+    evidence: Sequence[str] = (),
+) -> Receipt:
+    """Move an alias back to version `to`, or to the version that it named before.
+
+    Every byte of the older version's checkpoint is read again first. The receipt carries a note of the incident: the
+    reason, the evidence, and what was known of both versions.
+
+    The checkpoint that the alias leaves is then on hold: no run promotes it there until it is released. A version that
+    is on hold itself must be named by its number, which lifts its hold.
+
+    Raises:
+        UsageError: there is no such alias or version, nothing to go back to, or no reason although the alias is
+            protected; or someone else moved the alias meanwhile.
+        CorruptError: the older version's checkpoint is damaged or gone; the alias stays.
+    """
+    current, version = _named(store, model, alias)
+    if not reason and protection(store, model, alias) is not None:
+        raise UsageError(f"{model}@{alias} is protected, so a rollback needs a reason.", remedy="Give --reason WHY.")
+    why = checked_reason(reason) if reason else ""
+    shown = checked_evidence(evidence)
+    _refuse_canary(store, model, alias, current)
+    held = registry.holds(store, current)
+    target = to if to is not None else _previous(store, model, alias, version, held)
+    if target is None or target == version:
+        raise UsageError(f"{model}@{alias} has no other version to go back to.", remedy="Name one with --to.")
+    back = existing_version(store, model, target)
+    read = read_again(store, back, stays=f"{model}@{alias} stays at version {version}")
+    left = versions.model_version(store, Ref.model_validate(current.value["model_version"]))
+    incident = noted(store, left, back, registry.moves(store, model, alias), read)
+    receipt = _went_back(model, alias, left, back, incident.model_copy(update={"reason": why, "evidence": shown}))
+    by, at = provenance.get("actor") or "someone", provenance.get("finished", "")
+    hold = Hold(checkpoint_id=left.checkpoint.ref.id, version=version, by=by, at=at, reason=why)
+    held = without_hold(with_hold(held, hold), back.checkpoint.ref.id)
+    try:
+        return registry.move_alias(store, current, back, receipt, provenance, held)
+    except PointerMoved as error:
+        raise UsageError(
+            f"{model}@{alias} was moved by another process at the same time; it was not rolled back.",
+            remedy="Look at `trainwright show` and decide again.",
+        ) from error
+
+
+def release(
+    store: Store, model: str, alias: str, which: int | str | None, reason: str, provenance: dict[str, Any]
+) -> Receipt:
+    """Lift the hold of a checkpoint on an alias, which stays where it is; the receipt records who did it and why.
+
+    Args:
+        which: a version, a checkpoint's id (or its beginning), or None for the only checkpoint that is on hold.
+
+    Raises:
+        UsageError: there is no such alias, no such checkpoint is on hold, or no reason is given.
+    """
+    why = checked_reason(reason)
+    if which == "":
+        raise UsageError(
+            "--checkpoint: an empty id is not on hold.",
+            remedy="Give the checkpoint's id, or its first characters.",
+        )
+    while True:
+        current, version = _named(store, model, alias)
+        held = registry.holds(store, current)
+        hold = _chosen(store, model, alias, which, held)
+        stays = versions.model_version(store, Ref.model_validate(current.value["model_version"]))
+        receipt = Receipt(
+            decision="unchanged",
+            model=model,
+            alias=alias,
+            version=version,
+            previous=version,
+            candidate=stays.ref,
+            evaluation=stays.evaluation,
+            champion=stays.ref,
+            sentence=f"{model}@{alias} stays version {version}; version {hold.version} was released from hold "
+            f'by {provenance.get("actor") or "someone"}: "{why}"',
+        )
+        try:
+            kept = without_hold(held, hold.checkpoint_id)
+            return registry.move_alias(store, current, stays, receipt, provenance, kept)
+        except PointerMoved:
+            continue
+
+
+def checked_reason(reason: str, option: str = "--reason") -> str:
+    """A reason in its stored form, on one line; UsageError if it is empty, too long or not printable."""
+    line = " ".join(reason.split())
+    if wrong := next((one for one in line if not one.isprintable()), None):
+        raise UsageError(f"{option}: {wrong!a} is not printable.", remedy="Leave that character out.")
+    if not line or len(line) > MOST_REASON:
+        raise UsageError(
+            f"{option}: {len(line)} characters were given.", remedy=f"Give 1 to {MOST_REASON} printable characters."
+        )
+    return line
+
+
+def checked_evidence(evidence: Sequence[str]) -> list[str]:
+    """What a person points at, each in its stored form; UsageError as for a reason, and for too many."""
+    if len(evidence) > MOST_EVIDENCE:
+        raise UsageError(
+            f"--evidence was given {len(evidence)} times.", remedy=f"Give it {MOST_EVIDENCE} times at most."
+        )
+    return [checked_reason(one, "--evidence") for one in evidence]
+
+
+def _went_back(model: str, alias: str, left: ModelVersion, back: ModelVersion, incident: Incident) -> Receipt:
+    why = f': "{incident.reason}"' if incident.reason else ""
+    went = "went back" if back.version < left.version else "went forward"
+    return Receipt(
+        decision="promoted",
+        model=model,
+        alias=alias,
+        version=back.version,
+        previous=left.version,
+        candidate=back.ref,
+        evaluation=back.evaluation,
+        champion=left.ref,
+        sentence=f"{model}@{alias} {went} from version {left.version} to version {back.version}{why}",
+        incident=incident,
+    )
+
+
+def _named(store: Store, model: str, alias: str) -> tuple[Versioned, int]:
+    found = registry.read_alias(store, model, alias)
+    if found is None:
+        raise UsageError(
+            f"The model {model} has no alias {alias}.", remedy="`trainwright status` lists models and aliases."
+        )
+    return found
+
+
+def _refuse_canary(store: Store, model: str, alias: str, current: Versioned) -> None:
+    """UsageError for the alias of a canary, which begins and ends by `promote.canary`."""
+    if alias == ALIAS and is_of_canaries(store, current):
+        raise UsageError(
+            f"{model}@{alias} is the alias of a canary, which does not go back to another version.",
+            remedy=f"Take the canary back: `trainwright canary {model} --withdraw --reason WHY`.",
+        )
+
+
+def _previous(store: Store, model: str, alias: str, version: int, held: Holds) -> int | None:
+    """The version promoted before `version`, without versions on hold, so that going back twice passes two versions."""
+    before: dict[int | None, int | None] = {}
+    for receipt in registry.history(store, model, alias):
+        before.setdefault(receipt.version, receipt.previous)
+    on_hold = []
+    while (found := before.get(version)) is not None:
+        if all(one.checkpoint_id != existing_version(store, model, found).checkpoint.ref.id for one in held):
+            return found
+        on_hold.append(found)
+        version = found
+    if on_hold:
+        numbers = ", ".join(map(str, on_hold))
+        raise UsageError(
+            f"{model}@{alias} has no version to go back to that is not on hold (on hold: {numbers}).",
+            remedy=f"To go back to one of these despite its hold, name it: --to {on_hold[0]}.",
+        )
+    return None
+
+
+def _chosen(store: Store, model: str, alias: str, which: int | str | None, held: Holds) -> Hold:
+    """The hold that a person names; else UsageError with a list of the holds."""
+    match which:
+        case None:
+            found = list(held)
+        case int():
+            of = [one for one in held if one.version == which]
+            ids = {existing_version(store, model, which).checkpoint.ref.id} if not of else set()
+            found = of or [one for one in held if one.checkpoint_id in ids]
+        case str():
+            found = [one for one in held if one.checkpoint_id.startswith(which)]
+    if len(found) == 1:
+        return found[0]
+    there = "; ".join(f"version {one.version} (checkpoint {one.checkpoint_id[:12]})" for one in held)
+    if not held:
+        raise UsageError(f"Nothing is on hold for {model}@{alias}.", remedy="`trainwright show` lists the holds.")
+    if found or which is None:
+        raise UsageError(f"{model}@{alias} has more than one hold: {there}.", remedy="Name the version.")
+    raise UsageError(f"{which} is not on hold for {model}@{alias}; on hold: {there}.", remedy="Name one of these.")

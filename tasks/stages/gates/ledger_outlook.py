@@ -1,0 +1,34 @@
+"""What a run's test rows have decided and can still decide, for a plan."""
+
+from __future__ import annotations
+
+from infra.models import exposures
+from tasks.evidence.levels import Spent
+from tasks.run.run import Run
+from tasks.stages.gates.evidence_sentences import ledger_sentence
+from tasks.stages.gates.gates import rows_named
+from tasks.stages.gates.set_scores import SetScores
+from tasks.stages.shard import find_dataset
+
+
+def ledger_outlook(run: Run) -> str:
+    """A sentence for each set or slice that a gate with `confidence` is about; "" if its rows are not known yet."""
+    dataset = None if run.external else find_dataset(run)
+    if dataset is None:
+        return ""
+    # The gate that is the first for which the rows are used up.
+    strictest: dict[tuple[str, str | None], float] = {}
+    for gate in run.spec.promote.gates:
+        if gate.confidence is not None:
+            its = gate.name.rpartition("/")[0], gate.slice
+            strictest[its] = max(strictest.get(its, 0.0), gate.confidence)
+    scores, parts = SetScores(run, dataset), []
+    for (name, part), confidence in strictest.items():
+        found = scores.set_rows(name)
+        rows, number = found.rows, found.num_rows
+        if part is not None:
+            rows, number = found.slice_rows[part], int(found.slices[part].sum())
+        so_far = exposures.spent(run.store, rows)
+        sentence = ledger_sentence(Spent(so_far.before, so_far.promoted), confidence, number)
+        parts.append(f"{rows_named(name, part)}{sentence}")
+    return "; ".join(parts)

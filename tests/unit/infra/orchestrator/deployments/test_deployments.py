@@ -1,0 +1,61 @@
+"""`prefect.yaml`, read as Prefect reads it: one deployment per example, by schedule, asking for scalars; the reaper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def listed(repository: Path) -> list[dict[str, Any]]:
+    from prefect.cli.deploy._config import _load_deploy_configs_and_actions
+    from rich.console import Console
+
+    return list(_load_deploy_configs_and_actions(prefect_file=repository / "prefect.yaml", console=Console())[0])
+
+
+@pytest.fixture(scope="module")
+def deployments(listed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Deployments by the spec that they run."""
+    return {one["parameters"]["spec"]: one for one in listed if "spec" in one.get("parameters", {})}
+
+
+def test_the_reaper_is_deployed_as_up_deploys_it(listed: list[dict[str, Any]]) -> None:
+    from infra.orchestrator.deployments.page_deployments import COST_REPORT, DAY_PAGE
+    from infra.orchestrator.deployments.reaper_deployments import REAPER, RESUME
+    from infra.orchestrator.local_pool import POOL
+
+    by_entrypoint = {one["entrypoint"]: one for one in listed if "spec" not in one.get("parameters", {})}
+    periodic = (REAPER, COST_REPORT, DAY_PAGE)
+    assert set(by_entrypoint) == {RESUME, *(one.entrypoint for one in periodic)}
+    for one in periodic:
+        assert [schedule["cron"] for schedule in by_entrypoint[one.entrypoint]["schedules"]] == [one.every]
+    assert {(one["name"], one["work_pool"]["name"]) for one in by_entrypoint.values()} == {(POOL, POOL)}
+    assert by_entrypoint[REAPER.entrypoint]["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
+
+
+def test_every_example_is_deployed_and_nothing_else(deployments: dict[str, dict[str, Any]], repository: Path) -> None:
+    specs = {str(path.relative_to(repository)) for path in repository.glob("examples/*/pipeline.yaml")}
+    assert set(deployments) == specs
+
+
+def test_each_runs_on_our_pool_by_schedule_too(deployments: dict[str, dict[str, Any]]) -> None:
+    from infra.orchestrator.local_pool import POOL
+
+    for deployment in deployments.values():
+        assert deployment["entrypoint"] == "flows.retrain.retrain"
+        assert deployment["work_pool"]["name"] == POOL
+        assert [bool(schedule["cron"]) for schedule in deployment["schedules"]] == [True]
+
+
+def test_the_launch_form_asks_for_a_few_scalars() -> None:
+    from prefect.utilities.callables import parameter_schema
+
+    from flows.retrain import retrain
+
+    fields = parameter_schema(retrain).properties
+    kinds = {kind["type"] for field in fields.values() for kind in field.get("anyOf", [field])}
+    assert kinds <= {"string", "boolean", "integer", "number", "null"}
+    assert len(fields) <= 8

@@ -1,0 +1,83 @@
+"""Deployments that look at something now and then: made once, and what a person changed in Prefect stays."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.exceptions import ObjectNotFound
+
+from infra.orchestrator.deployments.deployments import checkout_steps
+from infra.orchestrator.deployments.page_deployments import DAY_PAGE
+from infra.orchestrator.deployments.periodic_deployments import ensure_for_pool, parameter_schema
+
+
+class Client:
+    """Keeps what it is asked to create."""
+
+    def __init__(self, known: Any) -> None:
+        self.known = known
+        self.created: list[dict[str, Any]] = []
+
+    def read_deployment_by_name(self, name: str) -> Any:
+        assert name == "day-page/gpus"
+        if self.known is None:
+            raise ObjectNotFound(LookupError(name))
+        return self.known
+
+    def create_flow_from_name(self, name: str) -> str:
+        return name
+
+    def create_deployment(self, flow: str, name: str, **settings: Any) -> None:
+        self.created.append({"title": f"{flow}/{name}", **settings})
+
+
+def made(known: Any) -> list[dict[str, Any]]:
+    client: Any = Client(known)
+    ensure_for_pool(client, "gpus", "process", DAY_PAGE, {"store": "first"})
+    created: list[dict[str, Any]] = client.created
+    return created
+
+
+def test_a_new_deployment_has_its_own_schedule_and_one_run_at_a_time() -> None:
+    [new] = made(None)
+    assert (new["title"], new["entrypoint"]) == ("day-page/gpus", DAY_PAGE.entrypoint)
+    assert new["parameters"] == {"store": "first"}
+    assert [(one.schedule.cron, one.active) for one in new["schedules"]] == [(DAY_PAGE.every, True)]
+    assert (new["concurrency_limit"], new["paused"]) == (1, None)
+
+
+def test_a_changed_schedule_a_pause_and_parameters_stay() -> None:
+    schedule = SimpleNamespace(schedule=CronSchedule(cron="1 1 * * *"), active=False)
+    old = SimpleNamespace(pull_steps=[], paused=True, parameters={"store": "mine", "gone": 1}, schedules=[schedule])
+    [changed] = made(old)
+    assert [(one.schedule.cron, one.active) for one in changed["schedules"]] == [("1 1 * * *", False)]
+    assert (changed["paused"], changed["parameters"]) == (True, {"store": "mine"})
+
+
+def test_a_deployment_of_this_checkout_is_left_alone() -> None:
+    assert made(as_wanted()) == []
+
+
+@pytest.mark.parametrize(
+    "older", [{"parameter_openapi_schema": {"properties": {}}}, {"entrypoint": "earlier"}, {"pull_steps": []}]
+)
+def test_a_deployment_of_an_earlier_version_takes_what_its_flow_takes_now(older: dict[str, Any]) -> None:
+    [changed] = made(as_wanted(**older))
+    assert changed["entrypoint"] == DAY_PAGE.entrypoint
+    assert changed["parameters"] == {"store": "first"}, "which it lacked"
+    assert changed["parameter_openapi_schema"]["properties"].keys() == DAY_PAGE.properties.keys()
+
+
+def as_wanted(**older: Any) -> Any:
+    found = {
+        "pull_steps": checkout_steps("process"),
+        "entrypoint": DAY_PAGE.entrypoint,
+        "parameter_openapi_schema": parameter_schema(DAY_PAGE.properties, DAY_PAGE.required),
+        "paused": False,
+        "parameters": {},
+        "schedules": [],
+    }
+    return SimpleNamespace(**{**found, **older})

@@ -1,0 +1,55 @@
+"""All followed flow runs are known, however few a server answers at once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from infra.orchestrator.flow_runs import flow_run_states
+from infra.orchestrator.flow_runs.flow_run_states import FlowRunStates
+
+
+class Server:
+    """Answers as Prefect's does: of the runs that are asked for, newest id first, at most `limit` from `offset` on."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.asked = limit, 0
+
+    def read_flow_runs(self, flow_run_filter: Any, offset: int = 0, **_: Any) -> list[Any]:
+        assert len(flow_run_filter.id.any_) <= 200
+        self.asked += 1
+        page = sorted(flow_run_filter.id.any_)[offset : offset + self.limit]
+        return [SimpleNamespace(id=run_id, state=f"state of {run_id}") for run_id in page if run_id.int % 97]
+
+
+@pytest.mark.parametrize(("runs", "limit"), [(0, 200), (1, 200), (200, 200), (201, 200), (1024, 200), (450, 50)])
+def test_every_followed_run_is_known(runs: int, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(limit)
+
+    @contextlib.contextmanager
+    def asking() -> Iterator[Server]:
+        yield server
+
+    monkeypatch.setattr(flow_run_states, "asking", asking)
+    watch = FlowRunStates()
+    ids = [UUID(int=uuid4().int // 97 * 97 + 1) for _ in range(runs)]
+    watch._states = dict.fromkeys(ids)
+    watch.look()
+    assert [watch.state(run_id) for run_id in ids] == [f"state of {run_id}" for run_id in ids]
+    assert server.asked <= -(-runs // min(limit, 200)) + runs // 200 + 1
+
+
+def test_runs_that_the_server_forgot_end_the_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(200)
+    monkeypatch.setattr(flow_run_states, "asking", lambda: contextlib.nullcontext(server))
+    watch = FlowRunStates()
+    gone, there = UUID(int=97), UUID(int=98)
+    watch._states = {gone: "before", there: "before"}
+    watch.look()
+    assert (watch.state(gone), watch.state(there)) == ("before", f"state of {there}")
+    assert server.asked == 2

@@ -1,0 +1,165 @@
+"""A service is ours only while its process carries its mark; whatever else has that pid is left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infra.orchestrator.server import services
+from infra.orchestrator.server.services import Service
+from infra.processes.processes import MARK, find_marked, is_alive, kill_marked, new_mark
+
+URL = "http://127.0.0.1:4210/api"
+# Says that it is ready, by a file, and waits to be ended.
+WAITS = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    mark = new_mark()
+    yield mark
+    kill_marked(mark)
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def start(mark: str, code: str, *arguments: str, wait: Callable[[Service], None] = lambda _: None) -> Service:
+    command = [sys.executable, "-c", code, *arguments]
+    return services.start("worker", command, mark=mark, env=services.environment(mark), url=URL, wait=wait)
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+
+
+def test_a_started_service_is_found_by_another_process_and_ends_when_stopped(
+    home: Path, mark: str, tmp_path: Path
+) -> None:
+    started = start(mark, WAITS, str(tmp_path / "ready"))
+    wait_for(tmp_path / "ready")
+    assert services.running("worker") == started
+    assert services.running("server") is None
+    assert started.stop(grace_s=10)
+    assert services.running("worker") is None
+    assert services.read("worker") == started, "the address is kept for the next start"
+    assert not started.stop(grace_s=10), "it is stopped once"
+
+
+def test_whoever_is_interrupted_while_it_starts_leaves_no_process(home: Path, mark: str, tmp_path: Path) -> None:
+    def interrupted(service: Service) -> None:
+        wait_for(tmp_path / "ready")
+        assert find_marked(mark) == [service.pid]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start(mark, WAITS, str(tmp_path / "ready"), wait=interrupted)
+    assert find_marked(mark) == []
+    assert services.running("worker") is None
+
+
+def test_what_a_service_started_ends_with_it_even_in_a_session_of_its_own(
+    home: Path, mark: str, tmp_path: Path
+) -> None:
+    child = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', *sys.argv[1:]], start_new_session=True)"
+    started = start(mark, f"{child}; import time; time.sleep(600)", WAITS, str(tmp_path / "ready"))
+    wait_for(tmp_path / "ready")
+    assert len(find_marked(mark)) == 2
+    started.stop(grace_s=10)
+    assert find_marked(mark) == []
+
+
+def test_a_service_that_ignores_the_signal_is_killed(home: Path, mark: str, tmp_path: Path) -> None:
+    deaf = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAITS}"
+    started = start(mark, deaf, str(tmp_path / "ready"))
+    wait_for(tmp_path / "ready")
+    assert started.stop(grace_s=0.2)
+    assert find_marked(mark) == []
+
+
+def test_a_process_that_got_the_pid_of_a_dead_service_is_neither_used_nor_killed(
+    home: Path, mark: str, stranger: subprocess.Popen[bytes]
+) -> None:
+    dead = Service("worker", stranger.pid, mark, URL)
+    assert not dead.is_running()
+    assert not dead.stop(grace_s=10)
+    assert is_alive(stranger.pid)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"pid": 1}', json.dumps({"pid": 1, "mark": "", "url": "", "x": 1})]
+)
+def test_a_state_file_that_cannot_be_read_counts_as_absent(home: Path, content: str) -> None:
+    home.mkdir()
+    (home / "worker.json").write_text(content)
+    assert services.read("worker") is None
+    assert services.running("worker") is None
+
+
+def test_a_service_hears_signals_although_the_shell_that_started_us_ignores_them(
+    home: Path, mark: str, tmp_path: Path
+) -> None:
+    report = "import pathlib, signal, sys; pathlib.Path(sys.argv[1]).write_text(str(signal.getsignal(signal.SIGINT)))"
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        started = start(mark, report, str(tmp_path / "handler"))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    psutil.Process(started.pid).wait()
+    # Python sets its own handler only where the inherited one is not SIG_IGN.
+    assert "default_int_handler" in (tmp_path / "handler").read_text()
+
+
+def test_a_service_carries_its_own_mark_alone(home: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MARK, "of-the-run-that-started-it")
+    assert services.environment(mark)[MARK] == mark
+
+
+def test_the_log_of_the_service_before_is_kept(home: Path, mark: str) -> None:
+    for line in ("first", "second"):
+        started = start(mark, f"print('{line}\\n')")
+        psutil.Process(started.pid).wait()
+    assert started.last_words() == "second"
+    assert (home / "worker.previous.log").read_text().strip() == "first"
+    assert Service("server", 1, mark, URL).last_words() == ""
+
+
+def test_a_service_does_not_run_in_the_folder_of_whoever_started_it(home: Path, mark: str) -> None:
+    started = start(mark, "import os; print(os.getcwd())")
+    psutil.Process(started.pid).wait()
+    assert Path(started.last_words()) == home.resolve()
+
+
+def test_one_at_a_time_holds_the_lock(home: Path) -> None:
+    order: list[str] = []
+    waiting = threading.Event()
+
+    def second() -> None:
+        waiting.set()
+        with services.locked():
+            order.append("second")
+
+    with services.locked():
+        other = threading.Thread(target=second)
+        other.start()
+        waiting.wait()
+        os.sched_yield()
+        order.append("first")
+    other.join()
+    assert order == ["first", "second"]

@@ -1,0 +1,164 @@
+"""What a folder and S3 do alike: create once, read, list, replace by tag."""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import CorruptError, UsageError
+from infra.processes.resources import PROCESS
+from infra.store import Store
+from infra.store.backends.backend import Stale
+from infra.store.backends.s3 import S3Backend
+
+
+def test_create_once(store: Store) -> None:
+    store.create("runs/a/report.json", b"first")
+    for data in (b"second", b"first"):
+        with pytest.raises(FileExistsError):
+            store.create("runs/a/report.json", data)
+    assert store.read("runs/a/report.json") == b"first"
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00\xff" * 10, "é".encode()])
+def test_reads_what_was_written(store: Store, data: bytes) -> None:
+    store.create("x", data)
+    assert store.read("x") == data
+    with pytest.raises(FileExistsError):
+        store.create("x", b"other")
+
+
+def test_requests_and_bytes_are_counted(store: Store, request: pytest.FixtureRequest) -> None:
+    store.exists("nothing")
+    PROCESS.take()
+    store.create("x", b"12345")
+    store.read("x")
+    store.list("")
+    store.exists("x")
+    used = PROCESS.take()
+    assert (used.written_bytes, used.read_bytes) == (5, 5)
+    if "named" in request.node.name:
+        assert (used.put_requests, used.get_requests) == (1, 1), "the database knows which names there are"
+    else:
+        assert used.put_requests in (1, 2), "a listing is of the same class"
+        assert used.get_requests in (2, 3), "on S3, s3fs may look at what it wrote"
+
+
+def test_json(store: Store) -> None:
+    store.create_json("a.json", {"b": [1, 2.5, None], "a": "é"})
+    body = '{"b":[1,2.5,null],"a":"é","schema":2,"path":"a.json"'.encode()
+    assert store.read("a.json") == body + f',"digest":"{sha256(body).hexdigest()}"}}'.encode(), "in the order given"
+    assert store.read_json("a.json") == {"a": "é", "b": [1, 2.5, None]}
+    store.create("b.json", b"{")
+    with pytest.raises(CorruptError, match=r"b\.json is not JSON"):
+        store.read_json("b.json")
+
+
+@pytest.mark.parametrize("path", ["no/such", "a", "a/b/c"])
+def test_missing(store: Store, path: str) -> None:
+    store.create("a/b", b"")  # `a` is a folder and `a/b` is none
+    assert not store.exists(path)
+    with pytest.raises(FileNotFoundError):
+        store.read(path)
+
+
+def test_exists_and_list(store: Store) -> None:
+    for path in ("runs/b/1", "runs/a/1", "runs/a/2", "runs/c", "runs-x/d"):
+        store.create(path, b"")
+    assert store.exists("runs/a/1")
+    assert store.list("runs") == ["a", "b", "c"]
+    assert store.list("runs/a") == ["1", "2"]
+    assert store.list("nothing") == store.list("runs/c") == []
+    assert store.list("") == ["runs", "runs-x", "store.json"]
+
+
+def test_lists_more_than_a_page(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    if isinstance(store._backend, S3Backend):
+        call = store._backend._fs.call_s3
+        few = lambda method, **more: call(method, **({"MaxKeys": 2} if "list" in method else {}), **more)  # noqa: E731
+        monkeypatch.setattr(store._backend._fs, "call_s3", few)
+    for n in range(5):
+        store.create(f"f/{n}/x", b"")
+    assert store.list("f") == list("01234")
+    assert store._backend.walk("f") == [f"{n}/x" for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/etc/x", "../x", "a/../x", "a//b", "a/", "./a", "a\\b", "a\nb", "a\x00b", "a/" + "é" * 128]
+)
+def test_paths_that_leave_the_store_are_refused(store: Store, path: str) -> None:
+    for use in (lambda: store.create(path, b""), lambda: store.read(path), lambda: store.exists(path)):
+        with pytest.raises(UsageError, match="cannot be a path in a store"):
+            use()
+    for use in (lambda: store.writer(path), lambda: store.pointer(path), lambda: store.manifest(path)):
+        with pytest.raises(UsageError, match="cannot be a path in a store"):
+            use()
+    with pytest.raises(UsageError):
+        store.list("..")
+    with pytest.raises(UsageError):
+        store.remove(path, why="", by="")
+
+
+def test_a_name_that_is_not_utf_8_is_refused(store: Store) -> None:
+    with pytest.raises(UsageError, match=r"^'a/\\udce9' cannot be a path in a store"):
+        store.create("a/\udce9", b"")
+
+
+def test_names_with_a_dot_are_left_out_at_every_level(store: Store) -> None:
+    """What NFS and desktops leave behind is no alias, no run and no version."""
+    for name in ("a/.nfs0001", "a/.DS_Store", "a/b", ".hidden/c"):
+        store.create(name, b"")
+    assert store.list("a") == ["b"]
+    assert ".hidden" not in store.list("")
+
+
+def test_a_file_is_created_once(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 11 MiB in parts of 5 MiB: on S3 the large one is a multipart upload.
+    monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda size, chunksize=None: 5 * 2**20)
+    for name, size in (("small", 10), ("large", 11 * 2**20)):
+        source, other = tmp_path / name, tmp_path / "other"
+        source.write_bytes(os.urandom(size))
+        other.write_bytes(os.urandom(size))
+        store._backend.create_file(f"f/{name}", source)
+        with pytest.raises(FileExistsError):
+            store._backend.create_file(f"f/{name}", other)
+        assert store.read(f"f/{name}") == source.read_bytes()
+        copy = tmp_path / "copy"
+        assert store._backend.digest(f"f/{name}", copy) == store._backend.digest(f"f/{name}")
+        assert copy.read_bytes() == source.read_bytes()
+    with pytest.raises(FileNotFoundError):
+        store._backend.create_file("f/absent", tmp_path / "absent")
+    assert not store.exists("f/absent")
+
+
+def test_large_data_is_created_once(s3_store: Store) -> None:
+    data = bytes(100 * 2**20)  # from here on s3fs uses a multipart upload
+    assert s3_store._backend.create("large", data) == s3_store._backend.read("large")[1]
+    with pytest.raises(FileExistsError):
+        s3_store.create("large", data)
+
+
+def test_replace_wants_the_tag(store: Store) -> None:
+    backend = store._backend
+    first = backend.create("p", b"1")
+    second = backend.replace("p", b"2", first)
+    assert backend.read("p") == (b"2", second)
+    with pytest.raises(Stale):
+        backend.replace("p", b"3", first)
+    with pytest.raises(Stale):
+        backend.replace("absent", b"3", first)
+    assert backend.read("p") == (b"2", second)
+    assert not store.exists("absent")
+
+
+def test_delete(store: Store) -> None:
+    store.create("d/e/f", b"")
+    store.create("d/g", b"")
+    for _ in range(2):
+        store._backend.delete("d/e/f")
+    assert store.list("d") == ["g"]
+    store._backend.delete("d/g")
+    assert store.list("") == ["store.json"]

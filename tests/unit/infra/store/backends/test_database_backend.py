@@ -1,0 +1,294 @@
+"""Names in a database, over objects in a folder: answers lost, bytes changed or gone, drafts swept."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from data_contracts.errors import CorruptError, StorageUnavailable
+from infra.store import PointerMoved, Store
+from infra.store.backends import name_database
+from infra.store.backends.backend import Stale
+from infra.store.backends.database_backend import NamedBackend
+from infra.store.backends.name_database import Names
+from tests.support.careless import Careless, rows, swept
+
+
+@pytest.fixture
+def store(kept: Store) -> Store:
+    """The one over objects in a folder."""
+    return kept
+
+
+def lost_after(monkeypatch: pytest.MonkeyPatch, table: Names, nth: int, *, before: bool = False) -> list[int]:
+    """Lose the answer to the n-th transaction after it was carried out (or before); the list counts them."""
+    count = [0]
+    real = table._engine.begin
+
+    class Begun:
+        def __enter__(self) -> Any:
+            self.begun = real()
+            return self.begun.__enter__()
+
+        def __exit__(self, *about: Any) -> Any:
+            count[0] += 1
+            lost = OperationalError("COMMIT", {}, Exception("server closed the connection unexpectedly"))
+            if count[0] == nth and before:
+                self.begun.__exit__(type(lost), lost, None)
+                raise lost
+            answer = self.begun.__exit__(*about)
+            if count[0] == nth and about[0] is None:
+                raise lost
+            return answer
+
+    monkeypatch.setattr(type(table._engine), "begin", lambda engine: Begun())
+    return count
+
+
+def _create(store: Store) -> None:
+    store.create("x", b"ours")
+    assert store.read("x") == b"ours"
+
+
+def _swap(store: Store) -> None:
+    pointer = store.pointer("p")
+    held = pointer.read()
+    moved = pointer.swap(held, "new")
+    assert pointer.read() == moved
+    assert moved.version == 2
+    with pytest.raises(PointerMoved):
+        pointer.swap(held, "late")
+
+
+def _delete(store: Store) -> None:
+    store._backend.delete("y")
+    assert not store.exists("y")
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("work", [_create, _swap, _delete])
+def test_each_answer_of_the_database_lost(
+    store: Store, backend: NamedBackend, work: Callable[[Store], None], before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(name_database.time, "sleep", lambda seconds: None)
+    nth = 0
+    while True:
+        nth += 1
+        store.create("y", b"") if not store.exists("y") else None
+        store.pointer("p").create("old")
+        with monkeypatch.context() as patch:
+            count = lost_after(patch, backend._names, nth, before=before)
+            work(store)
+        for name in ("x", "y", "p"):
+            backend.delete(name)
+        if count[0] < nth:
+            break
+    assert nth > 3
+    swept(backend, monkeypatch)
+
+
+def test_a_database_that_stays_away(store: Store, backend: NamedBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(name_database.time, "sleep", lambda seconds: None)
+    store.create("x", b"1")
+
+    def away(engine: Any) -> Any:
+        raise OperationalError("SELECT", {}, Exception("connection refused\nIs the server running?"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(backend._names._engine), "begin", away)
+        with pytest.raises(StorageUnavailable) as raised:
+            store.read("x")
+    assert raised.value.message == (
+        f"The database {backend._names.database} with the names of the store s3://bucket/prefix does not answer "
+        "(connection refused)."
+    )
+    assert store.read("x") == b"1"
+
+
+@pytest.mark.parametrize("change", [b"", b"12x45", b"123456"])
+def test_changed_bytes_are_refused(store: Store, backend: NamedBackend, objects: Careless, change: bytes) -> None:
+    tag = backend.create("x", b"12345")
+    objects.create(tag, change)
+    for use in (lambda: store.read("x"), lambda: backend.digest("x")):
+        with pytest.raises(
+            CorruptError, match=r"^x in the store .* does not hold the bytes that were written"
+        ) as raised:
+            use()
+        assert raised.value.details == {"file": "x"}
+    objects.delete(tag)
+    with pytest.raises(CorruptError, match="x in the store .* has lost its bytes, though the database has its name"):
+        store.read("x")
+
+
+def test_a_pointer_that_moves_while_it_is_read(store: Store, backend: NamedBackend, objects: Careless) -> None:
+    """Its old object is gone when the reader comes for it."""
+    pointer = store.pointer("p")
+    held = pointer.create(0)
+    done = threading.Event()
+
+    def move() -> None:
+        moved = held
+        while not done.is_set():
+            moved = pointer.swap(moved, moved.value + 1)
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    try:
+        values = [pointer.read().value for _ in range(100)]
+    finally:
+        done.set()
+        mover.join()
+    assert values == sorted(values)
+
+
+def test_a_draft_that_was_swept_gets_no_name(
+    store: Store, backend: NamedBackend, objects: Careless, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = objects.create
+
+    def late(path: str, data: bytes) -> str:
+        written = real(path, data)
+        swept(backend, monkeypatch)
+        return written
+
+    monkeypatch.setattr(objects, "create", late)
+    with pytest.raises(
+        StorageUnavailable, match="x in the store .* took so long to write that it was removed as unfinished"
+    ):
+        store.create("x", b"1")
+    assert not store.exists("x")
+    monkeypatch.undo()
+    store.create("x", b"1")
+
+
+def test_a_young_draft_is_left_alone(backend: NamedBackend, objects: Careless, table: Names) -> None:
+    table.draft("objects/x/young")
+    objects.create("objects/x/young", b"")
+    backend.sweep()
+    assert objects.exists("objects/x/young")
+
+
+def test_bytes_that_cannot_be_deleted_now_are_swept_later(
+    store: Store, backend: NamedBackend, objects: Careless, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pointer did move: that is what is told."""
+    pointer = store.pointer("p")
+    held = pointer.create(1)
+
+    def away(path: str) -> None:
+        raise StorageUnavailable("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(objects, "delete", away)
+        moved = pointer.swap(held, 2)
+        with pytest.raises(Stale):
+            backend.replace("p", b"", held.tag)
+    assert pointer.read() == moved
+    assert len(objects.walk("objects")) == 3
+    swept(backend, monkeypatch)
+    assert len(objects.walk("objects")) == 1
+
+
+def test_names_are_compared_byte_by_byte(store: Store) -> None:
+    for path in ("a/B", "a/b", "a_/x", "aB/x", "a%/x", "a/é", "a/\U0010ffff", "A/b"):
+        store.create(path, b"")
+    assert store.list("a") == ["B", "b", "é", "\U0010ffff"]
+    assert store._backend.walk("a") == ["B", "b", "é", "\U0010ffff"]
+    assert store._backend.names("a", "b") == ["b"]
+    assert store.list("") == ["A", "a", "a%", "aB", "a_"]
+
+
+def test_two_stores_in_one_database(objects: Careless, table: Names, sqlite: str, tmp_path: Path) -> None:
+    other = NamedBackend(Careless(tmp_path / "other"), Names(sqlite, "s3://bucket/other"))
+    one = NamedBackend(objects, table)
+    one.create("x", b"1")
+    other.create("x", b"2")
+    one.create("y", b"")
+    assert (one.read("x")[0], other.read("x")[0], other.names("")) == (b"1", b"2", ["x"])
+    other.delete("x")
+    assert one.exists("x")
+
+
+def test_survives_a_fork(store: Store) -> None:
+    store.create("x", b"1")
+    child = os.fork()
+    if child == 0:
+        try:
+            store.create("y", b"2")
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert store.list("") == ["x", "y"]
+
+
+def test_a_file_gets_its_name_and_is_checked_against_it(backend: NamedBackend, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"of a file")
+    backend.create_file("a/file", tmp_path / "file")
+    assert (backend.read("a/file")[0], backend.names("a")) == (b"of a file", ["file"])
+    with pytest.raises(FileExistsError):
+        backend.create_file("a/file", tmp_path / "file")
+
+
+def test_a_name_that_was_taken_away_counts_from_then(table: Names) -> None:
+    table.draft("old")
+    table.give("x", "old")
+    table._do(lambda connection: connection.execute(name_database._TABLE.update().values(since=0.0)))
+    assert table.take("x") == "old"
+    assert (table.unnamed(0), table.unnamed(3600), rows(table)) == (["old"], [], {"old": (None, "doomed")})
+
+
+def test_a_database_that_does_not_answer_is_asked_again_after_a_short_while(
+    table: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(name_database.time, "sleep", slept.append)
+    monkeypatch.setattr(name_database.random, "uniform", lambda low, high: high)
+
+    def fail(connection: object) -> None:
+        raise OperationalError("SELECT", {}, Exception("the server is restarting"))
+
+    with pytest.raises(StorageUnavailable, match=r"does not answer \(the server is restarting\)"):
+        table._do(fail)
+    assert slept == [0.1, 0.2, 0.4, 0.8]
+
+
+def test_what_lost_its_name_to_another_counts_from_then(table: Names) -> None:
+    for name in ("old", "new"):
+        table.draft(name)
+    table.give("x", "old")
+    table._do(lambda connection: connection.execute(name_database._TABLE.update().values(since=0.0)))
+    table.swap("x", "old", "new")
+    assert (table.find("x"), table.unnamed(0), table.unnamed(3600)) == ("new", ["old"], [])
+    assert rows(table) == {"old": (None, "doomed"), "new": ("x", "named")}
+
+
+def test_stored_leaves_out_what_begins_with_a_dot(backend: NamedBackend) -> None:
+    for path in (".hidden", "shown", "a/b"):
+        backend.create(path, b"12")
+    assert [(one.path, one.bytes) for one in backend.stored("")] == [("a/b", 2), ("shown", 2)]
+    assert [one.path for one in backend.stored("a")] == ["a/b"]
+
+
+def test_of_two_creators_at_once_the_second_is_told_and_leaves_nothing(
+    backend: NamedBackend, objects: Careless, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.create("x", b"first")
+    monkeypatch.setattr(backend, "exists", lambda path: False)
+    with pytest.raises(FileExistsError):
+        backend.create("x", b"second")
+    assert backend.read("x")[0] == b"first"
+    assert len(objects.walk("objects")) == 1
+
+
+def test_sqlite_commits_to_the_disk_and_locks_before_it_writes(table: Names) -> None:
+    with table._engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 3, "EXTRA: a power failure loses nothing"
+        # Two transactions that both began as readers would refuse each other.
+        assert connection.connection.dbapi_connection.isolation_level == "IMMEDIATE"

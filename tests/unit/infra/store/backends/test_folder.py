@@ -1,0 +1,69 @@
+"""A store in a folder: what is synced, what is not a plain file, and what its `store.json` says."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import CorruptError, UsageError
+from data_contracts.messages.children import StoreAddress
+from infra.store import Store
+from infra.store.backends import folder
+from infra.store.opening import open_at
+
+
+def test_a_file_and_the_folders_that_name_it_are_synced(folder_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+
+    def sync(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        synced.append(os.path.relpath(path, folder_store.uri))
+
+    monkeypatch.setattr(folder.os, "fsync", sync)
+    folder_store.create("a/b/c", b"1")
+    assert synced[0].startswith(".tmp/"), "the bytes come before the name"
+    assert synced[1:] == [".", "a", "a/b"]
+
+
+def test_what_is_not_a_plain_file_is_refused_without_waiting_for_it(folder_store: Store, tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"theirs")
+    Path(folder_store.uri, "link").symlink_to(tmp_path / "target")
+    os.mkfifo(Path(folder_store.uri, "pipe"))
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(Path(folder_store.uri, "socket")))
+        for name in ("link", "pipe", "socket"):
+            with pytest.raises(CorruptError, match=f"^{name} is not a plain file") as raised:
+                folder_store.read(name)
+            assert raised.value.details == {"file": name}
+    Path(folder_store.uri, "folder").mkdir()
+    for name in ("folder", "none", "target/below"):
+        with pytest.raises(FileNotFoundError):
+            folder_store.read(name)
+
+
+def test_the_store_file_of_a_folder(folder_store: Store) -> None:
+    about = folder_store.read_json("store.json")
+    assert list(about) == ["made", "pointers", "probe", "schema"]
+    assert about["probe"] == {
+        "conditional_create": True, "conditional_large_create": True, "conditional_overwrite": True,
+    }  # fmt: skip
+    assert folder_store.read(".gitignore") == b"*\n"
+
+
+def test_a_folder_is_not_opened_with_a_database(folder_store: Store) -> None:
+    with pytest.raises(UsageError, match=r"has its pointers in itself, not in sqlite:////x; a store's pointers are"):
+        open_at(StoreAddress(uri=folder_store.uri, options={}, pointers="sqlite:////x"))
+
+
+def test_a_file_system_without_links_is_said(folder_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "not permitted")
+
+    monkeypatch.setattr(folder.os, "link", refuse)
+    with pytest.raises(UsageError, match="has no hard links or locks, which a store needs"):
+        folder_store.create("a", b"1")
+    assert os.listdir(Path(folder_store.uri, ".tmp")) == []

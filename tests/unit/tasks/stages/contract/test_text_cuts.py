@@ -1,0 +1,199 @@
+"""A tokenizer cuts documents once for all stages: what the store has is not cut again; the rows are the documents."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import CorruptError, SpecError, UsageError, UserCodeError
+from data_contracts.handoffs import ContractReport, Dataset
+from infra.records.datasets import local_dataset
+from tasks.run.run import Run, open_run
+from tasks.run.spec_check import check_spec
+from tasks.stages import shard, validate
+from tasks.stages.contract import text_cuts
+from tests.support.damage import overwrite
+from tests.support.tiny import trainwright, write_project
+from training import formats
+from training.formats.schema import read_schema
+
+pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
+
+CODE = '''
+import json, re
+
+class Words:
+    """A token is a word of the vocabulary's pattern."""
+
+    def __init__(self, vocabulary):
+        self.pattern = json.load(open(vocabulary))["pattern"]
+
+    def starts(self, text):
+        return [found.start() for found in re.finditer(self.pattern, text)]
+'''
+DOCUMENTS = {
+    "long.txt": "\ufeffone two\r\nthree é 😀 six " * 40,
+    "short.txt": "a b",
+    "empty.txt": "",
+    "same.txt": "a b",
+}
+SPLIT = {"by": "position", "fractions": {"train": 0.6, "test": 0.4}, "gap": 1}
+
+
+class Project:
+    """The tiny project with a corpus instead of rows; counts the documents that were cut."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.cut = folder, []
+        write_project(folder)
+        (folder / "words.py").write_text(CODE)
+        (folder / "vocabulary.json").write_text(json.dumps({"pattern": r"\S+"}))
+        (folder / "corpus").mkdir()
+        for name, text in DOCUMENTS.items():
+            (folder / "corpus" / name).write_bytes(text.encode())
+        length = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "length", "max_value": 4}}
+        (folder / "suite.json").write_text(json.dumps({"name": "corpus", "expectations": [length]}))
+        real = text_cuts.run_here
+
+        def run_here(run: Run, child: Any, request: Any, **options: Any) -> Any:
+            self.cut.append([file.columns["document"] for file in request.files])
+            return real(run, child, request, **options)
+
+        monkeypatch.setattr(text_cuts, "run_here", run_here)
+
+    def spec(self, tokens: int = 4, tokenizer: Any = None, **shards: Any) -> Path:
+        called = tokenizer or {"class_path": "words.Words", "init_args": {"vocabulary": "vocabulary.json"}}
+        source = {"uri": "corpus/*.txt", "format": "text", "pieces": {"tokens": tokens, "tokenizer": called}}
+        return write_project(self.folder, {"data": {"source": source}, "shards": {"split": SPLIT, **shards}})
+
+    def run(self, **changes: Any) -> Run:
+        suite = (self.folder / "suite.json").read_text()
+        spec = self.spec(**changes)
+        (self.folder / "suite.json").write_text(suite)  # write_project writes that of the tiny rows
+        return open_run(spec, recorded=False)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    return Project(tmp_path / "tiny", monkeypatch)
+
+
+def report_of(run: Run) -> ContractReport:
+    key = validate.contract_key(run)
+    assert key is not None
+    report = validate.make_report(run, key).handoff
+    assert report is not None
+    return report
+
+
+def rows(run: Run, dataset: Dataset) -> list[dict[str, Any]]:
+    root = local_dataset(run.store, dataset)
+    read, schema = formats.get(dataset.format).read_shard, read_schema(root)
+    return [
+        row for shards in dataset.splits.values() for one in shards for row in read(root / one.path, schema).to_pylist()
+    ]
+
+
+def test_contract_and_shards_see_the_same_pieces(project: Project) -> None:
+    run = project.run()
+    report = report_of(run)
+    assert report.accepted
+    dataset = shard._make(run, report)
+    # Two documents of equal bytes are one cut; and both stages read by it.
+    assert project.cut == [["empty.txt", "long.txt", "same.txt", "short.txt"]]
+    assert dataset.documents == {"all": 3, "undivided": 2}
+    assert dataset.dropped_rows["gap"] == 1
+    found = rows(run, dataset)
+    assert report.rows == len(found) + 1
+    for row in found:
+        text = DOCUMENTS[row["document"]].encode()
+        assert text[row["offset"] :].startswith(row["text"].encode())
+        assert (
+            row["length"] == len(row["text"].split()) == (4 if row["position"] + 1 < row["pieces"] else row["length"])
+        )
+    assert shard.find_dataset(project.run()) == dataset
+
+
+def test_new_documents_are_cut_alone_and_damage_is_told_and_cut_again(
+    project: Project, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = project.run()
+    files = text_cuts.cut_files(first, first.resolved.files, first.spec.data.source)
+    (project.folder / "corpus" / "new.txt").write_text("x y z")
+    again = project.run()
+    more = text_cuts.cut_files(again, again.resolved.files, again.spec.data.source)
+    assert project.cut[1:] == [["new.txt"]]
+    assert [file.cut for file in more if file.columns["document"] != "new.txt"] == [file.cut for file in files]
+    # The newest directory has the cuts of all documents.
+    assert text_cuts.cut_files(again, again.resolved.files, again.spec.data.source) == more
+    assert len(project.cut) == 2
+    for path in sorted((project.folder / ".trainwright" / "contracts").glob(f"*/{text_cuts.FILE}")):
+        overwrite(path, b"{}")
+    assert text_cuts.cut_files(again, again.resolved.files, again.spec.data.source) == more
+    assert len(project.cut) == 3
+    assert "Documents are cut again, because where they were cut before cannot be read" in caplog.text
+
+
+def test_cuts_that_one_file_cannot_hold_are_kept_in_several(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_cuts, "MOST_FILE_BYTES", 50)
+    run = project.run()
+    files = text_cuts.cut_files(run, run.resolved.files, run.spec.data.source)
+    kept = sorted(path.name for path in (project.folder / ".trainwright" / "contracts").glob(f"*/*{text_cuts.FILE}"))
+    assert kept == ["1-cuts.json", "2-cuts.json", "cuts.json"]
+    assert text_cuts.cut_files(run, run.resolved.files, run.spec.data.source) == files
+    assert len(project.cut) == 1
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(), CorruptError("damaged"), UsageError("not permitted")])
+def test_what_cannot_be_read_is_as_if_it_were_not_there(error: Exception) -> None:
+    def manifest(uri: str) -> None:
+        raise error
+
+    store = SimpleNamespace(
+        attempts=lambda area, key: [0, 1], exists=lambda path: False, claim=lambda uri: True, manifest=manifest
+    )
+    assert text_cuts._known(SimpleNamespace(store=store), "key", ["document"]) == {}  # type: ignore[arg-type]
+
+
+def test_what_decides_the_pieces_is_part_of_the_keys(project: Project) -> None:
+    def keys(**changes: Any) -> tuple[str | None, str]:
+        run = project.run(**changes)
+        return validate.contract_key(run), shard.dataset_key(run)
+
+    before = keys()
+    assert keys() == before
+    others = [keys(tokens=5)]
+    (project.folder / "vocabulary.json").write_text(json.dumps({"pattern": r"\S"}))
+    others.append(keys())
+    (project.folder / "words.py").write_text(CODE.replace("a word", "one word"))
+    others.append(keys())
+    for place in (0, 1):
+        assert len({before[place], *(one[place] for one in others)}) == 4
+
+
+def test_other_rows_are_not_cut(project: Project) -> None:
+    run = open_run(write_project(project.folder), recorded=False)
+    assert text_cuts.cut_files(run, run.resolved.files, run.spec.data.source) == run.resolved.files
+    assert not list(run.store.attempts(text_cuts.AREA, "none"))
+    assert project.cut == []
+
+
+def test_a_class_that_is_not_there_is_refused_with_its_line(project: Project) -> None:
+    field = "data.source.0.pieces.tokenizer.class_path"
+    with pytest.raises(SpecError, match=rf"pipeline.yaml:\d+.*: {field}: .*words.Word"):
+        check_spec(project.spec(tokenizer="words.Word"), [], None)
+    with pytest.raises(SpecError, match=f"--set: {field}"):
+        check_spec(project.spec(), ["data.source.pieces.tokenizer=words.Word"], None)
+
+
+def test_a_tokenizer_that_raises_ends_the_command_in_one_sentence(project: Project) -> None:
+    (project.folder / "words.py").write_text(CODE.replace("return [", "raise KeyError('no words')\n        return ["))
+    done = trainwright("validate", project.spec())
+    assert done.returncode == UserCodeError.exit_code, done.stderr
+    assert "data.source.0.pieces.tokenizer (words.Words) raised KeyError: 'no words'" in done.stderr
+    assert "words.py" in done.stderr
+    assert not list((project.folder / ".trainwright").glob("contracts/*/manifest.json"))

@@ -1,0 +1,351 @@
+"""promote asks before it moves an alias: once for each champion, and it takes no answer for another."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from data_contracts.approvals import Answer, Question
+from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, GateNotMet, OnHold, UsageError
+from infra.approvals import approvals, protections
+from infra.approvals.approval_signatures import signed, signing_key
+from infra.audit import now
+from infra.models import registry
+from infra.signing.envelopes import sign_bytes
+from infra.signing.keys import SigningKey
+from infra.store import layout
+from tasks.stages.decisions import approval as stage
+from tasks.stages.decisions.answers import answer, open_question
+from tasks.stages.decisions.protect import protect, unprotect
+from tasks.stages.decisions.rollback import release, rollback
+from tasks.stages.promote import promote
+from tests.support.signed import pair
+from tests.unit.tasks.stages.test_promote import ANN, Place, gate, scored
+from tests.unit.tasks.stages.test_promote import place as place
+
+
+class Waiting:
+    """A run of `place` that asks, each time it is resumed."""
+
+    def __init__(self, place: Place, n: int, *, recorded: bool = True, manual: bool = True) -> None:
+        self.place, self.n = place, n
+        self.run = place.run(f"run-{n}", gate(min=0.5), gate(min_gain=0.0))
+        self.run.recorded = recorded
+        self.run.spec.name = "tiny"
+        asked = {"approval": "manual" if manual else "none", "approval_within": "36h"}
+        self.run.spec.promote = self.run.spec.promote.model_copy(update=asked)
+
+    def resumed(self, force: str | None = None) -> Any:
+        return promote.done(self.run, self.place.checkpoints[self.n], None, scored(self.n), force=force).handoff
+
+    def question(self) -> Question:
+        found = approvals.latest_question(self.place.store, self.run.run_id)
+        assert found is not None
+        return found
+
+    def waits(self) -> Question:
+        with pytest.raises(ApprovalPending):
+            self.resumed()
+        return self.question()
+
+    def answered_and_resumed(self) -> Any:
+        self.waits()
+        self.answered()
+        return self.resumed()
+
+    def answered(self, decision: Any = "approved", key: SigningKey | None = None) -> None:
+        answer(self.place.store, open_question(self.place.store, self.run.run_id), decision, "ada", "seen", key)
+
+
+def test_a_run_asks_once_waits_and_is_promoted_with_the_approval_in_its_receipt(place: Place) -> None:
+    run = Waiting(place, 1)
+    asked = run.waits()
+    assert (asked.n, asked.champion, asked.candidate) == (0, None, place.checkpoints[1].ref)
+    assert [one.met for one in asked.gates] == [True, True]
+    span = datetime.fromisoformat(asked.deadline) - datetime.fromisoformat(asked.asked)
+    assert span == timedelta(hours=36)
+    assert run.waits() == asked, "asked once"
+    assert registry.read_alias(place.store, "tiny", "champion") is None
+    assert place.store.list(layout.models("tiny")) == [], "no version before the answer"
+    run.answered()
+    receipt = run.resumed()
+    assert receipt.version == 1
+    approval = receipt.approval
+    assert (approval.by, approval.reason, approval.via, approval.n) == ("ada", "seen", "cli", 0)
+    assert approval.question == asked.digest
+    assert registry.history(place.store, "tiny", "champion")[-1].approval == approval
+
+
+def test_a_refusal_is_final(place: Place) -> None:
+    run = Waiting(place, 1)
+    run.waits()
+    run.answered("refused")
+    for _ in range(2):
+        with pytest.raises(ApprovalRefused, match=r'ada refused it at .*: "seen"; tiny@champion names no version\.'):
+            run.resumed()
+    assert ApprovalRefused.exit_code == 4
+
+
+def test_an_answer_after_the_deadline_is_refused_for_every_reader(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Waiting(place, 1)
+    asked = run.waits()
+    late = (datetime.fromisoformat(asked.deadline) + timedelta(seconds=1)).astimezone(UTC).isoformat()
+    monkeypatch.setattr("tasks.stages.decisions.answers.now", lambda: late)
+    with pytest.raises(ApprovalRefused, match="came too late: nobody answered before the deadline"):
+        run.answered()
+    # This reader's clock says that there is time left.
+    with pytest.raises(ApprovalRefused, match="nobody answered before the deadline"):
+        run.resumed()
+
+
+def test_gates_are_computed_again_and_a_person_asked_again_if_the_champion_moved(place: Place) -> None:
+    waiting = Waiting(place, 2)
+    first = waiting.waits()
+    place.promoted(1)
+    waiting.answered()
+    again = waiting.waits()
+    assert (again.n, again.champion, again.champion_version) == (1, place.version(1), 1)
+    assert place.compared == [(2, 1, ["a"])], "with the new champion"
+    assert again.digest != first.digest
+    waiting.answered()
+    receipt = waiting.resumed()
+    assert (receipt.version, receipt.previous, receipt.approval.n) == (2, 1, 1)
+
+
+def test_an_approved_candidate_that_no_longer_meets_its_gates_is_not_promoted(place: Place) -> None:
+    waiting = Waiting(place, 2)
+    waiting.waits()
+    waiting.answered()
+    place.promoted(3)
+    with pytest.raises(GateNotMet) as refused:
+        waiting.resumed()
+    assert not isinstance(refused.value, ApprovalRefused)
+
+
+def test_a_candidate_that_was_rolled_back_meanwhile_is_on_hold(place: Place) -> None:
+    place.promoted(1)
+    waiting = Waiting(place, 2)
+    waiting.waits()
+    waiting.answered()
+    place.promoted(2, run_id="other")
+    rollback(place.store, "tiny", "champion", None, ANN, "recall fell")
+    with pytest.raises(OnHold):
+        waiting.resumed()
+
+
+def test_a_stage_command_has_no_run_that_could_wait(place: Place) -> None:
+    with pytest.raises(UsageError, match="leaves no run that could wait"):
+        Waiting(place, 1, recorded=False).resumed()
+    assert place.compared == []
+
+
+def test_a_protected_alias_asks_although_the_spec_does_not(place: Place) -> None:
+    protect(place.store, "tiny", "champion", "cto", "it is in the shop")
+    run = Waiting(place, 1, manual=False)
+    run.waits()
+    run.answered()
+    assert run.resumed().approval.by == "ada"
+    place_run = Waiting(place, 2, manual=False)
+    unprotect(place.store, "tiny", "champion", "cto", "moved")
+    assert place_run.resumed().approval is None
+
+
+def test_a_rollback_of_a_protected_alias_needs_a_reason(place: Place) -> None:
+    place.promoted(1)
+    place.promoted(2)
+    protect(place.store, "tiny", "champion", "cto", "it is in the shop")
+    with pytest.raises(UsageError, match="is protected, so a rollback needs a reason"):
+        rollback(place.store, "tiny", "champion", None, ANN)
+    assert place.now() == (2, [])
+    rollback(place.store, "tiny", "champion", None, ANN, "recall fell")
+    assert place.now() == (1, [2])
+
+
+def test_decisions_about_protection_are_kept_and_a_gap_is_damage(place: Place) -> None:
+    for k in range(3):
+        protect(place.store, "tiny", "champion", "cto", f"reason {k}")
+    found = protections.protections(place.store, "tiny", "champion")
+    assert [one.reason for one in found] == ["reason 0", "reason 1", "reason 2"]
+    assert datetime.fromisoformat(found[-1].at) <= datetime.fromisoformat(now())
+    place.store.create_json(layout.protection("tiny", "champion", 4), found[0].to_json())
+    with pytest.raises(CorruptError, match=r"3\.json is missing"):
+        Waiting(place, 1, manual=False).resumed()
+
+
+def test_a_plan_and_a_reader_know_what_is_pending(place: Place) -> None:
+    run = Waiting(place, 1)
+    assert stage.is_asked_for(run.run)
+    assert stage.pending(run.run) is None
+    asked = run.waits()
+    assert stage.pending(run.run) == asked
+    run.answered()
+    assert stage.pending(run.run) is None
+
+
+def test_a_forced_promotion_keeps_its_reason_and_the_hold(place: Place) -> None:
+    place.promoted(1)
+    place.promoted(2)
+    rollback(place.store, "tiny", "champion", None, ANN, "recall fell")
+    receipt = place.promoted(2, force="the test set was wrong", run_id="forced").handoff
+    assert (receipt.force.by, receipt.force.reason) == ("bob", "the test set was wrong")
+    assert "ann rolled version 2 back" in receipt.force.sentence
+    assert registry.history(place.store, "tiny", "champion")[-1].force == receipt.force
+    assert place.promoted(3).handoff.force is None
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> list[SigningKey]:
+    """Three private keys: of two approvers and of a stranger; two algorithms."""
+    folder = tmp_path_factory.mktemp("keys")
+    made = [pair(folder / str(n))[0] for n in range(2)]
+    path = folder / "ed25519.pem"
+    private = Ed25519PrivateKey.generate()
+    path.touch(0o600)
+    path.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return [made[0], signing_key(str(path)), made[1]]
+
+
+def with_approvers(place: Place, *keys: SigningKey) -> None:
+    protect(place.store, "tiny", "champion", "cto", "signed only", [key.public.pem().decode() for key in keys])
+
+
+def test_with_approvers_keys_only_their_signed_answers_count(place: Place, keys: list[SigningKey]) -> None:
+    with_approvers(place, *keys[:2])
+    run = Waiting(place, 1, manual=False)
+    run.waits()
+    with pytest.raises(UsageError, match="tiny@champion takes signed answers only"):
+        run.answered()
+    with pytest.raises(UsageError, match="is not one of the approvers' keys of tiny@champion"):
+        run.answered(key=keys[2])
+    assert run.waits() == run.question(), "neither was written"
+    run.answered(key=keys[1])
+    approval = run.resumed().approval
+    assert approval.keys == [keys[1].public.id]
+    assert f"signed with the key {keys[1].public.id[:16]}" in approval.sentence
+    payload = base64.b64decode(approval.signature["payload"])
+    assert json.loads(payload)["question"] == run.question().digest
+
+
+FORGERIES: dict[str, Callable[[Answer, list[SigningKey]], Answer]] = {
+    "not signed": lambda mine, keys: mine,
+    "signed by a stranger": lambda mine, keys: signed(mine, keys[2]),
+    "another decision": lambda mine, keys: signed(mine.model_copy(update={"decision": "refused"}), keys[0]).model_copy(
+        update={"decision": "approved"}
+    ),
+    "another question": lambda mine, keys: signed(mine.model_copy(update={"question": "0" * 64}), keys[0]).model_copy(
+        update={"question": mine.question}
+    ),
+    "another name": lambda mine, keys: signed(mine, keys[0]).model_copy(update={"by": "eve"}),
+    "another type": lambda mine, keys: mine.model_copy(
+        update={"signature": json.loads(sign_bytes(mine.signed_bytes, "application/json", keys[0]))}
+    ),
+    "no envelope": lambda mine, keys: mine.model_copy(update={"signature": {"payload": "e30="}}),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_forged_answer_in_the_store_promotes_nothing(place: Place, keys: list[SigningKey], forgery: str) -> None:
+    with_approvers(place, *keys[:2])
+    run = Waiting(place, 1, manual=False)
+    asked = run.waits()
+    mine = Answer(question=asked.digest, decision="approved", by="ada", via="cli", reason="seen", at=asked.asked)
+    approvals.give(place.store, asked, FORGERIES[forgery](mine, keys))
+    with pytest.raises(ApprovalRefused):
+        run.resumed()
+    assert registry.read_alias(place.store, "tiny", "champion") is None
+
+
+def test_a_signed_answer_is_not_an_answer_to_another_run(place: Place, keys: list[SigningKey]) -> None:
+    with_approvers(place, keys[0])
+    first, second = Waiting(place, 1, manual=False), Waiting(place, 2, manual=False)
+    first.waits()
+    first.answered(key=keys[0])
+    asked = second.waits()
+    stolen = Answer.from_json(place.store.read_json(layout.answer(first.run.run_id, 0)))
+    for forged in (stolen, stolen.model_copy(update={"question": asked.digest})):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("infra.approvals.approvals.answer_to", lambda *_, forged=forged: forged)
+            with pytest.raises(ApprovalRefused):
+                second.resumed()
+
+
+@pytest.mark.parametrize("field", ["alias", "model"])
+def test_an_answer_to_a_question_that_the_run_did_not_ask_promotes_nothing(
+    place: Place, keys: list[SigningKey], field: str
+) -> None:
+    with_approvers(place, keys[0])
+    run = Waiting(place, 1, manual=False)
+    asked = stage._question(run.run, (place.checkpoints[1], scored(1)), [], None, "", 0)
+    approvals.ask(place.store, asked.model_copy(update={field: "other"}))
+    run.answered(key=keys[0])
+    with pytest.raises(CorruptError, match=r"which the run run-1 does not promote to"):
+        run.resumed()
+    assert registry.read_alias(place.store, "tiny", "champion") is None
+
+
+def test_require_approved_asks_too(place: Place) -> None:
+    run = Waiting(place, 1, manual=False)
+    run.run.spec.promote = run.run.spec.promote.model_copy(update={"require": ["approved"]})
+    run.waits()
+    run.answered()
+    assert run.resumed().approval.by == "ada"
+
+
+def test_an_approval_does_not_survive_a_rollback_and_a_release(place: Place) -> None:
+    place.promoted(1)
+    waiting = Waiting(place, 2)
+    first = waiting.waits()
+    waiting.answered()
+    place.promoted(2, run_id="other")
+    rollback(place.store, "tiny", "champion", None, ANN, "recall fell")
+    release(place.store, "tiny", "champion", 2, "the test set was wrong", ANN)
+    again = waiting.waits()
+    assert (again.n, again.champion, again.candidate) == (1, first.champion, first.candidate), "the same comparison"
+    assert again.state != first.state
+    waiting.answered()
+    assert waiting.resumed().approval.n == 1
+
+
+def test_a_question_of_an_earlier_version_knows_no_state_of_the_alias(place: Place) -> None:
+    run = Waiting(place, 1)
+    run.waits()
+    path = layout.question(run.run.run_id, 0)
+    earlier = run.question().model_copy(update={"state": None})
+    place.store.forget(path)
+    place.store.create_json(path, earlier.to_json())
+    run.answered()
+    assert run.resumed().approval.question == earlier.digest
+
+
+@pytest.mark.parametrize("field", ["sentence", "value", "bound"])
+def test_a_question_that_shows_other_gates_is_asked_anew(place: Place, field: str) -> None:
+    run = Waiting(place, 1)
+    asked = run.waits()
+    better = {"sentence": "a is 0.9999, at least the 0.5 asked for", "value": 0.9999, "bound": 0.1}[field]
+    forged = asked.model_copy(
+        update={"gates": [asked.gates[0].model_copy(update={field: better}), *asked.gates[1:]]}
+    )  # fmt: skip
+    path = layout.question(run.run.run_id, 0)
+    place.store.forget(path)
+    place.store.create_json(path, forged.to_json())
+    run.answered()
+    again = run.waits()
+    assert (again.n, again.gates) == (1, asked.gates)
+
+
+def test_what_the_rows_can_still_decide_does_not_ask_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Waiting(place, 1)
+    asked = run.waits()
+    run.answered()
+    later = [one.model_copy(update={"ledger": "these rows decided 7 comparisons"}) for one in asked.gates]
+    monkeypatch.setattr("tasks.stages.promote.judged", lambda *_: later)
+    assert run.resumed().approval.n == 0

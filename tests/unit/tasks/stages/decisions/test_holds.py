@@ -1,0 +1,300 @@
+"""A rollback holds the checkpoint that it leaves: no run promotes it on that alias until a person releases it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.canonical import canonical
+from data_contracts.errors import OnHold, UsageError
+from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, ModelVersion, Receipt, Ref
+from infra.models import registry, versions
+from infra.records.receipts import Holds
+from infra.store import Store, layout, open_store
+from tasks.queries.proof import prove
+from tasks.run.report import latest_report, report
+from tasks.run.run import Run, open_run, reopen_run
+from tasks.stages.decisions.rollback import release, rollback
+from tasks.stages.evaluate import evaluate
+from tasks.stages.promote import promote
+from tasks.stages.shard import shard
+from tasks.stages.train import train
+from tasks.stages.validate import validate
+from tasks.stages.verify import verify
+from tests.support.tiny import write_project
+
+ANN = {"run_id": "rollback-1", "actor": "ann", "finished": "2126-11-22T19:00:00+00:00"}
+BOB = {"run_id": "release-1", "actor": "bob", "finished": "2126-11-23T09:00:00+00:00"}
+Made = tuple[Run, Checkpoint, Dataset | None, Evaluation]
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A spec, and a store with two promoted versions of it (seeds 1 and 2); seed 3 is only scored."""
+    spec = write_project(tmp_path_factory.mktemp("project") / "tiny")
+    store = tmp_path_factory.mktemp("store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
+        for seed in (1, 2):
+            assert promote(*scored(spec, store, seed)).version == seed
+        scored(spec, store, 3)
+    return spec, store
+
+
+@pytest.fixture
+def again(grown: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Made]:
+    """The hand-offs of a run with a seed as `promote` gets them, in a copy of the store."""
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    spec, store = grown
+    copy = Path(shutil.copytree(store, tmp_path / "store"))
+    return lambda seed: scored(spec, copy, seed)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Store:
+    """A store with three versions and nothing else; the alias names the third."""
+    store = open_store(str(tmp_path / "store"))
+    for n in (1, 2, 3):
+        writer = store.writer(layout.checkpoint("trainings/k-0", n, 0))
+        ref = writer.seal("checkpoint", {"step": n}, {}, [writer.put("state.json", b"{}")])
+        told = {"training": "trainings/k-0", "epoch": 0, "generation": 0, "world_size": 1}
+        scores = Ref(uri="evaluations/e-0", id="e" * 64, seal="s" * 64)
+        version = versions.write_version(store, "tiny", Checkpoint(ref=ref, key="k", step=n, **told), scores, {}, {})
+        found = registry.read_alias(store, "tiny", "champion")
+        receipt = Receipt(decision="promoted", model="tiny", alias="champion", version=n, previous=n - 1 or None,
+                          candidate=version.ref, sentence=f"tiny@champion is version {n}")  # fmt: skip
+        registry.move_alias(store, found and found[0], version, receipt, {"run_id": f"r{n}"}, ())
+    return store
+
+
+def scored(spec: Path, store: Path, seed: int) -> Made:
+    run = open_run(spec, store_uri=str(store), overrides=(f"train.seed={seed}", "promote.gates=[]"))
+    dataset = shard(run, validate(run))
+    checkpoint = verify(run, train(run, dataset))
+    return run, checkpoint, dataset, evaluate(run, checkpoint, dataset)
+
+
+def back(store: Store, to: int | None = None, reason: str = "", **about: Any) -> Receipt:
+    return rollback(store, "tiny", "champion", to, {**ANN, **about}, reason)
+
+
+def now(store: Store) -> tuple[int, list[int]]:
+    """The version that the alias names, and those on hold."""
+    found = registry.read_alias(store, "tiny", "champion")
+    assert found is not None
+    return found[1], [hold.version for hold in registry.holds(store, found[0])]
+
+
+@pytest.mark.warm
+def test_a_checkpoint_that_was_rolled_back_is_refused_until_it_is_released(again: Callable[..., Made]) -> None:
+    made = again(2)
+    store = made[0].store
+    assert back(store, reason="recall fell").sentence == (
+        'tiny@champion went back from version 2 to version 1: "recall fell"'
+    )
+    with pytest.raises(OnHold) as raised:
+        promote(*made)
+    assert str(raised.value) == (
+        "Not promoted: this checkpoint is on hold, because ann rolled version 2 back at 2126-11-22 19:00 UTC "
+        '("recall fell"); tiny@champion stays at version 1. '
+        "Lift the hold with `trainwright release tiny@champion 2 --reason WHY` and run again, or train other weights."
+    )
+    assert (raised.value.exit_code, now(store)) == (4, (1, [2]))
+    receipt = release(store, "tiny", "champion", 2, "the test set was wrong", BOB)
+    assert receipt.sentence == (
+        'tiny@champion stays version 1; version 2 was released from hold by bob: "the test set was wrong"'
+    )
+    assert now(store) == (1, [])
+    assert promote(*made).decision == "promoted"
+    assert now(store) == (2, [])
+    assert [one.sentence.partition(":")[0] for one in registry.history(store, "tiny", "champion")][2:] == [
+        "tiny@champion went back from version 2 to version 1",
+        "tiny@champion stays version 1; version 2 was released from hold by bob",
+        "tiny@champion is version 2, was 1",
+    ]
+    prove(store, "tiny@champion")
+
+
+def test_a_run_that_was_past_evaluate_obeys_and_goes_on_when_it_is_released(again: Callable[..., Made]) -> None:
+    run, *made = again(2)
+    back(run.store)
+    with pytest.raises(OnHold) as raised:
+        promote(run, *made)
+    page = report(run, error=raised.value)
+    assert (page.verdict, page.exit_code) == ("not_promoted", 4)
+    resumed = reopen_run(run.run_id, run.store.uri)
+    with pytest.raises(OnHold):
+        promote(resumed, *made)
+    release(run.store, "tiny", "champion", None, "looked again", BOB)
+    receipt = promote(resumed, *made)
+    assert (receipt.decision, now(run.store)) == ("promoted", (2, []))
+    report(resumed, receipt=receipt)
+    told = latest_report(run.store, run.run_id)
+    assert told is not None
+    assert told.verdict == "promoted"
+
+
+def test_other_weights_are_not_held(again: Callable[..., Made]) -> None:
+    made = again(3)
+    back(made[0].store)
+    assert promote(*made).version == 3
+    assert now(made[0].store) == (3, [2]), "what was held stays held"
+    with pytest.raises(OnHold):
+        promote(*again(2))
+
+
+@pytest.mark.parametrize(
+    ("moves", "ends", "held"),
+    [
+        ([None], 2, [3]),
+        ([None, None], 1, [3, 2]),
+        ([1], 1, [3]),
+        ([None, None, 3], 3, [2, 1]),
+        ([1, 3], 3, [1]),
+        ([1, 3, None], 2, [1, 3]),
+        ([None, 3, 2, 3], 3, [2]),
+    ],
+)
+def test_the_version_that_is_left_is_held_and_the_one_that_is_named_is_not(
+    small: Store, moves: list[int | None], ends: int, held: list[int]
+) -> None:
+    for move in moves:
+        back(small, move)
+    assert now(small) == (ends, held)
+
+
+def test_going_back_without_a_number_passes_what_is_on_hold(small: Store) -> None:
+    for move in (None, 3, None):  # 3 to 2, to 3 again, which leaves 2 on hold, and so past it
+        back(small, move)
+    assert now(small) == (1, [2, 3])
+    back(small, 2)
+    with pytest.raises(UsageError, match=r"no version to go back to that is not on hold \(on hold: 1\).*--to 1\.$"):
+        back(small)
+
+
+def test_force_needs_a_reason_and_keeps_it(again: Callable[..., Made]) -> None:
+    made = again(2)
+    back(made[0].store)
+    for nothing in ("", " \n", "a\x00b", "x" * 501):
+        with pytest.raises(UsageError, match="--reason"):
+            promote(*made, force=nothing)
+    receipt = promote(*made, force="the page was\nwrong")
+    assert receipt.sentence.endswith(f'; {made[0].resolved.actor} lifted its hold: "the page was wrong"')
+    assert now(made[0].store) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("which", "held", "words"),
+    [
+        (None, [], "Nothing is on hold for tiny@champion"),
+        (2, [3], r"2 is not on hold for tiny@champion; on hold: version 3 \(checkpoint"),
+        ("f" * 64, [3], "is not on hold"),
+        ("", [3], "is not on hold"),
+        (9, [3], "tiny has no version 9"),
+        (None, [3, 2], r"more than one hold: version 3 .*; version 2"),
+    ],
+)
+def test_a_release_without_a_hold_is_refused(
+    small: Store, which: int | str | None, held: list[int], words: str
+) -> None:
+    for _ in held:
+        back(small)
+    with pytest.raises(UsageError, match=words):
+        release(small, "tiny", "champion", which, "why", BOB)
+    assert now(small)[1] == held
+
+
+def test_a_release_by_the_checkpoints_id(small: Store) -> None:
+    back(small)
+    back(small)
+    checkpoint = versions.read_version(small, "tiny", 3).checkpoint
+    release(small, "tiny", "champion", checkpoint.ref.id[:16], "why", BOB)
+    assert now(small) == (1, [2])
+
+
+def test_a_rollback_between_the_look_and_the_move(again: Callable[..., Made], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = again(2)
+    store = made[0].store
+    back(store)
+    release(store, "tiny", "champion", 2, "why", BOB)
+    write, raced = versions.write_version, []
+
+    def slow(*arguments: Any) -> ModelVersion:
+        if not raced:
+            raced.append(back(store, 2))
+            raced.append(back(store, 1))
+        return write(*arguments)
+
+    monkeypatch.setattr(versions, "write_version", slow)
+    with pytest.raises(OnHold):
+        promote(*made)
+    assert now(store) == (1, [2])
+
+
+def sealed_earlier(store: Store, receipt: Receipt, provenance: dict[str, Any], held: Holds) -> Ref:
+    """A receipt as it was sealed before holds were kept."""
+    model, alias = receipt.model, receipt.alias
+    before = provenance["previous_receipt"]
+    about = {"model": model, "alias": alias, "decision": receipt.decision, "version": receipt.version,
+             "previous_receipt": before and before["id"]}  # fmt: skip
+    k = len(store.list(layout.history(model, alias)))
+    writer = store.writer(layout.receipt(model, alias, k))
+    entry = writer.put("receipt.json", canonical(receipt.model_copy(update={"ref": None}).to_json()))
+    return writer.seal("receipt", about, provenance, files=[entry])
+
+
+def test_an_earlier_rollback_is_recognised(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(registry, "_seal_receipt", sealed_earlier)
+        for _ in range(2):
+            back(small)
+    assert now(small) == (1, [3, 2])
+    with monkeypatch.context() as earlier:
+        earlier.setattr(registry, "_seal_receipt", sealed_earlier)
+        back(small, 3)
+    assert now(small) == (3, [2, 1])
+    back(small, 2)
+    assert now(small) == (2, [1, 3])
+    small.remove("models/tiny/3", why="test", by="test")
+    assert now(small) == (2, [1, 3]), "the chain is not walked beyond the newest receipt that says what is held"
+
+
+def test_an_earlier_rollback_is_obeyed(again: Callable[..., Made], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = again(2)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(registry, "_seal_receipt", sealed_earlier)
+        back(made[0].store)
+    with pytest.raises(OnHold, match=r"ann rolled version 2 back at 2126-11-22 19:00 UTC"):
+        promote(*made)
+
+
+def test_one_receipt_is_read_however_long_the_chain_is(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for to in (1, 2, 3, 1, 2):
+        back(small, to)
+    reads: list[Any] = []
+    verify_ = Store.verify
+    monkeypatch.setattr(Store, "verify", lambda self, ref: reads.append(ref) or verify_(self, ref))
+    assert now(small) == (2, [3, 1])
+    assert len(reads) == 1
+
+
+def test_a_run_whose_promotion_was_overtaken_says_that_it_was_made(again: Callable[..., Made]) -> None:
+    run, *made = again(3)
+    promote(run, *made)
+    back(run.store, 1)
+    receipt = promote(reopen_run(run.run_id, run.store.uri), *made)
+    assert (receipt.decision, receipt.version) == ("promoted", 3)
+    assert receipt.sentence.endswith("; it was moved again since and is version 1 now")
+    assert now(run.store) == (1, [3])
+
+
+def test_what_is_wrong_with_a_reason_or_an_empty_checkpoint_is_said(small: Store) -> None:
+    back(small)
+    with pytest.raises(UsageError, match=r"^--checkpoint: an empty id is not on hold"):
+        release(small, "tiny", "champion", "", "why", BOB)
+    with pytest.raises(UsageError, match=r"^--reason: '\\x1b' is not printable\. Leave that character out\.$"):
+        release(small, "tiny", "champion", None, "a\x1b[0m", BOB)

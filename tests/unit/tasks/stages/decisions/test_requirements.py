@@ -1,0 +1,157 @@
+"""`promote.require` is a policy: each requirement has its sentence, early where it can be known early."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import GateNotMet, SpecError, UsageError
+from data_contracts.handoffs import Dataset, Ref
+from data_contracts.load import load_spec
+from data_contracts.pipeline_spec.promote import PromoteSpec
+from flows.cli import main
+from infra.models import versions
+from infra.processes.environment import SIGNING_KEY
+from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE
+from tasks.stages.decisions.requirements import met, refuse_early, signing_key
+from tests.support.reseal import reseal
+from tests.support.signed import MODEL, SUITE, SignedStore, pair
+from tests.support.tiny import write_project
+
+ALL = ["contract", "clean_commit"]
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SignedStore:
+    monkeypatch.delenv(SIGNING_KEY, raising=False)
+    return SignedStore(tmp_path, None)
+
+
+def run_of(made: SignedStore, *require: str, commit: str | None = "c", dirty: bool = False, **more: Any) -> Any:
+    promote = PromoteSpec.model_validate({"require": list(require), "sign": more.pop("sign", None)})
+    spec = SimpleNamespace(promote=promote, contract=more.pop("contract", "suite.json"))
+    resolved = SimpleNamespace(commit=commit, dirty=dirty)
+    return SimpleNamespace(
+        spec=spec,
+        store=made.store,
+        root=made.project,
+        resolved=resolved,
+        external=more.pop("external", False),
+        recorded=False,
+    )
+
+
+def judged(made: SignedStore, *require: str) -> list[str]:
+    made.promote(1)
+    checkpoint = versions.read_version(made.store, MODEL, 1).checkpoint
+    handoff = {"ref": made.dataset, "key": "d", "format": "parquet", "splits": {}, "columns": {}}
+    return met(run_of(made, *require), checkpoint, Dataset.model_validate(handoff))
+
+
+@pytest.mark.parametrize("require", [ALL, []])
+def test_what_is_met_is_named(require: list[str], made: SignedStore) -> None:
+    assert judged(made, *require) == require
+
+
+@pytest.mark.parametrize(
+    ("require", "about", "words"),
+    [
+        ("signed", {}, "asks for signed, and no key is configured"),
+        ("contract", {"external": True}, "asks for contract, and the data is external"),
+        ("contract", {"contract": None}, "asks for contract, and the spec has no contract"),
+        ("clean_commit", {"dirty": True}, "and the project has changes that are not committed"),
+        ("clean_commit", {"commit": None}, "and the project is not in a Git repository"),
+        ("clean_commit", {"sign": "file:no-such-key"}, "promote.sign: the key file .* cannot be read"),
+    ],
+)
+def test_what_is_known_at_the_start_is_refused_there(
+    require: str, about: dict[str, Any], words: str, made: SignedStore
+) -> None:
+    with pytest.raises(UsageError, match=words) as refused:
+        refuse_early(run_of(made, require, **about))
+    assert refused.value.remedy
+
+
+def contract_with(made: SignedStore, suite: dict[str, Any] | None, report: dict[str, Any]) -> None:
+    """Seal another contract report in the dataset's lineage."""
+    folder = made.root / "contracts" / "c-0"
+    handoff = {**json.loads((folder / "handoff.json").read_bytes()), **report}
+    files = {"handoff.json": json.dumps(handoff).encode()}
+    ref = reseal(made.root, "contracts/c-0", files, lambda settings: settings.update(suite=suite))
+    parents = [ref.to_json()] if suite is not None else []
+    made.dataset = reseal(made.root, "datasets/d-0", provenance=lambda about: about.update(parents=parents))
+
+
+BROKEN = {"expectation": "expect_column_to_exist", "column": "a", "severity": "critical", "rows": 1, "sentence": "x"}
+WARNING = {"expectations": [{**SUITE["expectations"][0], "severity": "warning"}]}
+
+
+@pytest.mark.parametrize(
+    ("suite", "report", "words"),
+    [
+        (None, {}, "datasets/d-0 was made without one"),
+        (WARNING, {}, "contracts/c-0 has no critical expectation"),
+        ({"expectations": []}, {}, "contracts/c-0 has no critical expectation"),
+        (SUITE, {"accepted": False}, "contracts/c-0 rejected the data"),
+        (SUITE, {"failures": [BROKEN]}, "contracts/c-0 found that expect_column_to_exist is broken"),
+    ],
+)
+def test_a_contract_that_says_too_little_is_not_enough(
+    suite: dict[str, Any] | None, report: dict[str, Any], words: str, made: SignedStore
+) -> None:
+    contract_with(made, suite, report)
+    with pytest.raises(GateNotMet, match=f"asks for contract, and {words}"):
+        judged(made, "contract")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ({"commit": "c", "dirty": True}, "the training's project had changes that are not committed"),
+        ({"commit": None, "dirty": False}, "the training's project was not in a Git repository"),
+        ({}, "the training's project was not in a Git repository"),
+    ],
+)
+def test_weights_from_uncommitted_code_stay_so(code: dict[str, Any], words: str, made: SignedStore) -> None:
+    made.promote(1)
+    checkpoint = versions.read_version(made.store, MODEL, 1).checkpoint
+    ref: Ref = reseal(made.root, checkpoint.ref.uri, provenance=lambda about: about.update(code=code))
+    with pytest.raises(GateNotMet, match=words):
+        met(run_of(made, "clean_commit"), checkpoint.model_copy(update={"ref": ref}), None)
+
+
+def test_the_spec_names_its_key(made: SignedStore, tmp_path: Path) -> None:
+    key, _, _ = pair(tmp_path / "keys")
+    assert signing_key(run_of(made, "signed", sign=f"file:{tmp_path}/keys/{PRIVATE_FILE}")) == key
+    assert signing_key(run_of(made)) is None
+
+
+@pytest.mark.parametrize(
+    ("promote", "words"),
+    [
+        ({"sign": "-----BEGIN PRIVATE KEY-----abcdef"}, "must name a key as file:PATH or env:NAME"),
+        ({"sign": ["file:a", "file:b"]}, "promote.sign"),
+        ({"require": ["signed", "signed"]}, "names a requirement twice"),
+        ({"require": ["blessed"]}, "promote.require"),
+    ],
+)
+def test_a_spec_with_two_signers_or_a_key_in_it_is_refused(promote: dict[str, Any], words: str, tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny", {"promote": promote})
+    with pytest.raises(SpecError, match=words) as refused:
+        load_spec(spec, ())
+    assert "abcdef" not in str(refused.value)
+
+
+def test_a_pair_of_keys_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "keys"
+    assert main(["key", "new", str(folder), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["private"], answer["public"]) == (str(folder / PRIVATE_FILE), str(folder / PUBLIC_FILE))
+    assert stat.S_IMODE((folder / PRIVATE_FILE).stat().st_mode) == 0o600
+    assert (folder / PRIVATE_FILE).read_text().splitlines()[1] not in json.dumps(answer)
+    assert main(["key", "new", str(folder)]) == 2

@@ -1,0 +1,147 @@
+"""The gate is a pure function: spec × values × what must hold, and the sentence says by how much."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from data_contracts.errors import InsufficientEvidence, UsageError
+from data_contracts.handoffs import Evaluation, MetricValue, Ref
+from data_contracts.pipeline_spec import GateSpec
+from tasks.stages.gates.gates import judge
+
+REF = Ref(uri="evaluations/a-0", id="0" * 64, seal="1" * 64)
+
+
+def evaluation(value: float, mode: str = "max", rows: int = 360) -> Evaluation:
+    metric = MetricValue(value=value, mode=mode, rows=rows, unit="row")
+    return Evaluation(ref=REF, key="k", checkpoint_id="c", dataset_ids={}, metrics={"score": metric})
+
+
+CASES = [
+    # gate, mode, candidate, champion, met, words in the sentence
+    ({"min": 0.95}, "max", 0.95, None, True, "at least the 0.95"),
+    ({"min": 0.95}, "max", 0.9, None, False, "0.0500 below the 0.95"),
+    ({"max": 2.0}, "min", 2.0, None, True, "at most the 2"),
+    ({"max": 2.0}, "min", 2.5, None, False, "0.5000 above the 2"),
+    ({"min_gain": 0.0}, "max", 0.9, None, True, "no champion yet"),
+    ({"min_gain": 0.0}, "max", 0.9, 0.9, True, "on the same 360 rows"),
+    ({"min_gain": 0.0}, "max", 0.8, 0.9, False, "loses 0.1000, and may lose nothing"),
+    ({"min_gain": -0.05}, "max", 0.8, 0.9, False, "loses 0.1000, and may lose 0.05 at most"),
+    ({"min_gain": 0.0}, "min", 0.8, 0.9, True, "gains 0.1000"),
+    ({"min_gain": 0.0}, "min", 0.9, 0.8, False, "loses 0.1000"),
+    ({"min_gain": 0.05}, "max", 0.92, 0.9, False, "+0.05 was asked for"),
+    ({"min_gain": -0.05}, "max", 0.88, 0.9, True, "loses 0.0200"),
+]
+
+
+@pytest.mark.parametrize(("gate", "mode", "candidate", "champion", "met", "words"), CASES)
+def test_gate(gate: dict, mode: str, candidate: float, champion: float | None, met: bool, words: str) -> None:
+    theirs = None if champion is None else evaluation(champion, mode)
+    [result] = judge([GateSpec(metric="score", **gate)], evaluation(candidate, mode), theirs)
+    assert result.met is met
+    assert words in result.sentence
+
+
+def test_a_gate_on_a_metric_that_was_not_scored_names_those_that_were() -> None:
+    with pytest.raises(UsageError, match="no metric f1; it has score"):
+        judge([GateSpec(metric="f1", min=0)], evaluation(1.0), None)
+
+
+def test_every_gate_is_judged_in_order() -> None:
+    gates = [GateSpec(metric="score", min=0.5), GateSpec(metric="score", min=0.99)]
+    assert [result.met for result in judge(gates, evaluation(0.9), None)] == [True, False]
+
+
+@pytest.mark.parametrize("rows", [100, 1_000, 10_000])
+def test_a_gain_and_a_loss_of_exactly_what_was_asked_for(rows: int) -> None:
+    part = rows // 100
+    for k in range(part, rows + 1, 7):
+        better, worse = evaluation(k / rows, rows=rows), evaluation((k - part) / rows, rows=rows)
+        [gain] = judge([GateSpec(metric="score", min_gain=0.01)], better, worse)
+        [loss] = judge([GateSpec(metric="score", min_gain=-0.01)], worse, better)
+        assert (gain.met, loss.met) == (True, True), (k, gain.sentence, loss.sentence)
+        if k < rows:
+            [gain] = judge([GateSpec(metric="score", min_gain=0.01 + 1e-12)], better, worse)
+            [loss] = judge([GateSpec(metric="score", min_gain=-0.01 + 1e-12)], worse, better)
+            assert (gain.met, loss.met) == (False, False), "not by a trillionth less"
+
+
+def test_a_score_copied_from_a_report_is_a_bound_that_this_score_meets() -> None:
+    """29 of 59 rows is printed as 0.4915254237288136, which is a little more."""
+    for k in range(60):
+        mine = evaluation(k / 59, rows=59)
+        gates = [GateSpec(metric="score", min=k / 59), GateSpec(metric="score", max=k / 59)]
+        assert [result.met for result in judge(gates, mine, None)] == [True, True], k
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+@pytest.mark.parametrize("by", [-1e-8, 0.0, 1e-8])
+def test_a_gain_that_is_asked_for_is_never_met_by_none(mode: str, by: float) -> None:
+    theirs, mine = evaluation(0.6931471824645996, mode), evaluation(0.6931471824645996 + by, mode)
+    [result] = judge([GateSpec(metric="score", min_gain=5e-8)], mine, theirs)
+    assert result.met is (by * (1 if mode == "max" else -1) > 0), result.sentence
+
+
+def test_decimals_that_differ_by_exactly_what_was_asked_for() -> None:
+    for cents in range(1, 100):
+        better, worse = evaluation(cents / 100, rows=7), evaluation((cents - 1) / 100, rows=7)
+        for mine, theirs, asked in ((better, worse, 0.01), (worse, better, -0.01)):
+            [result] = judge([GateSpec(metric="score", min_gain=asked)], mine, theirs)
+            assert result.met, result.sentence
+
+
+@pytest.mark.parametrize(
+    ("gate", "candidate", "champion", "words"),
+    [
+        ({"min_gain": 0.01}, 0.909999, 0.9, "it gains 0.009999, +0.01 was asked for"),
+        ({"min_gain": 0.0}, 0.899999, 0.9, "is 0.899999 against the champion's 0.900000 on the same 360 rows"),
+        ({"min": 0.95}, 0.9499999 - 1e-6, None, "is 0.949999, 0.000001 below the 0.95"),
+        ({"min_gain": 0.012345678}, 0.9, 0.9, "+0.012345678 was asked for"),
+    ],
+)
+def test_a_refusal_shows_what_it_is_refused_for(
+    gate: dict, candidate: float, champion: float | None, words: str
+) -> None:
+    theirs = None if champion is None else evaluation(champion)
+    [result] = judge([GateSpec(metric="score", **gate)], evaluation(candidate), theirs)
+    assert not result.met
+    assert words in result.sentence
+
+
+@pytest.mark.parametrize(
+    ("gate", "candidate", "champion", "words"),
+    [
+        ({"min_gain": 0.0}, (0.0, 0), (0.0, 0), "score was scored on no rows"),
+        ({"min": 0.0}, (0.0, 0), None, "score was scored on no rows"),
+        ({"max": 1.0}, (0.0, 0), (0.5, 10), "score was scored on no rows"),
+        ({"min_gain": 0.0}, (1.0, 3), (0.9, 10_000), "score was scored on 3 rows and the champion's on 10,000"),
+        ({"min_gain": 0.0}, (1.0, 3), (0.0, 0), "no rows for the champion"),
+        ({"min": 0.0}, (math.nan, 3), None, "score is nan"),
+        ({"max": 0.0}, (-math.inf, 3), None, "score is -inf"),
+        ({"min_gain": 0.0}, (1.0, 3), (math.nan, 3), "score is nan for the champion"),
+    ],
+)
+def test_what_decides_nothing(
+    gate: dict, candidate: tuple[float, int], champion: tuple[float, int] | None, words: str
+) -> None:
+    theirs = None if champion is None else evaluation(champion[0], rows=champion[1])
+    with pytest.raises(InsufficientEvidence, match=words) as raised:
+        judge([GateSpec(metric="score", **gate)], evaluation(candidate[0], rows=candidate[1]), theirs)
+    assert raised.value.exit_code == 4
+
+
+def test_another_dataset_decides_nothing() -> None:
+    theirs = evaluation(0.5).model_copy(update={"dataset_ids": {"": "d"}})
+    with pytest.raises(InsufficientEvidence, match="on another dataset than the champion's"):
+        judge([GateSpec(metric="score", min_gain=0)], evaluation(0.9), theirs)
+    assert judge([GateSpec(metric="score", min=0)], evaluation(0.9), theirs)[0].met, "the champion is not looked at"
+
+
+@pytest.mark.parametrize("field", ["min", "max", "min_gain"])
+@pytest.mark.parametrize("bound", [math.nan, math.inf, -math.inf])
+def test_a_bound_is_a_number(field: str, bound: float) -> None:
+    with pytest.raises(ValidationError, match="finite number"):
+        GateSpec.model_validate({"metric": "score", field: bound})
