@@ -27,8 +27,8 @@ from common import arguments, machine
 from data_contracts.messages.gang import Heartbeat
 from infra.telemetry.exposition import page
 from infra.telemetry.node_samples import node_samples
-from training.fit import measuring, reports
-from training.fit.measuring import Measuring, gradient_norm
+from training.fit.reporting import measuring, reports
+from training.fit.reporting.measuring import Measuring, gradient_norm
 
 STEP_S, EVERY_S = 0.05, 1.0
 ROUNDS = 5

@@ -18,11 +18,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from data_contracts.costs.resources import Resources
 from data_contracts.errors import CorruptError, Hung, NodeLost, OutOfMemory, TrainwrightError, UserCodeError, from_json
 from data_contracts.messages.children import A, Advanced, Child, R
 from data_contracts.messages.message import Message
 from data_contracts.quoting import LOG, PROJECT, log_place, withholds
-from data_contracts.resources import Resources
 from infra import scratch, stopping
 from infra.environments.cache import interpreter
 from infra.processes.child_main import PARENT, STACKS, ChildFiles, Json

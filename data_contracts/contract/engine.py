@@ -1,7 +1,7 @@
 """Checks data against a suite: one scan decides what it can express exactly, and Great Expectations the others.
 
-Great Expectations measures what the scan cannot express exactly (data_contracts/contract/translation.py), and what the
-scan does not decide. It is imported only for these.
+Great Expectations measures what the scan cannot express exactly (`translation`), and what the scan does not decide. It
+is imported only for these.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_contracts.contract.duck import Resources
 from data_contracts.contract.findings import Outcome, outcome, rejected
 from data_contracts.contract.great_expectations_engine import Check, load_great_expectations, on_whole, row_by_row
 from data_contracts.contract.measures import Question
 from data_contracts.contract.own_expectations import Classes
 from data_contracts.contract.rows import Data, Files, Read, no_files
+from data_contracts.contract.scan.duck import Resources
 from data_contracts.contract.suites import load_suite, suite_digest
-from data_contracts.contract.translation import every_translated
+from data_contracts.contract.translation.translation import every_translated
 from data_contracts.contract.verdicts import Verdicts, decided
 
 __all__ = ["Outcome", "Resources", "check", "load_suite", "suite_digest"]

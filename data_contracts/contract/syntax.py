@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from data_contracts.syntax_trees import syntax_tree
+from data_contracts.expressions.syntax_trees import syntax_tree
 
 # Names that pandas' expressions define (pandas.core.computation.scope): they hide columns of these names.
 OF_PANDAS = {"Inf", "Timestamp", "datetime", "inf", "list", "tuple", "index"}

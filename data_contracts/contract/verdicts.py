@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_contracts.contract.duck import Resources
 from data_contracts.contract.expectation_scope import narrowest, scope_of
 from data_contracts.contract.findings import Finding
 from data_contracts.contract.measures import ROWS, Measure, Question
 from data_contracts.contract.rows import Data
-from data_contracts.contract.scan import scanned
-from data_contracts.contract.several_columns import values_of
+from data_contracts.contract.scan.duck import Resources
+from data_contracts.contract.scan.scan import scanned
+from data_contracts.contract.translation.several_columns import values_of
 from data_contracts.handoffs import Failure
 
 Entry = dict[str, Any]

@@ -21,12 +21,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from data_contracts.canonical import StorePath
+from data_contracts.costs.resources import NOTHING, GpuReading, Resources
 from data_contracts.handoffs import Checkpoint, Dataset, Record, Ref
 from data_contracts.messages.faults import PlannedFault
 from data_contracts.messages.message import Message
 from data_contracts.messages.ranks import RankEnd, RankReport
 from data_contracts.replay import StopAt
-from data_contracts.resources import NOTHING, GpuReading, Resources
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # More than any machine has; a larger number in a file is damage.

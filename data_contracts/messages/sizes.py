@@ -68,4 +68,4 @@ class ModuleSizes(Message):
     unprobed: str = ""
 
 
-MODULE_MEMORY: Final = Child("training.fit.module_memory", SizeRequest, ModuleSizes)
+MODULE_MEMORY: Final = Child("training.fit.memory.module_memory", SizeRequest, ModuleSizes)

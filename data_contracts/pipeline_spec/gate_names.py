@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Collection, Iterable, Sequence
 
 from data_contracts.canaries import ALIAS
-from data_contracts.metric_expressions import check
+from data_contracts.expressions.metric_expressions import check
 from data_contracts.pipeline_spec.base import FieldError
 from data_contracts.pipeline_spec.evaluate import EvaluateSpec
 from data_contracts.pipeline_spec.promote import MEASURES, GateSpec, PromoteSpec

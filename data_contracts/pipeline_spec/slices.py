@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
+from data_contracts.expressions.row_conditions import Condition, ConditionError, read_condition
 from data_contracts.pipeline_spec.base import FieldError, Section
-from data_contracts.row_conditions import Condition, ConditionError, read_condition
 
 Bound = int | float | str
 Value = bool | int | float | str

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_contracts.budgets import Budgets, Kind, Policy, RulesVersion, shown
+from data_contracts.costs.budgets import Budgets, Kind, Policy, RulesVersion, shown
 from data_contracts.errors import UsageError
 from data_contracts.times import iso_month
 from flows.commands.guard import Answer

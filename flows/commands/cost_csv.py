@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from data_contracts.usage import ExecutionUsage
+from data_contracts.costs.usage import ExecutionUsage
 from flows.commands.guard import log
 from infra.sources.window import Window
 from tasks.costs.charges import Charge

@@ -12,8 +12,8 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from data_contracts.budgets import Balance, BudgetWarning, Hold, SpendingEntry
 from data_contracts.canonical import digest
+from data_contracts.costs.budgets import Balance, BudgetWarning, Hold, SpendingEntry
 from infra.audit import now
 from infra.store import Store, Versioned
 from infra.store.paths import budget_paths

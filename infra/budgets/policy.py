@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_contracts.budgets import Policy
+from data_contracts.costs.budgets import Policy
 from data_contracts.errors import SpecError
 from data_contracts.pipeline_spec import PipelineSpec
 from infra.budgets.rules_files import read_rules

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from data_contracts.budgets import VERSION, Budgets, Policy, is_visible
+from data_contracts.costs.budgets import VERSION, Budgets, Policy, is_visible
 from data_contracts.errors import UsageError
-from data_contracts.objectives import Objectives
+from data_contracts.operations.objectives import Objectives
 from data_contracts.validation_errors import problems
 from data_contracts.yaml_document import Document, Problem
 from data_contracts.yaml_text import read_document

@@ -12,8 +12,8 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
-from data_contracts.budgets import RULES_TYPE, Budgets, Kind, RulesVersion
 from data_contracts.canonical import canonical
+from data_contracts.costs.budgets import RULES_TYPE, Budgets, Kind, RulesVersion
 from data_contracts.errors import CorruptError, UsageError
 from infra.audit import actor, now
 from infra.processes.environment import SIGNING_KEY

@@ -13,9 +13,9 @@ from typing import TypeVar
 import pyarrow as pa
 
 from data_contracts.canonical import canonical, digest
-from data_contracts.contract.duck import Resources
 from data_contracts.contract.measures import ROWS, Question
 from data_contracts.contract.parts import Settled, added, kept, name_of
+from data_contracts.contract.scan.duck import Resources
 from data_contracts.file_part import FilePart
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractRequest

@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_contracts.contract.duck import Resources
 from data_contracts.contract.measures import ROWS, Measure
 from data_contracts.contract.parts import name_of, storable
 from data_contracts.contract.rows import Data
-from data_contracts.contract.scan import scanned
+from data_contracts.contract.scan.duck import Resources
+from data_contracts.contract.scan.scan import scanned
 from data_contracts.errors import UsageError
 from data_contracts.file_part import FilePart
 from data_contracts.handoffs import SourceFile

@@ -16,13 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from data_contracts.costs.usage import GangUsage
 from data_contracts.errors import Interrupted, Preempted, StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Dataset, Ref
 from data_contracts.messages.children import RemoteJob
 from data_contracts.messages.gang import Launch, Retries
 from data_contracts.messages.ranks import RankAnswer, RankReport
 from data_contracts.pipeline_spec import RetrySpec
-from data_contracts.usage import GangUsage
 from infra import stopping
 from infra.child import run_module
 from infra.gang.checkpoints.ledger import Ledger

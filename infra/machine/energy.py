@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from data_contracts.resources import GpuReading, Resources
+from data_contracts.costs.resources import GpuReading, Resources
 
 POWERCAP = Path("/sys/class/powercap")
 NVIDIA = Path("/dev/nvidiactl")

@@ -5,7 +5,7 @@ mirrored/<run>/<mirror>/<what>-<attempt>.json        what: `final`, the number o
 
 from __future__ import annotations
 
-from data_contracts.deliveries import Delivery
+from data_contracts.operations.deliveries import Delivery
 from infra.store import Store, layout
 
 FINAL, ALIAS = "final", "alias"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from data_contracts.errors import UsageError
-from data_contracts.syntax_trees import syntax_tree
+from data_contracts.expressions.syntax_trees import syntax_tree
 
 
 def is_in_project(root: Path, dotted: str) -> bool:

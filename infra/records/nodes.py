@@ -14,7 +14,7 @@ from typing import get_args
 
 from data_contracts.canonical import digest, is_name
 from data_contracts.errors import UsageError
-from data_contracts.node_standing import Mishap, NodeMishap, NodeStanding
+from data_contracts.operations.node_standing import Mishap, NodeMishap, NodeStanding
 from infra.audit import actor, now
 from infra.store import Store
 from infra.store.paths import node_paths

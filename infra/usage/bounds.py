@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from data_contracts.usage import ExecutionUsage, NodeUsage
+from data_contracts.costs.usage import ExecutionUsage, NodeUsage
 
 CLOCKS_S = 3600.0
 _STARTED = re.compile(r"[0-9]{8}-[0-9]{6}(?=-)")

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from data_contracts.canonical import is_name
+from data_contracts.costs.usage import ExecutionUsage, GangUsage, SignOfLife, StageUsage
 from data_contracts.records import Record
-from data_contracts.usage import ExecutionUsage, GangUsage, SignOfLife, StageUsage
 from infra.gang.checkpoints.participants import generations
 from infra.processes.clock import now_s
 from infra.store import Store, layout

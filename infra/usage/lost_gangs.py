@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from data_contracts.costs.usage import GangUsage, NodeUsage
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Heartbeat, Joined, Latest, Launch, NodeExit, reports_of, used_by_node
-from data_contracts.usage import GangUsage, NodeUsage
 from infra.store import Store, layout
 from infra.store.records import parsed
 

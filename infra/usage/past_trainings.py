@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from data_contracts.usage import HERE, ExecutionUsage, GangUsage
+from data_contracts.costs.usage import HERE, ExecutionUsage, GangUsage
 
 # How a generation ends that a failure of its nodes or of their conductor ended, and that lost steps. A preemption saves
 # a checkpoint first, and what the user's code or a person ended fails on any node.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from data_contracts.budgets import Balance, shown
+from data_contracts.costs.budgets import Balance, shown
 from data_contracts.errors import OverBudget, UsageError
 from data_contracts.resolved import Price
 from infra.machine.machines import THIS_MACHINE

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 
-from data_contracts.budgets import Budgets
 from data_contracts.canonical import is_name
+from data_contracts.costs.budgets import Budgets
+from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.usage import ExecutionUsage
 from infra.budgets.ledger import Executed, Ledger
 from infra.processes.process_id import has_ended
 from infra.store import Store, layout

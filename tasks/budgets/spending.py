@@ -13,11 +13,11 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from data_contracts.budgets import EVERY_S, Balance, Budgets, BudgetWarning
+from data_contracts.costs.budgets import EVERY_S, Balance, Budgets, BudgetWarning
+from data_contracts.costs.usage import HERE, ExecutionUsage, GangUsage
 from data_contracts.errors import StorageUnavailable, TrainwrightError
 from data_contracts.resolved import Price
 from data_contracts.run_report import RunReport
-from data_contracts.usage import HERE, ExecutionUsage, GangUsage
 from infra.audit import now
 from infra.budgets.ledger import Executed
 from infra.budgets.rules_versions import current_budgets

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.budgets import Budget, Budgets, shown
 from data_contracts.canonical import is_name
+from data_contracts.costs.budgets import Budget, Budgets, shown
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import PipelineSpec
 from infra.budgets.rules_versions import current_budgets

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from data_contracts.costs.resources import NOTHING, Resources
+from data_contracts.costs.usage import HERE, ExecutionUsage, GangUsage, NodeUsage, StageUsage
 from data_contracts.resolved import Price
-from data_contracts.resources import NOTHING, Resources
-from data_contracts.usage import HERE, ExecutionUsage, GangUsage, NodeUsage, StageUsage
 from tasks.costs.resource_shares import MICRO, Place, Span, may_be_estimated, of_process, spread
 
 # Goodput is `work`; everything else is waste, by its cause. docs/cost.md explains each.

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 
+from data_contracts.costs.resources import NOTHING
+from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.resolved import StoreRates
-from data_contracts.resources import NOTHING
 from data_contracts.times import month_of
-from data_contracts.usage import ExecutionUsage
 from tasks.costs.charges import DAY_US, Charge, by_day, charges
 from tasks.costs.focus import ALWAYS, US, Row, Version, columns, in_period, number, of_run, priced
 from tasks.costs.resource_shares import MICRO

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from data_contracts.costs.usage import HERE, ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.resolved import Price, Resolved
 from data_contracts.run_report import RunReport
-from data_contracts.usage import HERE, ExecutionUsage, GangUsage, NodeUsage
 from infra.store import Store, layout
 from infra.store.records import parsed
 from infra.usage.executions import executions_of

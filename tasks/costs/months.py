@@ -15,11 +15,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from data_contracts.canonical import is_name
+from data_contracts.costs.month_costs import MonthCosts, MonthLine
+from data_contracts.costs.resources import NOTHING
+from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.month_costs import MonthCosts, MonthLine
-from data_contracts.resources import NOTHING
 from data_contracts.times import iso_month, month_of
-from data_contracts.usage import ExecutionUsage
 from infra.machine import machines
 from infra.store import Store, layout
 from infra.store.several import read_several

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from data_contracts.month_costs import MonthLine
+from data_contracts.costs.month_costs import MonthLine
+from data_contracts.costs.resources import NOTHING, Resources
 from data_contracts.resolved import StoreRates
-from data_contracts.resources import NOTHING, Resources
 from tasks.costs.charges import Charge
 
 GB = 10**9

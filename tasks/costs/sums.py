@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from data_contracts.costs.month_costs import MonthLine
+from data_contracts.costs.usage import ExecutionUsage, GangUsage
 from data_contracts.errors import UsageError
-from data_contracts.month_costs import MonthLine
 from data_contracts.resolved import StoreRates
-from data_contracts.usage import ExecutionUsage, GangUsage
 from tasks.costs.charges import Charge, by_day, charges
 from tasks.costs.resource_costs import ResourceCosts
 from tasks.costs.resource_shares import MICRO

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from data_contracts.canonical import digest
+from data_contracts.costs.usage import ExecutionUsage, GangUsage
 from data_contracts.errors import TrainwrightError
 from data_contracts.resolved import Price, Resolved
-from data_contracts.usage import ExecutionUsage, GangUsage
 from infra.store import Store
 from infra.usage.executions import executions_of
 from tasks.costs.charges import charges

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from data_contracts.costs.usage import HERE
 from data_contracts.resolved import UNKNOWN_PRICE, Price
-from data_contracts.usage import HERE
 from tasks.estimates.energy import Energy, energy_of
 from tasks.estimates.past import Past
 from tasks.estimates.span import Span

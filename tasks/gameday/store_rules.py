@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from data_contracts.budgets import Balance
+from data_contracts.costs.budgets import Balance
+from data_contracts.costs.usage import HERE
 from data_contracts.pipeline_spec import PipelineSpec
-from data_contracts.usage import HERE
 from infra.budgets.policy import refuse_by_policy
 from infra.budgets.rules_versions import current_budgets
 from infra.processes.clock import now_s

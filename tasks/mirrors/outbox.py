@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from data_contracts.canaries import ALIAS as CANARY
-from data_contracts.deliveries import Delivery
 from data_contracts.errors import TrainwrightError
+from data_contracts.operations.deliveries import Delivery
 from data_contracts.resolved import Resolved
 from infra.audit import now
 from infra.mirrors.deliveries import ALIAS, newest_delivery, newest_end

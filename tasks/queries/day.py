@@ -16,7 +16,7 @@ from data_contracts.canaries import ALIAS
 from data_contracts.drift_report import DriftReport
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import ContractReport
-from data_contracts.objectives import Objectives
+from data_contracts.operations.objectives import Objectives
 from infra.models import registry
 from infra.records.handoffs import read_handoff
 from infra.records.nodes import NodeRecord, nodes_of

@@ -6,10 +6,10 @@ import contextlib
 from dataclasses import dataclass
 
 from data_contracts.canonical import is_name
+from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.resolved import CheckpointInterval
-from data_contracts.usage import ExecutionUsage
 from infra.store import Store, layout
 from infra.usage.checkpoint_interval import DAY_S, expected_loss, interval, node_mtbf
 from infra.usage.executions import executions_of

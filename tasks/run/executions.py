@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from data_contracts.costs.executions import Crash, Execution
 from data_contracts.errors import Fenced
-from data_contracts.executions import Crash, Execution
 from data_contracts.run_report import RunReport
 from infra.audit import now
 from infra.store import Store, layout

@@ -13,11 +13,11 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 
+from data_contracts.costs.resources import NOTHING
+from data_contracts.costs.usage import HERE, ExecutionUsage, Followed, GangUsage, SignOfLife, StageUsage
 from data_contracts.errors import TrainwrightError
 from data_contracts.resolved import UNKNOWN_PRICE, Price
-from data_contracts.resources import NOTHING
 from data_contracts.run_report import RunReport, StageStatus
-from data_contracts.usage import HERE, ExecutionUsage, Followed, GangUsage, SignOfLife, StageUsage
 from infra.machine.energy import EnergyMeter
 from infra.processes.clock import now_s
 from infra.processes.processes import uninterrupted

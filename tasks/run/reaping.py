@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from data_contracts.canonical import is_name
+from data_contracts.costs.executions import Crash, Execution, FlowRunStanding, resume_key
 from data_contracts.errors import Crashed, Fenced, Interrupted, TrainwrightError
-from data_contracts.executions import Crash, Execution, FlowRunStanding, resume_key
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import StageResult
 from infra.audit import now

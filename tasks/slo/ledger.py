@@ -11,9 +11,9 @@ from functools import partial
 from typing import Literal
 
 from data_contracts.canonical import is_name
+from data_contracts.costs.usage import ExecutionUsage, GangUsage
 from data_contracts.errors import CorruptError, UsageError, UserCodeError, from_json
 from data_contracts.run_report import RunReport
-from data_contracts.usage import ExecutionUsage, GangUsage
 from infra.store import Store, layout
 from infra.store.several import read_several
 from tasks.costs.charges import Charge, charges

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from data_contracts.contract.suites import nearest
 from data_contracts.errors import UsageError
+from data_contracts.expressions.row_conditions import Condition
+from data_contracts.expressions.row_masks import UnfitColumn, rows_that_meet
 from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import EvaluateSpec, SliceSpec, TrainSpec
 from data_contracts.pipeline_spec.loader import LENGTH
 from data_contracts.quoting import columns_shown
-from data_contracts.row_conditions import Condition
-from data_contracts.row_masks import UnfitColumn, rows_that_meet
 from tasks.run.run import Run
 from training.formats.schema import field_of
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from functools import partial
 
+from data_contracts.costs.usage import GangUsage
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.faults import PlannedFault
 from data_contracts.messages.gang import Launch
-from data_contracts.usage import GangUsage
 from infra.gang.checkpoints.listing import committed
 from infra.gang.conductor.conductor import conduct
 from infra.gang.conductor.conductor import finished as is_finished

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from data_contracts.usage import HERE, ExecutionUsage, GangUsage
+from data_contracts.costs.usage import HERE, ExecutionUsage, GangUsage
 from infra.telemetry.catalogue import Sample
 from tasks.costs.charges import charges
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from data_contracts.costs.usage import GangUsage
 from data_contracts.errors import causes
 from data_contracts.messages.gang import Heartbeat, NodeExit, reports_of
 from data_contracts.run_report import RunReport, StageResult
-from data_contracts.usage import GangUsage
 from infra.processes.clock import now_s
 from infra.telemetry.spans import Spans
 from infra.telemetry.trace_context import TRACEPARENT, Context, current

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from data_contracts.costs.usage import GangUsage
 from data_contracts.errors import causes, from_json
 from data_contracts.messages.gang import Heartbeat, NodeExit
-from data_contracts.usage import GangUsage
 from infra.processes.clock import now_s
 from infra.telemetry.catalogue import Sample
 from infra.telemetry.node_samples import failed_saves, node_samples

@@ -20,8 +20,8 @@ import pytest
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from data_contracts.budgets import Budgets, Policy
-from data_contracts.objectives import Objectives
+from data_contracts.costs.budgets import Budgets, Policy
+from data_contracts.operations.objectives import Objectives
 from data_contracts.pipeline_spec import EvaluateSpec, PipelineSpec, PromoteSpec, ShardsSpec, TrainSpec
 from data_contracts.price_book import PriceBook
 from data_contracts.yaml_text import parse

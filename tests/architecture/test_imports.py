@@ -33,7 +33,7 @@ def test_layers_and_fences(repository: Path) -> None:
         ("infra.contract.contract_worker", ("torch", "lightning", "prefect", "great_expectations", "pandas")),
         ("training.user.contract_worker", ("torch", "lightning", "prefect", "great_expectations", "pandas")),
         ("training.user.import_trial", ("torch", "lightning", "prefect", "pyarrow", "numpy")),
-        ("training.fit.module_memory", ("prefect", "great_expectations", "numba")),
+        ("training.fit.memory.module_memory", ("prefect", "great_expectations", "numba")),
         ("training.fit.torchrun_agent", ("lightning", "torch._refs", "torch._dynamo", "prefect", "pyarrow")),
         ("infra.processes.tied_to_parent", ("torch", "numpy", "pyarrow", "pydantic")),
         ("infra.gang.node.rank_bootstrap", ("torch", "lightning", "prefect", "pyarrow", "numpy")),

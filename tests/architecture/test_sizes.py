@@ -1,6 +1,6 @@
 """Functions stay small: at most 50 lines, 4 levels of nesting, 7 parameters; in tests and benchmarks, too.
 
-A source file has one idea and at most 300 lines.
+A source file has one idea and at most 300 lines. A folder of sources has at most 40 modules.
 
 Nesting counts the blocks around a statement (`if`, `for`, `while`, `with`, `try`, `match`); `elif` is not a level, and
 a function inside another begins anew. `self` and `cls` are not counted as parameters.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ MOST = {"lines": 50, "levels": 4, "parameters": 7}
 SOURCES = ("flows", "tasks", "training", "infra", "data_contracts")
 FOLDERS = (*SOURCES, "tests", "benchmarks", "examples", ".ci")
 MOST_IN_A_FILE = 300
+MOST_IN_A_ROOM = 40
+CATALOGUES = {"flows/commands"}  # one file for each command, looked up by the command's name
 # (module, function) that is larger; none may be added. One loop over a message's bytes: in pieces, its state (a dozen
 # numbers per column and entry) would be passed back and forth.
 ALLOWED = {
@@ -99,6 +102,25 @@ def test_no_source_file_is_longer_than_300_lines(repository: Path) -> None:
 def test_a_long_source_file_is_found() -> None:
     texts = {"infra/a.py": "x\n" * 300, "infra/b.py": "x\n" * 301, "tests/unit/infra/test_b.py": "x\n" * 301}
     assert long_files(texts) == {"infra/b.py": 301}
+
+
+def full_rooms(names: list[str]) -> dict[str, int]:
+    """Number of modules of each folder of sources that has more than a room may have, `__init__` not counted."""
+    modules = (Path(name) for name in names if name.startswith(SOURCES) and not name.endswith("__init__.py"))
+    rooms = Counter(str(path.parent) for path in modules)
+    return {room: number for room, number in rooms.items() if number > MOST_IN_A_ROOM and room not in CATALOGUES}
+
+
+def test_no_room_is_a_list_of_dozens_of_modules(repository: Path) -> None:
+    found = full_rooms(python_files(repository))
+    assert not found, "Divide each of these along the arrows of its imports (docs/adr/0079-rooms-within-rooms.md)."
+
+
+def test_a_full_room_is_found() -> None:
+    names = [f"infra/gc/module_{number}.py" for number in range(41)]
+    assert full_rooms(names) == {"infra/gc": 41}
+    assert full_rooms([*names[1:], "infra/gc/__init__.py"]) == {}
+    assert full_rooms([name.replace("infra/gc", "flows/commands") for name in names]) == {}
 
 
 def test_functions_are_small(repository: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 import s3fs
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
+from data_contracts.costs.executions import Crash
 from data_contracts.errors import Fenced
-from data_contracts.executions import Crash
 from infra.machine.machines import VARIABLE
 from infra.orchestrator.flow_runs.pending_flow_runs import start_pending_again
 from infra.orchestrator.flow_runs.resuming import PrefectResumer

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from data_contracts.costs.resources import GpuReading, Resources
 from data_contracts.messages.gang import Heartbeat
 from data_contracts.messages.ranks import RankMeasures, RankReport
-from data_contracts.resources import GpuReading, Resources
 from infra.telemetry.catalogue import Sample
 from infra.telemetry.endpoint import Endpoint
 from infra.telemetry.node_samples import node_samples

@@ -17,7 +17,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from data_contracts.budgets import Budgets
+from data_contracts.costs.budgets import Budgets
 from data_contracts.errors import OverBudget
 from data_contracts.resolved import Price
 from infra.budgets.rules_versions import apply_rules

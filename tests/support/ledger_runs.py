@@ -6,9 +6,9 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from data_contracts.costs.usage import ExecutionUsage, GangUsage, NodeUsage, StageUsage
 from data_contracts.resolved import Price
 from data_contracts.run_report import RunReport, StageResult
-from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage, StageUsage
 from infra.store import Store, layout
 
 PRICE = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", devices=8, pool="gpu")

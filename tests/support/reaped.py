@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from data_contracts.costs.executions import Crash, FlowRunStanding
 from data_contracts.errors import StorageUnavailable
-from data_contracts.executions import Crash, FlowRunStanding
 from infra.store import Lease, layout
 from tasks.run.executions import begin_execution, crashes_of
 from tasks.run.reaping import Reaped, reap

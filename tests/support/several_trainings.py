@@ -8,7 +8,7 @@ import sys
 
 from training.fit.launch_context import read_context
 from training.fit.rank import prepare, train
-from training.fit.reports import Reports
+from training.fit.reporting.reports import Reports
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from training.checkpoint.save import Place, save
 from training.fit.history import History
 from training.fit.launch_context import Context
 from training.fit.machine_facts import machine_facts
-from training.fit.reports import Reports
+from training.fit.reporting.reports import Reports
 from training.order.rank_plan import Plan
 
 

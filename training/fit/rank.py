@@ -28,7 +28,7 @@ from infra.records.checkpoints import verify_checkpoint
 from infra.records.datasets import mixed
 from infra.store import Store
 from training.fit.launch_context import Context, read_context
-from training.fit.reports import Reports
+from training.fit.reporting.reports import Reports
 from training.order.rank_plan import Plan, make_plan
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
     with light_imports():
         from training.fit.history import History
         from training.fit.loop import install
-        from training.fit.rank_activity import watch_collectives
+        from training.fit.reporting.rank_activity import watch_collectives
         from training.fit.supervisor import Supervisor
         from training.lightning_adapter import call_at_the_end
         from training.loader.row_counts import CountRows

@@ -16,7 +16,6 @@ import lightning as L
 from data_contracts.errors import Preempted
 from data_contracts.handoffs import Checkpoint
 from infra.store import Store
-from training.fit.activity_callback import ActivityCallback
 from training.fit.agreement import CONTINUE, DUE, NOT_SAVED, STOP, WRONG, Agreement
 from training.fit.cadence import Cadence
 from training.fit.checkpoint_saver import Saver
@@ -24,11 +23,12 @@ from training.fit.divergence import FINE, LOOK_EVERY, LossWatch, diverged
 from training.fit.history import History, finite
 from training.fit.launch_context import Context
 from training.fit.loop import StepLoop
-from training.fit.measuring import Measuring
 from training.fit.preflight import check_checkpoint_size, try_capture, warn_of_batch_size
 from training.fit.reference_loss import MOST_ROWS, record
 from training.fit.replica_check import EVERY, compare
-from training.fit.reports import Reports
+from training.fit.reporting.activity_callback import ActivityCallback
+from training.fit.reporting.measuring import Measuring
+from training.fit.reporting.reports import Reports
 from training.fit.resume import Resume, samples_done
 from training.lightning_adapter import dump_checkpoint
 from training.loader import Split, TrainLoader

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from data_contracts.costs.resources import Resources
+from data_contracts.costs.usage import LONGEST_S, GangUsage, NodeUsage
 from data_contracts.messages.gang import Heartbeat, Launch, NodeExit, reports_of, used_by_node
 from data_contracts.messages.ranks import RankAnswer
-from data_contracts.resources import Resources
-from data_contracts.usage import LONGEST_S, GangUsage, NodeUsage
 from infra.gang.conductor.members import Node
 from infra.gang.conductor.rank_reports import RankReports
 from infra.processes.clock import PROCESS

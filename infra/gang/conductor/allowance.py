@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from data_contracts.costs.usage import GangUsage
 from data_contracts.errors import Fenced, Interrupted, TrainwrightError
 from data_contracts.messages.gang import CancelMarker, Launch
-from data_contracts.usage import GangUsage
 from infra.store import Store, layout
 
 # Why a gang must end with a checkpoint now; None if it may continue.

@@ -7,7 +7,7 @@ import logging
 
 from data_contracts.errors import CorruptError, GangIncomplete, Hung, NodeLost, StorageUnavailable, TrainwrightError
 from data_contracts.messages.gang import Launch
-from data_contracts.node_standing import Mishap, NodeMishap
+from data_contracts.operations.node_standing import Mishap, NodeMishap
 from infra.audit import now
 from infra.gang.conductor.generation import Generation
 from infra.records.nodes import drained_nodes, record_mishap, this_node

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from data_contracts.costs.usage import GangUsage
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Launch
 from data_contracts.messages.ranks import TrainingSummary
 from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.pipeline_spec.train import SelectSpec
-from data_contracts.usage import GangUsage
 from infra.gang.conductor.activity import OnMessage
 from infra.gang.conductor.allowance import UNLIMITED, Allowance
 from infra.gang.conductor.rank_reports import Progress

@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from data_contracts.costs.resources import Resources
 from data_contracts.errors import Fenced, TrainwrightError
 from data_contracts.messages.gang import Heartbeat, NodeExit
 from data_contracts.messages.ranks import RankEnd
-from data_contracts.resources import Resources
 from infra.gang.node.peer_probe import PeerProbe
 from infra.gang.node.rank_logs import RankLogs
 from infra.gang.node.ranks import RankWatch

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
+from data_contracts.costs.executions import Crash, FlowRunStanding, resume_key
 from data_contracts.errors import Fenced
-from data_contracts.executions import Crash, FlowRunStanding, resume_key
 from infra.orchestrator.admission import asking
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.ci_reports import CI_TAG

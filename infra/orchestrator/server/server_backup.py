@@ -17,7 +17,7 @@ from typing import IO
 from pydantic import ValidationError
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
-from data_contracts.server_backup import ServerBackup
+from data_contracts.operations.server_backup import ServerBackup
 from infra.files.atomic import replace_private
 from infra.files.digests import file_digest
 from infra.files.new_folder import check_new

@@ -15,8 +15,8 @@ from fractions import Fraction
 from typing import Protocol
 
 from data_contracts.errors import InsufficientEvidence, UsageError
+from data_contracts.expressions.metric_expressions import value_of
 from data_contracts.handoffs import Evaluation, GateResult, MetricValue
-from data_contracts.metric_expressions import value_of
 from data_contracts.pipeline_spec import GateSpec
 from data_contracts.pipeline_spec.promote import MEASURES
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_contracts.errors import InsufficientEvidence
+from data_contracts.expressions.row_conditions import Condition
 from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import SliceSpec
-from data_contracts.row_conditions import Condition
 from data_contracts.row_hashes import row_hashes, value_hashes
 from infra.records.datasets import local_split
 from infra.records.row_sketch import TestRows

@@ -11,28 +11,28 @@ from pydantic import ValidationError
 
 from data_contracts import handoffs
 from data_contracts.approvals import Answer, Protection, Question
-from data_contracts.budgets import BudgetWarning, RulesVersion, SpendingEntry
 from data_contracts.canaries import CanaryAsk, CanaryEnd, Night
 from data_contracts.ci_report import CiReport
-from data_contracts.deliveries import Delivery
+from data_contracts.costs.budgets import BudgetWarning, RulesVersion, SpendingEntry
+from data_contracts.costs.executions import BackfilledWindow, Crash, Execution, ScheduledTime
+from data_contracts.costs.month_costs import MonthCosts
+from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import UsageError
-from data_contracts.executions import BackfilledWindow, Crash, Execution, ScheduledTime
 from data_contracts.exposures import ExposureEntry, SpentBefore
 from data_contracts.file_part import FilePart
 from data_contracts.handoffs import SCHEMA, Dataset, HandOff, Receipt, Record, Ref
 from data_contracts.messages.contamination import ContaminationReport
 from data_contracts.messages.message import Message
-from data_contracts.month_costs import MonthCosts
-from data_contracts.node_standing import NodeMishap, NodeStanding
+from data_contracts.operations.deliveries import Delivery
+from data_contracts.operations.node_standing import NodeMishap, NodeStanding
+from data_contracts.operations.sensor_steps import SensorStep
+from data_contracts.operations.server_backup import ServerBackup
 from data_contracts.part_group import PartGroup
 from data_contracts.profile.record import Profile
 from data_contracts.recipe import Recipe
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
-from data_contracts.sensor_steps import SensorStep
-from data_contracts.server_backup import ServerBackup
 from data_contracts.text_cuts import TextCuts
-from data_contracts.usage import ExecutionUsage
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup, TextCuts,

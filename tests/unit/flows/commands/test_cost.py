@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from data_contracts.costs.resources import Resources
+from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.resolved import Price, StoreRates
-from data_contracts.resources import Resources
-from data_contracts.usage import ExecutionUsage
 from flows.cli import main
 from flows.commands.cost import _idle_pools, window_since
 from infra.machine.machines import THIS_MACHINE, VARIABLE

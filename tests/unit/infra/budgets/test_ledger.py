@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.budgets import BudgetWarning
+from data_contracts.costs.budgets import BudgetWarning
 from data_contracts.errors import CorruptError
 from infra.budgets.ledger import Executed, Ledger
 from infra.store import Store, open_store

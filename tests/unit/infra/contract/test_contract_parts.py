@@ -18,7 +18,7 @@ from data_contracts.canonical import canonical
 from data_contracts.contract.measures import Question
 from data_contracts.contract.parts import kept, reads_all_files
 from data_contracts.contract.suites import load_suite
-from data_contracts.contract.translation import translated
+from data_contracts.contract.translation.translation import translated
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec

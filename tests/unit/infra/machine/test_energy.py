@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.resources import Resources
+from data_contracts.costs.resources import Resources
 from infra.machine.energy import EnergyMeter, Gpus, Rapl
 
 RANGE = 262_143_328_850

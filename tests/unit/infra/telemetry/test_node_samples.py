@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from data_contracts.costs.resources import GpuReading, Resources
 from data_contracts.messages.gang import Heartbeat, NodeExit
 from data_contracts.messages.ranks import RankEnd, RankMeasures, RankReport
-from data_contracts.resources import GpuReading, Resources
 from infra.telemetry.catalogue import Counts, Sample
 from infra.telemetry.node_samples import failed_saves, node_samples
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from data_contracts.budgets import Budgets, BudgetWarning
+from data_contracts.costs.budgets import Budgets, BudgetWarning
+from data_contracts.costs.usage import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.errors import CorruptError, OverBudget, StorageUnavailable, UsageError
 from data_contracts.resolved import Price
-from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage
 from infra.budgets.ledger import Executed, Ledger
 from infra.budgets.rules_versions import apply_rules
 from infra.orchestrator.events import budget_events

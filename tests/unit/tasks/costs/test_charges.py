@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from data_contracts.costs.resources import NOTHING, Resources
+from data_contracts.costs.usage import ExecutionUsage, GangUsage, NodeUsage, StageUsage
 from data_contracts.resolved import Price
-from data_contracts.resources import NOTHING, Resources
-from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage, StageUsage
 from tasks.costs.charges import Charge, charges
 from tasks.costs.resource_shares import MICRO
 from tasks.costs.sums import charged

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from data_contracts.costs.resources import Resources
+from data_contracts.costs.usage import ExecutionUsage, StageUsage
 from data_contracts.resolved import StoreRates
-from data_contracts.resources import Resources
-from data_contracts.usage import ExecutionUsage, StageUsage
 from tasks.costs.charges import charges
 from tasks.costs.focus import VERSIONS, rows
 from tasks.costs.focus_store import request_rows, storage_rows

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from data_contracts.costs.month_costs import MonthCosts, MonthLine
+from data_contracts.costs.resources import Resources
 from data_contracts.errors import UsageError
-from data_contracts.month_costs import MonthCosts, MonthLine
 from data_contracts.resolved import StoreRates
-from data_contracts.resources import Resources
 from data_contracts.run_report import Cost, RunReport
 from infra.gc import Limits
 from infra.store import Store, layout, open_store

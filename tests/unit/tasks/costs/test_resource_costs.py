@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from data_contracts.month_costs import MonthLine
+from data_contracts.costs.month_costs import MonthLine
+from data_contracts.costs.resources import Resources
 from data_contracts.resolved import Price, StoreRates
-from data_contracts.resources import Resources
 from tasks.costs.charges import charges
 from tasks.costs.resource_costs import ResourceCosts, store_amounts
 from tests.unit.tasks.costs.test_charges import BEGAN, GPU, execution, gang, node

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from data_contracts.costs.resources import Resources
 from data_contracts.errors import UsageError
-from data_contracts.resources import Resources
 from tasks.costs.months import lines_of
 from tasks.costs.sums import Sum, charged, check_words, sums
 from tests.unit.tasks.costs.test_charges import BEGAN, GPU, HERE, execution, gang, node

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from data_contracts.costs.resources import Resources
 from data_contracts.resolved import Price
-from data_contracts.resources import Resources
 from tasks.costs.charges import Charge
 from tasks.estimates.energy import Energy, PastPower, energy_of, powers
 from tasks.estimates.span import Span

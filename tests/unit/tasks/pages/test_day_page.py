@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from data_contracts.budgets import Budgets
+from data_contracts.costs.budgets import Budgets
 from data_contracts.errors import StorageUnavailable
-from data_contracts.node_standing import NodeMishap
-from data_contracts.objectives import Objectives
+from data_contracts.operations.node_standing import NodeMishap
+from data_contracts.operations.objectives import Objectives
 from infra.budgets.ledger import Executed
 from infra.budgets.rules_versions import apply_rules
 from infra.records.nodes import decide, record_mishap

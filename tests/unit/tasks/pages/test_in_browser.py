@@ -17,8 +17,8 @@ import pytest
 from data_contracts.drift_report import Bar, ColumnDrift, DriftReport
 from data_contracts.handoffs import Evaluation
 from data_contracts.messages.profiling import Operation, StepProfile
-from data_contracts.node_standing import NodeMishap
-from data_contracts.objectives import Objectives
+from data_contracts.operations.node_standing import NodeMishap
+from data_contracts.operations.objectives import Objectives
 from infra.budgets.rules_versions import apply_rules
 from infra.records.nodes import record_mishap
 from infra.store import Store, open_store

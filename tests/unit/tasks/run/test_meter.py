@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from data_contracts.costs.usage import Followed, GangUsage, NodeUsage
 from data_contracts.errors import NodeLost, StorageUnavailable
 from data_contracts.resolved import Price
 from data_contracts.run_report import RunReport
-from data_contracts.usage import Followed, GangUsage, NodeUsage
 from infra.processes.clock import now_s
 from infra.store import Store, layout, open_store
 from tasks.costs.charges import charges

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from data_contracts.costs.executions import Crash, Execution, FlowRunStanding
 from data_contracts.errors import Cancelled, Fenced, StorageUnavailable, TrainwrightError
-from data_contracts.executions import Crash, Execution, FlowRunStanding
 from infra.store import Lease, Store, layout
 from infra.store.lease import held_lease
 from tasks.run.executions import begin_execution, num_ends

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import UsageError
 from data_contracts.resolved import Price
-from data_contracts.usage import ExecutionUsage
 from infra.processes.clock import now_s
 from infra.telemetry.settings import METRICS_PORT, metrics_token
 from tasks.run.progress import StageBegan, notify

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from data_contracts.costs.usage import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.resolved import Price
-from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage
 from tasks.telemetry.run_samples import run_samples
 
 GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", pool="gpu")

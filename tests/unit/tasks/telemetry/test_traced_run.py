@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from data_contracts.costs.usage import GangUsage, NodeUsage
 from data_contracts.messages.gang import Heartbeat, Launch
 from data_contracts.messages.ranks import RankMeasures, RankReport, Saved
 from data_contracts.run_report import StageResult
-from data_contracts.usage import GangUsage, NodeUsage
 from infra.gang.node.ranks import origin_env
 from infra.telemetry.trace_context import TRACEPARENT, Context, current, new_context
 from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from data_contracts.costs.usage import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.messages.gang import Heartbeat, Launch
 from data_contracts.messages.ranks import RankMeasures, RankReport
 from data_contracts.resolved import Price
 from data_contracts.run_report import StageResult
-from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage
 from infra.processes.clock import now_s
 from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded
 from tasks.run.training_progress import TrainingProgress

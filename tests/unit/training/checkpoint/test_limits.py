@@ -20,7 +20,7 @@ from training.checkpoint.save import Place, save
 from training.checkpoint.tensors import Entry, Piece
 from training.fit.agreement import Agreement
 from training.fit.preflight import check_checkpoint_size
-from training.fit.reports import NAMED_CHECKPOINTS, Reports
+from training.fit.reporting.reports import NAMED_CHECKPOINTS, Reports
 
 
 def state_of(module: torch.nn.Module, *, stepped: bool) -> dict[str, Any]:

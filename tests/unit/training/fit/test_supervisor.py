@@ -12,7 +12,7 @@ from data_contracts.errors import Diverged
 from training.fit.agreement import CONTINUE, DUE, STOP
 from training.fit.divergence import LOOK_EVERY
 from training.fit.history import History
-from training.fit.rank_activity import RankActivity
+from training.fit.reporting.rank_activity import RankActivity
 from training.fit.supervisor import Supervisor
 
 

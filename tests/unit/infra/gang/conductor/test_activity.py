@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from data_contracts.costs.resources import Resources
 from data_contracts.messages.gang import Heartbeat
 from data_contracts.messages.ranks import RankAnswer, RankReport
-from data_contracts.resources import Resources
 from infra.gang.conductor.activity import Activity
 
 

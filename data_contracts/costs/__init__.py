@@ -1,0 +1,1 @@
+"""Records of what runs used, by execution, stage, node and month, and the budgets that limit it. No prices."""

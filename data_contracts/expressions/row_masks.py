@@ -1,0 +1,188 @@
+"""Finds the rows that meet a condition (`data_contracts.expressions.row_conditions`), a block of rows at a time.
+
+As in SQL, a comparison with a missing value or with NaN is neither true nor false; `not` leaves it so, and a row whose
+condition is not true does not meet it. Arithmetic is in double precision; whole numbers alone are compared exactly.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from datetime import date, datetime, time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from data_contracts.expressions.row_conditions import Condition, column_of, is_missing
+
+_COMPARED = {
+    ast.Eq: pc.equal, ast.NotEq: pc.not_equal, ast.Lt: pc.less, ast.LtE: pc.less_equal, ast.Gt: pc.greater,
+    ast.GtE: pc.greater_equal,
+}  # fmt: skip
+_ARITHMETIC = {ast.Add: pc.add, ast.Sub: pc.subtract, ast.Mult: pc.multiply, ast.Div: pc.divide}
+_WHAT = {"number": "numbers", "text": "texts", "flag": "true or false", "time": "times"}
+
+
+class UnfitColumn(ValueError):
+    """A column cannot be used as a condition says; the message is the end of a sentence, without values of the data."""
+
+
+def rows_that_meet(condition: Condition, columns: Mapping[str, pa.Array]) -> NDArray[np.bool_]:
+    """Whether each row meets the condition: (rows,); UnfitColumn if a column's type does not fit.
+
+    Args:
+        columns: those of the condition, by name.
+    """
+    found = _Block(columns).condition(condition.tree)
+    return np.asarray(found.fill_null(False).to_numpy(zero_copy_only=False), bool)
+
+
+def _kind(type_: pa.DataType) -> str | None:
+    if pa.types.is_boolean(type_):
+        return "flag"
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_):
+        return "number"
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        return "text"
+    return "time" if pa.types.is_temporal(type_) and not pa.types.is_duration(type_) else None
+
+
+class _Block:
+    def __init__(self, columns: Mapping[str, pa.Array]) -> None:
+        self._columns = columns
+        self._rows = len(next(iter(columns.values())))
+
+    def condition(self, node: ast.expr) -> pa.Array:
+        """True, false or null for each row."""
+        if isinstance(node, ast.BoolOp):
+            join = pc.and_kleene if isinstance(node.op, ast.And) else pc.or_kleene
+            found = self.condition(node.values[0])
+            for part in node.values[1:]:
+                found = join(found, self.condition(part))
+            return found
+        if isinstance(node, ast.UnaryOp):
+            return pc.invert(self.condition(node.operand))
+        if isinstance(node, ast.Compare):
+            return self._comparisons(node)
+        values = self._column(node)
+        if _kind(values.type) != "flag":
+            raise UnfitColumn(f"takes column {column_of(node)!r} as true or false, and it holds {values.type}")
+        return values
+
+    def _comparisons(self, node: ast.Compare) -> pa.Array:
+        sides = [node.left, *node.comparators]
+        found = None
+        for left, operator, right in zip(sides, node.ops, sides[1:], strict=False):
+            one = self._comparison(left, operator, right)
+            found = one if found is None else pc.and_kleene(found, one)
+        return found
+
+    def _comparison(self, left: ast.expr, operator: ast.cmpop, right: ast.expr) -> pa.Array:
+        if is_missing(right):
+            missing = pc.is_null(self._raw(left))
+            return missing if isinstance(operator, ast.Is | ast.Eq) else pc.invert(missing)
+        if isinstance(operator, ast.In | ast.NotIn):
+            assert isinstance(right, ast.List | ast.Tuple | ast.Set)
+            found = self._compared(left, ast.Eq, right.elts[0])
+            for one in right.elts[1:]:
+                found = pc.or_kleene(found, self._compared(left, ast.Eq, one))
+            return found if isinstance(operator, ast.In) else pc.invert(found)
+        return self._compared(left, type(operator), right)
+
+    def _compared(self, left: ast.expr, operator: type[ast.cmpop], right: ast.expr) -> pa.Array:
+        first, second = self._value(left), self._value(right)
+        kinds = _kind(first.type), _kind(second.type)
+        if kinds == ("time", "text"):
+            second = _moment(second, first.type)
+        elif kinds == ("text", "time"):
+            first = _moment(first, second.type)
+        elif kinds[0] != kinds[1]:
+            one, other = (_WHAT[str(kind)] for kind in kinds)
+            raise UnfitColumn(f"compares {one} with {other} in {ast.unparse(left)!r} and {ast.unparse(right)!r}")
+        try:
+            found = _COMPARED[operator](first, second)
+        except pa.ArrowException as error:
+            raise UnfitColumn(f"compares {first.type} with {second.type}, which cannot be compared") from error
+        return found if isinstance(found, pa.Array) else pa.repeat(found, self._rows)
+
+    def _value(self, node: ast.expr) -> Any:
+        """An array of this block's rows, or a scalar."""
+        if isinstance(node, ast.Constant):
+            return pa.scalar(node.value)
+        if isinstance(node, ast.BinOp):
+            return _without_nan(_ARITHMETIC[type(node.op)](self._number(node.left), self._number(node.right)))
+        if isinstance(node, ast.UnaryOp):
+            if isinstance(node.operand, ast.Constant) and type(node.operand.value) is int:
+                return pa.scalar(-node.operand.value if isinstance(node.op, ast.USub) else node.operand.value)
+            value = self._number(node.operand)
+            return pc.negate(value) if isinstance(node.op, ast.USub) else value
+        return self._column(node)
+
+    def _number(self, node: ast.expr) -> Any:
+        """A value for arithmetic, as float64; 0 / 0 and the like are missing."""
+        value = self._value(node)
+        if _kind(value.type) != "number":
+            raise UnfitColumn(f"calculates with {ast.unparse(node)!r}, which holds {value.type}")
+        return value.cast(pa.float64())
+
+    def _raw(self, node: ast.expr) -> Any:
+        """A value, of whatever type, for a comparison with None."""
+        name = column_of(node)
+        found = self._value(node) if name is None else _without_nan(self._columns[name])
+        return found if isinstance(found, pa.Array) else pa.repeat(found, self._rows)
+
+    def _column(self, node: ast.expr) -> pa.Array:
+        """A column in a type that compares: no NaN, and one of few types."""
+        name = column_of(node)
+        assert name is not None
+        values = self._columns[name]
+        kind = _kind(values.type)
+        if kind is None and not pa.types.is_null(values.type):
+            raise UnfitColumn(f"names column {name!r}, which holds {values.type}; a condition takes {_TAKES}")
+        if pa.types.is_null(values.type):
+            return values.cast(pa.float64())
+        if pa.types.is_unsigned_integer(values.type) and values.type.bit_width == 64:
+            return _narrowed(values)
+        if pa.types.is_decimal(values.type) or pa.types.is_float16(values.type):
+            values = values.cast(pa.float64())
+        return _without_nan(values)
+
+
+_TAKES = "numbers, texts, true or false, and times"
+
+
+def _narrowed(values: pa.Array) -> pa.Array:
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowInvalid:  # Arrow compares no unsigned numbers of 64 bits with negative ones
+        return values.cast(pa.float64(), safe=False)
+
+
+def _without_nan(values: Any) -> Any:
+    if not pa.types.is_floating(values.type):
+        return values
+    return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+
+
+def _moment(text: Any, type_: pa.DataType) -> pa.Scalar:
+    """An ISO date or time as a scalar of a column's type; UnfitColumn if it is none."""
+    written = text.as_py() if isinstance(text, pa.Scalar) else None
+    if written is None:
+        raise UnfitColumn("compares a column of times with a column of texts")
+    try:
+        if pa.types.is_time(type_):
+            return pa.scalar(time.fromisoformat(written), type_)
+        moment = datetime.fromisoformat(written)
+        if pa.types.is_date(type_):
+            if moment.time() != time():
+                raise ValueError("a date has no time of day")
+            return pa.scalar(date(moment.year, moment.month, moment.day), type_)
+        if (moment.tzinfo is None) != (type_.tz is None):
+            raise ValueError("one has a time zone")
+        return pa.scalar(moment, type_)
+    except (ValueError, pa.ArrowException) as error:
+        zone = " with a time zone" if getattr(type_, "tz", None) else ""
+        raise UnfitColumn(f"compares a column of {type_} with {written!r}; write an ISO date or time{zone}") from error

@@ -1,0 +1,94 @@
+"""Which expectations a scan answers, and why the others run on Great Expectations."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from data_contracts.contract import suites
+from data_contracts.contract.translation.questions import Question
+from data_contracts.contract.translation.translation import _RULES, reason, translated
+from tests.support.expectations import E, run
+
+SCHEMA = pa.schema(
+    [("a", pa.int64()), ("big", pa.uint64()), ("f", pa.float32()), ("s", pa.string()), ("d", pa.date32()),
+     ("kind", pa.dictionary(pa.int8(), pa.string())), ("price", pa.decimal128(9, 2)), ("raw", pa.binary()),
+     ("nested", pa.list_(pa.int64()))]
+)  # fmt: skip
+BETWEEN = {"column": "a", "min_value": 0}
+ARGUMENT = "its argument {} has no exact translation"
+VALUES = "its values have no exact translation for a column of {}"
+CONDITION = {"row_condition": "a > a.mean()", "condition_parser": "pandas"}
+CONDITION_LEFT = "its row_condition has no exact translation"
+LEFT: list[tuple[dict[str, Any], str]] = [
+    (E("column_values_to_match_strftime_format", column="s", strftime_format="%Y"), "it has no exact translation"),
+    ({**E("x"), "class_path": "checks.X"}, "it is a class of your own"),
+    (E("column_values_to_match_regex", column="s", regex=r"\d"), ARGUMENT.format("regex")),
+    (E("column_values_to_be_between", **BETWEEN, **CONDITION), CONDITION_LEFT),
+    (E("column_values_to_be_between", **BETWEEN, row_condition="a == 'x'"), CONDITION_LEFT),
+    (E("table_row_count_to_equal", value=1, row_condition="a > 0"), "it has a row_condition"),
+    (E("column_pair_values_to_be_equal", column_A="a", column_B="f"), "its columns are int64, float"),
+    (E("compound_columns_to_be_unique", column_list=["a", "gone"]), "the data has no column gone"),
+    (E("column_values_to_be_between", column="a"), "it has no bound"),
+    (E("column_values_to_be_between", **BETWEEN, max_value=-1), "its min_value is greater than its max_value"),
+    (E("column_values_to_be_between", column="d", min_value="2024-01-01"), ARGUMENT.format("min_value")),
+    (E("column_values_to_be_between", column="a", min_value=True), ARGUMENT.format("min_value")),
+    (E("column_values_to_be_between", column="a", min_value=2**53 + 1), ARGUMENT.format("min_value")),
+    (E("column_values_to_be_between", **BETWEEN, mostly=2), ARGUMENT.format("mostly")),
+    (E("table_row_count_to_be_between", min_value=0.5), "its bounds are not whole numbers"),
+    (E("column_values_to_be_in_set", column="a", value_set=[]), ARGUMENT.format("value_set")),
+    (E("column_values_to_be_in_set", column="a", value_set=[1, "1"]), VALUES.format("int64")),
+    (E("column_values_to_be_in_set", column="a", value_set=[True]), VALUES.format("int64")),
+    (E("column_values_to_be_in_set", column="s", value_set=["\ud800"]), VALUES.format("string")),
+    (E("column_mean_to_be_between", column="f", min_value=0), "its column is float"),
+    (E("column_values_to_be_unique", column="gone"), "the data has no column gone"),
+    *((E("column_values_to_not_be_null", column=name), f"its column is {SCHEMA.field(name).type}")
+      for name in ("big", "kind", "price", "raw", "nested")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "why"), LEFT, ids=lambda value: json.dumps(value)[:70])
+def test_what_is_not_translated_says_why(asked: dict[str, Any], why: str) -> None:
+    assert translated(asked, SCHEMA) == why
+    assert reason(asked) in ("", why)
+
+
+def test_every_argument_that_a_rule_knows_is_one_of_great_expectations() -> None:
+    known = suites._catalogue()["expectations"]
+    for name, rule in _RULES.items():
+        assert set(rule.arguments) <= {*known[name]["required"], *known[name]["optional"]}, name
+
+
+def test_a_suite_that_is_translated_does_without_great_expectations() -> None:
+    code = (
+        "import sys; import pyarrow as pa; from pathlib import Path\n"
+        "from data_contracts.contract.engine import Resources, check\n"
+        "kwargs = {'column': 'a', 'min_value': 0, 'mostly': 0.5}\n"
+        "entry = {'type': 'expect_column_values_to_be_between', 'kwargs': kwargs, 'severity': 'critical'}\n"
+        "read = lambda columns: pa.table({'a': [1, -1]}).to_batches()\n"
+        "resources = Resources(Path('/nonexistent'), 2**26, 1)\n"
+        "suite = {'name': 's', 'expectations': [entry]}\n"
+        "assert check(suite, read, fail_on='critical', sensitive=[], resources=resources).accepted\n"
+        "sys.exit('great_expectations' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[5]).returncode == 0
+
+
+def test_a_column_without_a_name_is_left_and_disturbs_no_other() -> None:
+    table = pa.table({"": [1, 2], "a": [50, 60]})
+    assert isinstance(translated(E("column_values_to_be_between", column="", min_value=0), table.schema), str)
+    outcome = run(table, E("column_values_to_be_between", column="a", max_value=40))
+    assert (outcome.accepted, outcome.rows) == (False, 2)
+
+
+def test_times_with_a_zone_are_left() -> None:
+    schema = pa.schema([("at", pa.timestamp("us", "Europe/Berlin")), ("plain", pa.timestamp("us"))])
+    left = translated(E("column_values_to_be_null", column="at"), schema)
+    assert left == "its column is timestamp[us, tz=Europe/Berlin]"
+    assert isinstance(translated(E("column_values_to_be_null", column="plain"), schema), Question)

@@ -1,0 +1,36 @@
+"""Parsing beside other threads that parse."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+
+from data_contracts.expressions.syntax_trees import TRIES, syntax_tree
+
+
+@pytest.mark.parametrize(("failures", "is_parsed"), [(0, True), (1, True), (TRIES - 1, True), (TRIES, False)])
+def test_a_parse_that_another_thread_disturbed_is_repeated(
+    failures: int, is_parsed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse, left = ast.parse, [failures]
+
+    def disturbed(*args: Any, **kwargs: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise SystemError("AST constructor recursion depth mismatch (before=63, after=72)")
+        return parse(*args, **kwargs)
+
+    monkeypatch.setattr(ast, "parse", disturbed)
+    if is_parsed:
+        assert ast.unparse(syntax_tree("a = 1")) == "a = 1"
+    else:
+        with pytest.raises(SystemError):
+            syntax_tree("a = 1")
+
+
+def test_what_is_not_python_is_refused_at_once() -> None:
+    with pytest.raises(SyntaxError):
+        syntax_tree("a =")
+    assert isinstance(syntax_tree("1 + 1", mode="eval").body, ast.BinOp)

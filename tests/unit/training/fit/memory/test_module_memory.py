@@ -1,0 +1,127 @@
+"""A module is weighed without memory for it: parameters by type, gradients, optimizer state, what FSDP gathers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import UsageError
+from data_contracts.messages.sizes import ModuleSizes, SizeRequest
+from training.fit.memory.module_memory import main
+
+MODULES = """
+import lightning as L
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width, bias=False)
+
+
+class Net(L.LightningModule):
+    def __init__(self, width: int = 10, optimizer: str = "AdamW", frozen: bool = False):
+        super().__init__()
+        self.optimizer = optimizer
+        self.blocks = nn.Sequential(Block(width), Block(width))
+        self.outlet = nn.Linear(width, 1, bias=False)
+        self.outlet.weight.requires_grad_(not frozen)
+        self.register_buffer("seen", torch.zeros(3))
+
+    def configure_optimizers(self):
+        made = getattr(torch.optim, self.optimizer)(self.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.LambdaLR(made, lambda step: step / self.trainer.max_steps)
+        return [made], [schedule]
+
+
+class Looks(Net):
+    def __init__(self):
+        super().__init__()
+        self.outlet.weight.sum().item()
+
+
+class Bare(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(10, 10, bias=False)
+
+
+class Wants(Net):
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1 / self.trainer.datamodule.rows)
+"""
+PARAMETERS = 10 * 10 * 2 + 10
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "weighed.py").write_text(MODULES)
+    before = list(sys.path)
+    yield tmp_path
+    sys.path[:] = before
+    sys.modules.pop("weighed", None)
+
+
+def weigh(project: Path, name: str = "Net", shard: Any = None, **config: Any) -> ModuleSizes:
+    model = {"class_path": f"weighed.{name}", "init_args": config.pop("init_args", {})}
+    train = {"lightning": {"model": model, **config}, "seed": 0, "shard_modules": shard}
+    return main(SizeRequest(train=train, project=str(project)), lambda report: None)
+
+
+def test_a_module_with_adam(project: Path) -> None:
+    assert weigh(project, trainer={"max_steps": 5}) == ModuleSizes(
+        parameters=4 * PARAMETERS,
+        gradients=4 * PARAMETERS,
+        state=8 * PARAMETERS + 3 * 4,  # two tensors and a counter for each parameter
+        buffers=12,
+        unit=4 * PARAMETERS,
+        layer=400,
+    )
+
+
+CASES: list[tuple[dict[str, Any], dict[str, int]]] = [
+    ({"init_args": {"optimizer": "SGD"}}, {"state": 0}),
+    ({"init_args": {"frozen": True}}, {"gradients": 800, "parameters": 4 * PARAMETERS}),
+    (
+        {"trainer": {"precision": "bf16-true"}},
+        {"parameters": 2 * PARAMETERS, "state": 4 * PARAMETERS + 12, "layer": 200},
+    ),
+    ({"trainer": {"precision": "bf16-mixed"}}, {"parameters": 4 * PARAMETERS}),
+    ({"trainer": {"accelerator": "gpu"}}, {"parameters": 4 * PARAMETERS}),  # this machine may have none
+    ({"shard": ["Block"]}, {"unit": 400}),
+    ({"shard": 150}, {"unit": 800}),
+    ({"name": "Wants"}, {"state": 0}),
+    (
+        {"name": "Bare", "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1, "momentum": 0.9}}},
+        {"state": 400},
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "expected"), CASES)
+def test_what_decides_the_weight(settings: dict[str, Any], expected: dict[str, int], project: Path) -> None:
+    found = weigh(project, **settings)
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+def test_memory_is_not_needed_for_it(project: Path) -> None:
+    assert weigh(project, init_args={"width": 10**6}).parameters == 4 * (2 * 10**12 + 10**6)
+
+
+def test_a_module_that_looks_at_its_weights_is_not_weighed(project: Path) -> None:
+    found = weigh(project, "Looks")
+    assert found == ModuleSizes(unknown=found.unknown)
+    assert "meta" in found.unknown
+
+
+def test_what_is_wrong_with_the_spec_is_said(project: Path) -> None:
+    with pytest.raises(UsageError, match="has no Blok"):
+        weigh(project, shard=["Blok"])
+    with pytest.raises(UsageError, match=r"weighed\.Nowhere was not found"):
+        weigh(project, "Nowhere")

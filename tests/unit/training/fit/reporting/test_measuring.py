@@ -1,0 +1,61 @@
+"""What is read of a real training: the loss, the norm of the whole gradient, and the share of the device's peak."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.lightning_training import Batches, Net, quiet_trainer
+from training.fit.reporting import measuring
+from training.fit.reporting.activity_callback import ActivityCallback
+from training.fit.reporting.measuring import Measuring, gradient_norm
+from training.fit.reporting.reports import Reports
+
+
+def trained(tmp_path: Path, **settings: Any) -> tuple[Reports, float]:
+    """The reports of a training over two equal batches, and the loss before its first step."""
+    reports = Reports(tmp_path, 0, 1.0)
+    measure = Measuring(reports)
+    trainer: Any = quiet_trainer(callbacks=[ActivityCallback(reports), measure], **settings)
+    module = Net([])
+    module.flops_per_batch = 1e9  # type: ignore[assignment]
+    loss = float(module.layer(torch.ones(3, 1)).sum())
+    trainer.fit(module, Batches())
+    measure.read(trainer)
+    return reports, loss
+
+
+def test_the_newest_loss_and_the_norm_are_read(tmp_path: Path) -> None:
+    reports, first = trained(tmp_path)
+    measured = reports.measures.record()
+    assert measured.loss is not None
+    assert measured.loss < first
+    # The gradient of 3 w + 3 b.
+    assert measured.gradient_norm == pytest.approx(3 * 2**0.5)
+    assert measured.mfu is None  # nothing is known of this processor's peak
+
+
+def test_the_loss_is_that_of_a_micro_batch_also_where_gradients_accumulate(tmp_path: Path) -> None:
+    reports, first = trained(tmp_path, accumulate_grad_batches=2)
+    assert reports.measures.loss == pytest.approx(first)
+
+
+def test_mfu_is_the_share_of_the_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "get_available_flops", lambda device, dtype: 1e15)
+    reports, _ = trained(tmp_path)
+    assert reports.measures.mfu is not None
+    assert 0 < reports.measures.mfu < 1
+
+
+@pytest.mark.parametrize(
+    ("gradients", "norm"),
+    [([[3.0, 0.0], [4.0]], 5.0), ([[float("nan")]], None), ([None], None), ([[1.0], None], 1.0)],
+)
+def test_the_norm_is_over_all_gradients_that_are_there(gradients: list[Any], norm: float | None) -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(1 if one is None else len(one))) for one in gradients]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = None if gradient is None else torch.tensor(gradient)
+    assert gradient_norm(torch.optim.SGD(parameters, lr=1)) == norm

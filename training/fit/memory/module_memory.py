@@ -1,0 +1,103 @@
+"""The child process that measures a module's memory before a node is launched.
+
+Run as `python -m training.fit.memory.module_memory REQUEST ANSWER`. The module is built on torch's meta device, where
+tensors have a shape and no memory. Its optimizers take one step there, which creates their state, whatever the
+optimizer is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import nn
+
+from data_contracts.errors import UserCodeError
+from data_contracts.messages.sizes import MODULE_MEMORY, ModuleSizes, SizeRequest
+from infra.processes.child_main import Report, child_main
+from training.fit.memory.module_state import optimizers_of, with_trainer
+from training.fit.memory.step_memory import probe
+from training.fit.strategies import units
+from training.user.assemble import build_module
+
+_TYPES = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}
+
+
+def main(request: SizeRequest, report: Report) -> ModuleSizes:
+    """Measure the memory of the module that a request names; `unknown` says why it cannot be built without memory.
+
+    Raises:
+        UsageError: the module's class or arguments do not fit, or `shard_modules` names a class that it does not have.
+    """
+    train = request.train
+    try:
+        with _without_memory(train):
+            module = build_module(train, Path(request.project), optimizer=True)
+    except UserCodeError as error:
+        # Not an error of the user's: code that reads its weights' values cannot run here, but may run elsewhere.
+        return ModuleSizes(unknown=error.message)
+    learns = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    kept, state = _bytes(module.parameters()) + _bytes(learns), 0
+    # An optimizer that needs what only a training has: its state stays unknown.
+    with contextlib.suppress(Exception):
+        state = _state_bytes(module, train["lightning"].get("trainer") or {})
+    steps, unprobed = probe(request, kept + state) if request.rows else ([], "")
+    return ModuleSizes(
+        parameters=kept - _bytes(learns),
+        gradients=_bytes(learns),
+        state=state,
+        buffers=_bytes(module.buffers()),
+        unit=max(_unit_bytes(module, train["shard_modules"])),
+        layer=max(_bytes(part.parameters(recurse=False)) for part in module.modules()),
+        steps=steps,
+        unprobed=unprobed,
+    )
+
+
+@contextlib.contextmanager
+def _without_memory(train: dict[str, Any]) -> Iterator[None]:
+    """Create new tensors without memory, in the type that a `-true` precision of the config gives them."""
+    precision = str((train["lightning"].get("trainer") or {}).get("precision") or "")
+    true = re.fullmatch(r"(bf16|16|64)-true|(64)", precision)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(_TYPES[true[1] or true[2]] if true else before)
+    try:
+        with torch.device("meta"):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _state_bytes(module: LightningModule, config: dict[str, Any]) -> int:
+    """Bytes of the state that the module's optimizers keep between steps."""
+    with_trainer(module, config)
+    total = 0
+    for optimizer in optimizers_of(module.configure_optimizers()):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.empty_like(parameter)
+        optimizer.step()
+        total += sum(_bytes(each.values()) for each in optimizer.state.values())
+    return total
+
+
+def _unit_bytes(module: nn.Module, shard_modules: list[str] | int | None) -> Iterator[int]:
+    """Bytes that are gathered at once: a unit's parameters without those of units inside it; the root has the rest."""
+    taken: set[int] = set()
+    for unit in [*units(module, shard_modules), module]:
+        own = [parameter for parameter in unit.parameters() if id(parameter) not in taken]
+        taken.update(map(id, own))
+        yield _bytes(own)
+
+
+def _bytes(tensors: Any) -> int:
+    return sum(one.numel() * one.element_size() for one in tensors if isinstance(one, torch.Tensor))
+
+
+if __name__ == "__main__":
+    child_main(MODULE_MEMORY, main)

@@ -1,0 +1,263 @@
+"""Measures the memory of a training step without taking it: shapes and types are followed, values are not.
+
+The module is built with torch's fake tensors and takes two steps on a batch of zeros, in the order in which Lightning
+takes them. What is alive is counted in bytes of tensors. What CUDA, its libraries and the allocator add is not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from lightning.fabric.utilities.apply_func import apply_to_collection
+from lightning.pytorch import LightningModule
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from data_contracts.errors import TrainwrightError
+from data_contracts.messages.sizes import SizeRequest, StepMemory
+from data_contracts.quoting import text_of
+from training.fit.memory.module_state import optimizers_of, with_trainer
+from training.formats.schema import field_of
+from training.loader.columns import Fixed, columns_of
+from training.user.assemble import batch_transform, build_module
+
+_MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+_TRUE = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "64-true": torch.float64, "64": torch.float64}
+
+# A module with less parameters, gradients and optimizer state takes real steps if it must.
+SMALL_BYTES = 2**29
+REAL_ROWS = (8, 16)
+
+
+class Unprobed(Exception):
+    """Why a step cannot be measured, as the end of a sentence."""
+
+
+class _KeepsMore(Exception):
+    """The real step keeps tensors that a step with fake tensors does not show."""
+
+
+def probe(request: SizeRequest, kept_bytes: int) -> tuple[list[StepMemory], str]:
+    """The memory of a step with each number of rows that a request names; or none, and why not.
+
+    A small module that looks at values, or that keeps more on a CPU than fake tensors show, takes real steps with few
+    rows.
+
+    Args:
+        kept_bytes: parameters, gradients and optimizer state.
+    """
+    try:
+        try:
+            return [_step(request, rows, anyway=kept_bytes > SMALL_BYTES) for rows in request.rows], ""
+        except (DataDependentOutputException, DynamicOutputShapeException, _KeepsMore):
+            if kept_bytes > SMALL_BYTES:
+                raise
+            return [_step(request, rows, real=True) for rows in REAL_ROWS], ""
+    except Unprobed as reason:
+        return [], text_of(reason)
+    except TrainwrightError as error:
+        return [], error.message.rstrip(".")
+    except Exception as error:
+        # The module's code may do anything; what it needs of values, a Trainer or the data cannot be had here.
+        return [], f"{type(error).__name__} in a step on zeros"
+
+
+def _step(request: SizeRequest, rows: int, *, real: bool = False, anyway: bool = True) -> StepMemory:
+    """A step's memory; _KeepsMore if fake tensors do not show all of it, unless it is to be measured `anyway`."""
+    train, project = request.train, Path(request.project)
+    config = train["lightning"].get("trainer") or {}
+    batch, live = zeros(request, rows), _Live()
+    fake = None if real else FakeTensorMode(allow_non_fake_inputs=True)
+    with fake or contextlib.nullcontext(), _default_type(config), live:
+        module = build_module(train, project, optimizer=True)
+        module.train()
+        # A CPU's own kernels of an LSTM keep a work space for the backward pass and copy the weights.
+        if not (real or anyway or request.accelerated) and any(isinstance(one, nn.LSTM) for one in module.modules()):
+            raise _KeepsMore
+        with_trainer(module, config)
+        if not module.automatic_optimization:
+            raise Unprobed("the module optimises by hand (automatic_optimization is False)")
+        chosen = list(optimizers_of(module.configure_optimizers()))
+        if len(chosen) != 1:
+            raise Unprobed(f"the module has {len(chosen)} optimizers")
+        _as_on_gpu(chosen[0], request.accelerated)
+        batch = _placed(batch, fake, config)
+        _quiet(module)
+        for step in range(2):  # the first makes the optimizer's state
+            _take(module, chosen[0], batch, step, str(config.get("precision") or ""), live)
+    return StepMemory(rows=rows, peak=live.peak, step=live.step_peak, update=live.update_peak)
+
+
+def zeros(request: SizeRequest, rows: int) -> Any:
+    """A batch of `rows` rows of zeros, as the loader would make it of the dataset's columns, after the transform."""
+    schema = pa.schema([field_of(name, text) for name, text in request.columns.items()])
+    loader = request.train.get("loader") or {}
+    keys, columns = columns_of(schema, request.train.get("batch"), loader.get("pad") or {})
+    values: list[Any] = []
+    for column in columns:
+        if not isinstance(column, Fixed):
+            raise Unprobed(f"the rows of column {column.columns[0]!r} differ in length")
+        values.append(torch.from_numpy(np.zeros((rows, *column.shape), column.dtype)))
+    batch: Any = tuple(values) if keys is None else dict(zip(keys, values, strict=True))
+    transform = batch_transform(request.train, Path(request.project))
+    return batch if transform is None else transform(batch)
+
+
+@contextlib.contextmanager
+def _default_type(config: dict[str, Any]) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(_TRUE.get(str(config.get("precision") or ""), before))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _as_on_gpu(optimizer: torch.optim.Optimizer, accelerated: bool) -> None:
+    """On accelerators torch's optimizers update all parameters at once, which takes more memory for a moment."""
+    for group in optimizer.param_groups if accelerated else ():
+        if group.get("foreach", False) is None and not group.get("fused"):
+            group["foreach"] = True
+
+
+def _placed(batch: Any, fake: FakeTensorMode | None, config: dict[str, Any]) -> Any:
+    """The batch as tensors of the step, its floats in the type that a `-true` precision converts them to."""
+    dtype = _TRUE.get(str(config.get("precision") or ""))
+
+    def place(tensor: torch.Tensor) -> torch.Tensor:
+        made = torch.zeros_like(tensor if fake is None else fake.from_tensor(tensor))
+        return made.to(dtype) if dtype is not None and made.is_floating_point() else made
+
+    return apply_to_collection(batch, torch.Tensor, place)
+
+
+def _quiet(module: LightningModule) -> None:
+    """Logged values lead nowhere: without a running Trainer there is nothing to log to."""
+    for name in ("log", "log_dict"):
+        setattr(module, name, lambda *_, **__: None)
+
+
+def _take(
+    module: LightningModule, optimizer: torch.optim.Optimizer, batch: Any, number: int, precision: str, live: _Live
+) -> None:
+    """One step as Lightning takes it: gradients are deleted after the forward pass, not before it."""
+    live.begin(module, optimizer)
+    mixed = _MIXED.get(precision)
+    with torch.autocast("cpu", dtype=mixed) if mixed is not None else contextlib.nullcontext():
+        given = module.training_step(batch, number)
+    loss = given["loss"] if isinstance(given, dict) else given
+    if not isinstance(loss, torch.Tensor):
+        raise Unprobed("training_step returns no loss")
+    optimizer.zero_grad()
+    loss.backward()
+    del given, loss
+    live.update()
+    optimizer.step()
+    live.end()
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of tensors that are alive: of what the operations made since it began.
+
+    Attributes:
+        alive: bytes now; peak: most so far.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive = self.peak = 0
+        self._sizes: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for one in tree_leaves(made):
+            if isinstance(one, torch.Tensor):
+                self._see(one)
+        self._note()
+        return made
+
+    def _see(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if id(storage) in self._sizes:
+            return
+        size = storage.nbytes()
+        self._sizes[id(storage)] = size
+        self.alive += size
+        weakref.finalize(storage, self._gone, id(storage))
+
+    def _gone(self, name: int) -> None:
+        self.alive -= self._sizes.pop(name)
+
+    def _note(self) -> None:
+        self.peak = max(self.peak, self.alive)
+
+
+class _Live(LiveBytes):
+    """Tells what a step needs for a moment apart from what stays.
+
+    Attributes:
+        peak: most bytes alive during the last step.
+        step_peak: of these, most that are neither parameters, gradients, state nor buffers, before the update.
+        update_peak: the same during the optimizer's update.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step_peak = self.update_peak = self._kept = 0
+        self._owned: set[int] = set()
+        self._updating = False
+
+    def begin(self, module: LightningModule, optimizer: torch.optim.Optimizer) -> None:
+        """A step begins: what it reports from now on is of this step; gradients are told apart as they arrive."""
+        self.peak = self.step_peak = self.update_peak = 0
+        self._updating = False
+        self._own([*module.parameters(), *module.buffers()])
+        for state in optimizer.state.values():
+            self._own([one for one in state.values() if isinstance(one, torch.Tensor)])
+        for parameter in module.parameters():
+            if parameter.requires_grad and not hasattr(parameter, "_counted"):
+                parameter._counted = True  # type: ignore[attr-defined]
+                parameter.register_post_accumulate_grad_hook(lambda one: self._own([one.grad]))
+        self._note()
+
+    def update(self) -> None:
+        """The optimizer's update begins."""
+        self._updating = True
+        self._note()
+
+    def end(self) -> None:
+        """The step is over."""
+        self._updating = False
+
+    def _own(self, tensors: list[Any]) -> None:
+        for one in tensors:
+            storage = one.untyped_storage()
+            if id(storage) in self._sizes and id(storage) not in self._owned:
+                self._owned.add(id(storage))
+                self._kept += self._sizes[id(storage)]
+
+    def _gone(self, name: int) -> None:
+        if name in self._owned:
+            self._owned.discard(name)
+            self._kept -= self._sizes[name]
+        super()._gone(name)
+
+    def _note(self) -> None:
+        super()._note()
+        if self._updating:
+            self.update_peak = max(self.update_peak, self.alive - self._kept)
+        else:
+            self.step_peak = max(self.step_peak, self.alive - self._kept)

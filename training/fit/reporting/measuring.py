@@ -1,0 +1,86 @@
+"""Reads the loss, the gradient's norm and the use of the device for `measures`; it decides nothing."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.fabric.utilities.throughput import get_available_flops
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from training.fit.reporting.reports import Reports
+
+# The gradient's norm is taken once a second at most, and so rarely that it takes less than this share of the time.
+NORM_EVERY_S = 1.0
+NORM_SHARE = 0.001
+
+
+class Measuring(L.Callback):
+    """Remembers what a step gives, and reads it only when the rank reports: a value on a GPU has to be waited for."""
+
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports
+        self._outputs: Any = None
+        self._norm_at = 0.0
+        self._read = (time.monotonic(), 0)
+        self._flops_per_batch, self._peak_flops = 0.0, 0.0
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Look up the device's peak, and the FLOPs of a micro-batch if the module says them as Lightning asks it to."""
+        device = trainer.strategy.root_device
+        if device.type == "cuda":
+            self._reports.measures.device_memory = lambda: torch.cuda.max_memory_allocated(device)
+        flops = getattr(pl_module, "flops_per_batch", None)
+        if isinstance(flops, int | float) and flops > 0:
+            self._flops_per_batch = float(flops)
+            self._peak_flops = float(get_available_flops(device, _dtype(trainer)) or 0)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Remember what the micro-batch returned."""
+        self._outputs = outputs
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
+        """Take the gradient's norm, before it is clipped, if it is time."""
+        began = time.monotonic()
+        if began < self._norm_at or trainer.global_rank:
+            return
+        self._reports.measures.gradient_norm = gradient_norm(optimizer)
+        ended = time.monotonic()
+        self._norm_at = ended + max(NORM_EVERY_S, (ended - began) / NORM_SHARE)
+
+    def read(self, trainer: L.Trainer) -> None:
+        """Read the newest loss, and how much of the device's peak was used since the last call."""
+        measures, outputs = self._reports.measures, self._outputs
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            # Lightning divides a micro-batch's loss by their number in a step.
+            measures.loss = _finite(float(loss) * trainer.accumulate_grad_batches)
+        (before, steps), now = self._read, (time.monotonic(), self._reports.activity.steps)
+        self._read = now
+        if self._peak_flops and now[0] > before:
+            measures.mfu = self._flops_per_batch * (now[1] - steps) / (now[0] - before) / self._peak_flops
+
+
+def gradient_norm(optimizer: Optimizer) -> float | None:
+    """The 2-norm of all gradients of an optimizer; None where a rank has only parts of them, or if it is not finite."""
+    gradients = [one.grad for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+    if not gradients or any(isinstance(one, DTensor) or one.is_sparse for one in gradients):
+        return None
+    return _finite(float(torch.nn.utils.get_total_norm(gradients)))
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def _dtype(trainer: L.Trainer) -> torch.dtype:
+    precision = str(trainer.precision)
+    return torch.bfloat16 if "bf16" in precision else torch.float16 if "16" in precision else torch.float32
