@@ -53,16 +53,27 @@ def make_room(folders: Iterable[Path], is_enough: Callable[[], bool]) -> None:
     for folder in sorted(folders, key=lambda folder: folder.stat().st_mtime):
         if is_enough():
             return
-        _delete_unless_held(folder)
+        delete_unless_held(folder)
 
 
-def _delete_unless_held(folder: Path) -> None:
+def delete_unless_held(folder: Path) -> None:
+    """Delete a folder that no process holds; one that has gone meanwhile is left alone."""
     with contextlib.suppress(FileNotFoundError):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder)
-        except BlockingIOError:
-            pass
+            if take(handle):
+                shutil.rmtree(folder)
         finally:
             os.close(handle)
+
+
+def take(handle: int) -> bool:
+    """Take the exclusive lock on an open file or folder, without waiting; False if another process holds it.
+
+    Raises: OSError where the file system has no locks.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -8,7 +8,6 @@ uses if it is installed. Fans, disks and power supplies are in neither.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import threading
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.costs.resources import GpuReading, Resources
+from infra.files import locks
 
 POWERCAP = Path("/sys/class/powercap")
 NVIDIA = Path("/dev/nvidiactl")
@@ -136,10 +136,9 @@ class EnergyMeter:
     def _take_lock(self, path: Path) -> None:
         try:
             self._lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            self._elsewhere = True
+            self._elsewhere = not locks.take(self._lock)
+            if self._elsewhere:
+                self.close()
         except OSError:
             self.close()
 

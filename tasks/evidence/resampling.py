@@ -21,12 +21,6 @@ from tasks.evidence import kernels
 RESAMPLES = 10_000
 
 
-def resampled_counts(counts: NDArray[np.int64], resamples: int, seed: int) -> NDArray[np.int64]:
-    """How often each kind of row is drawn, (resamples, kinds), from `counts` (kinds,) of rows of each kind."""
-    rows = int(counts.sum())
-    return np.random.default_rng(seed).multinomial(rows, counts / rows, size=resamples)
-
-
 def resampled_means(values: NDArray[np.float64], resamples: int, seed: int) -> NDArray[np.float64]:
     """Means (resamples,) of `values` (rows,), of which as many as there are rows are drawn."""
     if not len(values):

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_contracts.errors import UsageError
+from infra.files.locks import delete_unless_held
 from infra.files.new_folder import check_new
 from infra.machine.settings import on_this_machine
 
@@ -71,12 +72,7 @@ def _sweep(folder: Path) -> None:
     """Remove drafts of this folder whose process has ended."""
     for path in folder.parent.glob(f"{glob.escape(_prefix(folder))}*"):
         with contextlib.suppress(OSError):
-            handle = os.open(path, _FOLDER)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path)
-            finally:
-                os.close(handle)
+            delete_unless_held(path)
 
 
 def _settle(draft: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from crc32c import crc32c
 
 from data_contracts.errors import TrainwrightError
+from tests.support.normalised import normalised
 from training.formats import tfrecord
-from training.formats.normalize import normalise
 
 MEMORY_BYTES = 2**30
 
@@ -60,7 +60,7 @@ def hostile(records: list[bytes], draw: random.Random) -> bytes:
 
 @pytest.mark.parametrize("files", [400, pytest.param(7_750, marks=pytest.mark.sweep)])
 def test_a_hostile_tfrecord_is_refused_in_one_sentence_within_bounded_memory(tmp_path: Path, files: int) -> None:
-    table = normalise(
+    table = normalised(
         pa.table(
             {
                 "image": pa.array([bytes(range(20 + n)) for n in range(8)]),

@@ -17,8 +17,8 @@ from data_contracts.handoffs import Dataset
 from infra.files.digests import file_digest
 from infra.store import Store, open_store
 from tests.support import warm
+from tests.support.normalised import normalised
 from training import formats
-from training.formats.normalize import normalise
 from training.formats.schema import FILE, columns_of, to_json
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -44,7 +44,7 @@ def make_dataset(
         draw = np.random.RandomState(len(split))
         x = draw.standard_normal((count, 4)).astype(np.float32)
         x[:holes, 2] = np.nan
-        table = normalise(
+        table = normalised(
             pa.table(
                 {
                     "id": pa.array(range(count), pa.int64()),

@@ -10,15 +10,15 @@ import pyarrow as pa
 
 from data_contracts.handoffs import Dataset
 from infra.files.digests import file_digest
+from tests.support.normalised import normalised
 from training import formats
-from training.formats.normalize import normalise
 from training.formats.schema import FILE, columns_of, to_json
 
 
 def write_split(folder: Path, table: pa.Table, shard_rows: list[int] | None = None, form: str = "parquet") -> Dataset:
     """The table as split `train` of a dataset whose shards have `shard_rows` rows each (default: one shard)."""
     folder.mkdir(parents=True, exist_ok=True)
-    table = normalise(table)
+    table = normalised(table)
     shards = []
     ends = [sum((shard_rows or [table.num_rows])[:at]) for at in range(len(shard_rows or [0]) + 1)]
     for number, (start, stop) in enumerate(pairwise(ends)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import sys
 import traceback
@@ -90,11 +91,9 @@ def _graph(portable: Portable, facts: Sequence[TensorFacts], root: Path) -> Expo
         portable.course.places = found
 
 
-_DIMS: dict[str, Any] = {}
-
-
+@functools.cache
 def _dim(name: str) -> Any:
-    return _DIMS.setdefault(name, Dim(name))
+    return Dim(name)
 
 
 def _zeros(facts: Sequence[TensorFacts], rows: int) -> Inputs:

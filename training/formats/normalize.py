@@ -28,16 +28,6 @@ _NUMPY_NAMES = {type_: name for name, type_ in NUMBERS.items()}
 TensorType = tuple[str, tuple[int, ...]]
 
 
-def normalise(table: pa.Table) -> pa.Table:
-    """The same rows with every column in the form that shards have, all fields nullable.
-
-    Raises:
-        UsageError: shards cannot hold a column's type, or two columns have one name.
-    """
-    narrowed = narrow(table)
-    return settle(narrowed, finish(narrowed.schema, table.schema))
-
-
 def narrow(table: pa.Table) -> pa.Table:
     """The same rows in the narrowest form that holds them; a list column of nulls alone becomes Arrow's null type.
 

@@ -10,7 +10,6 @@ lock                       held while a process works here
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
 import json
 import os
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import StorageUnavailable, UsageError
+from infra.files import locks
 from infra.files.atomic import replace_json
 
 # A child whose parent was killed ends within a second, and holds the lock until then.
@@ -180,9 +180,7 @@ def room(output: Path, rows: int) -> Iterator[None]:
 
 def _taken(handle: int, path: Path) -> bool:
     """Whether this process has the lock now, on the file that still is at `path`."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not locks.take(handle):
         return False
     with contextlib.suppress(FileNotFoundError):
         return os.stat(path).st_ino == os.fstat(handle).st_ino

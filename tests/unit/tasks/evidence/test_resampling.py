@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from tasks.evidence import kernels
 from tasks.evidence.intervals import bca, percentile
-from tasks.evidence.resampling import resampled_auc, resampled_counts, resampled_means, resampled_ratios
+from tasks.evidence.resampling import resampled_auc, resampled_means, resampled_ratios
 
 DRAW = np.random.default_rng(7)
 SIZES = (1, 2, 300, kernels.BLOCK, kernels.BLOCK + 1, 3 * kernels.BLOCK - 5)
@@ -81,13 +81,6 @@ def test_areas_are_those_of_the_drawn_rows() -> None:
 
 def test_one_class_alone_has_no_area() -> None:
     assert np.isnan(resampled_auc(np.zeros((1, 3)), np.array([True] * 3), 4, 1)).all()
-
-
-def test_kinds_of_rows_are_drawn_at_once() -> None:
-    drawn = resampled_counts(np.array([0, 30, 70]), 5_000, 1)
-    assert (drawn.sum(1) == 100).all()
-    assert not drawn[:, 0].any()
-    assert drawn[:, 1].mean() == pytest.approx(30, abs=0.3)
 
 
 def test_bca_covers_a_skewed_mean_better() -> None:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_contracts.errors import CorruptError, UsageError
+from tests.support.normalised import normalised
 from training import formats
 from training.formats import schema
-from training.formats.normalize import normalise
 
 _spec = importlib.util.spec_from_file_location("rows_of_every_kind", Path(__file__).with_name("rows.py"))
 rows = importlib.util.module_from_spec(_spec)
@@ -31,10 +31,10 @@ def _write(name: str, table: pa.Table, folder: Path) -> Path:
 
 @pytest.mark.parametrize(("array", "text"), {**rows.COLUMNS, **rows.PARQUET_ONLY}.values())
 def test_each_kind_of_column_has_one_form(array, text):
-    table = normalise(pa.table({"x": array}))
+    table = normalised(pa.table({"x": array}))
     assert schema.columns_of(table.schema) == {"x": text}
     assert schema.from_json(schema.to_json(table.schema)).equals(table.schema, check_metadata=True)
-    assert normalise(table).equals(table)
+    assert normalised(table).equals(table)
 
 
 @BOTH
@@ -48,7 +48,7 @@ def test_the_pieces_of_a_shard_are_its_file(name, number, tmp_path):
 
 @BOTH
 def test_what_is_written_is_read(name, tmp_path):
-    table = normalise(rows.every_kind())
+    table = normalised(rows.every_kind())
     formats.get(name).refuse(table)
     read = formats.get(name).read_shard(_write(name, table, tmp_path), table.schema)
     read.validate(full=True)
@@ -59,7 +59,7 @@ def test_what_is_written_is_read(name, tmp_path):
 
 @BOTH
 def test_columns_are_read_in_the_order_asked_for(name, tmp_path):
-    table = normalise(rows.every_kind())
+    table = normalised(rows.every_kind())
     path = _write(name, table, tmp_path)
     read = formats.get(name).read_shard(path, table.schema, ["string", "int8"])
     assert read.equals(table.select(["string", "int8"]))
@@ -69,7 +69,7 @@ def test_columns_are_read_in_the_order_asked_for(name, tmp_path):
 
 @BOTH
 def test_a_file_without_rows_is_read(name, tmp_path):
-    table = normalise(rows.every_kind()).slice(0, 0)
+    table = normalised(rows.every_kind()).slice(0, 0)
     path = _write(name, table, tmp_path)
     assert formats.get(name).read_shard(path, table.schema).equals(table)
     assert list(formats.get(name).read_blocks(path, table.schema)) == []
@@ -78,7 +78,7 @@ def test_a_file_without_rows_is_read(name, tmp_path):
 
 @BOTH
 def test_blocks_are_the_shard_in_order(name, tmp_path):
-    table = normalise(pa.table({"x": range(200_000), "s": [str(n) for n in range(200_000)]}))
+    table = normalised(pa.table({"x": range(200_000), "s": [str(n) for n in range(200_000)]}))
     path = _write(name, table, tmp_path)
     blocks = list(formats.get(name).read_blocks(path, table.schema, ["s", "x"]))
     assert len(blocks) > 3
@@ -96,7 +96,7 @@ def test_blocks_are_the_shard_in_order(name, tmp_path):
 @given(cuts=st.lists(st.integers(0, 12), max_size=5), offset=st.integers(0, 3))
 def test_the_bytes_do_not_depend_on_chunks(name, cuts, offset, tmp_path_factory):
     folder = tmp_path_factory.mktemp("shards")
-    table = pa.concat_tables([normalise(rows.every_kind())] * 4)
+    table = pa.concat_tables([normalised(rows.every_kind())] * 4)
     plain = _write(name, table.combine_chunks(), folder).read_bytes()
     bounds = sorted({0, *cuts, 12})
     pieces = [table.slice(a, b - a) for a, b in pairwise(bounds)]
@@ -107,14 +107,14 @@ def test_the_bytes_do_not_depend_on_chunks(name, cuts, offset, tmp_path_factory)
 @BOTH
 def test_the_bytes_of_many_pages_do_not_depend_on_chunks(name, tmp_path):
     # Parquet ends a page of tensors where a chunk ends, once there is more than one page (1 MiB).
-    table = normalise(pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(range(200_000)), 10)}))
+    table = normalised(pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(range(200_000)), 10)}))
     plain = _write(name, table, tmp_path).read_bytes()
     assert _write(name, pa.concat_tables([table.slice(0, 777), table.slice(777)]), tmp_path).read_bytes() == plain
 
 
 @pytest.mark.parametrize("column", rows.PARQUET_ONLY)
 def test_what_parquet_alone_holds_is_refused_for_tfrecord_with_column_and_reason(column, tmp_path):
-    table = normalise(pa.table({column: rows.PARQUET_ONLY[column][0]}))
+    table = normalised(pa.table({column: rows.PARQUET_ONLY[column][0]}))
     formats.get("parquet").refuse(table)
     read = formats.get("parquet").read_shard(_write("parquet", table, tmp_path), table.schema)
     assert str(read[column].to_pylist()) == str(table[column].to_pylist())
@@ -155,14 +155,14 @@ def test_what_parquet_alone_holds_is_refused_for_tfrecord_with_column_and_reason
 )  # fmt: skip
 def test_what_no_shard_holds_is_refused(table, sentence):
     with pytest.raises(UsageError, match=sentence):
-        normalise(table)
+        normalised(table)
 
 
 def test_lists_that_differ_in_length_in_another_chunk_are_no_tensor():
     ragged = pa.table({"x": pa.chunked_array([pa.array([[1, 2]]), pa.array([[1]])])})
-    assert schema.columns_of(normalise(ragged).schema) == {"x": "list<int64>"}
+    assert schema.columns_of(normalised(ragged).schema) == {"x": "list<int64>"}
     even = pa.table({"x": pa.chunked_array([pa.array([[1, 2]]), pa.array([None, [3, 4]], pa.list_(pa.int64()))])})
-    table = normalise(even)
+    table = normalised(even)
     assert schema.columns_of(table.schema) == {"x": "tensor<int64>[2]"}
     assert table["x"].to_pylist()[1:] == [None, (3).to_bytes(8, "little") + (4).to_bytes(8, "little")]
 
@@ -177,7 +177,7 @@ def test_a_newer_schema_is_refused():
 @BOTH
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.99])
 def test_a_truncated_file_is_named(name, keep, tmp_path):
-    table = normalise(rows.every_kind())
+    table = normalised(rows.every_kind())
     path = _write(name, table, tmp_path)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
     if name == "tfrecord" and keep == 0:
@@ -204,7 +204,7 @@ def test_a_parquet_file_of_another_schema_is_refused(tmp_path):
 def test_pandas_reads_our_parquet(tmp_path):
     import pandas as pd
 
-    table = normalise(pa.table({"x": [1, 2], "s": ["a", None]}))
+    table = normalised(pa.table({"x": [1, 2], "s": ["a", None]}))
     frame = pd.read_parquet(_write("parquet", table, tmp_path))
     assert frame["x"].tolist() == [1, 2]
     assert frame["s"].isna().tolist() == [False, True]

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.support.normalised import normalised
 from training import formats
 from training.formats import tfrecord
-from training.formats.normalize import normalise
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]  # an environment is made on first use
 
@@ -80,7 +80,7 @@ print(json.dumps(rows))
 
 @pytest.mark.sweep  # its environment is 2 GB; `reference.py` reads what TensorFlow reads
 def test_tensorflow_reads_ours_and_we_read_tensorflows(ask, tmp_path):
-    table = normalise(kinds.every_kind())
+    table = normalised(kinds.every_kind())
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     tfrecord.write_shard(table, ours)
     columns = {name: reference.plain(table[name]) for name in table.column_names}
@@ -102,7 +102,7 @@ print(json.dumps(rows, default=lambda number: number.item()))
 
 
 def test_the_package_tfrecord_reads_ours(ask, tmp_path):
-    table = normalise(ROWS.select(["label", "score", "image"]).slice(0, 1))
+    table = normalised(ROWS.select(["label", "score", "image"]).slice(0, 1))
     tfrecord.write_shard(table, tmp_path / "ours")
     assert ask("tfrecord", TFRECORD, tmp_path / "ours") == [{"label": [3], "score": [0.5], "image": [0, 1, 2, 3]}]
 
@@ -125,7 +125,7 @@ print(json.dumps([{name: plain(one) for name, one in row.items()} for row in row
 
 @pytest.mark.parametrize("reader", [DUCKDB, POLARS], ids=["duckdb", "polars"])
 def test_other_engines_read_our_parquet(reader, ask, tmp_path):
-    table = normalise(ROWS)
+    table = normalised(ROWS)
     formats.get("parquet").write_shard(table, tmp_path / "ours.parquet")
     expected = [{name: _plain(one) for name, one in row.items()} for row in table.to_pylist()]
     assert ask("readers", reader + SHOWN, tmp_path / "ours.parquet") == expected

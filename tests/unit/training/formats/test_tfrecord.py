@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_contracts.errors import CorruptError
+from tests.support.normalised import normalised
 from training.formats import example, example_decoder, example_encoder, tfrecord
 from training.formats.kernels import native
-from training.formats.normalize import normalise
 
 
 def _beside(name: str):
@@ -147,7 +147,7 @@ def test_a_record_is_framed_by_length_and_masked_checksums(tmp_path):
 
 
 def test_every_kind_of_column_is_written_as_the_wire_format_says(tmp_path):
-    table = normalise(kinds.every_kind())
+    table = normalised(kinds.every_kind())
     assert encode(table) == reference.messages(table)
 
 
@@ -302,7 +302,7 @@ def test_rows_of_another_schema_are_refused(column, type_, sentence, tmp_path):
 @settings(deadline=None, max_examples=300)
 @given(data=st.data())
 def test_a_damaged_message_ends_in_one_error_and_never_beyond_its_end(data):
-    table = normalise(kinds.every_kind())
+    table = normalised(kinds.every_kind())
     message = bytearray(encode(table)[data.draw(st.integers(0, 2))])
     for _ in range(data.draw(st.integers(1, 4))):
         message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
@@ -327,7 +327,7 @@ def test_blocks_are_joined_in_order(read_bytes, tmp_path, monkeypatch):
     monkeypatch.setattr(tfrecord, "BLOCK_ROWS", 3)
     monkeypatch.setattr(tfrecord, "READ_BYTES", read_bytes)
     # The lists are null in the first block and in row 3; records differ in length.
-    table = normalise(pa.table({"x": range(10), "l": [[n] * (n % 3) if n > 3 else None for n in range(10)]}))
+    table = normalised(pa.table({"x": range(10), "l": [[n] * (n % 3) if n > 3 else None for n in range(10)]}))
     tfrecord.write_shard(table, tmp_path / "x")
     assert tfrecord.read_shard(tmp_path / "x", table.schema).equals(table)
     assert tfrecord.num_rows(tmp_path / "x") == 10
@@ -342,7 +342,7 @@ def test_blocks_are_joined_in_order(read_bytes, tmp_path, monkeypatch):
 def test_the_bytes_do_not_depend_on_what_is_written_at_a_time(most, tmp_path, monkeypatch):
     monkeypatch.setattr(tfrecord, "WRITE_BYTES", most)
     monkeypatch.setattr(tfrecord, "BLOCK_BYTES", most)
-    table = pa.concat_tables([normalise(kinds.every_kind())] * 5)
+    table = pa.concat_tables([normalised(kinds.every_kind())] * 5)
     tfrecord.write_shard(table, tmp_path / "x")
     assert (tmp_path / "x").read_bytes() == b"".join(map(reference.record, reference.messages(table)))
 
@@ -351,7 +351,7 @@ def test_the_bytes_do_not_depend_on_what_is_written_at_a_time(most, tmp_path, mo
 @given(cut=st.integers(0, 10_000), read_bytes=st.integers(1, 400))
 def test_every_truncation_is_noticed_at_its_record(cut, read_bytes, tmp_path_factory):
     path = tmp_path_factory.mktemp("cut") / "x"
-    table = normalise(kinds.every_kind())
+    table = normalised(kinds.every_kind())
     tfrecord.write_shard(table, path)
     sizes = [len(reference.record(message)) for message in reference.messages(table)]
     cut %= sum(sizes)

@@ -11,9 +11,9 @@ import pytest
 
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.quoting import LOG
+from tests.support.normalised import normalised
 from training.formats import schema, tfrecord
 from training.formats.facts import Facts, Mismatch
-from training.formats.normalize import normalise
 from training.shard import first_pass
 
 SECRET = "jane@x.example"
@@ -25,7 +25,7 @@ def _pick() -> None:
 
 
 def _two_of_one_name() -> None:
-    normalise(pa.Table.from_arrays([pa.array([1]), pa.array([2])], [SECRET, SECRET]))
+    normalised(pa.Table.from_arrays([pa.array([1]), pa.array([2])], [SECRET, SECRET]))
 
 
 def _two_of_one_name_from_a_transform() -> None:

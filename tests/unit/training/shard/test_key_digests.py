@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_contracts.pipeline_spec import SplitSpec
+from tests.support.normalised import normalised
 from tests.support.representations import ALL, columns, in_chunks
 from training.contamination.row_digests import row_digests
-from training.formats.normalize import normalise
 from training.shard.key_digests import UnusableKey, key_digests
 from training.shard.splitter import Splitter
 
@@ -92,7 +92,7 @@ def test_the_form_of_a_column_changes_no_key_no_split_and_no_stored_row(form, va
     for split in ({"key": "x", "fractions": {"train": 0.5, "test": 0.5}}, {"column": "x"}):
         found = [_assigned(SplitSpec(**split), table) for table in (held, plain)]
         assert found[0] == found[1]
-    stored = [normalise(table) for table in (held, plain)]
+    stored = [normalised(table) for table in (held, plain)]
     assert stored[0].schema == stored[1].schema
     assert stored[0].equals(stored[1])
     assert row_digests([stored[0]["x"]]).tolist() == row_digests([stored[1]["x"]]).tolist()
