@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from infra.audit import TRIGGER
+from infra.orchestrator.variables import NO_ANALYTICS
 
 if TYPE_CHECKING:
     from infra.orchestrator.api import Server
@@ -21,8 +22,7 @@ QUIET = {
     "PREFECT_LOGGING_EXTRA_LOGGERS": "trainwright",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_CLI_PROMPT": "false",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
+    **NO_ANALYTICS,
 }
 
 log = logging.getLogger("trainwright")

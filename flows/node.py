@@ -22,6 +22,7 @@ from infra.gang.environment import ADDRESS, STORE_OPTIONS, store_options
 from infra.gang.node.address import own_address
 from infra.gang.node.local import LocalNode
 from infra.orchestrator.flow_engine import without_waits
+from infra.orchestrator.variables import API_URL
 from infra.records.nodes import this_node
 from infra.store import layout, open_store
 
@@ -42,7 +43,7 @@ def node(store: str, training: str, generation: int, node: int) -> State:
     """
     options = store_options()
     endpoint = options.get("endpoint_url") or options.get("client_kwargs", {}).get("endpoint_url", "")
-    peers = [os.environ.get("PREFECT_API_URL", ""), str(endpoint)]
+    peers = [os.environ.get(API_URL, ""), str(endpoint)]
     env = {STORE_OPTIONS: json.dumps(options), ADDRESS: own_address(peers)}
     supervisor = LocalNode([store, training, str(generation), str(node)], env, with_parent=True)
     try:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from data_contracts.errors import StorageUnavailable, UsageError
 from infra.machine.settings import state_folder
-from infra.orchestrator.password import SERVER_AUTH
+from infra.orchestrator.variables import API_AUTH, API_URL, HOME, NO_ANALYTICS, SERVER_AUTH
 
 REACH_TIMEOUT_S = 5.0
 
@@ -194,16 +194,15 @@ def connect_to(url: str, password: str | None) -> None:
     if host not in direct:
         # HTTP_PROXY would send requests for this machine elsewhere.
         os.environ["NO_PROXY"] = os.environ["no_proxy"] = ",".join([*direct, host])
-    os.environ["PREFECT_API_URL"] = url
+    os.environ[API_URL] = url
     # A home of its own: a key in the person's profile is not for this server.
-    os.environ["PREFECT_HOME"] = str(state_folder() / "prefect")
-    os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
+    os.environ[HOME] = str(state_folder() / "prefect")
+    os.environ.update(NO_ANALYTICS)
     # Without an address Prefect would start a server of its own, which has no password.
     os.environ["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "false"
-    os.environ["DO_NOT_TRACK"] = "1"
-    os.environ.pop("PREFECT_API_AUTH_STRING", None)
+    os.environ.pop(API_AUTH, None)
     if password:
-        os.environ["PREFECT_API_AUTH_STRING"] = password
+        os.environ[API_AUTH] = password
 
 
 def pages(url: str) -> str:
@@ -212,16 +211,16 @@ def pages(url: str) -> str:
 
 
 def _from_environment() -> tuple[str | None, str]:
-    return os.environ.get("PREFECT_API_URL"), "PREFECT_API_URL"
+    return os.environ.get(API_URL), API_URL
 
 
 def _from_profile() -> tuple[str | None, str]:
-    home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect").expanduser()
+    home = Path(os.environ.get(HOME) or Path.home() / ".prefect").expanduser()
     path = Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
     try:
         known = tomllib.loads(path.read_text())
         active = os.environ.get("PREFECT_PROFILE") or known["active"]
-        return known["profiles"][active].get("PREFECT_API_URL"), f"the active Prefect profile {active!r}"
+        return known["profiles"][active].get(API_URL), f"the active Prefect profile {active!r}"
     except (OSError, ValueError, KeyError, AttributeError):
         return None, ""
 

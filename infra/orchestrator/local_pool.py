@@ -19,6 +19,7 @@ from data_contracts.errors import StorageUnavailable, UsageError
 from infra.orchestrator.flow_runs import worker_flow_runs
 from infra.orchestrator.server import services
 from infra.orchestrator.server.services import Service
+from infra.orchestrator.variables import API_AUTH
 from infra.processes.processes import new_mark
 
 POOL = "trainwright"
@@ -99,8 +100,8 @@ def _forget_worker() -> None:
 
 
 def _knows_password(worker: Service) -> bool:
-    wanted = os.environ.get("PREFECT_API_AUTH_STRING")
-    return not wanted or worker.variable("PREFECT_API_AUTH_STRING") == wanted
+    wanted = os.environ.get(API_AUTH)
+    return not wanted or worker.variable(API_AUTH) == wanted
 
 
 def _command(pool: str) -> list[str]:

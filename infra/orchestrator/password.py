@@ -16,9 +16,6 @@ from data_contracts.errors import UsageError
 from infra.files.atomic import replace_private
 from infra.machine.settings import state_folder
 
-# Prefect's setting with the `user:password` that a server asks for.
-SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
-
 
 def path() -> Path:
     """The file that holds the password."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from infra.files.atomic import replace_private, replace_text
 from infra.machine.settings import state_folder
+from infra.orchestrator.variables import API_AUTH, API_URL
 from infra.processes.processes import CODE_ROOT
 
 _HEADER = "# Written by `trainwright up`, taken away by `trainwright down`: `prefect` here talks to its server."
@@ -31,7 +32,7 @@ def profiles() -> Path:
 
 def link(url: str, password: str | None) -> Path | None:
     """Point `prefect` at our server, in the current folder, else in this checkout; the file, or None."""
-    settings = {"PREFECT_API_URL": url} | ({"PREFECT_API_AUTH_STRING": password} if password else {})
+    settings = {API_URL: url} | ({API_AUTH: password} if password else {})
     # A JSON string is a TOML string, unless it has escapes that TOML lacks.
     lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
     replace_private(profiles(), "\n".join([_HEADER, 'active = "trainwright"', "[profiles.trainwright]", *lines, ""]))

@@ -28,8 +28,9 @@ _WORDS = frozenset(
 )
 _PARTS = ("ACCESSKEY", "APIKEY", "CREDENTIAL", "DATABASE_URL", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET")
 _FAMILIES = re.compile(r"PREFECT_|PG[A-Z]+$")
-# Prefect's flow run id shows people to which run a process belongs.
-_HARMLESS = frozenset({PASS_ENV, LEFT_OUT, "PREFECT__FLOW_RUN_ID", "PWD", "OLDPWD"})
+# Set by a worker of Prefect for the flow run that a process executes; shows people to which run a process belongs.
+FLOW_RUN = "PREFECT__FLOW_RUN_ID"
+_HARMLESS = frozenset({PASS_ENV, LEFT_OUT, FLOW_RUN, "PWD", "OLDPWD"})
 _PASSWORD_IN_URL = re.compile(r"\w://[^/\s:@]*:[^/\s@]+@")
 # Their addresses hold tokens in many forms; the code's packages are installed already.
 _INDEXES = re.compile(r"(?:PIP|UV)_(?!NO_INDEX$).*(?:INDEX|FIND_LINKS)")

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from infra.orchestrator.admission import ASK_S, asking
+from infra.processes.environment import FLOW_RUN
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-# Set by a worker for the flow run that a process executes.
-_BY_WORKER = "PREFECT__FLOW_RUN_ID"
 
 log = logging.getLogger("trainwright")
 
@@ -28,7 +27,7 @@ def cancellable() -> Iterator[None]:
     from prefect.context import FlowRunContext
 
     context = FlowRunContext.get()
-    if context is None or context.flow_run is None or _BY_WORKER in os.environ:
+    if context is None or context.flow_run is None or FLOW_RUN in os.environ:
         yield
         return
     run_id, stopped = context.flow_run.id, threading.Event()
@@ -62,7 +61,7 @@ def stop_this_process() -> None:
     """
     # A script's background job ignores Ctrl-C.
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    os.kill(os.getpid(), signal.SIGTERM if ignored or _BY_WORKER in os.environ else signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM if ignored or FLOW_RUN in os.environ else signal.SIGINT)
 
 
 def _is_cancelled(client: SyncPrefectClient, run_id: UUID) -> bool:

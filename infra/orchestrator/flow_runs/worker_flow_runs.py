@@ -11,11 +11,11 @@ import psutil
 
 from infra.orchestrator.api import REACH_TIMEOUT_S
 from infra.orchestrator.server.services import Service
+from infra.processes.environment import FLOW_RUN
 from infra.processes.processes import find_marked
 
 # A cancelled flow run ends its gang and reports; after this time it is killed.
 CANCEL_GRACE_S = 30.0
-_FLOW_RUN = "PREFECT__FLOW_RUN_ID"
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def runs_of(worker: Service) -> set[UUID]:
     ids = set()
     for pid in find_marked(worker.mark):
         with contextlib.suppress(psutil.Error, ValueError, KeyError):
-            ids.add(UUID(psutil.Process(pid).environ()[_FLOW_RUN]))
+            ids.add(UUID(psutil.Process(pid).environ()[FLOW_RUN]))
     return ids
 
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from infra.orchestrator.password import SERVER_AUTH
+from infra.orchestrator.variables import PAGES_URL, SERVER_AUTH
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
@@ -25,7 +25,7 @@ def main() -> None:
     """Serve Prefect's API and UI on the inherited socket until a signal ends the server."""
     auth_string = os.environ.get(SERVER_AUTH)
     assert auth_string, "this server is never started without a password"
-    serve(socket.socket(fileno=int(sys.argv[1])), auth_string, os.environ.get("PREFECT_SERVER_UI_API_URL"))
+    serve(socket.socket(fileno=int(sys.argv[1])), auth_string, os.environ.get(PAGES_URL))
 
 
 def serve(listener: socket.socket, auth_string: str, pages_url: str | None) -> None:

@@ -21,10 +21,10 @@ from data_contracts.errors import StorageUnavailable, UsageError
 from infra.machine.settings import state_folder
 from infra.orchestrator import api, password
 from infra.orchestrator.api import REACH_TIMEOUT_S, Server
-from infra.orchestrator.password import SERVER_AUTH
 from infra.orchestrator.server import services
 from infra.orchestrator.server.server_access import ip_address_of
 from infra.orchestrator.server.services import Service
+from infra.orchestrator.variables import ANY_SERVER, API_URL, HOME, PAGES_URL, SERVER_AUTH, SERVER_HOST
 from infra.processes.processes import module_command, new_mark
 
 FIRST_PORT = 4210
@@ -33,7 +33,7 @@ PORTS = 100
 START_TIMEOUT_S = 180.0
 STOP_GRACE_S = 10.0
 # The caller's Prefect settings that apply to our server, too; all others describe other servers and databases.
-_KEPT = ("PREFECT_LOGGING_", "PREFECT_SERVER_UI_API_URL")
+_KEPT = ("PREFECT_LOGGING_", PAGES_URL)
 
 log = logging.getLogger("trainwright")
 
@@ -166,21 +166,17 @@ def _start() -> Service:
             if not name.startswith("PREFECT_") or name.startswith(_KEPT)
         }
         env |= {
-            "PREFECT_HOME": str(state_folder() / "prefect"),
-            "PREFECT_API_URL": f"http://{place}/api",
-            "PREFECT_SERVER_API_HOST": host,
+            **ANY_SERVER,
+            HOME: str(state_folder() / "prefect"),
+            API_URL: f"http://{place}/api",
+            SERVER_HOST: host,
             "PREFECT_SERVER_API_PORT": str(port),
             SERVER_AUTH: password.ensure(os.environ.get(SERVER_AUTH)),
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            # By default leases are in the server's memory: after a restart it would count their slots for ever.
-            "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
-            "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             # By default any web page that the person opens may start flow runs here.
             "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{place},http://localhost:{port}",
-            "DO_NOT_TRACK": "1",
         }
         command = module_command("infra.orchestrator.server.serve", str(listener.fileno()))
-        url, inherit = env["PREFECT_API_URL"], [listener.fileno()]
+        url, inherit = env[API_URL], [listener.fileno()]
 
         def healthy(service: Service) -> None:
             # Otherwise requests to a server that has ended would wait for an answer.
@@ -192,10 +188,10 @@ def _start() -> Service:
 
 def _host() -> str:
     """The IP address to listen on: Prefect's own setting, which defaults to this machine alone."""
-    address = ip_address_of(os.environ.get("PREFECT_SERVER_API_HOST") or "127.0.0.1")
+    address = ip_address_of(os.environ.get(SERVER_HOST) or "127.0.0.1")
     if not address.is_loopback and not os.environ.get(SERVER_AUTH):
         raise UsageError(
-            f"PREFECT_SERVER_API_HOST is {address}, which is reachable from the network, but no password is set.",
+            f"{SERVER_HOST} is {address}, which is reachable from the network, but no password is set.",
             remedy=f"Set {SERVER_AUTH} (user:password), or leave the host out.",
         )
     return str(address)
@@ -214,7 +210,7 @@ def _listen(host: str) -> socket.socket:
             return listener
         except OSError:
             listener.close()
-    raise UsageError(f"This machine cannot listen on {host}.", remedy="Check PREFECT_SERVER_API_HOST.")
+    raise UsageError(f"This machine cannot listen on {host}.", remedy=f"Check {SERVER_HOST}.")
 
 
 def _wait_until_healthy(service: Service) -> None:

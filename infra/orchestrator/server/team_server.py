@@ -18,29 +18,25 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.orchestrator.password import SERVER_AUTH
 from infra.orchestrator.server.server_access import ip_address_of
+from infra.orchestrator.variables import ANY_SERVER, LEASE_STORAGE, SERVER_AUTH
 
 DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 REDIS = "PREFECT_REDIS_MESSAGING_URL"
 LEAST_PASSWORD = 16
 _MAKE_ONE = f"Make one: export {SERVER_AUTH}=team:$(openssl rand -hex 32)"
 _ALWAYS = {
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-    "DO_NOT_TRACK": "1",
+    **ANY_SERVER,
     # A server that migrates when it starts does so before anybody has made a backup.
     "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",
     # If two servers do so at once, one of them ends (`register_blocks`).
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
-    # By default leases are in the server's memory: after a restart it would count their slots for ever.
-    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
 _WITH_REDIS = {
     "PREFECT_SERVER_EVENTS_MESSAGING_BROKER": "prefect_redis.messaging",
     "PREFECT_SERVER_EVENTS_MESSAGING_CACHE": "prefect_redis.messaging",
     "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "prefect_redis.ordering",
-    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect_redis.lease_storage",
+    LEASE_STORAGE: "prefect_redis.lease_storage",
     "PREFECT_SERVER_WORKER_CHANNEL_CLEANUP_QUEUE_STORAGE": "prefect_redis.cleanup_queue",
 }
 # What does not use PREFECT_REDIS_MESSAGING_URL: background tasks, and the queue of clean-ups.
