@@ -58,7 +58,7 @@ def work_in_turn(work: Callable[[Run], RunReport], run: Run) -> RunReport:
     overlap = run.spec.schedule.overlap
     if overlap is None or run.resolved.trigger not in BY_ITSELF or started_by(None)["trigger"] in ("cli", "ci"):
         return work(run)
-    with Turn(run.store, run.spec.name, overlap, f"resume:{run.run_id}", waits=True).held(stop_this_process):
+    with Turn(run.store, run.spec.name, overlap, f"resume:{run.run_id}", waits=True).hold(stop_this_process):
         return work(run)
 
 
@@ -67,7 +67,7 @@ def in_turn(turn: Turn | None, work: Callable[[], State[Any]]) -> State[Any]:
     if turn is None:
         return work()
     try:
-        with turn.held(stop_this_process) as asked:
+        with turn.hold(stop_this_process) as asked:
             return _worked(work, asked.is_set)
     except Skipped as skipped:
         return Completed(name="Skipped", message=str(skipped), data={"verdict": "skipped", "sentence": str(skipped)})

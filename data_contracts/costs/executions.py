@@ -72,7 +72,7 @@ class ScheduledTime(HandOff):
 
 
 @dataclass(frozen=True)
-class FlowRunStanding:
+class FlowRunState:
     """What Prefect says of a flow run.
 
     Attributes:

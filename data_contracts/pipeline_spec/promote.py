@@ -62,7 +62,7 @@ class GateSpec(Section):
         return self.min_gain is not None or self.margin is not None
 
     @property
-    def asked(self) -> float:
+    def threshold(self) -> float:
         """The value, gain, loss or gap that is asked for."""
         return next(value for name in _ASKED if (value := getattr(self, name)) is not None)
 

@@ -18,8 +18,8 @@ from infra.signing.configured import configured_key
 from infra.store import Store
 from infra.store.paths import budget_paths
 from infra.store.records import parsed
+from tasks.budgets.balances import BudgetBalance, balances_of_month, settle_and_check
 from tasks.budgets.settling import settle_all
-from tasks.budgets.standing import Standing, settle_and_check, standings
 from tasks.run.run import known_store_list
 
 # Of a budget for each run, the newest are shown.
@@ -36,7 +36,7 @@ def budget(arguments: argparse.Namespace) -> Answer:
     value: list[dict[str, Any]] = []
     for store in known_store_list(arguments.store):
         version = newest_rules(store, "budgets")
-        found, more = standings(store, wanted, None if arguments.json else _MOST_RUNS)
+        found, more = balances_of_month(store, wanted, None if arguments.json else _MOST_RUNS)
         if version is not None:
             lines += [f"{store.uri}: {_of(version)}", table(_HEAD, [_row(one) for one in found], _HEAD[3:7])]
             lines += [f"{name}: … and {count} earlier runs (all of them with --json)" for name, count in more.items()]
@@ -127,7 +127,7 @@ def _json(version: RulesVersion) -> dict[str, Any]:
     return {**value, "signature": key}
 
 
-def _row(one: Standing) -> list[str]:
+def _row(one: BudgetBalance) -> list[str]:
     limit = one.budget.limit
     figures = [shown(amount) for amount in (one.spent, one.reserved, one.left, limit.value)]
     return [one.name, one.budget.runs, one.period, *figures, limit.unit, one.budget.at_limit]

@@ -40,7 +40,7 @@ def _lines(view: CanaryView) -> list[str]:
         ("since", readable(view.terms.since)),
         ("until", readable(view.terms.until)),
         ("against", f"{view.name}, version {view.champion}"),
-        ("asked", view.asked),
+        ("asked", view.requirement),
         ("rows", view.rows),
         ("gain", view.gain),
         ("decides", view.decides),

@@ -12,7 +12,7 @@ from flows.commands.guard import Answer
 from flows.commands.plan_page import estimate_lines
 from flows.stages import stages
 from infra.quantities import BYTES, in_words
-from tasks.budgets.standing import standings_of_spec
+from tasks.budgets.balances import balances_of_spec
 from tasks.estimates.estimate import estimate
 from tasks.queries.plan import plan as plan_run
 from tasks.run.checkpointing import look
@@ -45,7 +45,7 @@ def plan(arguments: argparse.Namespace) -> Answer:
     if spacing.is_measured or run.resolved.checkpoint is not None:
         lines += ["", f"interval  {spacing.line}"]
     value["checkpoint"] = asdict(spacing)
-    budgets = standings_of_spec(run.store, run.spec)
+    budgets = balances_of_spec(run.store, run.spec)
     if budgets:
         lines += ["", *(f"budget    {one.sentence}" for one in budgets)]
         value["budgets"] = [one.to_json() for one in budgets]

@@ -226,7 +226,7 @@ def _files(rows_id: str, count: int) -> list[str]:
     return [rows_id] if count == 1 else [f"{rows_id}-{number}" for number in range(count)]
 
 
-def seen(store: Store, canary: Canary, dataset_id: str) -> Digests | None:
+def seen_digests(store: Store, canary: Canary, dataset_id: str) -> Digests | None:
     """The digests of all rows of a dataset, if they were stored; None if not."""
     path = layout.canary_seen(canary.model, canary.k, dataset_id[:_ID_LENGTH])
 

@@ -43,7 +43,7 @@ class MetricsSettings:
     push: str = ""
 
     @property
-    def asked(self) -> bool:
+    def is_wanted(self) -> bool:
         """Whether anybody wants them."""
         return bool(self.ports or self.push)
 

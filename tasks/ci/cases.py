@@ -213,12 +213,12 @@ def _met(result: GateResult) -> CaseStatus:
 
 
 def _is_of(result: GateResult, gate: GateSpec) -> bool:
-    return (result.metric, result.slice, result.bound) == (gate.name, gate.slice or "", gate.asked)
+    return (result.metric, result.slice, result.bound) == (gate.name, gate.slice or "", gate.threshold)
 
 
 def _name(gate: GateSpec) -> str:
     asks = next(name for name in _ASKED if getattr(gate, name) is not None)
-    return f"{gate.name}{f' on {gate.slice}' if gate.slice else ''}: {asks} {gate.asked:g}"
+    return f"{gate.name}{f' on {gate.slice}' if gate.slice else ''}: {asks} {gate.threshold:g}"
 
 
 def _numbered(cases: Sequence[CiCase] | Iterator[CiCase]) -> Iterator[CiCase]:

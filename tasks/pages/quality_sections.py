@@ -16,7 +16,7 @@ from tasks.charts.scales import label
 from tasks.pages.facts import Facts, tried
 from tasks.pages.html import NOTHING, Markup, chart, join, section, table, tag
 from tasks.pages.rows import MASKED, Pairs, Worst, rows_at, shown, worst_rows
-from tasks.stages.artifacts.suspect_labels import about, suspect_labels, told
+from tasks.stages.artifacts.suspect_labels import about, first_rows, suspect_labels
 from tasks.stages.gates.gates import ledger_sentences
 
 TONES = {"met": "good", "not met": "bad", "insufficient evidence": "warn", "not compared": "warn"}
@@ -137,7 +137,7 @@ def suspects_section(facts: Facts) -> Markup:
     if found is None or not len(found.positions):
         return NOTHING
     split = facts.run.spec.evaluate.split
-    rows, values = told(found), {}
+    rows, values = first_rows(found), {}
     if dataset is not None:
         values = tried(lambda: rows_at(facts.run.store, dataset, split, [one[0] for one in rows])) or {}
     columns = list(dict.fromkeys(name for row in values.values() for name in row))

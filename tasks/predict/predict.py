@@ -23,7 +23,7 @@ from infra.store import Store
 from tasks.predict.contract import check_input, suite_of, without
 from tasks.predict.inputs import resolve_input
 from tasks.predict.model import Model, open_model
-from training.predict.draft import taken, unfinished_work
+from training.predict.draft import output_exists, unfinished_work
 from training.predict.label import label_columns
 
 FORMAT = 2
@@ -106,7 +106,7 @@ def _writable(options: PredictOptions) -> Path:
     if output.is_dir():
         raise UsageError(f"{output} is a folder.", remedy="Name a file.")
     if os.path.lexists(output) and not options.overwrite and not unfinished_work(output).exists():
-        raise taken(output)
+        raise output_exists(output)
     return output
 
 

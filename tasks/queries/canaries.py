@@ -51,7 +51,7 @@ class CanaryView:
         return f"{self.model}@{ALIAS} is version {self.version}, beside {self.name}, version {self.champion}{waits}"
 
     @property
-    def asked(self) -> str:
+    def requirement(self) -> str:
         """What must be shown."""
         terms = self.terms
         gain = f"a gain above {terms.bound:g}" if terms.bound >= 0 else f"a loss below {-terms.bound:g}"

@@ -24,7 +24,7 @@ from infra.records.receipts import chain
 from infra.store import Store, layout
 from infra.store.several import read_several
 from tasks.budgets.amounts import month_of
-from tasks.budgets.standing import Standing, standings
+from tasks.budgets.balances import BudgetBalance, balances_of_month
 from tasks.queries.canaries import canary_line
 from tasks.queries.waiting import standing_of
 from tasks.run.inputs import read_inputs
@@ -76,7 +76,7 @@ class StoreDay:
     results: Sequence[Result] = ()
     champions: Sequence[Champion] = ()
     drift: Sequence[DriftLine] = ()
-    budgets: Sequence[Standing] = ()
+    budgets: Sequence[BudgetBalance] = ()
     nodes: Sequence[NodeRecord] = ()
     waits: Sequence[tuple[LedgerRun, str]] = ()
     missing: Sequence[str] = ()
@@ -132,7 +132,7 @@ def store_day(store: Store, since: datetime, now: datetime, objectives: Objectiv
         results=results(objectives, known.runs, now),
         champions=parts.read("champions", lambda: _champions(store), []),
         drift=_drifts(store, known.runs, parts),
-        budgets=parts.read("budgets", lambda: standings(store, month_of(time.time()), settle=False)[0], []),
+        budgets=parts.read("budgets", lambda: balances_of_month(store, month_of(time.time()), settle=False)[0], []),
         nodes=parts.read("nodes", lambda: nodes_of(store), []),
         waits=list(zip(waiting, standing, strict=True)),
         missing=sorted(parts.missing),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from data_contracts.canonical import is_name
-from data_contracts.costs.executions import Crash, Execution, FlowRunStanding, resume_key
+from data_contracts.costs.executions import Crash, Execution, FlowRunState, resume_key
 from data_contracts.errors import Crashed, Fenced, Interrupted, TrainwrightError
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import StageResult
@@ -37,10 +37,10 @@ log = logging.getLogger("trainwright")
 class Resumer(Protocol):
     """Has runs resumed, by whichever worker there is. All methods may raise StorageUnavailable."""
 
-    def standing(self, flow_run: str | None) -> FlowRunStanding:
+    def state_of(self, flow_run: str | None) -> FlowRunState:
         """How a flow run stands."""
 
-    def requested(self, crash: Crash, key: str) -> FlowRunStanding:
+    def requested(self, crash: Crash, key: str) -> FlowRunState:
         """How the flow run stands that was asked for after a crash; `gone` if nothing was asked for."""
 
     def resume(self, crash: Crash, store: str, pipeline: str, key: str) -> str | None:
@@ -141,8 +141,8 @@ class _Dead:
         """Take the lease and decide; None if the run turns out to be alive, ended, or stopped by a person."""
         execution = newest_execution(self.store, self.run_id)
         flow_run = None if execution is None else execution.flow_run
-        standing = self.resumer.standing(flow_run)
-        if standing.state in ("stopped", "asked"):
+        flow_run_state = self.resumer.state_of(flow_run)
+        if flow_run_state.state in ("stopped", "asked"):
             return None
         holder = with_process(f"reaper/{uuid.uuid4().hex[:12]}")
         if seen is None:
@@ -154,7 +154,7 @@ class _Dead:
             return None
         try:
             self._free(process_of(seen.value["holder"]))
-            return self._decide(lease, execution, standing)
+            return self._decide(lease, execution, flow_run_state)
         finally:
             lease.release()
 
@@ -165,7 +165,7 @@ class _Dead:
             return False
         return self.resumer.requested(crash, resume_key(self.run_id, crash.n)).state in ("gone", "ended")
 
-    def _decide(self, lease: Lease, execution: Execution | None, standing: FlowRunStanding) -> Reaped | None:
+    def _decide(self, lease: Lease, execution: Execution | None, flow_run_state: FlowRunState) -> Reaped | None:
         ends = num_ends(self.store, self.run_id)
         if self.store.exists(layout.report(self.run_id)) or self._has_ended(execution, ends):
             return None
@@ -187,7 +187,7 @@ class _Dead:
             token=lease.token,
             ends=ends,
             flow_run=flow_run,
-            run_count=standing.run_count,
+            run_count=flow_run_state.run_count,
             at=now(),
             by=lease.holder,
         )

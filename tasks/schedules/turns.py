@@ -59,7 +59,7 @@ class Turn:
     look_every_s: float = LOOK_EVERY_S
 
     @contextlib.contextmanager
-    def held(self, stop: Callable[[], None]) -> Iterator[threading.Event]:
+    def hold(self, stop: Callable[[], None]) -> Iterator[threading.Event]:
         """Wait for the turn and hold it; yields the event that a newer run asked this one to end.
 
         Args:
@@ -73,7 +73,7 @@ class Turn:
         asked, over = threading.Event(), threading.Event()
         try:
             keeper.start()
-            token = self._taken(keeper)
+            token = self._take(keeper)
             self._wait_for_others()
             path = schedule_paths.end_request(self.pipeline, token, with_process(holder))
             watch = threading.Thread(target=self._watch, args=(path, asked, over, stop), daemon=True)
@@ -94,7 +94,7 @@ class Turn:
         """How a holder begins that carries out the same run."""
         return f"{digest(self.key)[:16]}/"
 
-    def _taken(self, keeper: LeaseKeeper) -> int:
+    def _take(self, keeper: LeaseKeeper) -> int:
         """Wait until the turn is ours; its fencing token."""
         first, since, said = None, time.monotonic(), ""
         while (token := keeper.token(self.look_every_s)) is None:

@@ -31,7 +31,7 @@ def observed(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
             begin_json_logs(log.name, pipeline=run.spec.name, run=run.run_id)
             # Settings that are wrong end the run in its own checks, where it has a report.
             with contextlib.suppress(UsageError):
-                if (settings := metrics_settings()).asked:
+                if (settings := metrics_settings()).is_wanted:
                     _show(run, settings, stack)
                 check_otlp()
                 if traces_asked():

@@ -15,7 +15,7 @@ import pytest
 from data_contracts.handoffs import Checkpoint
 from infra.gang.checkpoints.listing import committed
 from infra.store import layout, open_store
-from tasks.budgets.standing import standings
+from tasks.budgets.balances import balances_of_month
 from tasks.costs.histories import usage_of
 from tasks.costs.sums import charged
 from tests.support.tiny import MODEL, SPEC, trainwright, write_project
@@ -94,7 +94,7 @@ def test_it_is_stopped_in_flight_and_ends_as_if_nothing_had_been(tmp_path: Path,
     assert handed_over(store_path) == handed_over(tmp_path / "other"), "weights, losses and state, byte for byte"
 
     run_id = told["run_id"]
-    [standing] = [one for one in standings(store, f"{run_id[:4]}-{run_id[4:6]}")[0] if one.period == run_id]
+    [standing] = [one for one in balances_of_month(store, f"{run_id[:4]}-{run_id[4:6]}")[0] if one.period == run_id]
     usage = usage_of(store, run_id)
     total = sum(charge.node_seconds for _, charge in charged(usage.executions, 0.0, 2e11)) / 3600
     assert (standing.spent, standing.reserved) == (pytest.approx(total, abs=1e-9), 0)

@@ -214,7 +214,7 @@ def test_a_reaper_starts_what_stayed_pending_and_leaves_alone_what_a_person_stop
     assert start_pending_again(0) == [f"the flow run tiny {RUN} was pending, and is given to a worker again"]
     assert (site.now(pending)["state"]["name"], site.state(running)) == ("AwaitingRetry", "RUNNING")
     for one in stopped:
-        assert PrefectResumer(pool).standing(one["id"]).state == "stopped"
+        assert PrefectResumer(pool).state_of(one["id"]).state == "stopped"
         crash = Crash(run_id=RUN, n=0, token=1, ends=0, flow_run=one["id"], at="", by="")
         with pytest.raises(Fenced):
             PrefectResumer(pool).resume(crash, "/s", "tiny", f"key-{one['id']}")

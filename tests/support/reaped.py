@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_contracts.costs.executions import Crash, FlowRunStanding
+from data_contracts.costs.executions import Crash, FlowRunState
 from data_contracts.errors import StorageUnavailable
 from infra.store import Lease, layout
 from tasks.run.executions import begin_execution, crashes_of
@@ -17,25 +17,25 @@ class Prefect:
     """In place of the server: flow runs with a state, and what was asked for."""
 
     def __init__(self) -> None:
-        self.flow_run = FlowRunStanding("running", 1)
-        self.made: dict[str, FlowRunStanding] = {}
+        self.flow_run = FlowRunState("running", 1)
+        self.made: dict[str, FlowRunState] = {}
         self.asked: list[str] = []
         self.released: list[str] = []
         self.ended: list[str] = []
         self.told: list[str] = []
         self.away = False
 
-    def standing(self, flow_run: str | None) -> FlowRunStanding:
-        return FlowRunStanding("gone") if flow_run is None else self.flow_run
+    def state_of(self, flow_run: str | None) -> FlowRunState:
+        return FlowRunState("gone") if flow_run is None else self.flow_run
 
-    def requested(self, crash: Crash, key: str) -> FlowRunStanding:
-        return self.made.get(key, FlowRunStanding("gone"))
+    def requested(self, crash: Crash, key: str) -> FlowRunState:
+        return self.made.get(key, FlowRunState("gone"))
 
     def resume(self, crash: Crash, store: str, pipeline: str, key: str) -> str | None:
         if self.away:
             raise StorageUnavailable("The Prefect server no longer answers.")
         self.asked.append(key)
-        self.made.setdefault(key, FlowRunStanding("asked"))
+        self.made.setdefault(key, FlowRunState("asked"))
         return "a flow run resumes it"
 
     def release(self, leases: list[str]) -> None:

@@ -64,7 +64,7 @@ class Near:
         """The number of each row's side."""
         return np.searchsorted(self.first_rows, rows, "right") - 1
 
-    def known(self, one: Same, other: Same) -> bool:
+    def is_noted(self, one: Same, other: Same) -> bool:
         """Whether all rows of two texts have a near duplicate in the other's sides already, or need none.
 
         Rows with the same text are in the same bands, so rows of one side know the same.
@@ -75,7 +75,7 @@ class Near:
             if self._use(a) != self._use(b)
         )
 
-    def found(self, one: Same, other: Same) -> None:
+    def note(self, one: Same, other: Same) -> None:
         """Note that two texts are near each other, or that one is in several sides (`other` is `one` then)."""
         for (a, rows_a), (b, rows_b) in product(one.items(), other.items()):
             if self._use(a) == self._use(b):
@@ -184,11 +184,11 @@ def _verify(same: list[Same], texts: _Texts, near: Near, similarity: float) -> N
     """Compare the texts of a bucket whose sides are used at different times, until every row has what can be found."""
     for i, one in enumerate(same):
         texts.advanced()
-        if not near.known(one, one):
-            near.found(one, one)
+        if not near.is_noted(one, one):
+            near.note(one, one)
         for other in same[i + 1 :]:
-            if not near.known(one, other) and texts.similar(_row(one), _row(other), similarity):
-                near.found(one, other)
+            if not near.is_noted(one, other) and texts.similar(_row(one), _row(other), similarity):
+                near.note(one, other)
 
 
 def _row(same: Same) -> int:

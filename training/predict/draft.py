@@ -113,10 +113,10 @@ class Draft:
         try:
             os.link(self.whole, self.output)  # unlike a rename, it never replaces a file
         except FileExistsError:
-            raise taken(self.output) from None
+            raise output_exists(self.output) from None
         except OSError:  # a file system without hard links
             if os.path.lexists(self.output):
-                raise taken(self.output) from None
+                raise output_exists(self.output) from None
             os.replace(self.whole, self.output)
 
     def _locked(self) -> int:
@@ -160,7 +160,7 @@ def unfinished_work(output: Path) -> Path:
     return output.with_name(f".{output.name}.trainwright")
 
 
-def taken(output: Path) -> UsageError:
+def output_exists(output: Path) -> UsageError:
     """The error for an output that exists."""
     return UsageError(f"{output} exists already.", remedy="Name another file, or replace it with --overwrite.")
 

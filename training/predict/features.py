@@ -61,7 +61,7 @@ class Features:
         if self._transform is None:
             for name in self.schema.names:
                 if name not in trained and name not in self.label:
-                    raise no_column("train.batch", name, raw.there)
+                    raise no_column("train.batch", name, raw.all_columns)
 
     def rows(self, at: int, batch: pa.RecordBatch) -> pa.Table:
         """The rows as shards would hold them, with the columns of `schema`, one for each raw row.

@@ -75,7 +75,7 @@ class RawRows:
         return sum(counts) if len(counts) == len(self.peeks) else None
 
     @property
-    def there(self) -> list[str]:
+    def all_columns(self) -> list[str]:
         """All columns of the files, also those that are not read."""
         return list(dict.fromkeys(name for one in self.peeks for name in one.names))
 

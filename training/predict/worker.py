@@ -22,7 +22,7 @@ from infra.processes.child_main import Report, child_main
 from infra.store import open_at
 from training.checkpoint import load_module_weights
 from training.predict.batches import Batches, bytes_in, copied, steps_of, units_of
-from training.predict.draft import Draft, room, taken
+from training.predict.draft import Draft, output_exists, room
 from training.predict.features import Features
 from training.predict.output import join, names_in, read_parts, schema_of, suffix_of
 from training.predict.part_writer import PartWriter
@@ -61,7 +61,7 @@ def main(request: PredictRequest, report: Report) -> Predicted:
             return Predicted.from_json(answer)
         try:
             if os.path.lexists(output) and not request.overwrite:
-                raise taken(output)
+                raise output_exists(output)
             return _Work(request, report, draft).done()
         except TrainwrightError:
             with suppress(OSError):  # the error of the work is the one to tell

@@ -52,7 +52,7 @@ class LoggedCalls:
         if tensor:
             self._values.append(value)
 
-    def taken(self) -> tuple[list[dict[str, Any]], list[torch.Tensor]]:
+    def take_calls(self) -> tuple[list[dict[str, Any]], list[torch.Tensor]]:
         """The calls of the batch, and the tensors among their values in order; the next batch begins without any."""
         taken = self._calls, self._values
         self._calls, self._values = [], []

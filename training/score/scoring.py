@@ -227,7 +227,7 @@ class _Logged(L.Callback):
         assert calls is not None
         assert self._team is not None
         calls.in_step = False
-        logged, values = calls.taken()
+        logged, values = calls.take_calls()
         for (rows, sent), tensors in self._team.in_order(dealt.is_real(batch_idx), [size, logged], values):
             left = iter(tensors)
             weigh_logged_by(trainer, rows)

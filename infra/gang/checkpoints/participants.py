@@ -59,10 +59,10 @@ def roster(store: Store, training: str) -> list[Seat]:
 
 def generations(store: Store, training: str) -> list[int]:
     """Numbers of the generations that were launched, oldest first."""
-    return [number for number in begun(store, training) if store.exists(layout.launch(training, number))]
+    return [number for number in begun_generations(store, training) if store.exists(layout.launch(training, number))]
 
 
-def begun(store: Store, training: str) -> list[int]:
+def begun_generations(store: Store, training: str) -> list[int]:
     """Numbers of the generations that have a folder, oldest first; a generation without a launch file never ran."""
     found = map(layout.split_generation, store.list(training))
     return sorted(number for number in found if number is not None)

@@ -56,7 +56,7 @@ class Activity:
         begin = launch.resume or launch.begin
         self._first = 0 if begin is None else begin.step
 
-    def done(self, answer: RankAnswer) -> RankAnswer:
+    def note_done(self, answer: RankAnswer) -> RankAnswer:
         """Note that all nodes are done, and what rank 0 answered; returns the answer."""
         per_epoch, stepping_s = (answer.plan.get(name, 0) for name in ("steps_per_epoch", "stepping_s"))
         self.ended, self._steps_per_epoch = "done", per_epoch if isinstance(per_epoch, int) else 0

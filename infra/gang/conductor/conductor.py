@@ -25,7 +25,7 @@ from data_contracts.messages.ranks import RankAnswer, TrainingSummary
 from infra import stopping
 from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.checkpoints.listing import adoptable, why_from
-from infra.gang.checkpoints.participants import begun
+from infra.gang.checkpoints.participants import begun_generations
 from infra.gang.conductor.allowance import raise_why_over
 from infra.gang.conductor.bad_nodes import remember, without_drained
 from infra.gang.conductor.generation import Generation
@@ -291,7 +291,7 @@ class _Conductor:
 
     def _next(self) -> int:
         """The number of the next generation."""
-        return 1 + max(patiently(lambda: begun(self.store, self.training)), default=-1)
+        return 1 + max(patiently(lambda: begun_generations(self.store, self.training)), default=-1)
 
     def _back_off(self, seconds: float, keeper: LeaseKeeper) -> None:
         deadline = time.monotonic() + seconds

@@ -83,7 +83,7 @@ class Generation:
         try:
             self._roll_call(rollcall_timeout_s, rollcall_timeout_s if patient else REGATHER_S)
             self.activity.met = time.monotonic()
-            return self.activity.done(self._follow())
+            return self.activity.note_done(self._follow())
         except BaseException as error:
             failed = error
             # Write the marker first: nodes elsewhere watch it, even if this process dies.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from data_contracts.costs.executions import Crash, FlowRunStanding, resume_key
+from data_contracts.costs.executions import Crash, FlowRunState, resume_key
 from data_contracts.errors import Fenced
 from infra.orchestrator.admission import asking
 from infra.orchestrator.api import unreachable
@@ -54,20 +54,20 @@ class PrefectResumer:
     def __init__(self, pool: str, *, here: bool = False) -> None:
         self._pool, self._here = pool, here
 
-    def standing(self, flow_run: str | None) -> FlowRunStanding:
+    def state_of(self, flow_run: str | None) -> FlowRunState:
         """How a flow run stands. StorageUnavailable."""
-        return _asked(lambda client: _standing(_flow_run(client, flow_run)))
+        return _ask_server(lambda client: _state_of(_flow_run(client, flow_run)))
 
-    def requested(self, crash: Crash, key: str) -> FlowRunStanding:
+    def requested(self, crash: Crash, key: str) -> FlowRunState:
         """How the flow run stands that was asked for after a crash; `gone` if nothing was. StorageUnavailable."""
 
-        def look(client: SyncPrefectClient) -> FlowRunStanding:
+        def look(client: SyncPrefectClient) -> FlowRunState:
             if (made := _by_key(client, key)) is not None:
-                return _standing(made)
-            same = _standing(_own_flow_run(client, crash.flow_run, crash.run_id))
-            return same if same.state == "asked" or same.run_count > crash.run_count else FlowRunStanding("gone")
+                return _state_of(made)
+            same = _state_of(_own_flow_run(client, crash.flow_run, crash.run_id))
+            return same if same.state == "asked" or same.run_count > crash.run_count else FlowRunState("gone")
 
-        return _asked(look)
+        return _ask_server(look)
 
     def resume(self, crash: Crash, store: str, pipeline: str, key: str) -> str | None:
         """Ask for the run to be resumed; returns how, or None if the caller must do it itself.
@@ -79,11 +79,11 @@ class PrefectResumer:
 
         def ask(client: SyncPrefectClient) -> str | None:
             same = _own_flow_run(client, crash.flow_run, crash.run_id)
-            if _standing(same).state == "stopped":
+            if _state_of(same).state == "stopped":
                 raise Fenced(f"The flow run of {crash.run_id} was cancelled or suspended meanwhile.")
             if same is not None and same.deployment_id is not None and self._is_served(client, same):
                 return _execute_again(client, same, crash)
-            if same is not None and _standing(same).state == "running":
+            if same is not None and _state_of(same).state == "running":
                 _end(client, same.id, "Its process died; another flow run resumes the run.")
             pool = find_pool(client, self._pool) if not self._here else _pool(client, self._pool)
             if pool is None or (self._here and lacks_worker(client, pool)):
@@ -97,7 +97,7 @@ class PrefectResumer:
             )
             return f"the flow run {made.name} on the work pool {pool.name} resumes it"
 
-        how = _asked(ask)
+        how = _ask_server(ask)
         sentence = f"{crash.run_id} had lost its process: {how or 'it is resumed by hand'}."
         announce_resumed(pipeline, crash.run_id, crash.n, crash.flow_run, sentence, key)
         return how
@@ -107,7 +107,7 @@ class PrefectResumer:
         for lease in leases:
             with contextlib.suppress(ValueError):  # not an id
                 number = UUID(lease)
-                _asked(lambda client, number=number: client.release_concurrency_slots_with_lease(number))  # type: ignore[misc]
+                _ask_server(lambda client, number=number: client.release_concurrency_slots_with_lease(number))  # type: ignore[misc]
 
     def end_nodes(self, store: str, training: str) -> None:
         """Cancel the flow runs of a dead gang's nodes that no worker has begun. StorageUnavailable."""
@@ -117,14 +117,14 @@ class PrefectResumer:
             for one in _nodes_waiting(client, store, training):
                 client.set_flow_run_state(one.id, Cancelled(message="Its conductor died."), force=True)
 
-        _asked(end)
+        _ask_server(end)
 
     def gave_up(self, run_id: str, pipeline: str, flow_run: str | None, sentence: str) -> None:
         """Tell people that a run is not resumed by itself."""
         announce_not_resumed(pipeline, run_id, flow_run, sentence)
         with contextlib.suppress(Exception), asking(retries=1) as client:
             same = _own_flow_run(client, flow_run, run_id)
-            if same is not None and _standing(same).state == "running":
+            if same is not None and _state_of(same).state == "running":
                 _end(client, same.id, sentence)
 
     def _is_served(self, client: SyncPrefectClient, flow_run: FlowRun) -> bool:
@@ -140,7 +140,7 @@ class PrefectResumer:
         return pool is not None and not lacks_worker(client, pool)
 
 
-def _asked(question: Callable[[SyncPrefectClient], T]) -> T:
+def _ask_server(question: Callable[[SyncPrefectClient], T]) -> T:
     """The server's answer; StorageUnavailable if it does not answer."""
     try:
         with asking(retries=2) as client:
@@ -225,18 +225,18 @@ def _pool(client: SyncPrefectClient, name: str) -> Any:
         return None
 
 
-def _standing(flow_run: FlowRun | None) -> FlowRunStanding:
+def _state_of(flow_run: FlowRun | None) -> FlowRunState:
     if flow_run is None:
-        return FlowRunStanding("gone")
+        return FlowRunState("gone")
     kind = "" if flow_run.state is None else flow_run.state.type.value
-    return FlowRunStanding(_STATES.get(kind, "running"), flow_run.run_count)
+    return FlowRunState(_STATES.get(kind, "running"), flow_run.run_count)
 
 
 def _execute_again(client: SyncPrefectClient, flow_run: FlowRun, crash: Crash) -> str:
     """Let a worker of its pool execute a flow run once more, unless somebody has asked for that already."""
     from prefect.states import Scheduled
 
-    if _standing(flow_run).state != "asked" and flow_run.run_count <= crash.run_count:
+    if _state_of(flow_run).state != "asked" and flow_run.run_count <= crash.run_count:
         message = f"The process that carried it out died (crash {crash.n + 1})."
         client.set_flow_run_state(flow_run.id, Scheduled(name=_AGAIN, message=message), force=True)
     return f"its flow run {flow_run.name} is executed again by a worker of {flow_run.work_pool_name}"

@@ -54,10 +54,10 @@ def suspect_lines(run: Run, evaluation: Evaluation) -> list[str]:
         return []
     lines = ["", "## Labels that may be wrong", "", as_text(about(found, run.spec.evaluate.split)), ""]
     lines += ["| row | label | the model says |", "|---|---|---|"]
-    return lines + [f"| {row:,} | {label} | {said} |" for row, label, said in told(found)]
+    return lines + [f"| {row:,} | {label} | {said} |" for row, label, said in first_rows(found)]
 
 
-def told(found: LabelErrors) -> list[tuple[int, str, str]]:
+def first_rows(found: LabelErrors) -> list[tuple[int, str, str]]:
     """The first rows: number, label and what the model says, each with the probability that the model gives it."""
     columns = found.positions, found.labels, found.label_probability, found.suggested, found.suggested_probability
     return [

@@ -23,7 +23,7 @@ from infra.records.handoffs import read_handoff
 from infra.store import Versioned
 from tasks.run.run import Run
 from tasks.stages.canary.canary_moves import Mover, follow, is_forced, is_to_move
-from tasks.stages.canary.canary_tally import Tallied, gate_result, said, stored_standing, tally
+from tasks.stages.canary.canary_tally import Tallied, gate_result, standing_sentence, stored_standing, tally
 from tasks.stages.decisions import approval
 from tasks.stages.decisions.requirements import signing_key
 from tasks.stages.stage import Done
@@ -75,8 +75,8 @@ def settle(run: Run, dataset: Dataset | None) -> Settled:
     if over := _over(run, canary, champion, ask):
         return _ended(run, canary, _end(run, canary, *over, tallied.standing))
     if tallied.standing.verdict == "worse":
-        said_ = said(canary.terms, tallied.standing)
-        return _ended(run, canary, _end(run, canary, "worse", said_, tallied.standing))
+        sentence = standing_sentence(canary.terms, tallied.standing)
+        return _ended(run, canary, _end(run, canary, "worse", sentence, tallied.standing))
     if tallied.standing.verdict == "better":
         return _better(run, canary, champion, tallied)
     anew = "" if champion.number == canary.terms.against else _anew(canary, champion)
@@ -119,9 +119,9 @@ def so_far(terms: CanaryTerms, found: Standing) -> str:
     if found.rows < terms.min_rows:
         return f"{found.rows:,} of {terms.min_rows:,} fresh rows against version {found.champion}"
     if found.verdict != "open":  # they decided when the window was over already
-        return said(terms, found)
+        return standing_sentence(terms, found)
     to_go = f"; about {found.rows_to_go:,} more rows would decide" if found.rows_to_go else ""
-    return f"{said(terms, found)}, which does not decide yet{to_go}"
+    return f"{standing_sentence(terms, found)}, which does not decide yet{to_go}"
 
 
 def _anew(canary: Canary, champion: Champion) -> str:
@@ -191,7 +191,7 @@ def _promoted(
 ) -> Settled:
     end = CanaryEnd(
         outcome="promoted",
-        reason=said(canary.terms, ask.standing),
+        reason=standing_sentence(canary.terms, ask.standing),
         by=run.resolved.actor,
         at=now(),
         run_id=run.run_id,

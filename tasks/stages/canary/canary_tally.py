@@ -75,15 +75,15 @@ def tally(run: Run, canary: Canary, champion: ModelVersion, dataset: Dataset | N
         if canaries.add_night(store, canary, champion.version, len(nights), night):
             nights = [*nights, night]
             break
-    return Tallied(nights, standing(canary, champion.version, nights), mine, theirs)
+    return Tallied(nights, standing_of(canary, champion.version, nights), mine, theirs)
 
 
 def stored_standing(store: Store, canary: Canary, champion: int) -> Standing:
     """What the tallies beside a version say until now; nothing is scored or written."""
-    return standing(canary, champion, canaries.nights_of(store, canary, champion))
+    return standing_of(canary, champion, canaries.nights_of(store, canary, champion))
 
 
-def standing(canary: Canary, champion: int, nights: list[Night]) -> Standing:
+def standing_of(canary: Canary, champion: int, nights: list[Night]) -> Standing:
     """What these tallies say together; CorruptError if one of them cannot be read."""
     terms, total = canary.terms, Tally()
     for n, night in enumerate(nights):
@@ -134,12 +134,12 @@ def gate_result(canary: Canary, found: Tallied) -> GateResult:
         value=mine,
         champion_value=theirs,
         bound=terms.bound,
-        sentence=said(terms, rows),
+        sentence=standing_sentence(terms, rows),
         evidence=evidence,
     )
 
 
-def said(terms: CanaryTerms, found: Standing) -> str:
+def standing_sentence(terms: CanaryTerms, found: Standing) -> str:
     """What the rows say, such as `accuracy +0.012 (0.004 to 0.021) against version 3 on 2,310 fresh rows`."""
     gain = "" if found.gain is None else f" {found.gain:+.4g}"
     low, high = found.low, found.high

@@ -85,7 +85,7 @@ class SetDigests:
     def _seen(self, canary: Canary, ref: Ref) -> Digests:
         """The digests of all rows of a dataset, computed once for each canary."""
         store = self._run.store
-        found = canaries.seen(store, canary, ref.id)
+        found = canaries.seen_digests(store, canary, ref.id)
         if found is None:
             dataset = read_handoff(store, ref, Dataset)
             splits = [row_digests(self._run, dataset, name)[0] for name in dataset.splits if dataset.rows(name)]

@@ -92,7 +92,7 @@ def _question(gate: GateSpec, candidate: Evaluation, champion: Evaluation | None
     if not gate.compares:
         sign = _sign(gate)
         alone, reverse = scores.alone(gate, candidate, sign), scores.alone(gate, candidate, -1 if sign > 0 else 1)
-        return Question(alone, reverse, sign * gate.asked, gate.confidence, NOTHING)
+        return Question(alone, reverse, sign * gate.threshold, gate.confidence, NOTHING)
     assert champion is not None
     paired, reverse = scores.paired(gate, candidate, champion), scores.paired(gate, champion, candidate)
     return Question(paired, reverse, bound_of(gate), gate.confidence, NOTHING)

@@ -36,7 +36,7 @@ def gate_sentence(gate: GateSpec, evidence: Evidence, values: tuple[float, float
     if evidence.verdict == "better":
         what = f"which shows {wanted}"
     elif evidence.verdict == "worse":
-        asked = f", which was {wanted}" if gate.margin is None else f": it may lose less than {gate.asked:g}"
+        asked = f", which was {wanted}" if gate.margin is None else f": it may lose less than {gate.threshold:g}"
         return f"{seen}, worse than asked for{asked}"
     else:
         what = f"insufficient evidence {'of ' if gate.margin is None else ''}{wanted}"
@@ -53,8 +53,8 @@ def sealed_sentence(gate: GateSpec, met: bool, rows: int, gates: int) -> str:
 
 def _wanted(gate: GateSpec) -> str:
     if not gate.compares:
-        return f"a value {'above' if gate.min is not None else 'below'} {gate.asked:g}"
-    return f"a gain above {gate.asked:g}" if gate.margin is None else f"that it loses less than {gate.asked:g}"
+        return f"a value {'above' if gate.min is not None else 'below'} {gate.threshold:g}"
+    return f"a gain above {gate.threshold:g}" if gate.margin is None else f"that it loses less than {gate.threshold:g}"
 
 
 def _probability(evidence: Evidence) -> str:

@@ -132,7 +132,7 @@ def names_measure(gate: GateSpec) -> bool:
 
 def bound_of(gate: GateSpec) -> float:
     """The value, gap or gain over the champion that a gate asks for."""
-    return gate.asked if gate.margin is None else -gate.asked
+    return gate.threshold if gate.margin is None else -gate.threshold
 
 
 def not_asked(gate: GateSpec, why: str) -> GateResult:
@@ -219,7 +219,7 @@ def _gap(gate: GateSpec, models: Models) -> GateResult:
 
 
 def _against_bound(gate: GateSpec, metric: MetricValue, mine: _Value) -> GateResult:
-    bound = gate.asked
+    bound = gate.threshold
     limit = Fraction(repr(bound))
     short = limit - mine.value if gate.min is not None else mine.value - limit
     met = short <= mine.slack or metric.value == bound  # the bound may be a score copied from a report

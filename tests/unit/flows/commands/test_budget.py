@@ -29,7 +29,7 @@ from infra.signing.keys import make_key_pair
 from infra.store import Store, layout, open_store
 from infra.store.paths import budget_paths
 from tasks.budgets.amounts import BudgetPeriod, month_of
-from tasks.budgets.standing import standings_of_spec
+from tasks.budgets.balances import balances_of_spec
 from tests.support.tiny import write_project
 
 NOW = month_of(time.time())
@@ -176,7 +176,7 @@ def test_of_a_budget_for_each_run_the_newest_are_shown(
 
 def test_what_is_left_for_a_spec(store: Store, tmp_path: Path) -> None:
     spec = load_spec(write_project(tmp_path / "tiny"))
-    assert standings_of_spec(store, spec) == []
+    assert balances_of_spec(store, spec) == []
     content = {
         "version": 1,
         "budgets": {
@@ -188,7 +188,7 @@ def test_what_is_left_for_a_spec(store: Store, tmp_path: Path) -> None:
     apply_rules(store, "budgets", content)
     budget = Budgets.model_validate(content).budgets["mine"]
     BudgetPeriod("mine", budget, NOW).ledger(store).settle({Executed("r", "1-a"): 1.0})
-    assert [one.sentence for one in standings_of_spec(store, spec)] == [
+    assert [one.sentence for one in balances_of_spec(store, spec)] == [
         f"mine: 3.00 of 4.00 node-hours left ({NOW})",
         "each: 2.00 of 2.00 node-hours left (each run)",
     ]

@@ -41,13 +41,13 @@ def test_rows_that_are_not_as_they_were_written(place: CanaryPlace, harm: str) -
 
 def test_the_rows_of_a_dataset_are_kept_under_its_id(place: CanaryPlace) -> None:
     canary = place.stands()
-    assert canaries.seen(place.store, canary, "a" * 64) is None
+    assert canaries.seen_digests(place.store, canary, "a" * 64) is None
     canaries.put_seen(place.store, canary, "a" * 64, np.array([5, 3], np.uint64))
-    found = canaries.seen(place.store, canary, "a" * 64)
+    found = canaries.seen_digests(place.store, canary, "a" * 64)
     assert found is not None
     assert found.tolist() == [3, 5]
     with pytest.raises(CorruptError, match="another dataset"):
-        canaries.seen(place.store, canary, "a" * 40 + "b" * 24)
+        canaries.seen_digests(place.store, canary, "a" * 40 + "b" * 24)
 
 
 def test_a_tally_that_is_missing_is_said(place: CanaryPlace) -> None:
@@ -64,7 +64,7 @@ def test_more_rows_than_a_file_holds_are_in_several(place: CanaryPlace, monkeypa
     monkeypatch.setattr(canaries, "MOST_IN_FILE", 2)
     digests = np.array([9, 2**63, 9, 1, 4, 5], np.uint64)
     canaries.put_seen(place.store, canary, "a" * 64, digests)
-    found = canaries.seen(place.store, canary, "a" * 64)
+    found = canaries.seen_digests(place.store, canary, "a" * 64)
     assert found is not None
     assert found.tolist() == [1, 4, 5, 9, 2**63]
     name = canaries.put_rows(place.store, canary, digests)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.executions import Crash, Execution, FlowRunStanding
+from data_contracts.costs.executions import Crash, Execution, FlowRunState
 from data_contracts.errors import Cancelled, Fenced, StorageUnavailable, TrainwrightError
 from infra.store import Lease, Store, layout
 from infra.store.lease import held_lease
@@ -167,10 +167,10 @@ def test_a_request_whose_flow_run_ended_before_it_began_counts_as_another_crash(
     site.dies()
     site.reaped()
     (key,) = site.prefect.asked
-    site.prefect.made[key] = FlowRunStanding("ended")
+    site.prefect.made[key] = FlowRunState("ended")
     assert [one.what for one in site.reaped()] == ["resumed"]
     assert len(site.crashes) == 2
-    site.prefect.made[site.prefect.asked[-1]] = FlowRunStanding("ended")
+    site.prefect.made[site.prefect.asked[-1]] = FlowRunState("ended")
     assert [one.what for one in site.reaped()] == ["ended"]
 
 
@@ -180,7 +180,7 @@ def test_a_run_that_a_person_stopped_or_that_waits_for_a_worker_is_left_alone(
 ) -> None:
     monkeypatch.setattr("tasks.run.executions._flow_run", lambda: FLOW_RUN)
     lease = site.dies()
-    site.prefect.flow_run = FlowRunStanding(state, 1)  # type: ignore[arg-type]
+    site.prefect.flow_run = FlowRunState(state, 1)  # type: ignore[arg-type]
     assert site.reaped() == []
     lease.confirm()
 

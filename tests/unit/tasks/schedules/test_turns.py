@@ -41,7 +41,7 @@ def earlier(store: Store, overlap: Any = "cancel_old", key: str = "first", **mor
     end, held, was_asked = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
-        with turn(store, overlap, key, **more).held(end.set) as asked:
+        with turn(store, overlap, key, **more).hold(end.set) as asked:
             held.set()
             end.wait()
             if asked.is_set():
@@ -72,7 +72,7 @@ def run_by_hand(store: Store, pipeline: str = "tiny", run_id: str = RUN) -> Iter
 @pytest.mark.parametrize("overlap", ["skip", "queue", "cancel_old"])
 def test_a_run_alone_begins_at_once_and_gives_the_turn_back(store: Store, overlap: str) -> None:
     for _ in range(2):
-        with turn(store, overlap, "k").held(never) as asked:
+        with turn(store, overlap, "k").hold(never) as asked:
             assert held_lease(store, schedule_paths.turn("tiny")) is not None
             assert not asked.is_set()
         assert held_lease(store, schedule_paths.turn("tiny")) is None
@@ -80,9 +80,9 @@ def test_a_run_alone_begins_at_once_and_gives_the_turn_back(store: Store, overla
 
 def test_skip_ends_without_beginning(store: Store) -> None:
     said = r"of tiny is unfinished \(schedule.overlap: skip\)"
-    with earlier(store), pytest.raises(Skipped, match=said), turn(store, "skip", "second").held(never):
+    with earlier(store), pytest.raises(Skipped, match=said), turn(store, "skip", "second").hold(never):
         raise AssertionError("it began")
-    with turn(store, "skip", "third").held(never):
+    with turn(store, "skip", "third").hold(never):
         pass
 
 
@@ -94,7 +94,7 @@ def test_an_execution_of_a_run_that_was_begun_waits(store: Store, overlap: str, 
     began = threading.Event()
 
     def second() -> None:
-        with turn(store, overlap, key, **more).held(never):
+        with turn(store, overlap, key, **more).hold(never):
             began.set()
 
     thread = threading.Thread(target=second)
@@ -107,7 +107,7 @@ def test_an_execution_of_a_run_that_was_begun_waits(store: Store, overlap: str, 
 
 
 def test_cancel_old_asks_the_earlier_run_and_begins_when_it_has_ended(store: Store) -> None:
-    with earlier(store) as asked, turn(store, "cancel_old", "second").held(never):
+    with earlier(store) as asked, turn(store, "cancel_old", "second").hold(never):
         assert asked.is_set()
         assert len(store.list("schedules/tiny/wanted")) == 1
 
@@ -125,7 +125,7 @@ def test_a_run_never_cancels_one_that_was_meant_to_start_later(store: Store) -> 
     with (
         earlier(store, scheduled_s=200) as asked,
         pytest.raises(Skipped, match="A newer run of tiny is at work"),
-        late.held(never),
+        late.hold(never),
     ):
         raise AssertionError("it began")
     assert not asked.is_set()
@@ -135,7 +135,7 @@ def test_a_run_never_cancels_one_that_was_meant_to_start_later(store: Store) -> 
 def test_a_holder_that_died_elsewhere_is_taken_over_and_not_waited_for(store: Store, overlap: str) -> None:
     value = {"holder": "aaaa/0/x", "token": 0, "beat": 3, "released": False}
     store.pointer(schedule_paths.turn("tiny")).create(value)
-    with turn(store, overlap, "k").held(never):
+    with turn(store, overlap, "k").hold(never):
         held = held_lease(store, schedule_paths.turn("tiny"))
         assert held is not None
         assert held.value["token"] == 1
@@ -147,7 +147,7 @@ def test_a_run_that_a_person_started_is_waited_for_and_never_cancelled(store: St
     began = threading.Event()
 
     def scheduled() -> None:
-        with turn(store, overlap, "k").held(never):
+        with turn(store, overlap, "k").hold(never):
             began.set()
 
     thread = threading.Thread(target=scheduled)
@@ -161,7 +161,7 @@ def test_a_run_that_a_person_started_is_waited_for_and_never_cancelled(store: St
 
 def test_skip_counts_a_run_that_a_person_started(store: Store) -> None:
     said = f"The run {RUN} of tiny is unfinished"
-    with run_by_hand(store), pytest.raises(Skipped, match=said), turn(store, "skip", "k").held(never):
+    with run_by_hand(store), pytest.raises(Skipped, match=said), turn(store, "skip", "k").hold(never):
         raise AssertionError("it began")
 
 
@@ -178,5 +178,5 @@ def test_runs_that_do_not_count(store: Store) -> None:
             store.create_json(layout.resolved(damaged), {"spec": []})
             store.pointer(layout.lease(layout.run(damaged))).create(lease)
             started = time.monotonic()
-            with turn(store, "skip", "k", waits=True).held(never):
+            with turn(store, "skip", "k", waits=True).hold(never):
                 assert time.monotonic() - started < 30

@@ -15,7 +15,7 @@ import pytest
 from data_contracts.handoffs import Evaluation
 from infra.records.handoffs import put_handoff
 from infra.store import Store, open_store
-from tasks.stages.artifacts.suspect_labels import about, suspect_labels, suspect_lines, told
+from tasks.stages.artifacts.suspect_labels import about, first_rows, suspect_labels, suspect_lines
 
 ROWS = 200
 
@@ -56,7 +56,7 @@ def test_the_rows_are_named_by_number_the_most_suspicious_first(store: Store) ->
     found = suspect_labels(run_of(store), scored)
     assert found is not None
     assert found.positions.tolist() == [199, 198, 150]
-    assert told(found)[0] == (199, "0 (0.01)", "1 (0.99)")
+    assert first_rows(found)[0] == (199, "0 (0.01)", "1 (0.99)")
     assert about(found, "test").startswith("In 3 of 200 rows of test, the model is confident of another class than the")
     lines = suspect_lines(run_of(store), scored)
     assert "| 199 | 0 (0.01) | 1 (0.99) |" in lines
@@ -65,7 +65,7 @@ def test_the_rows_are_named_by_number_the_most_suspicious_first(store: Store) ->
 def test_many_rows_are_cut_and_counted(store: Store) -> None:
     found = suspect_labels(run_of(store), evaluation(store, list(range(150, 180, 2))))
     assert found is not None
-    assert len(told(found)) == 10
+    assert len(first_rows(found)) == 10
     assert "15 of 200 rows of test" in about(found, "test")
     assert "; the 10 most suspicious are shown." in about(found, "test")
 

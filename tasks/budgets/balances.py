@@ -1,4 +1,4 @@
-"""Where budgets stand: what is spent, reserved and left of each, in a month, for a spec, and before new limits hold."""
+"""Balances of budgets: what is spent, reserved and left of each, in a month, for a spec, and before new limits hold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tasks.budgets.settling import settle_all, settle_others
 
 
 @dataclass(frozen=True)
-class Standing:
+class BudgetBalance:
     """A budget in one period; `period` is a month, a run's id, or `each run`."""
 
     name: str
@@ -41,7 +41,7 @@ class Standing:
         return f"{self.name}: {shown(self.left)} of {shown(limit.value)} {limit.unit} left ({self.period})"
 
     def to_json(self) -> dict[str, Any]:
-        """The standing for a program."""
+        """The balance for a program."""
         return {
             "budget": self.name,
             "runs": self.budget.runs,
@@ -56,22 +56,22 @@ class Standing:
         }
 
 
-def standings_of_spec(store: Store, spec: PipelineSpec) -> list[Standing]:
+def balances_of_spec(store: Store, spec: PipelineSpec) -> list[BudgetBalance]:
     """The budgets that a run of a spec would use now, and what is left of each; nothing is written."""
     budgets = current_budgets(store)
     found = {} if budgets is None else budgets.budgets
     return [
-        _standing(store, BudgetPeriod(name, budget, month_of(time.time())))
+        _balance(store, BudgetPeriod(name, budget, month_of(time.time())))
         if budget.per == "month"
-        else Standing(name, budget, "each run", 0.0, 0.0)
+        else BudgetBalance(name, budget, "each run", 0.0, 0.0)
         for name, budget in found.items()
         if budget.is_for(spec.name, spec.tags)
     ]
 
 
-def standings(
+def balances_of_month(
     store: Store, month: str, most: int | None = None, *, settle: bool = True
-) -> tuple[list[Standing], dict[str, int]]:
+) -> tuple[list[BudgetBalance], dict[str, int]]:
     """Every budget in a month; of a budget per run, the runs that were started in it.
 
     Args:
@@ -79,10 +79,10 @@ def standings(
         settle: count what ended executions used in place of what they held; otherwise nothing is written.
 
     Returns:
-        The standings, and how many more runs there are, by the budget's name.
+        The balances, and how many more runs there are, by the budget's name.
     """
     budgets = current_budgets(store)
-    found: list[Standing] = []
+    found: list[BudgetBalance] = []
     more: dict[str, int] = {}
     for name, budget in ({} if budgets is None else budgets.budgets).items():
         periods = [month] if budget.per == "month" else sorted(_runs_of(store, name, budget, month), reverse=True)
@@ -93,9 +93,9 @@ def standings(
             budget_period = BudgetPeriod(name, budget, period)
             if settle:
                 settle_others(store, budget_period, budget_period.ledger(store))
-            found.append(_standing(store, budget_period))
+            found.append(_balance(store, budget_period))
         if not periods:
-            found.append(Standing(name, budget, "each run", 0.0, 0.0))
+            found.append(BudgetBalance(name, budget, "each run", 0.0, 0.0))
     return found, more
 
 
@@ -119,7 +119,7 @@ def settle_and_check(store: Store, budgets: Budgets) -> list[str]:
     unknown = settle_all(store, budgets)
     for name, budget in budgets.budgets.items():
         if budget.per == "month":
-            now = _standing(store, BudgetPeriod(name, budget, month_of(time.time())))
+            now = _balance(store, BudgetPeriod(name, budget, month_of(time.time())))
             if now.spent > budget.limit.value:
                 limit = budget.limit
                 raise UsageError(
@@ -137,6 +137,6 @@ def _runs_of(store: Store, name: str, budget: Budget, month: str) -> Iterable[st
     return (one for one in names if is_name(one) and one.startswith(of_month))
 
 
-def _standing(store: Store, budget_period: BudgetPeriod) -> Standing:
+def _balance(store: Store, budget_period: BudgetPeriod) -> BudgetBalance:
     balance = budget_period.ledger(store).balance()
-    return Standing(budget_period.name, budget_period.budget, budget_period.period, balance.spent, balance.held)
+    return BudgetBalance(budget_period.name, budget_period.budget, budget_period.period, balance.spent, balance.held)
