@@ -59,8 +59,9 @@ examples/stdlib_gpt/data/.complete: examples/stdlib_gpt/prepare.py $(READY)
 run: setup
 	@$(BIN)/trainwright quickstart
 
+# Without bytecode, each of the tests' many processes would compile our modules anew.
 test: setup
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -21,17 +21,18 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def without_assertion(sources: dict[str, str]) -> list[str]:
     """Tests (`path::name`) of these sources (path below the repository → text) that assert nothing."""
     trees = {path: ast.parse(text) for path, text in sources.items()}
-    functions = {path: list(_functions(tree)) for path, tree in trees.items()}
+    functions = {path: [(_last(name), one) for name, one in _functions(tree)] for path, tree in trees.items()}
+    calls = {path: [(name, _calls(one)) for name, one in functions[path]] for path in trees}
     seen = {path: _in_view(path, tree, set(trees)) for path, tree in trees.items()}
-    asserting = {path: {_last(name) for name, one in functions[path] if _asserts(one)} for path in trees}
+    asserting = {path: {name for name, one in functions[path] if _asserts(one)} for path in trees}
     grown = True
     while grown:
         grown = False
         for path in trees:
             known = set().union(*(asserting[other] for other in seen[path]))
-            for name, one in functions[path]:
-                if _last(name) not in asserting[path] and _calls(one) & known:
-                    asserting[path].add(_last(name))
+            for name, called in calls[path]:
+                if name not in asserting[path] and called & known:
+                    asserting[path].add(name)
                     grown = True
     return [
         f"{path}::{name}"
@@ -55,18 +56,24 @@ def _last(name: str) -> str:
 
 def _asserts(function: Function) -> bool:
     return any(
-        isinstance(node, ast.Assert) or (isinstance(node, ast.Call) and _expects(ast.unparse(node.func)))
+        isinstance(node, ast.Assert) or (isinstance(node, ast.Call) and _expects(node.func))
         for node in ast.walk(function)
     )
 
 
-def _expects(called: str) -> bool:
-    return called in EXPECTED or _last(called).startswith("assert_")
+def _expects(called: ast.expr) -> bool:
+    return _name(called).startswith("assert_") or (
+        f"pytest.{_name(called)}" in EXPECTED and ast.unparse(called) in EXPECTED
+    )
 
 
 def _calls(function: Function) -> set[str]:
-    called = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
-    return {name.id if isinstance(name, ast.Name) else getattr(name, "attr", "") for name in called}
+    return {_name(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
+
+
+def _name(called: ast.expr) -> str:
+    """The last part of the name of what is called."""
+    return called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
 
 
 def _in_view(path: str, tree: ast.Module, paths: set[str]) -> set[str]:

@@ -26,7 +26,7 @@ def strings(repository: Path) -> Iterator[tuple[str, str]]:
 
 def names(value: str) -> list[str]:
     """Names of modules: the whole string, or what stands in backquotes in a text."""
-    found = [value, *re.findall(r"`([^` ]+)`", value)]
+    found = [value, *(re.findall(r"`([^` ]+)`", value) if "`" in value else ())]
     return [name for name in found if MODULE.fullmatch(name) and not name.endswith(".py")]
 
 

@@ -32,7 +32,7 @@ _SCOPES = (*_FUNCTIONS, ast.ClassDef)
 
 def _functions(node: ast.AST, inside: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Every function below `node` with its name, which begins with those of the classes and functions around it."""
-    for child in ast.iter_child_nodes(node):
+    for child in _blocks_in(node):
         name = inside
         if isinstance(child, _SCOPES):
             name = f"{inside}.{child.name}".lstrip(".")
@@ -41,9 +41,14 @@ def _functions(node: ast.AST, inside: str = "") -> Iterator[tuple[str, ast.Funct
         yield from _functions(child, name)
 
 
+def _blocks_in(node: ast.AST) -> list[ast.AST]:
+    """What stands directly in a node and may hold statements: an expression, which most nodes are, holds none."""
+    return [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
+
+
 def _levels(node: ast.AST) -> int:
     deepest = 0
-    for child in ast.iter_child_nodes(node):
+    for child in _blocks_in(node):
         if not isinstance(child, _SCOPES):
             is_elif = isinstance(node, ast.If) and isinstance(child, ast.If) and node.orelse == [child]
             deepest = max(deepest, _levels(child) + (isinstance(child, _BLOCKS) and not is_elif))

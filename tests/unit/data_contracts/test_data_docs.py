@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
 import pytest
 
+from data_contracts.contract.great_expectations_engine import load_great_expectations
 from data_contracts.contract_results import results_of
 from data_contracts.data_docs import data_docs
 from data_contracts.handoffs import ContractReport, Failure, RowPlace
@@ -116,6 +118,18 @@ ARGUMENTS: dict[str, object] = {
 CATALOGUE = json.loads((files("data_contracts.contract") / "expectations.json").read_text())["expectations"]
 
 
+@pytest.fixture(scope="module")
+def templates_are_read_once() -> Iterator[None]:
+    """One view renders all pages: each new one compiles its templates again, which is nearly all of a page's time."""
+    load_great_expectations()
+    from great_expectations.render import view
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(view, "DefaultJinjaPageView", functools.cache(view.DefaultJinjaPageView))
+        yield
+
+
+@pytest.mark.usefixtures("templates_are_read_once")
 @pytest.mark.parametrize("of_numbers", [False, True])
 @pytest.mark.parametrize("sensitive", [[], ["a", "c"]])
 def test_each_kind_of_expectation_has_its_line(sensitive: list[str], of_numbers: bool) -> None:

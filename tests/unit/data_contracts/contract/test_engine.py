@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from data_contracts.contract import expectation_scope, frames
@@ -146,22 +146,32 @@ EVERYTHING = [
 
 
 # Shrinking a case takes minutes here, and the rows of an unshrunk one are few enough to read.
-@settings(
-    max_examples=12,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(rows=st.lists(columns, min_size=1, max_size=12), batch=st.integers(1, 5), block=st.integers(1, 7))
-def test_says_the_same_however_the_rows_are_batched(
-    rows: list[dict[str, Any]], batch: int, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = pa.Table.from_pylist(rows, SCHEMA)
-    at_once = run(table, *EVERYTHING)
-    with monkeypatch.context() as patch:
-        patch.setattr(frames, "BLOCK_ROWS", block)
-        patch.setattr(expectation_scope, "WHOLE_BYTES", 1)
-        assert run(table, *EVERYTHING, rows=batch) == at_once
+GENERATED = settings(deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+
+
+def says_the_same_however_the_rows_are_batched(cases: int) -> None:
+    """Ask everything of as many generated tables, at once and in batches and blocks of a few rows."""
+
+    @settings(GENERATED, max_examples=cases)
+    @given(rows=st.lists(columns, min_size=1, max_size=12), batch=st.integers(1, 5), block=st.integers(1, 7))
+    def case(rows: list[dict[str, Any]], batch: int, block: int) -> None:
+        table = pa.Table.from_pylist(rows, SCHEMA)
+        at_once = run(table, *EVERYTHING)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(frames, "BLOCK_ROWS", block)
+            patch.setattr(expectation_scope, "WHOLE_BYTES", 1)
+            assert run(table, *EVERYTHING, rows=batch) == at_once
+
+    case()
+
+
+def test_says_the_same_however_the_rows_are_batched() -> None:
+    says_the_same_however_the_rows_are_batched(5)
+
+
+@pytest.mark.sweep
+def test_says_the_same_however_the_rows_of_60_tables_are_batched() -> None:
+    says_the_same_however_the_rows_are_batched(60)
 
 
 def test_row_numbers_and_counts_are_exact_and_examples_are_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ RARE = ("held", "evidence", "refused", "unchanged", "promoted, overtaken", "prom
         "unknown, never", "release", "rollback")  # fmt: skip
 
 
-@pytest.mark.parametrize("number", [6_000, pytest.param(1_000_000, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("number", [2_000, pytest.param(1_000_000, marks=pytest.mark.sweep)])
 def test_decisions_in_memory(number: int) -> None:
     told = decisions(number, seed=1)
     assert [what for what in RARE if told[what] < number / 1_000] == []
