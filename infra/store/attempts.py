@@ -22,7 +22,15 @@ def seal_attempt(store: Store, area: str, key: str, fill: Callable[[Writer], Ref
     The bytes of a process that was killed, or of one that writes at this moment, stay as they are: the two cannot be
     told apart. Raises what `fill` raises last, if it meets other content again and again.
     """
-    uri = store.next_attempt(area, key)
+    return seal_from(store, store.next_attempt(area, key), fill)
+
+
+def seal_from(store: Store, uri: str, fill: Callable[[Writer], Ref]) -> Ref:
+    """As `seal_attempt`, beginning with the attempt `uri` that the caller chose before."""
+    area, _, name = uri.partition("/")
+    attempt = layout.split_attempt(name)
+    assert attempt is not None
+    key, _ = attempt
     for _ in range(TRIES - 1):
         try:
             return fill(store.writer(uri))

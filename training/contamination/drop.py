@@ -42,49 +42,60 @@ def copies(compared: Compared, side: OpenSide, columns: list[str], digests: Path
     return found
 
 
-def write_without(
-    writer: Writer, dataset: Dataset, compared: Compared, masks: Masks, request: Mapping[str, Any], folder: Path
-) -> tuple[Dataset, dict[str, int]]:
-    """Seal the dataset without the rows that masks mark, by side; returns it and the rows left out of each split.
-
-    Args:
-        request: `key` and `provenance` of the new dataset.
-
-    Raises:
-        UsageError: a split would have no rows left.
-    """
-    own = {one.side.split: one for one in compared.sides if one.side.own}
-    format_ = formats.get(dataset.format)
-    splits: dict[str, list[ShardFile]] = {}
-    dropped: dict[str, int] = {}
-    for name, shards in dataset.splits.items():
-        side = own.get(name)
-        mask = None if side is None else masks.get(side.number)
-        if side is None or mask is None or not mask.any():
-            splits[name] = shards
+def rows_dropped(compared: Compared, masks: Masks) -> dict[str, int]:
+    """How many rows masks mark, by split; UsageError if a split would have no rows left."""
+    dropped = {}
+    for side in compared.sides:
+        mask = masks.get(side.number)
+        if mask is None or not mask.any():
             continue
         if mask.all():
             raise UsageError(
-                f"contract.contamination drops all rows of {name!r}: each is in another split, too.",
+                f"contract.contamination drops all rows of {side.side.split!r}: each is in another split, too.",
                 remedy="Look at shards.split, or compare more columns (contract.contamination.columns).",
             )
-        dropped[name] = int(mask.sum())
-        splits[name] = []
-        for number, shard in enumerate(shards):
-            leave = mask[side.first_rows[number] : side.first_rows[number + 1]]
-            if not leave.any():
-                splits[name].append(shard)
-            elif not leave.all():
-                rows = pa.concat_tables(side.shards.tables(number, side.shards.schema.names))
-                path = folder / f"{name}-{number:05d}{format_.SUFFIX}"
-                format_.write_shard(rows.filter(pa.array(~leave)).combine_chunks(), path)
-                entry = writer.put(path.name, path)
-                path.unlink()
-                kept = int((~leave).sum())
-                splits[name].append(
-                    ShardFile(uri="", path=entry.path, rows=kept, bytes=entry.bytes, blake3=entry.blake3)
-                )
-    return _sealed(writer, dataset, splits, compared, dropped, request), dropped
+        dropped[side.side.split] = int(mask.sum())
+    return dropped
+
+
+def write_without(
+    writer: Writer, dataset: Dataset, compared: Compared, masks: Masks, request: Mapping[str, Any], folder: Path
+) -> Ref:
+    """Seal the dataset without the rows that masks mark, by side; nothing is dropped from a side without a mask.
+
+    Args:
+        request: `key` and `provenance` of the new dataset.
+        folder: for shards until they are stored.
+    """
+    own = {one.side.split: one for one in compared.sides if one.side.own}
+    splits: dict[str, list[ShardFile]] = {}
+    for name, shards in dataset.splits.items():
+        side = own.get(name)
+        mask = None if side is None else masks.get(side.number)
+        kept = shards if side is None or mask is None else _kept_shards(writer, dataset.format, side, mask, folder)
+        splits[name] = kept
+    return _sealed(writer, dataset, splits, compared, rows_dropped(compared, masks), request)
+
+
+def _kept_shards(
+    writer: Writer, format_name: str, side: OpenSide, mask: NDArray[np.bool_], folder: Path
+) -> list[ShardFile]:
+    """The shards of a split without the marked rows: those that lose none stay where they are."""
+    format_ = formats.get(format_name)
+    kept: list[ShardFile] = []
+    for number, shard in enumerate(side.side.dataset.splits[side.side.split]):
+        leave = mask[side.first_rows[number] : side.first_rows[number + 1]]
+        if not leave.any():
+            kept.append(shard)
+        elif not leave.all():
+            rows = pa.concat_tables(side.shards.tables(number, side.shards.schema.names))
+            path = folder / f"{side.side.split}-{number:05d}{format_.SUFFIX}"
+            format_.write_shard(rows.filter(pa.array(~leave)).combine_chunks(), path)
+            entry = writer.put(path.name, path)
+            path.unlink()
+            left = int((~leave).sum())
+            kept.append(ShardFile(uri="", path=entry.path, rows=left, bytes=entry.bytes, blake3=entry.blake3))
+    return kept
 
 
 def _sealed(
@@ -94,7 +105,7 @@ def _sealed(
     compared: Compared,
     dropped: dict[str, int],
     request: Mapping[str, Any],
-) -> Dataset:
+) -> Ref:
     schema = schemas.to_json(next(one for one in compared.sides if one.side.own).shards.schema)
     fields = {
         "schema_version": 1,
@@ -113,10 +124,4 @@ def _sealed(
         "without_copies_of": dataset.ref.id,
         "dropped": dropped,
     }
-    ref = writer.seal("dataset", shaped, request["provenance"])
-    placed = {name: [_placed(shard, ref) for shard in shards] for name, shards in splits.items()}
-    return Dataset.from_json({**fields, "splits": placed, "ref": ref})
-
-
-def _placed(shard: ShardFile, dataset: Ref) -> ShardFile:
-    return shard if shard.uri else shard.model_copy(update={"uri": dataset.uri})
+    return writer.seal("dataset", shaped, request["provenance"])

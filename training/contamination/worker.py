@@ -22,8 +22,9 @@ from infra import scratch
 from infra.processes.child_main import Report, child_main
 from infra.records.datasets import local_dataset
 from infra.records.handoffs import put_handoff
-from infra.store import Store, open_at
-from training.contamination.drop import Masks, copies, write_without
+from infra.store import Store, Writer, open_at
+from infra.store.attempts import seal_from
+from training.contamination.drop import Masks, copies, rows_dropped, write_without
 from training.contamination.exact import Shared, find_shared, record
 from training.contamination.near import Near, find_near
 from training.contamination.sides import Advance, Compared, open_sides
@@ -48,13 +49,15 @@ def main(request: ContaminationRequest, report: Report) -> ContaminationReport:
         overlaps = shared.overlaps(compared.sides) + (near.overlaps() if near else [])
         conflicts = shared.of_labels(compared.sides) if request.label else None
         masks = _masks(compared, request, shared, near) if asked.on_found == "drop" else {}
-        dropped: dict[str, int] = {}
+        dropped = rows_dropped(compared, masks)
         dataset: Ref | None = None
-        if any(mask.any() for mask in masks.values()):
-            writer = store.writer(request.dataset_uri, afresh=True)
+        if dropped:
             of_new = {"key": request.key, "provenance": request.provenance}
-            made, dropped = write_without(writer, request.dataset, compared, masks, of_new, folder.path)
-            dataset = made.ref
+
+            def fill(writer: Writer) -> Ref:
+                return write_without(writer, request.dataset, compared, masks, of_new, folder.path)
+
+            dataset = seal_from(store, request.dataset_uri, fill)
     foreign = {side.name for side in request.sides if not side.own}
     rejected = _rejected(overlaps, conflicts, request, foreign)
     found = ContaminationReport(
@@ -134,14 +137,16 @@ def _s(count: int) -> str:
 
 
 def _sealed(store: Store, request: ContaminationRequest, found: ContaminationReport) -> ContaminationReport:
-    writer = store.writer(request.uri, afresh=True)
-    put_handoff(writer, found.model_dump(mode="json", exclude={"ref"}))
     settings = {
         "asked": request.asked.model_dump(mode="json"),
         "sides": [[side.name, side.dataset.ref.id, side.split, side.use] for side in request.sides],
     }
-    ref = writer.seal("contract", settings, request.provenance)
-    return found.model_copy(update={"ref": ref})
+
+    def fill(writer: Writer) -> Ref:
+        put_handoff(writer, found.model_dump(mode="json", exclude={"ref"}))
+        return writer.seal("contract", settings, request.provenance)
+
+    return found.model_copy(update={"ref": seal_from(store, request.uri, fill)})
 
 
 if __name__ == "__main__":

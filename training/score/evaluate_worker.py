@@ -18,14 +18,15 @@ import pyarrow.parquet as pq
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import UsageError
-from data_contracts.handoffs import Evaluation
+from data_contracts.handoffs import Evaluation, Ref
 from data_contracts.messages.children import EVALUATE, EvaluateRequest
 from data_contracts.pipeline_spec import EvaluateSpec
 from infra import scratch
 from infra.processes.child_main import Report, child_main
 from infra.records.evaluations import OUTCOMES, SEALED, SEALED_OUTCOMES
 from infra.records.handoffs import put_handoff
-from infra.store import open_at
+from infra.store import Writer, open_at
+from infra.store.attempts import seal_from
 from training.checkpoint import load_module_weights
 from training.loader import MemoryBudget, OrderedLoader, Shards, Split, stored_order
 from training.score.latency import Latency, size_bytes
@@ -142,36 +143,37 @@ def seal(request: EvaluateRequest, scored: dict[str, Scored], beside: Kept) -> E
     }
     hidden = _sealed_sets(request)
     sealed = [name for name in scored if name.rpartition("/")[0] in hidden]
-    writer = store.writer(request.uri, afresh=True)  # killed earlier, on hardware that rounds differently
+    files: dict[str, bytes | Path] = {}
     for file, names in ((OUTCOMES, [name for name in scored if name not in sealed]), (SEALED_OUTCOMES, sealed)):
         if names or file == OUTCOMES:
             pq.write_table(outcomes_table({name: scored[name] for name in names}), folder / file)
-            writer.put(file, folder / file)
+            files[file] = folder / file
     kept = {name: table.close() for name, table in tables.items()}
-    for one in kept.values():
-        if one.file:
-            writer.put(one.file, folder / one.file)
+    files |= {one.file: folder / one.file for one in kept.values() if one.file}
     if kept:
         fields["predictions"] = {name: one.to_json() for name, one in kept.items()}
-    if files := _closed(beside.pairs, scored):
-        for file in files.values():
-            writer.put(file, folder / file)
-        fields["pairs"] = files
-    if shown := _shown(request.shown, beside, scored, files):
-        writer.put(shown, folder / shown)
+    if pairs := _closed(beside.pairs, scored):
+        files |= {file: folder / file for file in pairs.values()}
+        fields["pairs"] = pairs
+    if shown := _shown(request.shown, beside, scored, pairs):
+        files[shown] = folder / shown
         fields["shown"] = {request.shown: shown}
     if sealed:
-        writer.put(SEALED, canonical(_taken_out(fields, sealed)))
+        files[SEALED] = canonical(_taken_out(fields, sealed))
         fields["sealed"] = sealed
     if undecided := next((table.undecided for table in tables.values() if table.undecided), ""):
         fields["undecided"] = undecided
-    put_handoff(writer, fields)
     # In the provenance, so that the id of an evaluation does not depend on it.
     rows = {name: one.rows for name, one in scored.items() if one.rows}
     more = {"rows": rows, "measures": beside.measures}
     provenance = {**request.provenance, **{name: value for name, value in more.items() if value}}
-    ref = writer.seal("evaluation", {**request.settings, "evaluate": request.evaluate}, provenance)
-    return Evaluation.from_json({**fields, "ref": ref.to_json()})
+
+    def fill(writer: Writer) -> Ref:
+        entries = [*(writer.put(name, data) for name, data in files.items()), put_handoff(writer, fields)]
+        return writer.seal("evaluation", {**request.settings, "evaluate": request.evaluate}, provenance, entries)
+
+    # What was killed before, on hardware that rounds differently, may have left other bytes.
+    return Evaluation.from_json({**fields, "ref": seal_from(store, request.uri, fill).to_json()})
 
 
 def _sealed_sets(request: EvaluateRequest) -> set[str]:

@@ -75,6 +75,15 @@ def test_outcomes_are_read_as_they_were_computed(store: Store, tmp_path: Path) -
     assert outcomes_of(store, evaluation, "hard/f1").values.tolist() == [0.25]
 
 
+@pytest.mark.parametrize("name", ["outcomes.parquet", "predictions.parquet"])
+def test_what_another_process_is_writing_stays_and_is_not_sealed(store: Store, tmp_path: Path, name: str) -> None:
+    store.writer("evaluations/e-0").put(name, b"of another process")
+    evaluation = sealed(store, tmp_path, (SCORES, TRUTH))
+    assert evaluation.ref.uri == "evaluations/e-1"
+    assert store.read(f"evaluations/e-0/{name}") == b"of another process"
+    assert outcomes_of(store, evaluation, "hard/f1").values.tolist() == [0.25]
+
+
 def test_what_pages_read_imports_no_pandas(repository: Path, home: Path) -> None:
     code = f"""
 import sys

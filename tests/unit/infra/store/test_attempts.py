@@ -10,7 +10,7 @@ import pytest
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Ref
 from infra.store import Store, layout
-from infra.store.attempts import TRIES, newest_sealed, seal_attempt
+from infra.store.attempts import TRIES, newest_sealed, seal_attempt, seal_from
 from infra.store.writer import Writer
 
 
@@ -60,6 +60,14 @@ def test_what_a_killed_process_left_is_completed_or_passed_over(store: Store) ->
     ref = seal_attempt(store, "contracts", "other", filling({"a": b"1"}))
     assert ref.uri == "contracts/other-1"
     assert store.newest("contracts", "other") == ref
+
+
+def test_one_that_chose_its_attempt_before_passes_over_what_was_sealed_there_meanwhile(store: Store) -> None:
+    chosen = store.next_attempt("contracts", "k")
+    other = seal_attempt(store, "contracts", "k", filling({"a": b"2"}))
+    assert seal_from(store, chosen, filling({"a": b"2"})) == other
+    assert seal_from(store, chosen, filling({"a": b"1"})).uri == "contracts/k-1"
+    assert store.verify(other).ref == other
 
 
 def test_many_that_begin_together_are_all_sealed(store: Store) -> None:

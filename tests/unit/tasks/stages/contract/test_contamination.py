@@ -116,6 +116,23 @@ def test_dropped_copies_are_counted_and_the_rest_stays_where_it_is(tmp_path: Pat
     assert names == [before.handoff.ref.uri]
 
 
+def test_what_another_process_is_writing_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafts: list[str] = []
+
+    def run_here(run: Run, child: Any, request: Any) -> ContaminationReport:
+        for uri in (request.uri, request.dataset_uri):
+            drafts.append(f"{uri}/handoff.json")
+            run.store.writer(uri).put("handoff.json", b"of another process")
+        return worker.main(request, lambda report: None)
+
+    monkeypatch.setattr(stage, "run_here", run_here)
+    run = opened(tmp_path / "tiny", {"on_found": "drop", "ignore": ["id"]})
+    done = shard.done(run, None)
+    assert done.handoff.ref.uri.endswith("-1")
+    assert shard.found(run, None).handoff == done.handoff
+    assert [run.store.read(draft) for draft in drafts] == [b"of another process"] * 2
+
+
 def test_without_copies_the_dataset_stays_and_a_warning_lets_all_pass(tmp_path: Path, here: list[str]) -> None:
     run = opened(tmp_path / "clean", {"on_found": "drop", "ignore": ["id"]}, ROWS)
     done = shard.done(run, None)
