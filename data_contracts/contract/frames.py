@@ -102,7 +102,7 @@ def _series(column: pa.ChunkedArray, nulls: Nulls, as_text: bool) -> pd.Series:
         column = column.cast(column.type.value_type)  # categories differ from batch to batch, values do not
     kind = column.type
     if nulls == "typed":
-        return column.to_pandas()
+        return _plainly(column)
     if is_time(kind):
         # pandas prints an array of only midnights in a shorter form than one with another time; Arrow converts row by
         # row.
@@ -110,12 +110,22 @@ def _series(column: pa.ChunkedArray, nulls: Nulls, as_text: bool) -> pd.Series:
     if pa.types.is_integer(kind) and kind != pa.uint64():
         column = column.cast(pa.int64())  # GX compares other widths value by value, a hundred times slower
     if not column.null_count or not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
-        return column.to_pandas()
+        return _plainly(column)
     if nulls == "masked":
         return column.to_pandas(types_mapper=_nullable)
     if pa.types.is_boolean(kind) or _fits_float(column):
         return column.to_pandas()
     return pd.Series([float("nan") if value is None else value for value in column.to_pylist()], dtype=object)
+
+
+def _plainly(column: pa.ChunkedArray) -> pd.Series:
+    """As pandas holds the column; Python's objects for types that Arrow cannot hand over, such as lists of UUIDs."""
+    import pandas as pd
+
+    try:
+        return column.to_pandas()
+    except pa.ArrowNotImplementedError:
+        return pd.Series(column.to_pylist(), dtype=object)
 
 
 def _time(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -65,8 +65,10 @@ class Column:
         if self.is_text:
             self._refuse_other_texts(column)
         self.rows += len(column)
+        if pa.types.is_float16(self.kind):
+            column = column.cast(pa.float32())  # Arrow has few functions for float16
         if pa.types.is_floating(self.kind):
-            column = pc.if_else(pc.is_nan(column), pa.scalar(None, self.kind), column)
+            column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
         self.missing += column.null_count
         column = column.drop_null()
         if not len(column) or not (self.is_number or self.is_text or pa.types.is_boolean(self.kind)):

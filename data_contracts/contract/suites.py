@@ -149,7 +149,7 @@ def load_suite(
         for argument in required:
             if argument not in expectation["kwargs"]:
                 text.refuse([*here, "kwargs"], f"{name} needs the argument {argument}.")
-        if wrong := wrong_argument(expectation["kwargs"]):
+        if wrong := wrong_argument(name, expectation["kwargs"]):
             text.refuse([*here, "kwargs", wrong[0]], wrong[1])
     return plain
 

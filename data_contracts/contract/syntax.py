@@ -1,4 +1,4 @@
-"""What is wrong with a column's name, a regular expression or a row_condition of a suite, whatever the data is.
+"""What is wrong with an argument of a suite, whatever the data is: a name, a regular expression, a bound, a condition.
 
 Only what Great Expectations would refuse for certain is said to be wrong.
 """
@@ -9,16 +9,19 @@ import ast
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from data_contracts.expressions.syntax_trees import syntax_tree
 
 # Names that pandas' expressions define (pandas.core.computation.scope): they hide columns of these names.
 OF_PANDAS = {"Inf", "Timestamp", "datetime", "inf", "list", "tuple", "index"}
 
+# Of pandas' quantiles.
+INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
-def wrong_argument(kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The argument of an expectation that cannot be read, and why; None if there is none."""
+
+def wrong_argument(kind: str, kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The argument of an expectation of this type that cannot be read, and why; None if there is none."""
     for name in ("column", "column_A", "column_B"):
         if name in kwargs and not _may_be_name(kwargs[name]):
             return name, f"{kwargs[name]!r} is not the name of a column; write it in quotes."
@@ -30,9 +33,32 @@ def wrong_argument(kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
         for regex in given if isinstance(given, list) else [given]:
             if isinstance(regex, str) and (reason := _why_no_regex(regex)):
                 return name, f"{regex!r} is not a regular expression: {reason}."
+    if wrong := _wrong_bounds(kind, kwargs):
+        return wrong
     condition = kwargs.get("row_condition")
     reason = _why_no_condition(condition, kwargs.get("condition_parser"))
     return ("row_condition", f"{condition!r} is not a condition that pandas can read: {reason}.") if reason else None
+
+
+def _wrong_bounds(kind: str, kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The bounds or quantiles that pandas or Great Expectations refuses when it measures, as `wrong_argument`."""
+    low, high = kwargs.get("min_value"), kwargs.get("max_value")
+    if kind == "expect_column_values_to_be_between" and _is_number(low) and _is_number(high) and low > high:
+        return "min_value", f"{low!r} is greater than max_value, {high!r}."
+    if kind != "expect_column_quantile_values_to_be_between":
+        return None
+    ranges, interpolation = kwargs.get("quantile_ranges"), kwargs.get("allow_relative_error")
+    asked = ranges.get("quantiles") if isinstance(ranges, dict) else None
+    for quantile in asked if isinstance(asked, list) else []:
+        if _is_number(quantile) and not 0 <= quantile <= 1:
+            return "quantile_ranges", f"{quantile!r} is not a quantile; write a number from 0 to 1."
+    if isinstance(interpolation, str) and interpolation and interpolation not in INTERPOLATIONS:
+        return "allow_relative_error", f"{interpolation!r} is none of {', '.join(INTERPOLATIONS)}."
+    return None
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _may_be_name(value: Any) -> bool:

@@ -9,9 +9,9 @@ import math
 from typing import Any, NamedTuple
 
 from data_contracts.contract.measures import Measure, Question, breaking
+from data_contracts.contract.syntax import INTERPOLATIONS
 from data_contracts.contract.translation.questions import EXACT, Arguments, Kind, is_number
 
-INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 # A missing bound: beyond it, differences of integers could overflow in pandas, and those of float64 be infinite.
 _FURTHEST = EXACT - 1.0
 _MOST = 100

@@ -335,6 +335,14 @@ def test_categories_are_their_values() -> None:
     assert one(table, E("column_value_lengths_to_equal", column="a", value=2)).rows == 3
 
 
+def test_columns_that_arrow_cannot_hand_to_pandas_are_checked_or_named() -> None:
+    ids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes([at]) * 16 for at in range(3)], pa.binary(16)))
+    table = pa.table({"ids": pa.ListArray.from_arrays(pa.array([0, 1, None, 3], pa.int32()), ids)})
+    assert one(table, E("column_values_to_not_be_null", column="ids")).row_numbers == [2]
+    unclear = one(table, E("column_max_to_be_between", column="ids", min_value=0)).sentence
+    assert "could not be computed (ids is list<" in unclear
+
+
 def test_whole_numbers_beside_nulls_are_whole_numbers() -> None:
     table = pa.table({"a": pa.array([2**53 + 1, None, 2**53], pa.int64()), "b": pa.array([1, None, 3], pa.int32())})
     assert run(

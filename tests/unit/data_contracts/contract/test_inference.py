@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
@@ -54,10 +55,12 @@ def test_what_is_expected_of_each_kind_of_column() -> None:
             "text": [f"word {i % 60} " * (i % 3 + 1) for i in range(rows)],
             "gone": pa.nulls(rows, pa.int64()),
             "flag": [i % 2 == 0 for i in range(rows)],
+            "half": pa.array(np.array([math.nan, *range(rows - 1)], np.float16)),
         }
     )
     assert set(expected(made, "id")) == {"values_to_not_be_null", "values_to_be_unique"}
     assert made.keys == ["id"]
+    assert expected(made, "half")["values_to_be_between"] == {"column": "half", "min_value": 0, "max_value": 220}
     kind = expected(made, "kind")
     assert kind["values_to_be_in_set"]["value_set"] == ["a", "b"]
     assert kind["values_to_not_be_null"]["mostly"] == 0.34

@@ -16,6 +16,12 @@ from tests.support.expectations import E, one, run
 
 PANDAS = {"condition_parser": "pandas"}
 TABLE = pa.table({"t": ["7", "x", "y"], "n": [1, 2, 3]})
+
+
+def _quantiles(*wanted: float) -> dict[str, Any]:
+    return {"quantiles": list(wanted), "value_ranges": [[None, None]] * len(wanted)}
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "regex": (
         E("column_values_to_match_regex", column="t", regex="("),
@@ -45,6 +51,23 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         E("column_values_to_not_be_null", column="t", row_condition="n = 1", **PANDAS),
         r"kwargs.row_condition: .*: it assigns a value; write == to compare\.$",
     ),
+    "range": (
+        E("column_values_to_be_between", column="n", min_value=2, max_value=1.5),
+        r"suite.json:8: expectations.0.kwargs.min_value: 2 is greater than max_value, 1\.5\.$",
+    ),
+    "quantile": (
+        E("column_quantile_values_to_be_between", column="n", quantile_ranges=_quantiles(0.5, 2)),
+        r"kwargs.quantile_ranges: 2 is not a quantile; write a number from 0 to 1\.$",
+    ),
+    "interpolation": (
+        E(
+            "column_quantile_values_to_be_between",
+            column="n",
+            quantile_ranges=_quantiles(0.5),
+            allow_relative_error="cubic",
+        ),
+        r"kwargs.allow_relative_error: 'cubic' is none of linear, lower, higher, midpoint, nearest\.$",
+    ),
 }
 
 
@@ -66,6 +89,16 @@ def test_a_column_that_a_parameter_will_name_is_not_refused() -> None:
     ]
     suite = load_suite({"name": "s", "expectations": entries}, Path(), None)
     assert [one["kwargs"] for one in suite["expectations"]] == [one["kwargs"] for one in entries]
+
+
+def test_bounds_that_no_value_keeps_but_the_engine_reads_are_not_refused() -> None:
+    entries = [
+        E("column_max_to_be_between", column="n", min_value=2, max_value=1),
+        E("column_values_to_be_between", column="n", min_value=3, max_value=3),
+        E("column_quantile_values_to_be_between", column="n", quantile_ranges=_quantiles(0, 1)),
+        E("column_values_to_be_between", column="n", min_value={"$PARAMETER": "least"}, max_value=1),
+    ]
+    assert len(load_suite({"name": "s", "expectations": entries}, Path(), None)["expectations"]) == 4
 
 
 def test_what_one_of_the_engines_reads_is_not_refused() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from data_contracts.contract.measures import Question
 from data_contracts.contract.rows import Data
-from data_contracts.contract.translation.order_statistics import INTERPOLATIONS
+from data_contracts.contract.syntax import INTERPOLATIONS
 from data_contracts.contract.translation.translation import _RULES, translated
 from data_contracts.contract.verdicts import decided
 from tests.support.expectations import RESOURCES, E, in_files, reader, run
