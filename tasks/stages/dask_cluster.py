@@ -36,6 +36,7 @@ from data_contracts.pipeline_spec import DaskRunner
 from infra import scratch as scratches
 from infra.child import Handlers, run_child
 from infra.files.atomic import replace_json
+from infra.machine.settings import is_private_place
 from infra.processes.idle import IdleLimit
 from infra.project import code_bundle
 from infra.project.installed_versions import installed
@@ -256,6 +257,13 @@ def _checker(wanted: dict[str, str], folder: str) -> Callable[[], str]:
 
 @contextlib.contextmanager
 def _shared_folder(stage: ClusterStage, scratch: str) -> Iterator[Path]:
+    """A folder of this run's in `scratch`; what it holds is unpickled, so nobody else may put another in its place."""
+    if Path(scratch).is_dir() and not is_private_place(Path(scratch)):
+        raise UsageError(
+            f"{stage.field}.scratch: other users may rename folders in {scratch}, or in a folder above it.",
+            remedy="Let root or this user own each of these folders, and set the sticky bit (chmod +t) where others "
+            "may write.",
+        )
     try:
         made = scratches.make(stage.name, root=Path(scratch))
     except OSError as error:

@@ -86,3 +86,18 @@ def test_nobody_else_can_keep_the_folder_from_going(tmp_path: Path) -> None:
         taken = tmp_path / f"{folder.name}.gone"
         (taken / "not empty").mkdir(parents=True)
     assert list(tmp_path.iterdir()) == [taken]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o757, 0o1777])
+def test_a_folder_that_others_may_exchange_is_refused(mode: int, tmp_path: Path) -> None:
+    scratch = tmp_path / "open" / "scratch"
+    scratch.mkdir(parents=True)
+    scratch.parent.chmod(mode)
+    if mode & 0o1000:
+        with _shared_folder(ON_CLUSTER, str(scratch)) as folder:
+            assert folder.parent == scratch
+        return
+    expected = pytest.raises(UsageError, match="contract.runner.scratch: other users may rename folders in .*scratch")
+    with expected, _shared_folder(ON_CLUSTER, str(scratch)):
+        pass
+    assert not list(scratch.iterdir())
