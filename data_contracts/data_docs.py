@@ -22,13 +22,15 @@ _LOADED = re.compile(r"<script\b.*?</script>|<link\b[^>]*>|<img\b[^>]*>", re.DOT
 _LINKS = re.compile(r"""\shref=(?:"(?!#)[^"]*"|'(?!#)[^']*')""")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 _STYLE = """
-body{font-family:sans-serif;margin:0 auto;max-width:80rem;padding:1rem;color:#212529}
+body{font-family:sans-serif;margin:0 auto;max-width:80rem;padding:1rem;color:#212529;overflow-wrap:anywhere}
 table{border-collapse:collapse;width:100%;margin:.5rem 0}
 td,th{border:1px solid #dee2e6;padding:.4rem;text-align:left;vertical-align:top}
+th{overflow-wrap:normal}
+td+td{min-width:6.5rem}
 .badge{background:#e9ecef;border-radius:.25rem;padding:0 .3rem}
 .text-success::before{content:"\\2713";color:#2b8a3e}
 .text-danger::before{content:"\\2717";color:#c92a2a}
-.btn-group,nav .btn,.breadcrumb,footer{display:none}
+.btn-group,nav .btn,.breadcrumb,.sticky>.card:first-child,footer{display:none}
 ul{padding-left:1.2rem}
 a{color:#1864ab}
 h5,.card-header{font-weight:bold;font-size:1.1rem}

@@ -1,9 +1,8 @@
-"""`contract docs`: the page of a run's report opens in a browser without a network."""
+"""`contract docs`: the page of a run's report opens in a browser without a network, also on a telephone."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,20 +11,10 @@ from data_contracts.errors import ContractRejected
 from flows import cli
 from tasks.run.run import open_run
 from tasks.stages.validate import validate
+from tests.support.browser import chromium
 from tests.support.tiny import write_project
 
 pytestmark = pytest.mark.usefixtures("home")
-
-
-def shown(profile: Path, page: Path) -> str:
-    """What a browser shows in the end; no name leads to a host."""
-    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-    offline = ["--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=5000", f"--user-data-dir={profile}"]
-    done = subprocess.run(
-        [*browser, *offline, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.apt("chromium")
@@ -40,7 +29,11 @@ def test_the_page_of_a_rejected_run_opens_offline(tmp_path: Path, capsys: pytest
     wanted = ["contract", "docs", run.run_id, "--store", str(spec.parent / ".trainwright")]
     assert cli.main([*wanted, "--out", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"page": str(out / "index.html"), "accepted": False}
-    page = shown(tmp_path / "profile", out / "index.html")
+    with chromium(tmp_path / "profile") as browser:
+        browser.open(out / "index.html", width=390)
+        assert browser.requested == [(out / "index.html").as_uri()]
+        assert browser.run("document.scrollingElement.scrollWidth") == 390, "a telephone's page scrolls sideways"
+        page = browser.run("document.body.innerText")
     assert "is at least -1 and at most 1 in every row" in page
     assert "(row 600 of rows.csv)" in page
     assert cli.main([*wanted, "--out", str(out)]) == 2
