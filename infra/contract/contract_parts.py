@@ -46,7 +46,7 @@ def part_names(request: ContractRequest) -> list[str]:
 
 
 class FileParts:
-    """The parts of a request's files, known and new; the facts of known files are remembered, so they stay unread.
+    """The parts of a request's files, known and new.
 
     Args:
         folder: of the parts.
@@ -60,6 +60,9 @@ class FileParts:
         self._sum: PartSum | None = None
         self._schemas: dict[str, pa.Schema] = {}
         self._unmeasured: set[str] = set()
+
+    def remember_facts(self) -> None:
+        """Have this process know the facts about known files, so that they stay unread, and those that others find."""
         new: list[SourceFile] = []
         for positions, name in self._groups:
             group = self._group(positions, name)
@@ -71,11 +74,11 @@ class FileParts:
                 part = self._stored(FilePart, self._names[at])
                 if part is not None:
                     self._remember(at, part.own, part)
-                elif request.files[at].format not in NAMED:
-                    new.append(request.files[at])
-        if cluster is not None:
-            sources = request.sources
-            for file, facts in zip(new, facts_elsewhere(cluster, sources, Path(request.root), new), strict=True):
+                elif self._request.files[at].format not in NAMED:
+                    new.append(self._request.files[at])
+        if self._cluster is not None:
+            sources, root = self._request.sources, Path(self._request.root)
+            for file, facts in zip(new, facts_elsewhere(self._cluster, sources, root, new), strict=True):
                 remember_facts(file, sources, facts)
 
     def _group(self, positions: range, name: str | None, seen: str | None = None) -> PartGroup | None:

@@ -112,7 +112,9 @@ def _parts(request: ContractRequest, report: Report, moved: Callable[[], None]) 
         return None
     shared = request.cluster
     cluster = None if shared is None else Cluster(Path(shared.folder), shared.at_once, report, on_wait=moved)
-    return FileParts(request, Path(request.parts), cluster)
+    parts = FileParts(request, Path(request.parts), cluster)
+    parts.remember_facts()
+    return parts
 
 
 def _profile(request: ContractRequest, selection: Selection, moved: Callable[[], None]) -> Profile | None:
