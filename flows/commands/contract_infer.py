@@ -20,7 +20,7 @@ from data_contracts.pipeline_spec import SourceSpec
 from flows.commands.guard import Answer
 from infra.child import run_child
 from infra.machine import settings
-from infra.sources import read_batches, resolve_sources
+from infra.sources import file_facts, read_batches, resolve_sources
 
 SUITE, SECTION = "suite.json", "contract.yaml"
 _UNIQUE = "expect_column_values_to_be_unique"
@@ -44,6 +44,7 @@ def infer(arguments: argparse.Namespace) -> Answer:
     if not columns or not columns[0].rows:
         raise UsageError(f"{uri} has no rows to learn from.", remedy="Name a source with rows.")
     made = draft(columns)
+    made.unsure += _words_among_others(files, source)
     _leave_out_broken(made, columns, files, source)
     suite = {"name": _name(uri), "expectations": made.expectations}
     section = _section(made, _from(uri, out), uri)
@@ -52,6 +53,16 @@ def infer(arguments: argparse.Namespace) -> Answer:
     if out is not None:
         text = _written(out, suite, section, made)
     return Answer(text, {**value, "out": None if out is None else str(out)})
+
+
+def _words_among_others(files: list[SourceFile], source: SourceSpec) -> list[tuple[str, str]]:
+    """A note on each column that is text only because of a value that is not like the ones before it."""
+    notes: dict[str, str] = {}
+    for file in files:
+        for name, row in file_facts(file, [source], Path.cwd()).text_from.items():
+            where = f"row {row} of {Path(file.uri).name}"
+            notes.setdefault(name, f"it is text because of {where}; the values before it are of another kind")
+    return list(notes.items())
 
 
 def _leave_out_broken(made: Draft, columns: list[Column], files: list[SourceFile], source: SourceSpec) -> None:

@@ -70,6 +70,15 @@ def test_what_infer_writes_is_a_contract_that_its_data_keeps(
     assert not (tmp_path / "made/suite.json").exists()
 
 
+def test_a_word_among_numbers_is_pointed_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("n,t\n1,a\n2,b\nsoon,c\n")
+    notes = [note for column, note in command(capsys, "infer", "rows.csv")["unsure"] if column in ("n", "t")]
+    assert notes == ["it is text because of row 2 of rows.csv; the values before it are of another kind"]
+
+
 @pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\n\n"])
 def test_no_name_of_a_column_is_read_as_yaml(end: str) -> None:
     name = f"x{end}evaluate: {{}} # \U0001f600"
