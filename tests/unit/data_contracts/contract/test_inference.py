@@ -73,7 +73,7 @@ def test_what_is_expected_of_each_kind_of_column() -> None:
     assert expected(made, "gone") == {}
     assert expected(made, "flag")["values_to_be_in_set"]["value_set"] == [False, True]
     unsure = {column for column, _ in made.unsure}
-    assert unsure == {"", "kind", "size", "real", "wild", "gone"}
+    assert unsure == {"", "kind", "size", "real", "wild", "gone", "half"}
 
 
 @given(st.floats(-1.6e308, 1.6e308), st.floats(-1.6e308, 1.6e308), st.booleans())
