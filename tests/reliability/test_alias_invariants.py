@@ -21,10 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from tests.support.alias_actors import FATES
 from tests.support.alias_steps import free, place, seeded
 from tests.support.alias_world import ACTORS, CHECKPOINTS, Actors, World
-from tests.support.postgres import postgres
-from tests.support.s3 import s3_server
 
-__all__ = ["postgres", "s3_server"]
 SAMPLE = {"folder": (1, 8), "names": (701, 2), "s3": (901, 1), "signed": (1001, 3), "postgres": (1201, 1)}
 # 1,000 seeds: 700 on a folder, 200 with the names in a database, 100 on S3. Then 150 in which moves and answers are
 # signed, and 30 with the names in PostgreSQL.

@@ -1,7 +1,7 @@
 """A PostgreSQL server for tests, from Debian's package, and a way to lose its answer to a commit.
 
-from tests.support.postgres import postgres   # a session fixture; import it in a conftest.py
-postgres.prefect_database()                    # a new database for a Prefect server
+Its fixture `postgres` is imported by `tests/conftest.py` alone, so that a process of tests has one server;
+`postgres.prefect_database()` makes a new database for a Prefect server.
 """
 
 from __future__ import annotations

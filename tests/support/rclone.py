@@ -1,6 +1,6 @@
 """`rclone serve s3` for tests: a real server over real files, which checks signatures and ignores conditional writes.
 
-from tests.support.rclone import rclone_server   # a session fixture; import it in a conftest.py
+Its fixture `rclone_server` is imported by `tests/conftest.py` alone, so that a process of tests has one server.
 """
 
 from __future__ import annotations

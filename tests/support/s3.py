@@ -1,7 +1,6 @@
 """An S3 protocol server for tests: moto's, as a process of its own, made atomic and able to fail on demand.
 
-    from tests.support.s3 import s3_server   # a session fixture; import it in a conftest.py
-
+Its fixture `s3_server` is imported by `tests/conftest.py` alone, so that a process of tests has one server.
 moto looks at a condition and writes in two steps; one lock around every request makes that one step, as S3 does.
 The process ends when its parent does.
 """

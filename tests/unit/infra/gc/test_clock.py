@@ -13,7 +13,7 @@ import pytest
 
 from infra.store import Store, layout, open_store
 from infra.store.backends.database_backend import NamedBackend
-from tests.support.s3 import S3Server, s3_server  # noqa: F401 - a fixture
+from tests.support.s3 import S3Server
 
 # Opening a store sweeps what killed writers left, too.
 COLLECT = """
@@ -55,7 +55,7 @@ def collected(store: Store, shift: str, how: str = "") -> str:
 
 @pytest.mark.apt("faketime")
 @pytest.mark.parametrize("kind", ["folder", "s3", "names in a database"])
-def test_a_clock_that_is_wrong_deletes_nothing(kind: str, tmp_path: Path, s3_server: S3Server) -> None:  # noqa: F811
+def test_a_clock_that_is_wrong_deletes_nothing(kind: str, tmp_path: Path, s3_server: S3Server) -> None:
     store = made(kind, tmp_path, s3_server)
     backend = store._backend
     if isinstance(backend, NamedBackend):
@@ -74,7 +74,7 @@ def test_a_clock_that_is_wrong_deletes_nothing(kind: str, tmp_path: Path, s3_ser
     assert collected(store, "+0") == "0 []"
 
 
-def test_the_date_of_a_new_file_is_the_stores_time(tmp_path: Path, s3_server: S3Server) -> None:  # noqa: F811
+def test_the_date_of_a_new_file_is_the_stores_time(tmp_path: Path, s3_server: S3Server) -> None:
     for kind in ("folder", "s3", "names in a database"):
         store = made(kind, tmp_path, s3_server)
         (written,) = [one for one in store.stored() if one.path.startswith("datasets/")]

@@ -20,9 +20,8 @@ from infra.models.exposures import Exposure, expose, find_exposure, spent, was_b
 from infra.records.row_sketch import TestRows
 from infra.store import Store, layout, open_store
 from tests.support.damage import overwrite
-from tests.support.s3 import S3Server, s3_server
+from tests.support.s3 import S3Server
 
-__all__ = ["s3_server"]
 POOL = np.random.default_rng(3).integers(0, 2**64, 5000, dtype=np.uint64)
 RACERS = 8
 

@@ -15,9 +15,8 @@ from infra.records.receipts import chain
 from infra.store import Pointer, PointerMoved, Store, Versioned, open_store
 from infra.store.backends.s3 import S3Backend
 from tests.support.fault_proxy import Fault, FaultProxy
-from tests.support.s3 import S3Server, s3_server
+from tests.support.s3 import S3Server
 
-__all__ = ["s3_server"]
 HEX = "ab" * 32
 EVALUATION = Ref(uri="evaluations/e-0", id=HEX, seal=HEX)
 

@@ -11,7 +11,7 @@ from data_contracts.handoffs import Dataset, ShardFile
 from infra.records.datasets import dataset_to_extend, local_dataset, local_split, newest_dataset
 from infra.records.handoffs import put_handoff
 from infra.store import Store, open_store
-from tests.support.s3 import S3Server, s3_server  # noqa: F401 - a fixture
+from tests.support.s3 import S3Server
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -31,7 +31,7 @@ def seal(store: Store, key: str, data: bytes, earlier: list[ShardFile] | None = 
 
 
 @pytest.fixture(params=["folder", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, s3_server: S3Server) -> Store:  # noqa: F811
+def store(request: pytest.FixtureRequest, tmp_path: Path, s3_server: S3Server) -> Store:
     if request.param == "folder":
         return open_store(str(tmp_path / "store"))
     return open_store(f"s3://{s3_server.bucket()}/s", s3_server.options)

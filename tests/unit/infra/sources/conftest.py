@@ -12,7 +12,6 @@ import pytest
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources import Selection, Window, read_batches, resolve_sources
-from tests.support.s3 import s3_server  # noqa: F401 - a fixture
 
 
 class Raw:

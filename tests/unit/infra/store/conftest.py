@@ -14,10 +14,8 @@ from infra.store.backends.database_backend import NamedBackend
 from infra.store.backends.name_database import Names
 from tests.support.careless import Careless
 from tests.support.fault_proxy import FaultProxy
-from tests.support.rclone import RcloneServer, rclone_server
-from tests.support.s3 import S3Server, s3_server
-
-__all__ = ["rclone_server", "s3_server"]
+from tests.support.rclone import RcloneServer
+from tests.support.s3 import S3Server
 
 
 @pytest.fixture

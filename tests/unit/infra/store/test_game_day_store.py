@@ -9,7 +9,7 @@ import pytest
 from data_contracts.errors import UsageError
 from infra.store import Store, game_day_store, open_store
 from infra.store.game_day_store import address_beside, own_store
-from tests.support.s3 import S3Server, s3_server  # noqa: F401
+from tests.support.s3 import S3Server
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_it_is_removed_however_the_game_day_ends(fails: bool, tmp_path: Path) ->
 
 
 def test_nothing_stays_in_the_bucket_not_even_what_a_killed_rank_had_begun_to_send(
-    s3_server: S3Server,  # noqa: F811
+    s3_server: S3Server,
 ) -> None:
     uri = f"s3://{s3_server.bucket()}/team"
     mine = open_store(uri, s3_server.options)

@@ -20,7 +20,7 @@ from infra.store import Store, layout, open_store
 from infra.weights.imported_weights import check_import, import_weights
 from tests.support.damage import overwrite
 from tests.support.reseal import reseal
-from tests.support.s3 import S3Server, s3_server  # noqa: F401 - a fixture
+from tests.support.s3 import S3Server
 
 pytestmark = pytest.mark.usefixtures("home")
 ONE = save({"w": np.ones((2, 3), np.float32)})
@@ -82,7 +82,7 @@ def test_a_folder_goes_by_the_digest_of_its_list_as_sha256sum_prints_it(store: S
     assert [file.path for file in store.verify(ref).files] == ["one.safetensors", "two.safetensors"]
 
 
-def test_from_s3(store: Store, tmp_path: Path, s3_server: S3Server) -> None:  # noqa: F811
+def test_from_s3(store: Store, tmp_path: Path, s3_server: S3Server) -> None:
     import s3fs
 
     bucket = s3_server.bucket()

@@ -20,7 +20,6 @@ from infra.child import run_child
 from infra.files.digests import file_digest
 from infra.records.handoffs import read_handoff
 from infra.store import open_store
-from tests.support.s3 import s3_server  # noqa: F401 - a fixture
 from training import formats
 from training.formats.schema import read_schema
 from training.shard.splitter import REQUIRED
@@ -168,7 +167,7 @@ def test_work_killed_at_any_file_system_call_goes_on_to_the_same_dataset(given, 
     assert found["went_on_with_shards"] > 0
 
 
-def test_the_id_is_that_of_a_store_on_s3_and_of_more_workers(given, s3_server, monkeypatch):  # noqa: F811
+def test_the_id_is_that_of_a_store_on_s3_and_of_more_workers(given, s3_server, monkeypatch):
     from training.shard import source_units
 
     forkserver._forkserver._stop()  # one that an earlier test left has no record of this server's credentials

