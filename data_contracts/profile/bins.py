@@ -32,16 +32,16 @@ def ordered(values: NDArray[np.float64], *, positive: bool = False) -> Ints:
     """Integers in the order of the values, equal for equal values.
 
     Args:
-        positive: all of them are above zero; then this is their own memory, else the buffer FIRST.
+        values: none of them is -0.0.
+        positive: none of them is below zero; then this is their own memory, else the buffer FIRST.
     """
+    patterns = values.view(np.int64)
     if positive:
-        return values.view(np.int64)
-    patterns, signs = (buffer(number, len(values)) for number in (FIRST, SECOND))
-    np.add(values, 0.0, out=patterns.view(np.float64))  # -0.0 + 0.0 is 0.0
+        return patterns
+    found, signs = (buffer(number, len(values)) for number in (FIRST, SECOND))
     np.right_shift(patterns, 63, out=signs)
-    signs &= _MAGNITUDE
-    patterns ^= signs
-    return patterns
+    np.bitwise_and(signs, _MAGNITUDE, out=signs)
+    return np.bitwise_xor(patterns, signs, out=found)
 
 
 def _pattern(value: float) -> int:
@@ -78,12 +78,13 @@ class BinCounter:
             patterns: from `ordered`.
             low, high: the least and the greatest of the values.
         """
-        # A small first part shows about how wide the bins are, so the rest is not counted to the last bit.
-        first = _FIRST_PART if not len(self._keys) else 0
-        for part in (patterns[:first], patterns[first:]):
-            if len(part):
-                keys = np.right_shift(part, self.shift, out=buffer(SECOND, len(part)))
-                self._merge(*_counted(keys, *(_pattern(value) >> self.shift for value in (low, high))))
+        if not len(self._keys):
+            # A small first part shows about how wide the bins are, so the rest is not counted to the last bit.
+            first, patterns = np.sort(patterns[:_FIRST_PART]), patterns[_FIRST_PART:]
+            self._merge(*_summed(first, np.ones(len(first), np.int64)))
+        if len(patterns):
+            keys = np.right_shift(patterns, self.shift, out=buffer(SECOND, len(patterns)))
+            self._merge(*_counted(keys, *(_pattern(value) >> self.shift for value in (low, high))))
 
     def add_counts(self, patterns: Ints, counts: Ints) -> None:
         """Count ascending different values, so often each."""

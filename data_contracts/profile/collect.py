@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+import threading
+from collections.abc import Collection, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -26,21 +27,52 @@ def profile_of(
         threads: columns that are counted at once; default: one per processor. It does not affect the result.
     """
     block = block_of(len(schema))
-    columns = [Column(field.name, field.type, field.name in sensitive, block) for field in schema]
-    rows, threads = 0, threads or os.cpu_count() or 1
+    part = _Part([Column(field.name, field.type, field.name in sensitive, block) for field in schema], batches)
+    threads = threads or os.cpu_count() or 1
     _keep_freed_memory()
     with ThreadPoolExecutor(threads, "profile") as pool:
+        for done in [pool.submit(part.count) for _ in range(threads)]:
+            done.result()
+        return Profile(rows=part.rows, columns=list(pool.map(Column.record, part.columns)))
+
+
+class _Part:
+    """The columns of a part, and what is left of its batches; several threads count them.
+
+    No thread waits for the end of a batch. A column is locked while it is handed out, so the next batch's values of
+    the column are counted after those before.
+    """
+
+    def __init__(self, columns: list[Column], batches: Iterable[pa.RecordBatch]) -> None:
+        self.rows, self.columns = 0, columns
+        self._locks = [threading.Lock() for _ in columns]
+        self._left, self._handing_out = self._arrays(batches), threading.Lock()
+
+    def _arrays(self, batches: Iterable[pa.RecordBatch]) -> Generator[tuple[int, pa.Array]]:
         for batch in batches:
-            rows += batch.num_rows
-            left = iter(list(zip(columns, batch.columns, strict=True)))
-            list(pool.map(_add, [left] * threads))
-        return Profile(rows=rows, columns=list(pool.map(Column.record, columns)))
+            self.rows += batch.num_rows
+            yield from enumerate(batch.columns)
 
+    def count(self) -> None:
+        """Count the values that are left; after an error, no thread goes on."""
+        while (given := self._next()) is not None:
+            at, values = given
+            try:
+                self.columns[at].add(values)
+            except BaseException:
+                self._locks[at].release()
+                with self._handing_out:
+                    self._left.close()
+                raise
+            self._locks[at].release()
 
-def _add(left: Iterator[tuple[Column, pa.Array]]) -> None:
-    """Count the columns that are left; several threads take them from one iterator."""
-    for column, values in left:
-        column.add(values)
+    def _next(self) -> tuple[int, pa.Array] | None:
+        """The place of a column, which is locked now, and values of it."""
+        with self._handing_out:
+            given = next(self._left, None)
+            if given is not None:
+                self._locks[given[0]].acquire()
+            return given
 
 
 def _keep_freed_memory() -> None:

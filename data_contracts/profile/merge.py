@@ -28,18 +28,28 @@ class Merger:
 
     def __init__(self) -> None:
         self.rows = 0
+        self._only: Profile | None = None  # a single part is its own merge
         self._columns: list[_Column] = []
 
     def add(self, part: Profile) -> None:
         """Add a part."""
         self.rows += part.rows
+        if self._only is None and not self._columns:
+            self._only = part
+            return
+        parts = [part] if self._only is None else [self._only, part]
+        self._only = None
+        for one in parts:
+            self._add(one)
+
+    def _add(self, part: Profile) -> None:
         self._columns = self._columns or [_Column(one) for one in part.columns]
         for column, one in zip(self._columns, part.columns, strict=True):
             column.add(one)
 
     def record(self) -> Profile:
         """The profile of all parts so far."""
-        return Profile(rows=self.rows, columns=[column.record() for column in self._columns])
+        return self._only or Profile(rows=self.rows, columns=[column.record() for column in self._columns])
 
 
 class _Column:

@@ -33,7 +33,7 @@ class Bins(Record):
 
     @model_validator(mode="after")
     def _one_count_for_each(self) -> Bins:
-        if len(self.keys) != len(self.counts) or any(count < 1 for count in self.counts):
+        if len(self.keys) != len(self.counts) or min(self.counts, default=1) < 1:
             raise ValueError("each bin has a count of at least 1")
         return self
 

@@ -100,7 +100,7 @@ class NumberSample:
         if not len(hashes):
             return
         if len(hashes) > 16 * KEPT:  # most of a first block need not be sorted
-            near = _different(hashes[hashes <= np.partition(hashes, 16 * KEPT - 1)[16 * KEPT - 1]])
+            near = _different(hashes[hashes <= np.uint64(2**64 // len(hashes) * 4 * KEPT)])
             hashes = near if len(near) >= KEPT else hashes  # few values, often
         self._least = _different(np.concatenate([self._least, hashes]))[:KEPT]
 

@@ -82,15 +82,12 @@ class Values:
         if len(coded) == len(waiting) and self._count_coded(coded):
             return
         parts = [one.table[one.codes] if isinstance(one, _Coded) else one for one in waiting]
-        block: NDArray[Any] = parts[0]
-        if len(parts) > 1:
-            block = np.concatenate(parts, out=buffer(BLOCK, sum(map(len, parts))).view(block.dtype))
-        if block.dtype == np.int64:
+        if parts[0].dtype == np.int64:
+            block = parts[0] if len(parts) == 1 else np.concatenate(parts, out=buffer(BLOCK, sum(map(len, parts))))
             if self._count_ints(block):
                 return
-            whole, block = block, buffer(FLOATS, len(block)).view(np.float64)
-            np.copyto(block, whole)
-        self._count_floats(block)
+            parts = [block]
+        self._count_floats(_floats(parts))
 
     def _count_coded(self, coded: list[_Coded]) -> bool:
         """Count a block from how often each entry of its tables occurs; False, and nothing, if that is not enough."""
@@ -132,7 +129,7 @@ class Values:
             self._moments.add(finite)
             whole = len(finite) == len(block)
             self._widen(*((low, high) if whole else (float(finite.min()), float(finite.max()))))
-        patterns = bins.ordered(block, positive=low > 0)
+        patterns = bins.ordered(block, positive=low >= 0)
         self._hashing(patterns, lambda: self._bins.add(patterns, low, high))
 
     def _hashing(self, patterns: Ints, count: Any) -> None:
@@ -154,6 +151,15 @@ class Values:
         counted = self._bins.record()
         sample = self._sample.record() if self._hashed and counted.shift else None
         return {"infinite": self.infinite, **summary(counted, self._moments.record(), sample, self._range)}
+
+
+def _floats(parts: list[Floats | Ints]) -> Floats:
+    """Numbers of some parts, in order, in the buffer FLOATS; zeros are without a sign."""
+    numbers, at = buffer(FLOATS, sum(map(len, parts))).view(np.float64), 0
+    for part in parts:
+        np.add(part, 0.0, out=numbers[at : at + len(part)])  # -0.0 + 0.0 is 0.0
+        at += len(part)
+    return numbers
 
 
 def _close(low: int, high: int, values: int) -> bool:

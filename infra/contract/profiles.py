@@ -17,7 +17,7 @@ from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.profile.collect import profile_of
 from data_contracts.profile.merge import Merger
 from data_contracts.profile.record import Profile
-from infra.sources import Selection, read_ahead, read_batches
+from infra.sources import Selection, file_facts, merged_schema, read_ahead, read_batches
 from infra.store import Store, Writer
 
 FILE = "profile.json"
@@ -46,13 +46,9 @@ def profiled(
 
     Raises: as `read_batches`.
     """
-    if empty and selection.schema is not None:
-        every = selection.schema
-    else:
-        first = next(read_batches(files, sources, root=root, selection=selection), None)
-        if first is None:
-            return None
-        every = first.schema
+    every = selection.schema
+    if every is None:
+        every = merged_schema(files, [file_facts(file, sources, root) for file in files])
     listed = any(file.format == "files" for file in files)
     columns = [name for name in every.names if not (listed and name == _CONTENT)]
     whole = replace(selection, schema=every, columns=columns, encoded=True)
@@ -67,7 +63,8 @@ def profiled(
     merger = Merger()
     for _, part in groupby(files, key=_part):
         merger.add(profile_of(batches(list(part)), schema, sensitive))
-    return merger.record()
+    profile = merger.record()
+    return profile if profile.rows or empty else None
 
 
 def put_profile(writer: Writer, profile: Profile) -> FileEntry:
