@@ -28,7 +28,7 @@ class Merger:
 
     def __init__(self) -> None:
         self.rows = 0
-        self._only: Profile | None = None  # a single part is its own merge
+        self._only: Profile | None = None  # a column of a single part is its own merge if it has values
         self._columns: list[_Column] = []
 
     def add(self, part: Profile) -> None:
@@ -49,7 +49,16 @@ class Merger:
 
     def record(self) -> Profile:
         """The profile of all parts so far."""
-        return self._only or Profile(rows=self.rows, columns=[column.record() for column in self._columns])
+        if self._only is not None:
+            return Profile(rows=self.rows, columns=[one if one.values else _alone(one) for one in self._only.columns])
+        return Profile(rows=self.rows, columns=[column.record() for column in self._columns])
+
+
+def _alone(part: ColumnProfile) -> ColumnProfile:
+    """The merge of one part of a column."""
+    column = _Column(part)
+    column.add(part)
+    return column.record()
 
 
 class _Column:

@@ -83,7 +83,7 @@ class Values:
             return
         parts = [one.table[one.codes] if isinstance(one, _Coded) else one for one in waiting]
         if parts[0].dtype == np.int64:
-            block = parts[0] if len(parts) == 1 else np.concatenate(parts, out=buffer(BLOCK, sum(map(len, parts))))
+            block: Any = parts[0] if len(parts) == 1 else np.concatenate(parts, out=buffer(BLOCK, sum(map(len, parts))))
             if self._count_ints(block):
                 return
             parts = [block]
