@@ -1,10 +1,10 @@
 """Takes rows under (group, 64-bit key), and reads them back in the order of their keys, in bounded memory.
 
 This is an external merge sort. Rows wait until a *run* is full. A run is sorted by group and key *range* (the key's
-top 16 bits), and written as an Arrow file of small batches, whose first ranges are remembered. Counts per range say
-which range holds the rows of any ranks, so a reader takes only those batches of every run, and sorts them by the whole
-key. Keys are digests or draws, so the ranges are even. Rows of one key keep the order in which they were put in, if
-`merge` gets the parts in that order. While everything fits, runs stay in memory; their place changes no result.
+top 16 bits), and written as an Arrow stream of small batches, whose places and first ranges are remembered. Counts per
+range say which range holds the rows of any ranks, so a reader takes only those batches of every run, and sorts them by
+the whole key. Keys are digests or draws, so the ranges are even. Rows of one key keep the order in which they were put
+in, if `merge` gets the parts in that order. The first runs stay in memory if they may; their place changes no result.
 """
 
 from __future__ import annotations
@@ -37,11 +37,15 @@ Settle = Callable[[pa.Table], pa.Table]
 
 @dataclass(frozen=True)
 class Slice:
-    """Batches `start` to `stop` of a run's file, or rows of a run in memory; wanted are ranges `low` to `high`."""
+    """Bytes `start` to `stop` of a run's file, which are whole batches, or rows of a run in memory.
+
+    Wanted are ranges `low` to `high`; the file begins with `head` bytes that hold the schema.
+    """
 
     low: int
     high: int
     path: str = ""
+    head: int = 0
     start: int = 0
     stop: int = 0
     kept: tuple[NDArray[np.uint64], pa.Table] | None = None
@@ -50,9 +54,7 @@ class Slice:
         """Keys, (rows,), and rows in the ranges, in their order in the run."""
         if self.kept is not None:
             return self.kept
-        # Not memory-mapped: pages of a mapped file would count as this process's memory.
-        with pa.OSFile(self.path) as file, pa.ipc.open_file(file) as reader:
-            batches = [reader.get_batch(index) for index in range(self.start, self.stop)]
+        batches = list(pa.ipc.open_stream(pa.BufferReader(self._bytes())))
         rows = pa.Table.from_batches(batches)
         if rows.nbytes < len(batches) * _LARGE_BYTES:
             # Joined at once: the objects around a small batch's columns take more memory than their values.
@@ -60,6 +62,16 @@ class Slice:
         keys = rows.column(0).to_numpy()
         first, last = _between(_ranges(keys), self.low, self.high)
         return keys[first:last], rows.remove_column(0).slice(first, last - first)
+
+    def _bytes(self) -> pa.Buffer:
+        """The schema and the batches. They are not mapped: pages of a mapped file count as this process's memory."""
+        buffer = pa.allocate_buffer(self.head + self.stop - self.start)
+        view = memoryview(buffer)
+        with pa.OSFile(self.path) as file:
+            file.readinto(view[: self.head])
+            file.seek(self.start)
+            file.readinto(view[self.head :])
+        return buffer
 
 
 @dataclass(frozen=True)
@@ -87,10 +99,11 @@ class Part:
 
 @dataclass
 class Run:
-    """One sorted run: per group the first range of each of its batches, or keys and rows if it is kept in memory."""
+    """One sorted run: per group where its batches begin and the first range of each, or keys and rows in memory."""
 
     path: str = ""
-    first_ranges: dict[str, tuple[int, NDArray[np.uint16]]] = field(default_factory=dict)
+    head: int = 0
+    batches: dict[str, tuple[NDArray[np.int64], NDArray[np.uint16]]] = field(default_factory=dict)
     kept: dict[str, tuple[NDArray[np.uint64], pa.Table]] = field(default_factory=dict)
 
     def locate(self, group: str, low: int, high: int) -> Slice | None:
@@ -100,13 +113,13 @@ class Run:
             first, last = _between(_ranges(keys), low, high)
             kept = (keys[first:last], rows.slice(first, last - first))
             return Slice(low, high, kept=kept) if first < last else None
-        if group not in self.first_ranges:
+        if group not in self.batches:
             return None
-        offset, firsts = self.first_ranges[group]
+        places, firsts = self.batches[group]
         first, stop = _between(firsts, low, high)
         # A batch may begin below `low` and end above it, so the batch before counts too.
         start = max(0, first - 1)
-        return Slice(low, high, self.path, offset + start, offset + stop) if start < stop else None
+        return Slice(low, high, self.path, self.head, *places[[start, stop]].tolist()) if start < stop else None
 
 
 @dataclass
@@ -147,8 +160,8 @@ class Spilled:
 
     @property
     def on_disk(self) -> bool:
-        """Whether a run was written to a file."""
-        return any(run.path for run in self.runs)
+        """Whether there are rows, all of them in files, so that other processes can read them."""
+        return bool(self.runs) and all(run.path for run in self.runs)
 
 
 class Spill:
@@ -157,7 +170,7 @@ class Spill:
     Args:
         folder: where runs are written; names are drawn, so several processes may share it.
         run_bytes: rows that wait for a run to be full; making the run takes twice as much.
-        keep_bytes: runs that may stay in memory; 0 writes each to a file.
+        keep_bytes: runs that may stay in memory, the first ones; 0 writes each to a file.
         unify: brings tables of one run to one schema; by default they must have one.
         batch_bytes: rows that are read from a file at once; see `batch_bytes_for`.
     """
@@ -217,28 +230,32 @@ class Spill:
             run.kept[group] = (keys[start:stop], rows.slice(start, stop - start))
             counts = np.bincount(_ranges(keys[start:stop]), minlength=RANGES)
             self._spilled.merge(Spilled(counts={group: counts}))
+        if self._kept_bytes + self._bytes <= self._keep_bytes:
+            self._kept_bytes += self._bytes
+        else:
+            run = self._written(run)
         self._spilled.runs.append(run)
-        self._kept_bytes += self._bytes
         self._bytes = 0
-        if self._kept_bytes > self._keep_bytes:
-            self._spilled.runs = [self._written(one) if one.kept else one for one in self._spilled.runs]
-            self._kept_bytes = self._keep_bytes = 0
-            pa.default_memory_pool().release_unused()
 
     def _written(self, run: Run) -> Run:
         written = Run(str(self._folder / f"{uuid.uuid4().hex}.arrow"))
         rows_of_any = next(iter(run.kept.values()))[1]
         schema = rows_of_any.schema.insert(0, pa.field("", pa.uint64()))
-        batches = 0
-        with pa.output_stream(written.path, buffer_size=_WRITE_BYTES) as file, pa.ipc.new_file(file, schema) as writer:
+        with (
+            pa.output_stream(written.path, buffer_size=_WRITE_BYTES) as file,
+            pa.ipc.new_stream(file, schema) as writer,
+        ):
+            writer.write_batch(pa.RecordBatch.from_pylist([], schema))  # the schema is written with the first batch
+            written.head = file.tell()
             for group, (keys, rows) in run.kept.items():
                 row_bytes = max(1, (rows.nbytes + keys.nbytes) // len(keys))
                 step = min(BATCH_ROWS, max(1, self._batch_bytes // row_bytes))
                 whole = rows.add_column(0, schema.field(0), pa.array(keys)).to_batches()[0]
+                places = [file.tell()]
                 for start in range(0, len(keys), step):
                     writer.write_batch(whole.slice(start, step))
-                written.first_ranges[group] = (batches, _ranges(keys[::step]))
-                batches += len(written.first_ranges[group][1])
+                    places.append(file.tell())
+                written.batches[group] = (np.array(places, np.int64), _ranges(keys[::step]))
         return written
 
 
