@@ -4,7 +4,7 @@ This is an external merge sort. Rows wait until a *run* is full. A run is sorted
 top 16 bits), and written as an Arrow stream of small batches, whose places and first ranges are remembered. Counts per
 range say which range holds the rows of any ranks, so a reader takes only those batches of every run, and sorts them by
 the whole key. Keys are digests or draws, so the ranges are even. Rows of one key keep the order in which they were put
-in, if `merge` gets the parts in that order. The first runs stay in memory if they may; their place changes no result.
+in, if `merge` gets the parts in that order. While everything fits, runs stay in memory; their place changes no result.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ class Spilled:
 
     @property
     def on_disk(self) -> bool:
-        """Whether there are rows, all of them in files, so that other processes can read them."""
-        return bool(self.runs) and all(run.path for run in self.runs)
+        """Whether a run was written to a file."""
+        return any(run.path for run in self.runs)
 
 
 class Spill:
@@ -170,7 +170,7 @@ class Spill:
     Args:
         folder: where runs are written; names are drawn, so several processes may share it.
         run_bytes: rows that wait for a run to be full; making the run takes twice as much.
-        keep_bytes: runs that may stay in memory, the first ones; 0 writes each to a file.
+        keep_bytes: runs that may stay in memory; 0 writes each to a file.
         unify: brings tables of one run to one schema; by default they must have one.
         batch_bytes: rows that are read from a file at once; see `batch_bytes_for`.
     """
@@ -230,12 +230,13 @@ class Spill:
             run.kept[group] = (keys[start:stop], rows.slice(start, stop - start))
             counts = np.bincount(_ranges(keys[start:stop]), minlength=RANGES)
             self._spilled.merge(Spilled(counts={group: counts}))
-        if self._kept_bytes + self._bytes <= self._keep_bytes:
-            self._kept_bytes += self._bytes
-        else:
-            run = self._written(run)
         self._spilled.runs.append(run)
+        self._kept_bytes += self._bytes
         self._bytes = 0
+        if self._kept_bytes > self._keep_bytes:
+            self._spilled.runs = [self._written(one) if one.kept else one for one in self._spilled.runs]
+            self._kept_bytes = self._keep_bytes = 0
+            pa.default_memory_pool().release_unused()
 
     def _written(self, run: Run) -> Run:
         written = Run(str(self._folder / f"{uuid.uuid4().hex}.arrow"))

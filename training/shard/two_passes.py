@@ -224,11 +224,8 @@ class _FirstPass:
         return gathered
 
     def _here(self, transform: Transform | None) -> Gathered:
-        """Run everything in this process: what fits stays in memory, unless others could write shards of it."""
-        keep_bytes = self.job.settings.memory_bytes // 2
-        if self._workers.count > 1 and sum(unit.bytes for unit in self._units) > keep_bytes:
-            keep_bytes = 0
-        job = replace(self.job, keep_bytes=keep_bytes)
+        """Run everything in this process: what fits stays in memory."""
+        job = replace(self.job, keep_bytes=self.job.settings.memory_bytes // 2)
         return Gatherer(job, transform, self._meter.add).work(self._units)
 
     def _bounds(self) -> tuple[int, ...]:
