@@ -45,8 +45,8 @@ from training.shard.splitter import REQUIRED, Notes
 from training.shard.time_split import cut, selector
 from training.shard.workers import Workers, default_count
 
-# What every process needs; pyarrow imports pandas when it first makes an array of NumPy's.
-PRELOADED = ("training.shard.worker", "training.formats.parquet", "training.formats.tfrecord", "pandas")
+# What every process needs.
+PRELOADED = ("training.shard.worker", "training.formats.parquet", "training.formats.tfrecord")
 # Below this, starting processes takes longer than they save.
 FEW_BYTES = 2**28
 # A shard is in memory as read and in order, and a part of it once more while it is encoded.
@@ -126,7 +126,8 @@ def shard_files(asked: Sharding) -> Sharded:
         UserCodeError: the transform raised, or returned something other than rows.
     """
     settings, count = asked.settings, asked.at_once
-    with Workers(count, PRELOADED, asked.cluster) as workers:
+    pandas = needs_pandas(settings)
+    with Workers(count, (*PRELOADED, "pandas") if pandas else PRELOADED, asked.cluster, pandas=pandas) as workers:
         meter = Meter(asked.report)
         map_files = partial(workers.map, together=math.ceil(len(asked.files) / count))
         source, units = open_source(asked.files, asked.source, map_files)
@@ -153,6 +154,11 @@ def shard_files(asked: Sharding) -> Sharded:
     dropped.update(gathered.notes.dropped)
     dropped.update({} if gone is None else {"quarantined": len(gone)})
     return Sharded(splits, schema, dict(dropped), gathered.notes.documents)
+
+
+def needs_pandas(settings: ShardsSpec) -> bool:
+    """Whether code of the user's runs, or messages may show a value: Arrow needs pandas for a time in nanoseconds."""
+    return settings.transform is not None or settings.split.time is not None or settings.split.column is not None
 
 
 def _second_pass(

@@ -24,6 +24,7 @@ from infra.contract.quarantine import read_left_out
 from infra.files.digests import hash_pieces
 from infra.pieces.cluster import Cluster
 from infra.processes.child_main import Report, child_main
+from infra.processes.without_pandas import without_pandas
 from infra.records.handoffs import FILE as HANDOFF_FILE
 from infra.records.handoffs import put_handoff
 from infra.sources.window import Window
@@ -32,7 +33,7 @@ from training import formats
 from training.formats import schema as schemas
 from training.shard.first_pass_checks import Earlier
 from training.shard.source_units import Source
-from training.shard.two_passes import Sharded, Sharding, shard_files
+from training.shard.two_passes import Sharded, Sharding, needs_pandas, shard_files
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,13 @@ class StoreShard:
         if entry.blake3 != hash_pieces(make())[1]:
             raise _unlike(f"{self.uri}/{name}", self.settings)
         return entry
+
+
+def main_alone(request: ShardRequest, report: Report) -> Dataset:
+    """`main` in a process of its own."""
+    if not needs_pandas(request.shards):
+        without_pandas()
+    return main(request, report)
 
 
 def main(request: ShardRequest, report: Report) -> Dataset:
@@ -194,4 +202,4 @@ if __name__ == "__main__":
     from training.shard import worker
 
     # Functions that are sent elsewhere are found by their module's name, which would be __main__ here.
-    child_main(SHARD, worker.main)
+    child_main(SHARD, worker.main_alone)

@@ -20,6 +20,7 @@ import pyarrow as pa
 from data_contracts.errors import NodeLost, OutOfMemory
 from infra.pieces.cluster import Cluster, in_order
 from infra.processes.processes import die_with_parent, oom_kills
+from infra.processes.without_pandas import without_pandas
 
 MOST_BY_DEFAULT = 4
 
@@ -32,11 +33,14 @@ class Workers:
 
     Args:
         preload: modules that every process needs.
+        pandas: whether Arrow may import pandas, see `infra.processes.without_pandas`.
         elsewhere: does the work on other machines instead, `count` pieces at once.
     """
 
-    def __init__(self, count: int, preload: Sequence[str] = (), elsewhere: Cluster | None = None) -> None:
-        self.count, self._preload, self._elsewhere = count, list(preload), elsewhere
+    def __init__(
+        self, count: int, preload: Sequence[str] = (), elsewhere: Cluster | None = None, *, pandas: bool = True
+    ) -> None:
+        self.count, self._preload, self._elsewhere, self._pandas = count, list(preload), elsewhere, pandas
         self._pool: ProcessPoolExecutor | None = None
         self._oom_kills = oom_kills()
 
@@ -88,7 +92,7 @@ class Workers:
         if self._pool is None:
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(self._preload)
-            self._pool = ProcessPoolExecutor(self.count, context, _begin)
+            self._pool = ProcessPoolExecutor(self.count, context, _begin, (self._pandas,))
         return self._pool
 
 
@@ -103,11 +107,13 @@ def _chunks(items: Iterable[A], size: int) -> Iterator[list[A]]:
         yield chunk
 
 
-def _begin() -> None:
+def _begin(pandas: bool) -> None:
     # The kernel ends a process with the server that forked it. The server waits for its processes, so they watch their
     # parent.
     die_with_parent()
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    if not pandas:
+        without_pandas()
     # One thread each: the processes already run in parallel.
     pa.set_cpu_count(1)
 
