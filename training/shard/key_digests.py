@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from data_contracts.arrow_types import decoded_column
 from training.shard import blake3_rows
 
+# Rows that show whether a batch's keys repeat.
+_SAMPLE = 256
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -31,21 +33,30 @@ def key_digests(columns: Sequence[pa.ChunkedArray], seed: int) -> NDArray[np.uin
     A null is a value like any other: rows without a key stay together. Dictionaries and extension types count by their
     values. UnusableKey for nested types.
     """
-    per_row, framed = [], []
+    per_row: list[pa.Array | None] = []
+    framed = []
     start = f"trainwright key {seed}\0".encode()
     for index, column in enumerate(columns):
         plain = decoded_column(column)
         if pa.types.is_nested(plain.type) or pa.types.is_run_end_encoded(plain.type):
             raise UnusableKey(index, column.type)
-        encoded = plain.combine_chunks().dictionary_encode()
-        values = _framed(b"" if index else start, *_typed(encoded.dictionary, index))
+        distinct, of_row = _distinct(plain.combine_chunks())
+        values = _framed(b"" if index else start, *_typed(distinct, index))
         if plain.null_count:
             values = pa.concat_arrays([values, _framed(b"" if index else start, b"n", pa.array([b""]))])
         framed.append(values)
-        per_row.append(encoded.indices.fill_null(len(values) - 1))
-    if len(columns) == 1:  # the digest of each distinct value of a batch
-        return _digests(framed[0])[per_row[0].to_numpy()]
-    return _digests(_joined(*map(pc.take, framed, per_row)))
+        per_row.append(None if of_row is None else of_row.fill_null(len(values) - 1))
+    if len(columns) == 1:
+        return _digests(framed[0]) if per_row[0] is None else _digests(framed[0])[per_row[0].to_numpy()]
+    return _digests(_joined(*(one if at is None else one.take(at) for one, at in zip(framed, per_row, strict=True))))
+
+
+def _distinct(values: pa.Array) -> tuple[pa.Array, pa.Array | None]:
+    """The distinct values and each row's index into them; if the first rows hardly repeat any, all values and None."""
+    if not values.null_count and len(values[:_SAMPLE].unique()) > _SAMPLE // 2:
+        return values, None
+    encoded = values.dictionary_encode()
+    return encoded.dictionary, encoded.indices
 
 
 def _framed(start: bytes, letter: bytes, values: pa.Array) -> pa.Array:

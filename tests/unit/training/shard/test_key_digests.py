@@ -66,6 +66,16 @@ def test_different_keys_differ():
     assert _digests(pa.array([1]), seed=1) != _digests(pa.array([1]), seed=2)
 
 
+@pytest.mark.parametrize("step", [1, 3, 0], ids=["distinct", "in threes", "one"])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.float64()], ids=str)
+def test_keys_that_repeat_and_keys_that_do_not_have_the_same_digests_in_any_batch(step, kind):
+    values = pa.array([at // step if step else 7 for at in range(600)]).cast(kind)
+    for others in ([], [pa.array([at % 2 for at in range(600)])]):
+        found = _digests(values, *others)
+        for at in range(0, 600, 60):
+            assert found[at : at + 60] == _digests(*(one.slice(at, 60) for one in (values, *others)))
+
+
 def test_a_nested_column_is_no_key():
     with pytest.raises(UnusableKey, match="list<item: int64>, which cannot be a key") as caught:
         key_digests([pa.chunked_array([[1]]), pa.chunked_array([pa.array([[1]])])], 0)
