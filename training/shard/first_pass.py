@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.pipeline_spec import ShardsSpec
 from data_contracts.quoting import column_shown
+from infra.sources import read_ahead
 from training.formats.facts import Facts, Mismatch
 from training.formats.normalize import settle, widen
 from training.shard.row_keys import shuffle_keys, stream_start
@@ -130,10 +131,14 @@ def load_transform(settings: ShardsSpec, project: str | None) -> Transform | Non
 
 
 class Gatherer:
-    """Processes units in order."""
+    """Processes units in order.
 
-    def __init__(self, job: Job, transform: Transform | None, count: Count) -> None:
-        self._job, self._transform, self._count = job, transform, count
+    Args:
+        ahead: read in a thread while other rows are worked on; for a process that has the machine to itself.
+    """
+
+    def __init__(self, job: Job, transform: Transform | None, count: Count, *, ahead: bool = False) -> None:
+        self._job, self._transform, self._count, self._ahead = job, transform, count, ahead
         self._splitter = None if job.one_split is not None else job.splitter()
         self._found = Gathered()
         self._rows = Spill(job.folder, job.run_bytes, job.keep_bytes, _unified, job.batch_bytes)
@@ -149,7 +154,8 @@ class Gatherer:
         fetcher = Fetcher(self._job.source, self._job.folder)
         for unit in units:
             self._unit, self._written, at = unit, {}, 0
-            for batch in fetcher.read(unit):
+            batches = fetcher.read(unit)
+            for batch in read_ahead(batches) if self._ahead else batches:
                 self._take(pa.Table.from_batches([batch]), unit, at)
                 at += batch.num_rows
                 self._count(batch.num_rows, 0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -21,7 +22,7 @@ import pyarrow as pa
 from data_contracts.handoffs import FileEntry, ShardFile, SourceFile
 from data_contracts.pipeline_spec import ShardsSpec
 from infra.contract.quarantine import LeftOut
-from infra.pieces.cluster import Cluster
+from infra.pieces.cluster import Cluster, in_order
 from training import formats
 from training.formats.facts import Mismatch, Size
 from training.formats.normalize import settle
@@ -53,6 +54,7 @@ FEW_BYTES = 2**28
 COPIES = 3
 
 Write = Callable[[str, pa.Table], FileEntry]
+Written = tuple[str, int, FileEntry]  # a shard's split, rows and file
 
 
 @dataclass(frozen=True)
@@ -174,13 +176,22 @@ def _second_pass(
     orders = _orders(sizes, gathered, schema, settings, {name: len(shards) for name, shards in splits.items()})
     shards = sum(num_shards(one.rows, one.logical_bytes(schema), settings.target_size_bytes) for one in sizes.values())
     together = max(1, min(TASK_BYTES // settings.target_size_bytes, shards // workers.count))
-    for split, rows, entry in workers.map(partial(write_shard, asked.write), orders, most, together):
+    work = partial(write_shard, asked.write)
+    threads = min(most, default_count()) if workers.count == 1 and settings.workers is None else 1
+    written = _in_threads(work, orders, threads) if threads > 1 else workers.map(work, orders, most, together)
+    for split, rows, entry in written:
         splits[split].append(ShardFile(uri="", path=entry.path, rows=rows, bytes=entry.bytes, blake3=entry.blake3))
         meter.add(rows)
     return splits
 
 
-def write_shard(write: Write, order: Order) -> tuple[str, int, FileEntry]:
+def _in_threads(work: Callable[[Order], Written], orders: Iterator[Order], threads: int) -> Iterator[Written]:
+    """The results of `work` in order. Arrow does most of it, and lets go of the interpreter's lock."""
+    with ThreadPoolExecutor(threads) as pool:
+        yield from in_order(pool.submit, work, orders, threads)
+
+
+def write_shard(write: Write, order: Order) -> Written:
     """Read a shard's rows in order and store them; returns its split, rows and file. One process's work in the second
     pass.
     """
@@ -232,7 +243,7 @@ class _FirstPass:
     def _here(self, transform: Transform | None) -> Gathered:
         """Run everything in this process: what fits stays in memory."""
         job = replace(self.job, keep_bytes=self.job.settings.memory_bytes // 2)
-        return Gatherer(job, transform, self._meter.add).work(self._units)
+        return Gatherer(job, transform, self._meter.add, ahead=True).work(self._units)
 
     def _bounds(self) -> tuple[int, ...]:
         tasks = self._tasks
