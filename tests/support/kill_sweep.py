@@ -22,7 +22,6 @@ from pathlib import Path
 
 from data_contracts.messages.raw_data import ShardRequest
 from infra.store import open_at
-from training.shard.two_passes import PRELOADED
 from training.shard.worker import main
 
 CALLS = "%file,read,write,pwrite64,pread64,lseek,ftruncate,fsync,fdatasync,close,getdents64,flock"
@@ -98,6 +97,7 @@ def sweep(request: ShardRequest, step: int) -> dict:
 
 
 if __name__ == "__main__":
-    for module in PRELOADED:  # imports at their first use would be most of what is killed
+    # Imports at their first use would be most of what is killed.
+    for module in ("training.formats.parquet", "training.formats.tfrecord", "pandas"):
         import_module(module)
     print(json.dumps(sweep(ShardRequest.from_json(json.loads(Path(sys.argv[1]).read_text())), int(sys.argv[2]))))

@@ -46,8 +46,6 @@ from training.shard.splitter import REQUIRED, Notes
 from training.shard.time_split import cut, selector
 from training.shard.workers import Workers, default_count
 
-# What every process needs.
-PRELOADED = ("training.shard.worker", "training.formats.parquet", "training.formats.tfrecord")
 # Below this, starting processes takes longer than they save.
 FEW_BYTES = 2**28
 # A shard is in memory as read and in order, and a part of it once more while it is encoded.
@@ -129,7 +127,8 @@ def shard_files(asked: Sharding) -> Sharded:
     """
     settings, count = asked.settings, asked.at_once
     pandas = needs_pandas(settings)
-    with Workers(count, (*PRELOADED, "pandas") if pandas else PRELOADED, asked.cluster, pandas=pandas) as workers:
+    needed = ["training.shard.worker", f"training.formats.{settings.format}", *(["pandas"] if pandas else [])]
+    with Workers(count, needed, asked.cluster, pandas=pandas) as workers:
         meter = Meter(asked.report)
         map_files = partial(workers.map, together=math.ceil(len(asked.files) / count))
         source, units = open_source(asked.files, asked.source, map_files)
