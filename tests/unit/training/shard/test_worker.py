@@ -260,10 +260,29 @@ def test_what_interrupted_work_left_is_compared_and_not_trusted(given, tmp_path,
         _run(request)
 
 
-def test_the_worker_imports_no_torch():
-    code = "import sys, training.shard.worker; print(json.dumps([m for m in ('torch', 'prefect') if m in sys.modules]))"
-    found = subprocess.run(
-        [sys.executable, "-c", "import json; " + code], capture_output=True, text=True, check=True,
+IMPORTED = """
+import json, sys
+from data_contracts.messages.raw_data import ShardRequest
+from training.shard.worker import main_alone
+main_alone(ShardRequest.from_json(json.load(sys.stdin)), lambda report: None)
+print(*sorted({"torch", "prefect", "pandas"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("split", "imported"),
+    [({"key": "x"}, ""), ({"column": "name"}, "pandas")],
+    ids=["key", "a message may show a time"],
+)
+def test_the_worker_imports_little(given, split, imported):
+    # No split is required, because two rows may both fall to one.
+    request = given(shards={"split": split}, required_splits=[], window=None)
+    raw = Path(request["root"]) / "raw.csv"
+    raw.write_text("x,name\n1,train\n2,test\n")
+    request["files"][0] |= {"bytes": raw.stat().st_size, "blake3": file_digest(raw)}
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED], input=json.dumps(request), capture_output=True, text=True, check=False,
         cwd=Path(__file__).parents[4],
     )  # fmt: skip
-    assert json.loads(found.stdout) == []
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == imported
