@@ -34,7 +34,7 @@ def digests(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.u
 
 
 def _one_by_one(data: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.uint64]:
-    view = memoryview(data)
+    view = data.data
     pairs = zip(starts.tolist(), stops.tolist(), strict=True)
     joined = b"".join([blake3(view[start:stop]).digest(DIGEST_BYTES) for start, stop in pairs])
     return np.frombuffer(joined, "<u8").reshape(-1, 2)
