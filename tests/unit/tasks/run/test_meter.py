@@ -95,6 +95,25 @@ def test_an_error_ends_an_execution_and_a_second_one_is_charged_beside_it(store:
     assert [one.ended is not None for one in usage_of(store, "r1").executions] == [True, True]
 
 
+def test_a_run_that_two_processes_carry_out_at_once_pays_each_launch_once(store: Store) -> None:
+    began = time.time()
+
+    def second(run: Any) -> Any:
+        used_by_gang(run, "train", gang(0, began))
+
+    def first(run: Any) -> Any:
+        metered(second)(run_in(store))  # Prefect executes the flow run again, while this process is stopped
+        used_by_gang(run, "train", gang(0, began))
+        used_by_gang(run, "train", gang(1, began))
+
+    metered(first)(run_in(store))
+    found = usage_of(store, "r1").executions
+    assert len(found) == 2
+    paid = [each for one in found for each in charges(one) if each.node is not None]
+    assert {each.generation: each.node_seconds for each in paid} == {0: pytest.approx(2), 1: pytest.approx(2)}
+    assert len(paid) == 2, "one payer for each"
+
+
 def test_a_killed_process_is_charged_until_its_last_sign_of_life(store: Store) -> None:
     run = run_in(store)
     meter = Meter(run)
