@@ -31,6 +31,7 @@ from tasks.costs.sums import Sum, charged, check_words, in_words, sums
 from tasks.run.run import known_store_list
 
 _MOST_CAUSES = 3
+_MOST_PLACES = 3
 
 
 def cost(arguments: argparse.Namespace) -> Answer:
@@ -72,7 +73,7 @@ def cost(arguments: argparse.Namespace) -> Answer:
         text = focus_csv(arguments.focus_version, executions, found, so_far, window)
     else:
         text = _text(arguments, by, (groups, total), window)
-    below = [*(gain.line(amounts) for gain, amounts in gains), *(pool.line for pool in idle)]
+    below = [*_unpriced(total, found), *(gain.line(amounts) for gain, amounts in gains), *(pool.line for pool in idle)]
     if arguments.format == "table" and below:
         text = "\n".join([text, "", *below])
     return Answer(text, value)
@@ -212,13 +213,21 @@ def _table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> 
     if running:
         counts = "has not ended and counts" if running == 1 else "have not ended and count"
         text += ["", f"{running} of these runs {counts} so far"]
-    if total.unpriced_s:
-        text += [
-            "",
-            f"{total.unpriced_s / 3600:.2f} node-hours have no known price; add their machine or pool to a price book "
-            "(docs/cost.md)",
-        ]
     return "\n".join(text)
+
+
+def _unpriced(total: Sum, found: Found) -> list[str]:
+    """How many node-hours have no known price, and on which machines and pools they were."""
+    if not total.unpriced_s:
+        return []
+    places = sorted({charge.price.place for _, charge in found if charge.amount is None})
+    more = len(places) - _MOST_PLACES
+    named = ", ".join(places[:_MOST_PLACES]) + (f" and {more} more" if more > 0 else "")
+    said = f"{total.unpriced_s / 3600:.2f} node-hours have no known price{f' ({named})' if named else ''}"
+    return [
+        f"{said}; add their machine or pool to a price book, or the region of a pool whose machine has prices for "
+        "several (docs/cost.md)"
+    ]
 
 
 def _store_money(one: ResourceCosts) -> str:

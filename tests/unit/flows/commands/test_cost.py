@@ -15,9 +15,10 @@ from data_contracts.costs.resources import Resources
 from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.resolved import Price, StoreRates
 from flows.cli import main
-from flows.commands.cost import _idle_pools, window_since
+from flows.commands.cost import _idle_pools, _unpriced, window_since
 from infra.machine.machines import THIS_MACHINE, VARIABLE
 from infra.store import Store, layout, open_store
+from tasks.costs.sums import charged, sums
 from tests.support.tiny import home_with_server, trainwright, work_on_a_copy, write_project
 from tests.unit.tasks.costs.test_charges import BEGAN, execution
 
@@ -90,6 +91,17 @@ def test_focus_has_the_same_total(version: str, project: Path, capsys: pytest.Ca
     lines = list(csv.DictReader(io.StringIO(said(capsys, "--format", "focus", "--focus-version", version))))
     total = json.loads(said(capsys, "--json"))["total"]["amounts"]["USD"]
     assert sum(float(line["BilledCost"]) for line in lines) == pytest.approx(total, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("machines", "named"),
+    [([], ""), (["m"], "(m)"), (["b", "a", "a"], "(a, b)"), (["a", "b", "c", "d", "e"], "(a, b, c and 2 more)")],
+)
+def test_machines_without_a_known_price_are_named(machines: list[str], named: str) -> None:
+    prices = [{"here": Price(machine=name, per_hour=None, price_date="")} for name in machines]
+    found = charged([execution(prices=one) for one in prices], 0.0, 2e11)
+    lines = _unpriced(sums(found, [], set())[1], found)
+    assert [line.partition(" have no known price ")[2].partition(";")[0] for line in lines] == [named] * bool(named)
 
 
 def test_a_run_that_was_killed_is_counted_so_far(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

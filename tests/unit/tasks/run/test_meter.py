@@ -102,16 +102,14 @@ def test_a_run_that_two_processes_carry_out_at_once_pays_each_launch_once(store:
         used_by_gang(run, "train", gang(0, began))
 
     def first(run: Any) -> Any:
-        metered(second)(run_in(store))  # Prefect executes the flow run again, while this process is stopped
         used_by_gang(run, "train", gang(0, began))
-        used_by_gang(run, "train", gang(1, began))
+        metered(second)(run_in(store))  # Prefect executes the flow run again, while this process is stopped
 
     metered(first)(run_in(store))
     found = usage_of(store, "r1").executions
     assert len(found) == 2
     paid = [each for one in found for each in charges(one) if each.node is not None]
-    assert {each.generation: each.node_seconds for each in paid} == {0: pytest.approx(2), 1: pytest.approx(2)}
-    assert len(paid) == 2, "one payer for each"
+    assert [(each.generation, each.node_seconds) for each in paid] == [(0, pytest.approx(2))], "one payer"
 
 
 def test_a_killed_process_is_charged_until_its_last_sign_of_life(store: Store) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socketserver
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4
@@ -111,3 +113,46 @@ def test_texts_reach_a_message_as_values_and_never_as_templates() -> None:
     context = {"event": SimpleNamespace(event="e", payload=payload)}
     assert render_user_template_sync(notifications._SUBJECT, context) == payload["subject"]
     assert render_user_template_sync(notifications._BODY, context) == payload["body"]
+
+
+class MailServer(socketserver.TCPServer):
+    """Takes one mail, as far as SMTP needs it."""
+
+    lines: list[str]
+
+
+class _Mail(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        self._say("220 here")
+        in_text = False
+        for raw in self.rfile:
+            line = raw.decode().rstrip("\r\n")
+            cast("MailServer", self.server).lines.append(line)
+            if in_text:
+                in_text = line != "."
+                if not in_text:
+                    self._say("250 taken")
+            elif line.upper() == "DATA":
+                in_text = True
+                self._say("354 go on")
+            elif line.upper() == "QUIT":
+                return self._say("221 bye")
+            else:
+                self._say("250 ok")
+        return None
+
+    def _say(self, line: str) -> None:
+        self.wfile.write(f"{line}\r\n".encode())
+
+
+def test_a_mail_goes_by_ones_own_server_as_the_docs_say() -> None:
+    from prefect.blocks.notifications import SlackWebhook
+
+    with MailServer(("127.0.0.1", 0), _Mail) as server:
+        server.lines = []
+        taking = threading.Thread(target=server.handle_request, daemon=True)
+        taking.start()
+        address = f"mailto://127.0.0.1:{server.server_address[1]}?from=runs@example.org&to=ada@example.org"
+        SlackWebhook(url=address).notify("out of memory (exit code 8)", "sales: a run failed")
+        taking.join(30)
+    assert {"Subject: sales: a run failed", "To: ada@example.org", "out of memory (exit code 8)"} <= set(server.lines)
