@@ -8,9 +8,12 @@ from typing import Any
 
 from data_contracts.price_book import MachinePrice, Term, price_on
 from infra.machine.machines import Machine
+from infra.quantities import SECONDS, in_words
 from tasks.estimates.memory import MemoryNeed
 
 MOST_OFFERS = 8
+# Times are known to some percent at best, so what is not 5 % faster is no faster.
+FASTER = 0.95
 # Without a rate in the price book, fewer node-hours on spot nodes than these say nothing.
 ENOUGH_H = 24.0
 
@@ -160,8 +163,8 @@ def _prices(machine: Machine, day: str) -> Iterator[MachinePrice]:
 
 
 def shortlist(found: Sequence[Offer]) -> list[Offer]:
-    """The offers worth showing: those with known cost that nothing beats in cost and time, and of each other machine
-    the cheapest; at most MOST_OFFERS, of which each currency has as many.
+    """The offers worth showing: those with known cost that nothing beats in cost and time, the cheapest of each term,
+    and of each other machine the cheapest; at most MOST_OFFERS, of which each currency has as many.
     """
     each = max(MOST_OFFERS // max(len({one.currency for one in found}), 1), 1)
     kept: list[Offer] = []
@@ -170,11 +173,12 @@ def shortlist(found: Sequence[Offer]) -> list[Offer]:
         if one.time_s is None:
             beaten = any(other.machine == one.machine and other.term == one.term for other in alike)
         else:
-            # The cheapest come first, so one that follows must be faster; one device is always worth a look.
+            # The cheapest come first, so one that follows must be faster; one device is always worth a look, and so is
+            # a node that is not taken away.
             same = [other for other in alike if other.time_s is not None]
-            faster = all(one.time_s < other.time_s for other in same if other.time_s is not None)
-            single = one.nodes * one.devices == 1
-            beaten = not faster and not (single and all(other.nodes * other.devices > 1 for other in same))
+            faster = all(one.time_s < FASTER * other.time_s for other in same if other.time_s is not None)
+            is_single = one.nodes * one.devices == 1 and all(other.nodes * other.devices > 1 for other in same)
+            beaten = not (faster or is_single or all(other.term != one.term for other in same))
         if not beaten and len(alike) < each:
             kept.append(one)
     return kept[:MOST_OFFERS]
@@ -200,12 +204,12 @@ def _of_currency(found: Sequence[Offer]) -> str:
             "takes there is unknown, because this pipeline never trained there."
         )
         return sentence + (" One device is enough: distributing can only save time." if alone is not None else "")
-    sentence = f"The cheapest is {place} with {cheapest.strategy}: {_money(cheapest)} in {_hours(cheapest)}."
+    sentence = f"The cheapest is {place} with {cheapest.strategy}: {_money(cheapest)} in {_time(cheapest)}."
     if alone is None or alone.amount is None:
         return sentence
     if alone is cheapest:
         return f"{sentence} Do not distribute: one device is the cheapest."
-    return f"{sentence} One device on {alone.place} would take {_hours(alone)} and cost {_money(alone)}."
+    return f"{sentence} One device on {alone.place} would take {_time(alone)} and cost {_money(alone)}."
 
 
 def time_by_speeds(times: Mapping[str, float], speeds: Mapping[str, float], machine: str) -> float | None:
@@ -222,8 +226,9 @@ def _order(one: Offer) -> tuple[str, bool, float, int]:
 
 
 def _money(one: Offer) -> str:
-    return f"{one.amount or 0.0:,.2f} {one.currency}"
+    amount = one.amount or 0.0
+    return f"{amount:,.{4 if amount < 1 else 2}f} {one.currency}"
 
 
-def _hours(one: Offer) -> str:
-    return f"{(one.time_s or 0.0) / 3600:.3g} h"
+def _time(one: Offer) -> str:
+    return in_words(one.time_s or 0.0, SECONDS)

@@ -95,10 +95,12 @@ def test_each_region_has_its_own_price_and_the_cheapest_is_named() -> None:
 
 def test_the_table_is_short_and_shows_what_nothing_beats() -> None:
     short = shortlist(made(SMALL, LARGE))
-    # One device costs four times as much and takes four times as long, and is shown all the same.
+    # One device costs four times as much and takes four times as long, and is shown all the same; so is the cheapest
+    # that nobody takes away.
     assert [(one.machine, one.term, one.nodes * one.devices) for one in short] == [
         ("large", "spot", 4),
         ("large", "spot", 8),
+        ("large", "on-demand", 4),
         ("large", "spot", 1),
         ("small", "on-demand", 1),
     ]
@@ -106,9 +108,15 @@ def test_the_table_is_short_and_shows_what_nothing_beats() -> None:
     assert len(shortlist(made(*many))) == MOST_OFFERS
 
 
+def test_what_is_hardly_faster_is_not_shown() -> None:
+    hardly = made(machine("m", 1, 1000, price(1.0)), time_s=lambda _, ranks: 3600 * (1 - 0.004 * ranks))
+    assert [one.nodes * one.devices for one in shortlist(hardly)] == [1]
+    assert verdict(hardly).startswith("The cheapest is 1 × m with single: 0.9960 USD in 59.8 min. Do not distribute")
+
+
 def test_amounts_of_two_currencies_do_not_beat_each_other() -> None:
     euro = machine("large", 4, 1000, price(1.0, currency="EUR"))
-    assert [one.currency for one in shortlist(made(LARGE, euro))] == ["EUR"] * 3 + ["USD"] * 3
+    assert [one.currency for one in shortlist(made(LARGE, euro))] == ["EUR"] * 3 + ["USD"] * 4
 
 
 def test_each_currency_has_its_part_of_the_table() -> None:
