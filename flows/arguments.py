@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Callable
 
 from flows.cost_arguments import of_budget, of_cost, of_policy
+from flows.model_arguments import MODELS, name_argument, store_option
 from flows.operating_arguments import OPERATING
 from flows.predict_arguments import of_predict
 from flows.project_arguments import of_ci, of_init
@@ -98,27 +99,16 @@ def _deploy(command: argparse.ArgumentParser) -> None:
     command.add_argument("--start", action="store_true", help="also start a run now, if a worker is online")
 
 
-def _named(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", metavar="NAME[@ALIAS]", help="model, with an alias or a version (NAME@3)")
-    _store(command)
-
-
-def _store(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--store", help="store to search; default: .trainwright in this folder, then stores used before"
-    )
-
-
 def _of_run(command: argparse.ArgumentParser) -> None:
     command.add_argument("run", metavar="RUN", help="run id")
-    _store(command)
+    store_option(command)
 
 
 def _mirror(command: argparse.ArgumentParser) -> None:
     help_ = "run id; default: everything that the mirrors were not told yet"
     command.add_argument("run", nargs="?", metavar="RUN", help=help_)
     command.add_argument("--wait", type=float, default=600.0, metavar="S", help="seconds to wait in all; default 600")
-    _store(command)
+    store_option(command)
 
 
 def _logs(command: argparse.ArgumentParser) -> None:
@@ -138,42 +128,13 @@ def _diff(command: argparse.ArgumentParser) -> None:
         help_ = f"the {which} run id, model, alias (NAME@ALIAS) or version (NAME@3 or NAME:3)"
         command.add_argument(name, metavar="V1" if name == "before" else "V2", help=help_)
     command.add_argument("--out", metavar="FILE", help="also write a page to FILE; an existing file is not replaced")
-    _store(command)
+    store_option(command)
 
 
 def _resume(command: argparse.ArgumentParser) -> None:
     _of_run(command)
     help_ = "continue from the committed checkpoint of this step; later checkpoints are set aside"
     command.add_argument("--from", dest="from_step", type=int, metavar="STEP", help=help_)
-
-
-def _approval(command: argparse.ArgumentParser) -> None:
-    command.add_argument("run", metavar="RUN", help="id of the run that waits")
-    _store(command)
-    help_ = "private key (PEM) that signs the answer: a path or env:NAME; needed if the alias has approvers' keys"
-    command.add_argument("--key", metavar="FILE", help=help_)
-    command.add_argument("--reason", required=True, metavar="WHY", help="why; recorded in the alias's history for ever")
-    command.add_argument("--yes", action="store_true", help="at a terminal: do not ask whether this is meant")
-
-
-def _protect(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", metavar="NAME[@ALIAS]", help="model and alias; default alias: champion")
-    _store(command)
-    help_ = "public key (PEM) of an approver, may be repeated: only signed answers count then"
-    command.add_argument("--key", action="append", default=[], metavar="PUBLIC.pem", help=help_)
-    command.add_argument("--off", action="store_true", help="end the protection; its records stay")
-    command.add_argument("--reason", required=True, metavar="WHY", help="why; recorded in the store")
-
-
-def _reproducing(command: argparse.ArgumentParser) -> None:
-    _named(command)
-    command.add_argument("--into", metavar="DIR", help="new folder to work in; default: reproduced-NAME-VERSION here")
-    help_ = "folder that has the raw files now, in place of the spec's folder"
-    command.add_argument("--data", metavar="DIR", help=help_)
-    help_ = "install the packages that this installation lacks from this folder of wheels, and ask no index"
-    command.add_argument("--wheels", metavar="DIR", help=help_)
-    help_ = "use this installation, which must have the recorded versions, instead of a new environment"
-    command.add_argument("--here", action="store_true", help=help_)
 
 
 def _making(command: argparse.ArgumentParser) -> None:
@@ -184,66 +145,6 @@ def _making(command: argparse.ArgumentParser) -> None:
     command.add_argument("--pointers", metavar="DATABASE", help=help_)
     help_ = "a field of the spec's store section, such as storage_options.endpoint_url=http://127.0.0.1:9000"
     command.add_argument("--set", action="append", default=[], metavar="A.B=C", help=help_)
-
-
-def _show(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", metavar="NAME[@ALIAS]|RUN", help="model, alias, version or run id")
-    _store(command)
-
-
-def _prove(command: argparse.ArgumentParser) -> None:
-    _named(command)
-    help_ = "public key (PEM) that signed the receipts; may be repeated, for keys of different times"
-    command.add_argument("--key", action="append", default=[], metavar="PUBLIC.pem", help=help_)
-    help_ = "seal of a receipt, kept elsewhere, that must be in the alias's history"
-    command.add_argument("--at-least", default="", metavar="SEAL", help=help_)
-
-
-def _key(command: argparse.ArgumentParser) -> None:
-    command.add_argument("action", choices=("new",), help="new: make a pair of keys")
-    command.add_argument("folder", metavar="DIR", help="folder to write to; existing files are never replaced")
-
-
-def _rollback(command: argparse.ArgumentParser) -> None:
-    _named(command)
-    help_ = "version to go back to; default: the previous version that is not on hold"
-    command.add_argument("--to", type=int, metavar="VERSION", help=help_)
-    command.add_argument("--reason", default="", metavar="WHY", help="why; recorded in the receipt and the hold")
-    help_ = "a link or a figure that shows it; recorded in the receipt; may be repeated"
-    command.add_argument("--evidence", action="append", default=[], metavar="TEXT", help=help_)
-
-
-def _canary(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", metavar="NAME", help="the model")
-    _store(command)
-    command.add_argument("--withdraw", action="store_true", help="take the canary back")
-    command.add_argument("--reason", metavar="WHY", help="with --withdraw: why; recorded in the receipt and the hold")
-
-
-def _release(command: argparse.ArgumentParser) -> None:
-    _named(command)
-    help_ = "version to release; default: the only version on hold"
-    command.add_argument("version", nargs="?", type=int, metavar="VERSION", help=help_)
-    help_ = "checkpoint to release instead of a version: its id, or the first characters of the id"
-    command.add_argument("--checkpoint", metavar="ID", help=help_)
-    command.add_argument("--reason", required=True, metavar="WHY", help="why; recorded in the receipt")
-
-
-def _export(command: argparse.ArgumentParser) -> None:
-    _named(command)
-    command.add_argument("dir", metavar="DIR", help="folder to write; a new or an empty one")
-    help_ = (
-        "torch: a torch.export program; onnx: an ONNX model; safetensors: the tensors; huggingface: tensors, config "
-        "and model card; mlflow: a folder for MLflow's load_model"
-    )
-    targets = ("safetensors", "torch", "onnx", "huggingface", "mlflow")
-    command.add_argument("--to", required=True, choices=targets, help=help_)
-    help_ = "how far an output may differ from the checkpoint's, besides --rtol; default: by its type"
-    command.add_argument("--atol", type=float, metavar="X", help=help_)
-    help_ = "how far an output may differ from the checkpoint's, as a share of its value; default: by its type"
-    command.add_argument("--rtol", type=float, metavar="X", help=help_)
-    help_ = "the model's licence, for the card: an id of a model hub, such as apache-2.0; default: not known"
-    command.add_argument("--license", default="", metavar="ID", help=help_)
 
 
 def _contract(command: argparse.ArgumentParser) -> None:
@@ -258,7 +159,7 @@ def _contract(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("names", nargs="+", metavar="NAME", help=help_)
     command.add_argument("--out", metavar="DIR", help="infer, docs: write to DIR; existing files are never replaced")
-    _store(command)
+    store_option(command)
 
 
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
@@ -275,25 +176,15 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "evaluate": _evaluating,
     "promote": _promoting,
     "drift": _drift,
-    "history": _named,
-    "approve": _approval,
-    "refuse": _approval,
-    "protect": _protect,
+    "history": name_argument,
     "predict": of_predict,
-    "rollback": _rollback,
-    "release": _release,
-    "canary": _canary,
-    "show": _show,
-    "export": _export,
     "report": _report,
     "diff": _diff,
-    "reproduce": _reproducing,
-    "prove": _prove,
-    "key": _key,
     "store": _making,
     "cost": of_cost,
     "budget": of_budget,
     "policy": of_policy,
+    **MODELS,
     **OPERATING,
     "contract": _contract,
 }

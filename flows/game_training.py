@@ -1,6 +1,6 @@
 """One training of a game day, in a process that can be killed: `python -m flows.game_training REQUEST`.
 
-REQUEST is the JSON of `train_once`'s arguments. The last line that it prints is the checkpoint, or the error. Nodes of
+REQUEST is a `GameTraining` as JSON. The last line that it prints is the checkpoint, or the error. Nodes of
 a work pool need a flow run above them, whose id is the first line; on this machine, it does without Prefect.
 """
 
@@ -10,12 +10,11 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from data_contracts.errors import Cancelled, TrainwrightError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.load import load_spec
-from data_contracts.messages.faults import PlannedFault
+from data_contracts.messages.faults import GameTraining
 from flows.connection import connect
 from tasks.gameday.short_training import train_once
 from tasks.policies import run_tags
@@ -23,12 +22,12 @@ from tasks.policies import run_tags
 
 def main(request: str) -> int:
     """Train and print the answer; returns the exit code."""
-    asked = json.loads(request)
+    wanted = GameTraining.from_json(json.loads(request))
     # A shell's background job ignores Ctrl-C, and hands that on.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        spec = load_spec(Path(asked["spec"]), asked["overrides"])
-        checkpoint = _on_pool(asked, spec.tags) if spec.train.pool else _train(asked)
+        spec = load_spec(Path(wanted.spec), wanted.overrides)
+        checkpoint = _on_pool(wanted, spec.tags) if spec.train.pool else train_once(wanted)
     except KeyboardInterrupt:
         error: TrainwrightError = Cancelled("The training was stopped.")
     except TrainwrightError as caught:
@@ -40,12 +39,7 @@ def main(request: str) -> int:
     return error.exit_code
 
 
-def _train(asked: dict[str, Any]) -> Checkpoint:
-    fault = None if asked["fault"] is None else PlannedFault.model_validate(asked["fault"])
-    return train_once(**{**asked, "fault": fault})
-
-
-def _on_pool(asked: dict[str, Any], cost_tags: dict[str, str]) -> Checkpoint:
+def _on_pool(wanted: GameTraining, cost_tags: dict[str, str]) -> Checkpoint:
     connect("cli")
     from prefect import flow, tags
     from prefect.runtime import flow_run
@@ -55,9 +49,10 @@ def _on_pool(asked: dict[str, Any], cost_tags: dict[str, str]) -> Checkpoint:
     def training() -> Checkpoint:
         print(json.dumps({"flow_run": str(flow_run.id)}), flush=True)
         with cancellable():
-            return _train(asked)
+            return train_once(wanted)
 
-    named = flow(name="game-day", flow_run_name=f"game day: {(asked['fault'] or {}).get('name', 'no fault')}")
+    title = "no fault" if wanted.fault is None else wanted.fault.name
+    named = flow(name="game-day", flow_run_name=f"game day: {title}")
     with tags(*run_tags(cost_tags)):
         checkpoint: Checkpoint = named(training)()
     return checkpoint

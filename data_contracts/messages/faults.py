@@ -1,7 +1,8 @@
-"""The fault that a game day injects into a training, and what its ranks record about it in the store.
+"""A training of a game day, the fault that it gets, and what its ranks record about the fault in the store.
 
 | message | written by | read by | where |
 |---|---|---|---|
+| `GameTraining` | conductor of a game day | a training of it | argument of the process |
 | `PlannedFault` | conductor of a game day | the ranks | in `Launch` |
 | `InjectedFault` | the rank that injects it, before it does | the other ranks, the game day | `game-day/injected.json` of the training |
 | `StepAfter` | rank 0 of a later generation | the game day | `game-day/first.json`, `game-day/caught-up.json` |
@@ -41,6 +42,23 @@ class PlannedFault(Record, extra="ignore"):
     every_steps: int = Field(ge=2)
     checkpoints: int = Field(default=1, ge=1)
     wait_s: float = Field(default=20.0, ge=0, allow_inf_nan=False)
+
+
+class GameTraining(Message):
+    """A short training that a game day begins or continues.
+
+    Attributes:
+        spec: path of the YAML file; overrides: with those of the game day itself.
+        store: address of the game day's own store.
+        fresh: begin a new training; False continues the newest one, whose conductor was killed.
+    """
+
+    spec: str
+    overrides: list[str]
+    window: str | None
+    store: str
+    fault: PlannedFault | None
+    fresh: bool
 
 
 class InjectedFault(Message, extra="ignore"):

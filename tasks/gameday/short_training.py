@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.faults import PlannedFault
+from data_contracts.messages.faults import GameTraining
 from data_contracts.pipeline_spec.runner import run_locally
 from tasks.gameday.faults import EVERY_STEPS, STEPS
 from tasks.run.options import RunOptions
@@ -39,20 +38,16 @@ def shortened(lightning: dict[str, Any]) -> dict[str, Any]:
     return {**lightning, "trainer": {**trainer, "max_steps": STEPS, "max_epochs": -1}}
 
 
-def train_once(
-    spec: str, overrides: Sequence[str], window: str | None, store: str, fault: PlannedFault | None, *, fresh: bool
-) -> Checkpoint:
+def train_once(wanted: GameTraining) -> Checkpoint:
     """Validate, shard and train in the store of a game day; nothing is verified, evaluated or promoted.
-
-    Args:
-        fresh: begin a new training; False continues the newest one, whose conductor was killed.
 
     Raises: what ended the training, once its retry budget is spent.
     """
-    options = RunOptions(window=window, fresh=fresh)
-    run = open_run(spec, overrides=overrides, store_uri=store, options=options, recorded=False, remembered=False)
+    options = RunOptions(window=wanted.window, fresh=wanted.fresh)
+    place = {"overrides": wanted.overrides, "store_uri": wanted.store}
+    run = open_run(wanted.spec, **place, options=options, recorded=False, remembered=False)
     # What conducts a game day is no flow run of Prefect's tasks, which a Dask cluster would need.
     changes = {"lightning": shortened(run.resolved.lightning), "spec": run_locally(run.resolved.spec)}
     run = replace(run, resolved=run.resolved.model_copy(update=changes))
-    stage = replace(train, make=partial(run_training, fault=fault))
+    stage = replace(train, make=partial(run_training, fault=wanted.fault))
     return stage(run, shard(run, validate(run)))

@@ -29,10 +29,11 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from data_contracts.errors import CorruptError, UsageError
+from data_contracts.errors import CorruptError
 from data_contracts.pipeline_spec import TrainSpec
 from training.checkpoint.state import Get
 from training.checkpoint.tensors import WEIGHTS, TensorReader, read_state
+from training.fit.shard_units import units
 from training.fit.sync_batchnorm import layer_sync
 from training.lightning_adapter import replace_layer_sync, synchronises_batch_norm
 
@@ -249,40 +250,6 @@ class _PlacedReader:
             return whole
         # State of another shape than its parameter (factored optimizers): placed whole; the optimizer redistributes it.
         return DTensor.from_local(whole.to(mesh.device_type), mesh, [Replicate()] * mesh.ndim, run_check=False)
-
-
-def units(module: nn.Module, wanted: list[str] | int | None) -> list[nn.Module]:
-    """The modules to shard separately, children before parents; UsageError for a class that is not in the module."""
-    if wanted is None:
-        return []
-    inner = [child for child in module.modules() if child is not module]
-    # Containers have no forward of their own in which their parameters could be gathered.
-    shardable = [child for child in inner if not isinstance(child, nn.ModuleList | nn.ModuleDict)]
-    if isinstance(wanted, int):
-        return _large_enough(module, wanted)
-    classes = sorted({type(child).__name__ for child in shardable})
-    unknown = sorted(set(wanted) - set(classes))
-    if unknown:
-        raise UsageError(
-            f"train.shard_modules: the module has no {unknown[0]}.", remedy=f"It has {', '.join(classes) or 'none'}."
-        )
-    return [child for child in reversed(shardable) if type(child).__name__ in wanted]
-
-
-def _large_enough(module: nn.Module, least: int) -> list[nn.Module]:
-    """Modules with at least `least` parameters outside their chosen descendants, children first."""
-    chosen: list[nn.Module] = []
-
-    def visit(part: nn.Module) -> int:
-        left = sum(parameter.numel() for parameter in part.parameters(recurse=False))
-        left += sum(visit(child) for child in part.children())
-        if left < least or part is module or isinstance(part, nn.ModuleList | nn.ModuleDict):
-            return left
-        chosen.append(part)
-        return 0
-
-    visit(module)
-    return chosen
 
 
 def _settle_buckets(model: nn.parallel.DistributedDataParallel) -> None:

@@ -26,7 +26,8 @@ from training.shard.row_keys import shuffle_keys, stream_start
 from training.shard.source_units import Fetcher, Source, Unit
 from training.shard.spill import BATCH_BYTES, Spill, Spilled
 from training.shard.split_leakage import Sides
-from training.shard.splitter import LEFT_OUT, Notes, Splitter
+from training.shard.split_notes import Notes
+from training.shard.splitter import LEFT_OUT, Splitter
 from training.user.imports import add_project, load_callable
 
 # Rows that a user's transform gets at once, fewer if they are larger than TRANSFORM_BYTES. A transform may look at

@@ -21,7 +21,8 @@ from training.shard.first_pass import Gathered, Job
 from training.shard.position_split import Documents
 from training.shard.source_units import Source, Unit
 from training.shard.split_leakage import find_shared, refuse_shared
-from training.shard.splitter import in_order, judge, keys_of, refuse_empty
+from training.shard.split_notes import judge, refuse_empty
+from training.shard.splitter import in_order, keys_of
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ from training.shard.progress import Meter, Report
 from training.shard.quarantined import without_quarantined
 from training.shard.source_units import TASK_BYTES, Source, Unit, open_source, tasks_of
 from training.shard.spill import Part, batch_bytes_for
-from training.shard.splitter import REQUIRED, Notes
+from training.shard.split_notes import Notes
+from training.shard.splitter import REQUIRED
 from training.shard.time_split import cut, selector
 from training.shard.workers import Workers, default_count
 

@@ -11,19 +11,25 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import Hung, TrainwrightError
+from data_contracts.messages.faults import GameTraining
 from data_contracts.pipeline_spec import PipelineSpec
-from flows import game_day
 from flows.commands.gameday import _error
-from flows.game_day import GameDay, _answer, carry_out
+from flows.game_day import GameDay, carry_out
 from infra.machine.settings import known_stores
 from infra.processes.tied_process import TiedProcess
 from infra.store import open_store
 from tasks.gameday import short_training
+from tasks.gameday.conducted_training import ConductedTraining, answer_of
 from tasks.gameday.faults import chosen
 from tasks.gameday.outcome import Outcome, not_injected
 from tasks.gameday.short_training import STEPS, own_overrides, shortened, train_once
 from tasks.run.run import Run, open_run
 from tests.support.tiny import SPEC, write_project
+
+
+def wanted(spec: Path, store: Path) -> GameTraining:
+    overrides = own_overrides("tiny")
+    return GameTraining(spec=str(spec), overrides=overrides, window=None, store=str(store), fault=None, fresh=True)
 
 
 def test_what_is_not_begun_within_the_time_is_not_tried_and_what_was_begun_is_ended(
@@ -42,7 +48,7 @@ def test_what_is_not_begun_within_the_time_is_not_tried_and_what_was_begun_is_en
             time.sleep(0.01)
         return started[0]
 
-    monkeypatch.setattr(game_day._Training, "_start", start)
+    monkeypatch.setattr(ConductedTraining, "_start", start)
     day = GameDay("pipeline.yaml", [], None, PipelineSpec.model_validate(SPEC), until=time.monotonic())
     outcomes = carry_out(day, open_store(str(tmp_path / "store")), chosen(["rank-killed", "node-killed"]))
     assert [(one.verdict, one.why) for one in outcomes] == [("not injected", "the time was used up")] * 2
@@ -90,7 +96,7 @@ def test_a_training_answers_with_its_error_or_with_none(
     (tmp_path / "answer.txt").write_text(printed)
     (tmp_path / "log.txt").write_text("it broke")
     with pytest.raises(error, match=sentence) as caught:
-        _answer(tmp_path / "answer.txt", tmp_path / "log.txt", -9)
+        answer_of(tmp_path / "answer.txt", tmp_path / "log.txt", -9)
     assert getattr(caught.value, "details", {}).get("log", "it broke") == "it broke"
 
 
@@ -105,7 +111,7 @@ def test_no_later_command_looks_for_the_store_of_a_game_day(tmp_path: Path, monk
     monkeypatch.setattr(short_training, "validate", opened)
     spec = write_project(tmp_path / "tiny")
     with pytest.raises(Opened):
-        train_once(str(spec), own_overrides("tiny"), None, str(tmp_path / "own"), None, fresh=True)
+        train_once(wanted(spec, tmp_path / "own"))
     assert ((tmp_path / "own" / "store.json").exists(), known_stores()) == (True, [])
     open_run(spec, store_uri=str(tmp_path / "mine"), recorded=False)
     assert [entry["uri"] for entry in known_stores()] == [str(tmp_path / "mine")]
@@ -126,5 +132,5 @@ def test_the_rows_of_a_game_day_are_read_here_although_the_spec_names_a_dask_clu
     changes = {name: {**SPEC[name], "runner": runner} for name in ("contract", "shards")}
     spec = write_project(tmp_path / "tiny", changes)
     with pytest.raises(Opened) as caught:
-        train_once(str(spec), own_overrides("tiny"), None, str(tmp_path / "own"), None, fresh=True)
+        train_once(wanted(spec, tmp_path / "own"))
     assert caught.value.args == ("local", "local")

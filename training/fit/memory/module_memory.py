@@ -22,7 +22,7 @@ from data_contracts.messages.sizes import MODULE_MEMORY, ModuleSizes, SizeReques
 from infra.processes.child_main import Report, child_main
 from training.fit.memory.module_state import optimizers_of, with_trainer
 from training.fit.memory.step_memory import probe
-from training.fit.strategies import units
+from training.fit.shard_units import units
 from training.user.assemble import build_module
 
 _TYPES = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}
