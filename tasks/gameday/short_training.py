@@ -44,8 +44,14 @@ def train_once(wanted: GameTraining) -> Checkpoint:
     Raises: what ended the training, once its retry budget is spent.
     """
     options = RunOptions(window=wanted.window, fresh=wanted.fresh)
-    place = {"overrides": wanted.overrides, "store_uri": wanted.store}
-    run = open_run(wanted.spec, **place, options=options, recorded=False, remembered=False)
+    run = open_run(
+        wanted.spec,
+        overrides=wanted.overrides,
+        store_uri=wanted.store,
+        options=options,
+        recorded=False,
+        remembered=False,
+    )
     # What conducts a game day is no flow run of Prefect's tasks, which a Dask cluster would need.
     changes = {"lightning": shortened(run.resolved.lightning), "spec": run_locally(run.resolved.spec)}
     run = replace(run, resolved=run.resolved.model_copy(update=changes))
