@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
@@ -215,14 +216,14 @@ def _rows(file: SourceFile, pieces: PiecesSpec, block: _Block, count: int) -> pa
     return pa.RecordBatch.from_pydict(columns, schema=text_schema(tuple(file.columns)))
 
 
-def _lengths(file: SourceFile, pieces: PiecesSpec, block: _Block, bounds: np.ndarray) -> np.ndarray:
+def _lengths(file: SourceFile, pieces: PiecesSpec, block: _Block, bounds: NDArray[np.int32]) -> NDArray[np.int64]:
     """The length of each piece in the unit by which the document is cut."""
     if pieces.tokens is not None:
         return cut_of(file).tokens[block.position : block.position + len(bounds) - 1]
     return np.diff(bounds).astype(np.int64) if pieces.lines is None else _lines(block, bounds, pieces.lines)
 
 
-def _lines(block: _Block, bounds: np.ndarray, count: int) -> np.ndarray:
+def _lines(block: _Block, bounds: NDArray[np.int32], count: int) -> NDArray[np.int64]:
     """The lines of each piece: only the last piece of a document may have fewer."""
     lines = np.full(len(bounds) - 1, count, np.int64)
     last = block.data[bounds[-2] : bounds[-1]]

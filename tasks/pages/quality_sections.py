@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data_contracts.handoffs import Evaluation
 from tasks.charts.bars import Bar, bars, histogram
@@ -210,7 +211,7 @@ def _of_pairs(found: Pairs) -> list[Markup]:
     return parts
 
 
-def reliability(sure: np.ndarray, right: np.ndarray) -> tuple[list[tuple[float, float, int]], float]:
+def reliability(sure: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[list[tuple[float, float, int]], float]:
     """(mean confidence, share that is right, rows) of each of `_BINS` bins, and the expected calibration error."""
     place = np.clip((sure * _BINS).astype(np.int64), 0, _BINS - 1)
     rows = np.bincount(place, minlength=_BINS)

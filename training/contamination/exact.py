@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from data_contracts.messages.contamination import Conflicts, Overlap
 from training.contamination.row_digests import row_digests
 from training.contamination.sides import Advance, Compared, OpenSide, no_report
+from training.shard.key_digests import group_starts
 from training.shard.spill import Spill, Spilled
 
 CHECKED_ROWS = 2**18
@@ -86,7 +87,7 @@ def _records(digests: NDArray[np.uint64], labels: NDArray[np.uint64], first: int
     rows = np.arange(first, first + len(digests))
     order = np.lexsort((rows, labels, digests[:, 1], digests[:, 0]))
     key, rest, labels, rows = digests[order, 0], digests[order, 1], labels[order], rows[order]
-    begins = _begins(key, rest)
+    begins = group_starts(key, rest)
     ends = np.append(begins[1:], len(key)) - 1
     return {
         "key": key[begins],
@@ -132,11 +133,11 @@ class _Groups:
     """The records of a part by digest; those of one record with one label say nothing and are left out."""
 
     def __init__(self, part: dict[str, NDArray], num_sides: int) -> None:
-        begins = _begins(part["key"], part["rest"])
+        begins = group_starts(part["key"], part["rest"])
         sizes = np.diff(np.append(begins, len(part["key"])))
         says = np.repeat((sizes > 1), sizes) | (part["label_low"] != part["label_high"])
         self.part = {name: column[says] for name, column in part.items()}
-        self.begins = _begins(self.part["key"], self.part["rest"])
+        self.begins = group_starts(self.part["key"], self.part["rest"])
         sizes = np.diff(np.append(self.begins, len(self.part["key"])))
         at = (np.repeat(np.arange(len(self.begins)), sizes), self.part["side"])
         shape = (len(self.begins), num_sides)
@@ -187,12 +188,3 @@ class _Groups:
             path = shared.to_drop.setdefault(side, folder / f"drop-{side}.digests")
             with path.open("ab") as file:
                 np.stack([self.part["key"][wanted], self.part["rest"][wanted]], axis=1).tofile(file)
-
-
-def _begins(*columns: NDArray) -> NDArray[np.int64]:
-    """Where sorted rows differ from the row before."""
-    changed = np.zeros(len(columns[0]), bool)
-    changed[:1] = True
-    for column in columns:
-        changed[1:] |= column[1:] != column[:-1]
-    return np.flatnonzero(changed)

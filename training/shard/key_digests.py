@@ -115,3 +115,12 @@ def _typed_one_by_one(values: pa.Array, index: int) -> tuple[bytes, list[bytes]]
 
 def _plain(value: Any) -> bytes:
     return format(value.normalize(), "f").encode()
+
+
+def group_starts(*columns: NDArray[Any]) -> NDArray[np.int64]:
+    """Where groups of equal rows begin; `columns`, each (rows,), hold sorted rows."""
+    changed = np.zeros(len(columns[0]), bool)
+    changed[:1] = True
+    for column in columns:
+        changed[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(changed)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
+from training.shard.key_digests import group_starts
 from training.shard.spill import Spill, Spilled
 from training.shard.splitter import LEFT_OUT, keys_of
 from training.shard.time_split import MASK
@@ -59,7 +60,7 @@ class Sides:
         # One record for each key and split of a batch, with the first and the last of its rows.
         order = np.lexsort((kept, split, rest, key))
         key, rest, split, rows = key[order], rest[order], split[order], kept[order] + first_row
-        begins = _begins(key, rest, split)
+        begins = group_starts(key, rest, split)
         ends = np.append(begins[1:], len(key)) - 1
         columns = {
             "key": key[begins],
@@ -109,7 +110,7 @@ def _shared_of(table: pa.Table, first_rows: NDArray[np.int64]) -> tuple[tuple[in
     splits = table.column("split").combine_chunks().dictionary_encode()
     split, names = splits.indices.to_numpy(), splits.dictionary.to_pylist()
     order = np.lexsort((first_rows[unit] + last, rest, key))
-    begins = _begins(key[order], rest[order])
+    begins = group_starts(key[order], rest[order])
     ends = np.append(begins[1:], len(order))
     there = np.repeat(split[order][ends - 1], ends - begins)  # the split of each key's last row
     apart = np.flatnonzero(split[order] != there)
@@ -119,12 +120,3 @@ def _shared_of(table: pa.Table, first_rows: NDArray[np.int64]) -> tuple[tuple[in
     at = int(np.argmin(rows))
     keys = len(np.unique(np.searchsorted(begins, apart, "right")))
     return (int(rows[at]), names[split[order][apart[at]]], names[there[apart[at]]]), keys
-
-
-def _begins(*columns: NDArray[Any]) -> NDArray[np.int64]:
-    """Where sorted rows differ from the row before."""
-    changed = np.zeros(len(columns[0]), bool)
-    changed[:1] = True
-    for column in columns:
-        changed[1:] |= column[1:] != column[:-1]
-    return np.flatnonzero(changed)
