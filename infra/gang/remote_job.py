@@ -1,6 +1,6 @@
 """Run one job on a node elsewhere: the remote counterpart of `run_child`, as a gang with a single rank.
 
-`run_errand` conducts the job with the lease, the room, the generations and the budgets of a training. Run as a
+`run_remote_job` conducts the job with the lease, the room, the generations and the budgets of a training. Run as a
 program, this module is the rank: it supervises the child and answers; torchrun starts it like any other rank.
 """
 
@@ -63,7 +63,7 @@ def lay_out(store: Store, needs: Iterable[Ref | Dataset], code: Callable[[Ref], 
 
 
 @dataclass(frozen=True, kw_only=True)
-class ErrandRequest:
+class RemoteJobRequest:
     """A job for one node.
 
     Attributes:
@@ -120,87 +120,87 @@ class ErrandRequest:
         )
 
 
-def run_errand(store: Store, errand: ErrandRequest) -> dict[str, Any]:
+def run_remote_job(store: Store, request: RemoteJobRequest) -> dict[str, Any]:
     """Run the job on one node and return the module's answer as JSON.
 
     Raises the class of error that the module answered with, or the cause whose retry budget is spent.
     """
-    launch = errand.launch()
+    launch = request.launch()
     renew_s = min(RENEW_EVERY_S, launch.lease_silence_s / 4)
-    keeper = LeaseKeeper(store, layout.lease(errand.uri), errand.holder, renew_s=renew_s)
+    keeper = LeaseKeeper(store, layout.lease(request.uri), request.holder, renew_s=renew_s)
     try:
         with terminable():
             keeper.start()
             while (token := keeper.token(WAIT_S)) is None:
                 stopping.check()
-                errand.on_progress(
+                request.on_progress(
                     Progress(-1, "waiting", sentence="another process does this already; waiting for its result")
                 )
-            return _generations(store, errand, patiently(lambda: Ledger(store, errand.uri, token)), keeper)
+            return _generations(store, request, patiently(lambda: Ledger(store, request.uri, token)), keeper)
     finally:
         with uninterrupted():
-            errand.room.give_back()
+            request.room.give_back()
             keeper.stop()
 
 
-def _generations(store: Store, errand: ErrandRequest, ledger: Ledger, keeper: LeaseKeeper) -> dict[str, Any]:
+def _generations(store: Store, request: RemoteJobRequest, ledger: Ledger, keeper: LeaseKeeper) -> dict[str, Any]:
     """Launch generations until one has answered. Raises an error that a retry would repeat or cannot afford.
 
     The ledger has no checkpoints here. It keeps what earlier processes have used of the retry budgets.
     """
     used = Counter(ledger.retries.used)
     while True:
-        number = 1 + max(patiently(lambda: generations(store, errand.uri)), default=-1)
-        _admit(errand, keeper, number)
-        errand.allowance.admit(errand.nodes)
-        launch = without_drained(store, errand.launch(), here=False).for_generation(number, ledger.token)
-        patiently(partial(store.create_once, layout.launch(errand.uri, number), launch.to_json()))
+        number = 1 + max(patiently(lambda: generations(store, request.uri)), default=-1)
+        _admit(request, keeper, number)
+        request.allowance.admit(request.nodes)
+        launch = without_drained(store, request.launch(), here=False).for_generation(number, ledger.token)
+        patiently(partial(store.create_once, layout.launch(request.uri, number), launch.to_json()))
         generation = Generation(
             store,
             launch,
-            errand.start,
+            request.start,
             commit=lambda _: None,
             check=keeper.check,
-            on_progress=errand.on_progress,
-            over=errand.allowance.over,
+            on_progress=request.on_progress,
+            over=request.allowance.over,
         )
-        errand.allowance.launched(partial(generation.activity.usage, errand.local))
+        request.allowance.launched(partial(generation.activity.usage, request.local))
         try:
-            answer = generation.run(errand.rollcall_timeout_s).plan
+            answer = generation.run(request.rollcall_timeout_s).plan
         except TrainwrightError as error:
             keeper.confirm()
-            raise_why_over(errand.allowance, error)
+            raise_why_over(request.allowance, error)
             key = error.retry_key or ""
             used[key] += 1
             # Only interruptions come from outside. Other failures, such as running out of memory, would happen again.
-            if not isinstance(error, Interrupted) or used[key] > getattr(errand.retry, key, 0):
+            if not isinstance(error, Interrupted) or used[key] > getattr(request.retry, key, 0):
                 restore_budgets(ledger, error)
-                raise spent(error, getattr(errand.retry, key, 0)) from error
+                raise spent(error, getattr(request.retry, key, 0)) from error
             patiently(lambda: ledger.record_recovery([], Retries(used=dict(used))))
             sentence = f"tried again ({error.cause}): {error.message}"
-            errand.on_progress(Progress(number, "ended", sentence=sentence))
+            request.on_progress(Progress(number, "ended", sentence=sentence))
         else:
             restore_budgets(ledger)
             return answer
         finally:
-            errand.on_spent(generation.node_seconds)
-            errand.on_usage(generation.activity.usage(errand.local))
-            errand.allowance.released()
+            request.on_spent(generation.node_seconds)
+            request.on_usage(generation.activity.usage(request.local))
+            request.allowance.released()
 
 
 def spent(error: TrainwrightError, budget: int) -> TrainwrightError:
-    """The error that ends an errand; of a cause with a retry budget, it says that the budget is spent."""
+    """The error that ends a remote job; of a cause with a retry budget, it says that the budget is spent."""
     if isinstance(error, Interrupted) and error.retry_key and budget:
         error.message = f"{error.message.rstrip('.')}, and retry.{error.retry_key} = {budget} is spent."
     return error
 
 
-def _admit(errand: ErrandRequest, keeper: LeaseKeeper, number: int) -> None:
+def _admit(request: RemoteJobRequest, keeper: LeaseKeeper, number: int) -> None:
     """Wait until the node is admitted."""
-    while (waits := errand.room.take(errand.nodes)) is not None:
+    while (waits := request.room.take(request.nodes)) is not None:
         stopping.check()
         keeper.check()
-        errand.on_progress(Progress(number, "waiting", sentence=waits))
+        request.on_progress(Progress(number, "waiting", sentence=waits))
         time.sleep(WAIT_S)
 
 
@@ -243,7 +243,7 @@ def main() -> int:
     try:
         report("starting")
         launch = read_launch()
-        job = parsed("errand of the launch", RemoteJob.from_json, launch.errand)
+        job = parsed("remote job of the launch", RemoteJob.from_json, launch.errand)
         store = open_store(os.environ[STORE], store_options(), create=False)
         paths = lay_out(store, job.needs, lambda ref: unpack(store, ref, scratch / f"code-{ref.id[:16]}"))
         project = Path(paths[job.code[0].id])

@@ -15,7 +15,7 @@ from data_contracts.resolved import Price
 from infra.child import answer_of, run_child
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.node.local import local
-from infra.gang.remote_job import ErrandRequest, idle_limit, lay_out, run_errand, spent
+from infra.gang.remote_job import RemoteJobRequest, idle_limit, lay_out, run_remote_job, spent
 from infra.store import layout
 from infra.usage.cost import cost
 from tasks.budgets.spending import allowance
@@ -69,7 +69,7 @@ def done_by_child(
         if progress.sentence:
             log.info("  %s: %s", section, progress.sentence)
 
-    errand = ErrandRequest(
+    remote = RemoteJobRequest(
         uri=uri,
         job=RemoteJob.of(child.module, request),
         holder=run.run_id,
@@ -83,9 +83,9 @@ def done_by_child(
         allowance=allowance(run, section, local=not elsewhere),
         local=not elsewhere,
         **(elsewhere or _here(run, uri)),
-        **({} if gang is None or not shares else gang.errand()),
+        **({} if gang is None or not shares else gang.job_fields()),
     )
-    return answer_of(child, run_errand(run.store, errand))
+    return answer_of(child, run_remote_job(run.store, remote))
 
 
 def _price(run: Run, section: str) -> Price:

@@ -30,8 +30,8 @@ class ScoringLayout:
     devices: int
     settings: dict[str, Any]
 
-    def errand(self) -> dict[str, Any]:
-        """Fields of an `ErrandRequest` for these ranks."""
+    def job_fields(self) -> dict[str, Any]:
+        """Fields of a `RemoteJobRequest` for these ranks."""
         return {"nodes": self.nodes, "devices": self.devices, "entry": RANK, "layout": self.settings}
 
     @property

@@ -19,7 +19,7 @@ from infra.gang.conductor.liveness import Liveness
 from infra.gang.node.local import local
 from infra.gang.node.stacks import take_stacks
 from infra.gang.rank_files import RankFiles, write_launch
-from infra.gang.remote_job import ErrandRequest, run_errand
+from infra.gang.remote_job import RemoteJobRequest, run_remote_job
 from infra.project.code_bundle import pack
 from infra.store import layout
 from tests.distributed.conftest import PROJECT
@@ -98,14 +98,14 @@ def test_a_gang_whose_rank_hangs_is_killed_and_its_stacks_are_kept(
     monkeypatch.setenv("HANGS", "predict_step")
     scoring.code = pack(PROJECT, scoring.store).ref
     child, request = asked(scoring, "predict_step", "conducted")
-    errand = ErrandRequest(
+    request = RemoteJobRequest(
         uri=URI, job=RemoteJob.of(child.module, request), holder="test", retry=RetrySpec(hung=0), rollcall_timeout_s=60,
         start=local(scoring.store.uri, {}, URI), room=Room(), on_progress=lambda progress: None,
         on_spent=lambda seconds: None, hang_s=HANG_S, nodes=1, devices=2, entry=RANK,
         layout={**LAYOUTS["ddp"], "collective_timeout_s": 60},
     )  # fmt: skip
     with pytest.raises(Hung) as caught:
-        run_errand(scoring.store, errand)
+        run_remote_job(scoring.store, request)
     assert caught.value.message.startswith("Rank 1 on node 0")
     assert "in predict_step" in caught.value.details["stacks"]["1"]
     assert "nets.py" not in caught.value.details["stacks"]["0"]

@@ -1,7 +1,7 @@
 """One rank of a gang that verifies or scores: `python -m training.score.rank`, started by torchrun like a rank that
 trains.
 
-The launch's errand has the request; rank 0 answers it.
+The launch's remote job has the request; rank 0 answers it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
     reports.pulse()
     project = Path(os.environ[PROJECT])
     try:
-        job = parsed("errand of the launch", RemoteJob.from_json, launch.errand)
+        job = parsed("remote job of the launch", RemoteJob.from_json, launch.errand)
         store = open_store(os.environ[STORE], store_options(), create=False)
 
         def unpacked(ref: Ref) -> Path:

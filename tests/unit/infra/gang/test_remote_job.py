@@ -17,7 +17,7 @@ from data_contracts.pipeline_spec import RetrySpec
 from infra.gang.checkpoints.participants import roster
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.node.local import Start, local
-from infra.gang.remote_job import ErrandRequest, lay_out, run_errand
+from infra.gang.remote_job import RemoteJobRequest, lay_out, run_remote_job
 from infra.processes.processes import find_marked, kill_marked, new_mark
 from infra.project.code_bundle import pack
 from infra.store import Store, layout, open_store
@@ -79,7 +79,7 @@ def errand(store: Store, request: dict[str, Any], code: Ref, **changes: Any) -> 
         **changes,
     }
     job = RemoteJob.of(CHILD.module, Ask(code=code, **request))
-    return Told.from_json(run_errand(store, ErrandRequest(uri=URI, job=job, **asked)))
+    return Told.from_json(run_remote_job(store, RemoteJobRequest(uri=URI, job=job, **asked)))
 
 
 def test_it_waits_for_room_does_the_work_in_the_project_and_answers(store: Store, code: Ref) -> None:
