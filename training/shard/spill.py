@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-RANGES = 2**16
-_SHIFT = np.uint64(48)
+from training.shard.row_keys import RANGES, key_order, key_ranges, ranges_between
+
 # The smallest read from a run: smaller batches waste fewer bytes, larger batches have less overhead.
 BATCH_BYTES = 2**15
 LARGEST_BATCH_BYTES = 2**18
@@ -60,7 +60,7 @@ class Slice:
             # Joined at once: the objects around a small batch's columns take more memory than their values.
             rows = rows.combine_chunks()
         keys = rows.column(0).to_numpy()
-        first, last = _between(_ranges(keys), self.low, self.high)
+        first, last = ranges_between(key_ranges(keys), self.low, self.high)
         return keys[first:last], rows.remove_column(0).slice(first, last - first)
 
     def _bytes(self) -> pa.Buffer:
@@ -88,7 +88,7 @@ class Part:
         if not pieces:
             return schema.empty_table()
         keys = np.concatenate([keys for keys, _ in pieces])
-        order = _order(keys)[self.skip : self.skip + self.rows]
+        order = key_order(keys)[self.skip : self.skip + self.rows]
         tables = [settle(table) for _, table in pieces]
         del pieces, keys
         rows = _taken(tables, order)
@@ -110,13 +110,13 @@ class Run:
         """The slice that holds the ranges low <= range < high; None if there is none."""
         if group in self.kept:
             keys, rows = self.kept[group]
-            first, last = _between(_ranges(keys), low, high)
+            first, last = ranges_between(key_ranges(keys), low, high)
             kept = (keys[first:last], rows.slice(first, last - first))
             return Slice(low, high, kept=kept) if first < last else None
         if group not in self.batches:
             return None
         places, firsts = self.batches[group]
-        first, stop = _between(firsts, low, high)
+        first, stop = ranges_between(firsts, low, high)
         # A batch may begin below `low` and end above it, so the batch before counts too.
         start = max(0, first - 1)
         return Slice(low, high, self.path, self.head, *places[[start, stop]].tolist()) if start < stop else None
@@ -220,7 +220,7 @@ class Spill:
         tables = self._unify([rows for _, _, rows in self._waiting])
         self._waiting = []
         # By range, then by group: each is a radix sort of 16 bits, which is stable.
-        order = np.argsort(_ranges(keys), kind="stable")
+        order = np.argsort(key_ranges(keys), kind="stable")
         order = order[np.argsort(of_row[order], kind="stable")]
         keys, rows, run = keys[order], _taken(tables, order), Run()
         ends = np.cumsum(np.bincount(of_row, minlength=len(self._numbers))).tolist()
@@ -228,7 +228,7 @@ class Spill:
             if start == stop:
                 continue
             run.kept[group] = (keys[start:stop], rows.slice(start, stop - start))
-            counts = np.bincount(_ranges(keys[start:stop]), minlength=RANGES)
+            counts = np.bincount(key_ranges(keys[start:stop]), minlength=RANGES)
             self._spilled.merge(Spilled(counts={group: counts}))
         self._spilled.runs.append(run)
         self._kept_bytes += self._bytes
@@ -256,7 +256,7 @@ class Spill:
                 for start in range(0, len(keys), step):
                     writer.write_batch(whole.slice(start, step))
                     places.append(file.tell())
-                written.batches[group] = (np.array(places, np.int64), _ranges(keys[::step]))
+                written.batches[group] = (np.array(places, np.int64), key_ranges(keys[::step]))
         return written
 
 
@@ -282,20 +282,3 @@ def _taken(tables: list[pa.Table], order: NDArray[np.int64]) -> pa.Table:
         columns[index] = None
         columns[index] = column.combine_chunks().take(at)
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _ranges(keys: NDArray[np.uint64]) -> NDArray[np.uint16]:
-    return (keys >> _SHIFT).astype(np.uint16)
-
-
-def _order(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The order of keys; equal keys stay in the order in which they were put in."""
-    order = np.argsort(keys)  # vectorised, but not stable
-    ordered = keys[order]
-    return np.argsort(keys, kind="stable") if (ordered[1:] == ordered[:-1]).any() else order
-
-
-def _between(ranges: NDArray[np.uint16], low: int, high: int) -> tuple[int, int]:
-    """The part of sorted ranges with low <= range < high."""
-    last = len(ranges) if high >= RANGES else int(np.searchsorted(ranges, np.uint16(high), "left"))
-    return int(np.searchsorted(ranges, np.uint16(low), "left")), last
