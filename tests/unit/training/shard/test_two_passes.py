@@ -110,8 +110,10 @@ def test_neither_workers_nor_memory_change_a_byte(tmp_path, monkeypatch):
     alone = Shards(tmp_path / "1", tables, workers=1, **options)
     pressed = Shards(tmp_path / "2", tables, workers=1, memory_bytes=LEAST_MEMORY, **options)
     shared = Shards(tmp_path / "4", tables, workers=3, memory_bytes=LEAST_MEMORY, **options)
+    monkeypatch.setattr(two_passes, "default_count", lambda: 3)
+    threads = Shards(tmp_path / "3", tables, memory_bytes=LEAST_MEMORY, **options)
     assert (len(alone.spilled), len(pressed.spilled) > 1, len(shared.spilled) > 10) == (0, True, True)
-    assert alone.digests == pressed.digests == shared.digests
+    assert alone.digests == pressed.digests == shared.digests == threads.digests
     assert sorted(chain(*(alone.read(s)["id"].to_pylist() for s in alone.sharded.splits))) == list(range(40_000))
 
 
