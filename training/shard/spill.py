@@ -26,7 +26,7 @@ BATCH_BYTES = 2**15
 LARGEST_BATCH_BYTES = 2**18
 BATCH_ROWS = 2**14
 # A batch of this size is not copied for the sake of the objects around its columns.
-_LARGE_BYTES = 2**17
+_LARGE_BYTES = 2**16
 # What is written to a run's file at once: a batch consists of many small buffers.
 _WRITE_BYTES = 2**20
 
