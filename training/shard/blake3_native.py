@@ -208,5 +208,6 @@ class _Build(ir.IRBuilder):
         return self.shuffle_vector(first, nothing, ir.Constant(_VECTOR, [0] * LANES))
 
 
+@cache
 def _each(word: int) -> ir.Constant:
     return ir.Constant(_VECTOR, [word] * LANES)

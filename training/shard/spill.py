@@ -56,7 +56,7 @@ class Slice:
             return self.kept
         batches = list(pa.ipc.open_stream(pa.BufferReader(self._bytes())))
         rows = pa.Table.from_batches(batches)
-        if rows.nbytes < len(batches) * _LARGE_BYTES:
+        if self.stop - self.start < len(batches) * _LARGE_BYTES:
             # Joined at once: the objects around a small batch's columns take more memory than their values.
             rows = rows.combine_chunks()
         keys = rows.column(0).to_numpy()
