@@ -23,6 +23,7 @@ import pytest
 
 from infra import stopping
 from infra.processes.processes import CODE_ROOT
+from tests.support import warm_server
 from tests.support.postgres import postgres
 from tests.support.rclone import rclone_server
 from tests.support.s3 import s3_server
@@ -74,6 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
     state = Path(tempfile.mkdtemp(prefix="trainwright-tests-"))
     config.stash[_state_key] = state
     config.stash[_reasons_key] = []
+    warm_server.folder[:] = [Path(getattr(config, "workerinput", {}).get("shared_folder", state))]
     settings = CODE_ROOT / "prefect.toml"
     if settings.exists():
         pytest.exit(f"{settings} would lead the tests to its server. Run `trainwright down`, or remove it.", 4)
@@ -186,14 +188,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """What a test marked `warm`, and not `warm(False)`, starts may be forked from a process that has imported it."""
+    """What a test marked `warm` starts may be forked from a warm process, and with `warm(False)` nothing may."""
     mark = item.get_closest_marker("warm")
-    if mark is None or mark.args == (False,):
+    if mark is None:
         yield
         return
-    from tests.support.warm_children import warm_children
+    from tests.support.warm_children import nothing_warm, warm_children
 
-    with warm_children():
+    with nothing_warm() if mark.args == (False,) else warm_children():
         yield
 
 

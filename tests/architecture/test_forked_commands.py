@@ -58,8 +58,9 @@ SETTINGS = """
 import json, logging, os, sys
 from pathlib import Path
 if sys.argv[1] == "held":
-    from tests.support.warm_cli import HeldModules
-    sys.meta_path.insert(0, HeldModules())
+    from tests.support.warm_children import OF_SERVER
+    from tests.support.warm_cli import OF_PREFECT, HeldModules
+    sys.meta_path.insert(0, HeldModules([*OF_PREFECT, *OF_SERVER]))
     assert not [name for name in sys.modules if name.startswith("prefect")]
     assert not logging.getLogger("prefect.extra").handlers
 os.environ.update(PREFECT_API_URL="http://127.0.0.1:9/api", PREFECT_HOME=sys.argv[2], PREFECT_LOGGING_LEVEL="ERROR")

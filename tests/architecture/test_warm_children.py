@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,18 @@ from typing import Any
 import pytest
 
 from infra.processes.processes import find_marked, is_alive, marked_env, module_command, new_mark
-from tests.support.warm_children import ADDRESS, warm_children
+from tests.support.warm_children import ADDRESS, PREFECT, import_path, warm_children, warm_prefect
+
+# How a child and how one of Prefect's processes starts.
+MIRRORED = {
+    ADDRESS: module_command("infra.processes.light_imports", "tests.support.mirrored"),
+    PREFECT: [sys.executable, "-m", "tests.support.mirrored"],
+}
 
 
-def _start(way: str, folder: Path, mark: str, **changes: str) -> subprocess.Popen[bytes]:
-    command = module_command("infra.processes.light_imports", "tests.support.mirrored", way)
-    env = marked_env(mark, changes)
+def _start(way: str, folder: Path, mark: str, kind: str = ADDRESS, **changes: str) -> subprocess.Popen[bytes]:
+    command = [*MIRRORED[kind], way]
+    env = marked_env(mark, {"PYTHONPATH": import_path(), **changes})
     return subprocess.Popen(
         command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
@@ -30,20 +38,22 @@ def _seen(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.parametrize("way", ["exit", "raise", "die"])
-def test_what_it_sees_and_how_it_ends_are_the_same(way: str, tmp_path: Path) -> None:
-    with warm_children():
+@pytest.mark.parametrize(
+    ("kind", "way"), [(ADDRESS, "exit"), (ADDRESS, "raise"), (ADDRESS, "die"), (PREFECT, "exit"), (PREFECT, "raise")]
+)
+def test_what_it_sees_and_how_it_ends_are_the_same(kind: str, way: str, tmp_path: Path) -> None:
+    with warm_children() if kind == ADDRESS else warm_prefect():
         marks = new_mark(), new_mark()
-        warm, fresh = _start(way, tmp_path, marks[0]), _start(way, tmp_path, marks[1], **{ADDRESS: ""})
+        warm, fresh = _start(way, tmp_path, marks[0], kind), _start(way, tmp_path, marks[1], kind, **{kind: ""})
     seen, expected = _seen(warm), _seen(fresh)
     for process in (warm, fresh):
         process.communicate(timeout=60)
     assert warm.returncode == fresh.returncode == {"exit": 7, "raise": 1, "die": -signal.SIGKILL}[way]
-    assert (seen.pop("torch"), expected.pop("torch")) == (True, False)  # one was forked, the other was not
+    assert (seen.pop("warm"), expected.pop("warm")) == (True, False)  # one was forked, the other was not
     assert seen.pop("pid") != warm.pid
     assert expected.pop("pid") == fresh.pid
     for one, mark in ((seen, marks[0]), (expected, marks[1])):
-        one["environ"] = [entry.replace(mark, "MARK") for entry in one["environ"] if not entry.startswith(ADDRESS)]
+        one["environ"] = [entry.replace(mark, "MARK") for entry in one["environ"] if not entry.startswith(kind)]
     assert seen == expected
 
 
@@ -65,12 +75,32 @@ def test_signals_reach_it_and_it_is_found_by_its_mark_and_dies_with_the_process_
         assert not find_marked(mark)
 
 
-@pytest.mark.parametrize("changes", [{"PYTHONPATH": "/elsewhere"}, {"PYTHONWARNINGS": "error"}, {"LANG": "de_DE"}])
-def test_what_is_read_on_import_needs_a_process_of_its_own(changes: dict[str, str], tmp_path: Path) -> None:
-    command = module_command("infra.processes.light_imports", "tests.support.mirrored", "exit")
-    with warm_children():
-        paths = os.pathsep.join(filter(None, [os.environ["PYTHONPATH"], changes.get("PYTHONPATH")]))
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (ADDRESS, {"PYTHONPATH": "/elsewhere"}),
+        (ADDRESS, {"PYTHONWARNINGS": "error"}),
+        (ADDRESS, {"LANG": "de_DE"}),
+        (PREFECT, {"PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "1"}),
+    ],
+)
+def test_what_is_read_on_import_needs_a_process_of_its_own(kind: str, changes: dict[str, str], tmp_path: Path) -> None:
+    with warm_children() if kind == ADDRESS else warm_prefect():
+        paths = os.pathsep.join(filter(None, [import_path(), changes.get("PYTHONPATH")]))
         env = {**os.environ, **changes, "PYTHONPATH": paths}
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, check=False)
+        done = subprocess.run([*MIRRORED[kind], "exit"], cwd=tmp_path, env=env, capture_output=True, check=False)
     assert done.returncode == 7
-    assert not json.loads(done.stdout)["torch"]
+    assert not json.loads(done.stdout)["warm"]
+
+
+def _few_files() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+
+
+def test_other_limits_need_a_process_of_its_own(tmp_path: Path) -> None:
+    with warm_children():
+        done = subprocess.run(
+            [*MIRRORED[ADDRESS], "exit"], cwd=tmp_path, capture_output=True, check=False, preexec_fn=_few_files
+        )
+    assert done.returncode == 7
+    assert not json.loads(done.stdout)["warm"]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.prefect_database import put_new_database
 from tests.support.tiny import trainwright
+from tests.support.warm_children import warm_prefect
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -17,3 +18,10 @@ def servers(state_folder: Path, shared_folder: Path) -> Iterator[None]:
     put_new_database(state_folder / "home", shared_folder)
     yield
     trainwright("down")
+
+
+@pytest.fixture(scope="module")
+def forked_prefect() -> Iterator[None]:
+    """Prefect's processes of a file, and the texts that its tests have carried out, are forked from a warm process."""
+    with warm_prefect():
+        yield

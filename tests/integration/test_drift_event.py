@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import uuid
 from pathlib import Path
 
+import pytest
+
 from data_contracts.load import load_spec
-from tests.support.pool import Site, site_of, until
+from tests.support.pool import ASKED, Site, site_of, until
 from tests.support.tiny import trainwright, write_project
+
+pytestmark = pytest.mark.usefixtures("forked_prefect")
 
 EMIT = """
 import sys
@@ -41,7 +44,7 @@ def test_a_rejection_because_of_drift_starts_one_retraining(site: Site, tmp_path
 
     def emit(pipeline: str, rejected: str, **of: str) -> None:
         environment = {**site.environment, **{f"PREFECT__RUNTIME__DEPLOYMENT__{name}": one for name, one in of.items()}}
-        subprocess.run([sys.executable, "-c", EMIT, pipeline, rejected, uuid.uuid4().hex], env=environment, check=True)
+        subprocess.run([*ASKED, EMIT, pipeline, rejected, uuid.uuid4().hex], env=environment, check=True)
 
     emit("tiny", "false", ID=deployment["id"])
     emit("another", "true", ID=deployment["id"])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
-from tests.support.pool import Site, model_events, site_of, until
+import pytest
+
+from tests.support.pool import ASKED, Site, model_events, site_of, until
 from tests.support.tiny import trainwright, write_project
+
+pytestmark = pytest.mark.usefixtures("forked_prefect")
 
 EMIT = """
 import sys
@@ -44,7 +47,7 @@ def test_a_promotion_starts_the_deployment_that_waits_for_it(site: Site, tmp_pat
         return site.ask("/flow_runs/filter", {"flow_runs": {"deployment_id": {"any_": [deployment["id"]]}}})
 
     def emit(*told: str) -> None:
-        subprocess.run([sys.executable, "-c", EMIT, *told], env=site.environment, check=True)
+        subprocess.run([*ASKED, EMIT, *told], env=site.environment, check=True)
 
     emit("r1", "not_promoted", "first", "champion")
     emit("r2", "promoted", "first", "staging")

@@ -22,7 +22,10 @@ import psutil
 import pytest
 
 from infra.processes.processes import find_marked, is_alive, kill_marked
-from tests.support.pool import api_client, password_in
+from tests.support.pool import ASKED, api_client, password_in
+from tests.support.warm_children import import_path
+
+pytestmark = pytest.mark.usefixtures("forked_prefect")
 
 ENSURE = """
 import dataclasses, json
@@ -42,12 +45,12 @@ STOP = "import json; from infra.orchestrator.server.server import stop_server; p
 class Place:
     """A state folder, asked from processes of their own, as commands are."""
 
-    def __init__(self, home: Path, repository: Path) -> None:
+    def __init__(self, home: Path) -> None:
         self.home = home
-        self.env = {**os.environ, "TRAINWRIGHT_HOME": str(home), "PYTHONPATH": str(repository)}
+        self.env = {**os.environ, "TRAINWRIGHT_HOME": str(home), "PYTHONPATH": import_path()}
 
     def begin(self, code: str) -> subprocess.Popen[str]:
-        return subprocess.Popen([sys.executable, "-c", code], env=self.env, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen([*ASKED, code], env=self.env, stdout=subprocess.PIPE, text=True)
 
     def ask(self, code: str) -> Any:
         answer, _ = self.begin(code).communicate()
@@ -64,9 +67,9 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Iterator[Place]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """One state folder for all tests here, because a new database takes longest; each test starts what it needs."""
-    place = Place(tmp_path_factory.mktemp("state") / "home", repository)
+    place = Place(tmp_path_factory.mktemp("state") / "home")
     yield place
     place.ask(STOP)
 
@@ -203,8 +206,8 @@ def test_ctrl_c_while_it_starts_leaves_no_process(place: Place) -> None:
     assert left == []
 
 
-def test_a_server_that_cannot_start_says_why(tmp_path: Path, repository: Path) -> None:
-    place = Place(tmp_path / "home", repository)
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    place = Place(tmp_path / "home")
     (place.home / "prefect").mkdir(parents=True)
     (place.home / "prefect" / "prefect.db").write_bytes(b"no database at all, but a text " * 200)
     answer = place.ask(ENSURE)
@@ -229,7 +232,7 @@ def test_who_does_not_know_the_password_is_refused(place: Place) -> None:
     for password, status in ((place.password(), 200), (f"{place.password()}x", 401), ("", 401)):
         with api_client(url, password) as api:
             assert api.get("/admin/version").status_code == status
-    elsewhere = Place(place.home.parent / "elsewhere", Path(place.env["PYTHONPATH"]))
+    elsewhere = Place(place.home.parent / "elsewhere")
     elsewhere.env |= {"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": "not:this"}
     answer = elsewhere.ask(ENSURE)
     assert answer["cause"] == "usage"
@@ -307,10 +310,10 @@ DOWN = "import json; from infra.orchestrator.lifecycle import down; print(json.d
 
 
 def test_a_server_that_the_person_named_gets_our_pool_and_worker_and_is_left_running(
-    place: Place, tmp_path: Path, repository: Path
+    place: Place, tmp_path: Path
 ) -> None:
     url = place.ask(ENSURE)["url"]
-    elsewhere = Place(tmp_path / "home", repository)
+    elsewhere = Place(tmp_path / "home")
     elsewhere.env |= {"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": place.password()}
     try:
         server = elsewhere.ask(UP)

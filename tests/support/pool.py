@@ -22,6 +22,8 @@ from tests.support.warm_children import import_path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_S = 180.0
+# Before a Python text, in place of `python -c`: the process may be forked.
+ASKED = (sys.executable, "-m", "tests.support.asked")
 # A flow run takes its time to start where the suite runs beside it.
 DEFAULTS = {"devices": 1, "rollcall_timeout_s": 150}
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -323,6 +325,6 @@ def model_events(site: Site, model: str) -> list[dict[str, Any]]:
 def server_url() -> str:
     """The address of this session's server, started if it is not there."""
     code = "from infra.orchestrator.server.server import ensure_server; print(ensure_server().url)"
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": import_path()}
+    done = subprocess.run([*ASKED, code], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.split()[-1]

@@ -132,7 +132,7 @@ def trainwright(
 
     Args:
         forked: whether it may be forked from a process that has imported what commands import. False where a test
-            looks at the process from outside, such as at its command line or its memory.
+            looks at the process from outside, such as at its command line: it has one of its own then.
     """
     words = [str(argument) for argument in arguments]
     environment = {**os.environ, "PYTHONPATH": warm_children.import_path(), **(env or {})}

@@ -5,10 +5,13 @@ streams and environment. While Python starts there, `warm_site/sitecustomize.py`
 in a fork, and stands between: it passes signals and the exit code on, and takes the fork with it when it is killed. The
 fork has the environment and the command line of the process that it stands for, in /proc, too, where the code looks for
 marks. Where the environment holds something that is read on import, or another interpreter was meant, Python starts as
-usual.
+usual, and also where it has other limits, capabilities or namespaces.
 
 The marker `warm` switches it on. It is not for tests that stop a process by its pid (SIGSTOP), measure one's memory or
-look at what it imports. `python -P -u -m tests.support.warm_children SOCKET PADDING` serves until its stdin ends.
+look at what it imports. Prefect's server, its workers, what these start for a flow run, and commands are forked from a
+second warm process wherever `warm_prefect` was asked for.
+
+`python -P -u -m tests.support.warm_children KIND PADDING SOCKET` serves until its stdin ends.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import runpy
 import selectors
 import signal
 import socket
-import subprocess
+import struct
 import sys
 import tempfile
 import threading
@@ -36,10 +39,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests.support import warm_server
+
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "tests" / "support" / "warm_site"
-# The name of the variable is that of `warm_site/sitecustomize.py`.
+# The names of the variables are those of `warm_site/sitecustomize.py`.
 ADDRESS = "WARM_CHILDREN"
+PREFECT = "WARM_PREFECT"
 PADDING = "WARM_PADDING"
 # The supervisor's pid, for its ranks: a fork's parent is the warm process.
 SUPERVISOR = "WARM_SUPERVISOR"
@@ -47,6 +53,9 @@ ROOM_BYTES = 60_000
 # Read when Python starts, or on the import of what the warm process has imported.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "NUMBA_", "ARROW_", "MALLOC_")
 READ_AT_START += ("TORCH_LOGS", "TORCH_COMPILE", "PYTORCH_", "GX_", "DO_NOT_TRACK")
+# Prefect's server reads these when it is imported.
+READ_AT_START += ("PREFECT_SERVER_SERVICES", "PREFECT_API_SERVICES", "PREFECT_SERVER_EVENTS", "PREFECT_API_EVENTS")
+READ_AT_START += ("PREFECT_EVENTS", "PREFECT_TASK_SCHEDULING", "PREFECT_TEST", "PREFECT_UNIT_TEST")
 _SEPARATELY = {"PYTHONPATH", "OMP_NUM_THREADS", "PYTHONUNBUFFERED"}
 IMPORTS = (
     "tests.support.warm_imports",
@@ -58,19 +67,21 @@ IMPORTS = (
     "training.shard.worker",
     "great_expectations",
 )
-_started: list[tuple[subprocess.Popen[bytes], str]] = []
+# Beside what commands import (`warm_cli`): Prefect's modules, which are put aside until a process imports Prefect.
+OF_SERVER = ("prefect.server.api.server", "prefect.cli.worker", "prefect.workers.process")
+OF_SERVER += ("prefect.runner", "prefect.runner._workspace_supervisor")
 
 
 def import_path() -> str:
     """PYTHONPATH of this test's processes: with the folder that lets them be forked, if they may be."""
-    return os.pathsep.join([str(ROOT), *([str(SITE)] if ADDRESS in os.environ else [])])
+    return os.pathsep.join([str(ROOT), *([str(SITE)] if {ADDRESS, PREFECT} & os.environ.keys() else [])])
 
 
 @contextlib.contextmanager
 def warm_children() -> Iterator[None]:
     """The processes that this one starts, and theirs, are forked from a warm one where they can be."""
     before = {name: os.environ.get(name) for name in (ADDRESS, "PYTHONPATH")}
-    os.environ[ADDRESS] = _server()
+    os.environ[ADDRESS] = _server(ADDRESS)
     os.environ["PYTHONPATH"] = import_path()
     try:
         yield
@@ -79,30 +90,48 @@ def warm_children() -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def spent_s() -> float:
-    """Processor time of the forks that ended; they are children of no process that a test waits for."""
-    if not _started:
-        return 0.0
+@contextlib.contextmanager
+def warm_prefect() -> Iterator[None]:
+    """Prefect's servers, workers and flow runs are forked from a warm process where `import_path` leads them to it."""
+    before = os.environ.get(PREFECT)
+    os.environ[PREFECT] = _server(PREFECT)
     try:
-        return float(Path(f"{_started[0][1]}.spent").read_text() or 0)
-    except OSError:
+        yield
+    finally:
+        os.environ.pop(PREFECT, None) if before is None else os.environ.update({PREFECT: before})
+
+
+@contextlib.contextmanager
+def nothing_warm() -> Iterator[None]:
+    """Each process that this one starts is a new one."""
+    before = {name: os.environ.pop(name) for name in (ADDRESS, PREFECT) if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(before)
+
+
+def spent_s() -> float:
+    """Processor time of the forks that ended; they are children of no process that a test waits for.
+
+    Those of other processes of the same session are among them.
+    """
+    if not warm_server.folder:
         return 0.0
+    spent = 0.0
+    for file in warm_server.folder[0].glob("*.spent"):
+        with contextlib.suppress(OSError):
+            spent += float(file.read_text() or 0)
+    return spent
 
 
-def _server() -> str:
-    if not _started or _started[0][0].poll() is not None:
-        folder = tempfile.mkdtemp(prefix="warm-children-")
-        address = f"{folder}/socket"
-        command = [sys.executable, "-P", "-u", "-m", "tests.support.warm_children", address, "x" * ROOM_BYTES]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), PADDING: "x" * ROOM_BYTES, "OMP_NUM_THREADS": "1"}
-        environment.pop(ADDRESS, None)
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n", "the server of forked children did not start"
-        _started[:] = [(process, address)]
-    return _started[0][1]
+def _server(name: str) -> str:
+    padding = "x" * ROOM_BYTES
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), PADDING: padding, "OMP_NUM_THREADS": "1"}
+    for variable in (ADDRESS, PREFECT):
+        environment.pop(variable, None)
+    arguments = ["-P", "-u", "-m", "tests.support.warm_children", name, padding]
+    return warm_server.address(name, arguments, environment)
 
 
 class _Server:
@@ -136,13 +165,14 @@ class _Server:
 
     def _begin(self) -> dict[str, Any] | None:
         channel, _ = self.listener.accept()
+        asking, _, _ = struct.unpack("3i", channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         try:
             _, received, _, _ = socket.recv_fds(channel, 1, 64)
             request: dict[str, Any] = json.loads(channel.makefile("r").readline())
         except (OSError, ValueError):
             channel.close()
             return None
-        if not self._can_fork(request):
+        if not self._can_fork(request) or _circumstances(asking) != _circumstances(os.getpid()):
             channel.sendall(b"no\n")
         elif (pid := os.fork()) == 0:
             self.selector.close()
@@ -176,7 +206,8 @@ class _Server:
     def _ended(self, pid: int, ended: int, channel: socket.socket) -> None:
         _, status, used = os.wait4(pid, 0)
         self.spent_s += used.ru_utime + used.ru_stime
-        Path(f"{self.address}.spent").write_text(str(self.spent_s))
+        with contextlib.suppress(OSError):  # the session's folder may be gone
+            Path(f"{self.address}.spent").write_text(str(self.spent_s))
         self.selector.unregister(ended)
         os.close(ended)
         if channel in self.selector.get_map():
@@ -188,6 +219,18 @@ class _Server:
     def _left(self, pid: int, ended: int, channel: socket.socket) -> None:
         self.selector.unregister(channel)
         os.kill(pid, signal.SIGKILL)  # its end is noticed as another's is
+
+
+def _circumstances(pid: int) -> object:
+    """What a process has from its parent, beside its environment and files; it says nothing of who the parent is."""
+    proc = Path(f"/proc/{pid}")
+    try:
+        lines = (proc / "status").read_text().splitlines()
+        namespaces = [os.readlink(proc / "ns" / kind) for kind in ("mnt", "net", "pid")]
+        status = [line for line in lines if line.startswith(("Uid", "Gid", "Cap", "NoNew"))]
+        return status, (proc / "limits").read_text(), namespaces
+    except OSError:
+        return pid  # it is gone, or not ours
 
 
 def _places() -> list[tuple[int, int]]:
@@ -226,11 +269,11 @@ def _become(request: dict[str, Any], set_by_imports: dict[str, str]) -> None:
     parent = request["parent"]
     os.getppid = lambda: parent
     random.seed()
-    numpy = sys.modules["numpy"]
-    numpy.random.seed(int.from_bytes(os.urandom(4), "big"))
-    threads = environment.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))
-    sys.modules["torch"].set_num_threads(int(threads))
-    paths = environment["PYTHONPATH"].split(os.pathsep)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(int.from_bytes(os.urandom(4), "big"))
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(int(environment.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))))
+    paths = [*([] if "-P" in request["line"][:3] else [os.getcwd()]), *environment["PYTHONPATH"].split(os.pathsep)]
     sys.path[:] = [*paths, *(folder for folder in sys.path if folder not in (str(ROOT), str(SITE)))]
     command = request["command"]
     if command[0] == "infra.gang.node.supervisor":
@@ -250,6 +293,9 @@ RUN = {
     "training.score.verify_worker",
     "training.score.evaluate_worker",
     "training.shard.worker",
+    "flows.cli",
+    "prefect.engine",
+    "prefect.runner._workspace_supervisor",
 }
 
 
@@ -294,18 +340,25 @@ def _forget_the_end_of_imports() -> None:
 
     What is registered in the fork itself, such as the removal of a temporary folder, is carried out.
     """
-    atexit.unregister(sys.modules["torch._dynamo.utils"].dump_compile_times)
+    if dynamo := sys.modules.get("torch._dynamo.utils"):
+        atexit.unregister(dynamo.dump_compile_times)
     for registered in weakref.finalize._registry.values():  # type: ignore[attr-defined]
         registered.atexit = False
 
 
-def _serve(address: str) -> None:
+def _serve(kind: str, address: str) -> None:
     from infra.processes.light_imports import light_imports
 
     at_start = dict(os.environ)
-    with light_imports():
-        for name in IMPORTS:
-            importlib.import_module(name)
+    held = None
+    if kind == PREFECT:
+        from tests.support.warm_cli import import_commands
+
+        held = import_commands(OF_SERVER)
+    else:
+        with light_imports():
+            for name in IMPORTS:
+                importlib.import_module(name)
     threads = {path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")} - {_name()}
     # jemalloc begins its thread anew after a fork.
     assert threads <= {"jemalloc_bg_thd"}, f"a fork has none of the threads that imports started: {threads}"
@@ -317,10 +370,12 @@ def _serve(address: str) -> None:
     print("ready", flush=True)
     request = server.serve()
     if request is not None:
+        if held is not None:
+            sys.meta_path.insert(0, held)
         carry_out(lambda: _become(request, set_by_imports))
     else:
-        Path(address).unlink()
+        Path(address).unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _serve(sys.argv[1], sys.argv[3])

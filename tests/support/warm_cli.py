@@ -32,7 +32,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tests.support import warm_children
+from tests.support import warm_children, warm_server
 
 ROOT = Path(__file__).resolve().parents[2]
 # Read when the interpreter starts, or on the import of what is imported already.
@@ -45,7 +45,6 @@ OF_PREFECT = (
     *("prefect.artifacts", "prefect.client.cloud", "prefect.concurrency.sync", "prefect.events", "prefect.flow_engine"),
     *("prefect.flow_runs", "prefect.input", "prefect.runtime", "prefect.task_engine", "prefect.variables"),
 )
-_started: list[tuple[subprocess.Popen[bytes], str]] = []
 # Processor time of the commands that ended, which are not children of this process: see `tests.support.costs`.
 spent_s = [0.0]
 
@@ -91,30 +90,24 @@ def run(
 
 
 def _server() -> str:
-    """The address of this process's server, which is started when it is first asked for."""
-    if not _started or _started[0][0].poll() is not None:
-        folder = tempfile.mkdtemp(prefix="warm-cli-")
-        address = f"{folder}/socket"
-        command = [sys.executable, "-m", "tests.support.warm_cli", address]
-        # Its end comes with the end of its stdin, however this process ends.
-        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n", "the server of forked commands did not start"
-        _started[:] = [(process, address)]
-    return _started[0][1]
+    """The address of the process that forks commands, which is started when it is first asked for."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WARM_")}
+    return warm_server.address("commands", ["-m", "tests.support.warm_cli"], environment)
 
 
 class HeldModules(MetaPathFinder, Loader):
     """Prefect's modules, imported and put aside until a command imports Prefect."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Sequence[str] = OF_PREFECT) -> None:
         """Import them, and leave it as if they had not been: no module is there, and no log has a handler."""
         logs: Any = importlib.import_module("prefect.logging.configuration")
         set_up, logs.setup_logging = logs.setup_logging, dict
-        for name in OF_PREFECT:
+        for name in names:
             importlib.import_module(name)
         logs.setup_logging = set_up
         del sys.modules["prefect"].main, sys.modules["prefect.main"]  # type: ignore[attr-defined]
+        for name in warm_children.RUN:  # a process that runs one has not imported it
+            sys.modules.pop(name, None)
         names = [name for name in sys.modules if name.partition(".")[0] == "prefect"]
         self._modules: dict[str, Any] = {name: sys.modules.pop(name) for name in names}
         self._spec = self._modules["prefect"].__spec__
@@ -138,17 +131,23 @@ class HeldModules(MetaPathFinder, Loader):
         module.__spec__ = self._spec
 
 
-def _serve(address: str) -> None:
+def import_commands(of_prefect: Sequence[str] = ()) -> HeldModules:
+    """Import what commands import; Prefect's modules, and these of Prefect, are put aside."""
     import flows.commands
 
     for module in pkgutil.iter_modules(flows.commands.__path__, "flows.commands."):
         importlib.import_module(module.name)
     for name in OTHERS:
         importlib.import_module(name)
-    held = HeldModules()
+    held = HeldModules([*OF_PREFECT, *of_prefect])
     bad = {"prefect", "great_expectations", "torch"} & sys.modules.keys()
     assert not bad, f"{bad} would look at the environment of another command"
     assert threading.active_count() == 1, "a fork has none of the threads that imports started"
+    return held
+
+
+def _serve(address: str) -> None:
+    held = import_commands()
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for what it forks
@@ -165,8 +164,7 @@ def _serve(address: str) -> None:
                 listener.close()
                 _watch(channel, held)
             channel.close()
-    Path(address).unlink()
-    Path(address).parent.rmdir()
+    Path(address).unlink(missing_ok=True)
 
 
 def _watch(channel: socket.socket, held: HeldModules) -> None:

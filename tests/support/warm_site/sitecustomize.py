@@ -6,23 +6,41 @@ See `tests.support.warm_children`. Where that process cannot stand for this one,
 import os
 import sys
 
-# The socket of the warm process, for the processes of a test that may be forked from it.
-ADDRESS = "WARM_CHILDREN"
+# The sockets of the warm processes, for the processes of a test that may be forked from them.
+CHILDREN, PREFECT = "WARM_CHILDREN", "WARM_PREFECT"
 MODULES = {
-    "infra.processes.light_imports",
-    "infra.processes.tied_to_parent",
-    "infra.gang.node.rank_bootstrap",
-    "infra.gang.node.supervisor",
+    "infra.processes.light_imports": CHILDREN,
+    "infra.processes.tied_to_parent": CHILDREN,
+    "infra.gang.node.rank_bootstrap": CHILDREN,
+    "infra.gang.node.supervisor": CHILDREN,
+    "flows.cli": PREFECT,
+    "infra.orchestrator.server.serve": PREFECT,
+    "prefect.engine": PREFECT,
+    "prefect.runner._workspace_supervisor": PREFECT,
+    "tests.support.asked": PREFECT,
+    "tests.support.mirrored": PREFECT,
 }
 TIED = {"infra.processes.tied_to_parent", "infra.gang.node.rank_bootstrap"}
 
 
-def _stand_in(address: str) -> None:
+def _command() -> list[str]:
+    """The module that Python was asked to run, and its arguments; none where it was asked for something else."""
+    line = sys.orig_argv
+    return line[4:] if line[1:4] == ["-P", "-u", "-m"] else line[2:] if line[1:2] == ["-m"] else []
+
+
+def _warm(command: list[str]) -> str | None:
+    """The variable that names the warm process for a command."""
+    if command[:3] == ["prefect", "worker", "start"]:
+        return PREFECT
+    return MODULES.get(command[0]) if command else None
+
+
+def _stand_in(address: str, command: list[str]) -> None:
     import json
     import signal
     import socket
 
-    command = sys.orig_argv[4:]
     passed = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -65,5 +83,5 @@ def _stand_in(address: str) -> None:
     os._exit(code)
 
 
-if sys.orig_argv[1:4] == ["-P", "-u", "-m"] and sys.orig_argv[4] in MODULES and os.environ.get(ADDRESS):
-    _stand_in(os.environ[ADDRESS])
+if (variable := _warm(_command())) and os.environ.get(variable):
+    _stand_in(os.environ[variable], _command())
