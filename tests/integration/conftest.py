@@ -15,7 +15,8 @@ from tests.support.warm_children import warm_prefect
 @pytest.fixture(scope="package", autouse=True)
 def servers(state_folder: Path, shared_folder: Path) -> Iterator[None]:
     """Whatever server or worker these tests start is stopped after them; the first `run` starts it."""
-    put_new_database(state_folder / "home", shared_folder)
+    with warm_prefect():
+        put_new_database(state_folder / "home", shared_folder)
     yield
     trainwright("down")
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from infra.files.locks import locked
+from tests.support.warm_children import import_path
 
 
 def put_new_database(home: Path, shared: Path) -> None:
@@ -24,7 +25,7 @@ def put_new_database(home: Path, shared: Path) -> None:
             half = made.parent.with_name("half-made")
             shutil.rmtree(half, ignore_errors=True)
             command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]
-            environment = {**os.environ, "PREFECT_HOME": str(half)}
+            environment = {**os.environ, "PYTHONPATH": import_path(), "PREFECT_HOME": str(half)}
             subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
             half.rename(made.parent)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)

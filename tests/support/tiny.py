@@ -158,8 +158,8 @@ def home_with_server(home: Path, shared: Path) -> Iterator[None]:
     Args:
         shared: the folder of all of this session's processes (`shared_folder`).
     """
-    put_new_database(home, shared)
-    with pytest.MonkeyPatch.context() as patch:
+    with warm_children.warm_prefect(), pytest.MonkeyPatch.context() as patch:
+        put_new_database(home, shared)
         patch.setenv("TRAINWRIGHT_HOME", str(home))
         try:
             yield

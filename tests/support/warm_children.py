@@ -35,6 +35,7 @@ import threading
 import time
 import traceback
 import weakref
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -68,13 +69,19 @@ IMPORTS = (
     "great_expectations",
 )
 # Beside what commands import (`warm_cli`): Prefect's modules, which are put aside until a process imports Prefect.
-OF_SERVER = ("prefect.server.api.server", "prefect.cli.worker", "prefect.workers.process")
-OF_SERVER += ("prefect.runner", "prefect.runner._workspace_supervisor")
+OF_SERVER = ("prefect.server.api.server", "prefect.cli.worker", "prefect.cli.server", "prefect.workers.process")
+OF_SERVER += ("prefect.runner", "prefect.runner._workspace_supervisor", "prefect.runner._workspace_resolver")
 
 
 def import_path() -> str:
     """PYTHONPATH of this test's processes: with the folder that lets them be forked, if they may be."""
     return os.pathsep.join([str(ROOT), *([str(SITE)] if {ADDRESS, PREFECT} & os.environ.keys() else [])])
+
+
+def of_copy(root: Path) -> dict[str, str]:
+    """The environment of processes whose sources, and these tests, are a copy: it has warm processes of its own."""
+    addresses = {name: _server(name, root) for name in (ADDRESS, PREFECT)}
+    return {**addresses, "PYTHONPATH": os.pathsep.join([str(root), str(root / SITE.relative_to(ROOT))])}
 
 
 @contextlib.contextmanager
@@ -125,13 +132,14 @@ def spent_s() -> float:
     return spent
 
 
-def _server(name: str) -> str:
+def _server(name: str, root: Path = ROOT) -> str:
     padding = "x" * ROOM_BYTES
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), PADDING: padding, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(root), PADDING: padding, "OMP_NUM_THREADS": "1"}
     for variable in (ADDRESS, PREFECT):
         environment.pop(variable, None)
     arguments = ["-P", "-u", "-m", "tests.support.warm_children", name, padding]
-    return warm_server.address(name, arguments, environment)
+    unique = name if root == ROOT else f"{name}-{zlib.crc32(os.fsencode(root))}"
+    return warm_server.address(unique, arguments, environment, root)
 
 
 class _Server:
@@ -295,6 +303,8 @@ RUN = {
     "training.shard.worker",
     "flows.cli",
     "prefect.engine",
+    "prefect.flow_engine",
+    "prefect.runner._workspace_resolver",
     "prefect.runner._workspace_supervisor",
 }
 

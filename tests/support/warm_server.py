@@ -22,10 +22,11 @@ _ends: dict[str, int] = {}
 _started: list[subprocess.Popen[bytes]] = []
 
 
-def address(name: str, module: Sequence[str], environment: Mapping[str, str]) -> str:
+def address(name: str, module: Sequence[str], environment: Mapping[str, str], root: Path = ROOT) -> str:
     """The socket of the warm process of this name, started if it is not there.
 
     Args:
+        root: of the sources that it imports, which is its current folder.
         module: Python's arguments before the address, such as `-m` and a module, which says "ready" once it listens.
         environment: the whole environment in which it starts.
     """
@@ -36,14 +37,14 @@ def address(name: str, module: Sequence[str], environment: Mapping[str, str]) ->
         try:
             end = os.open(f"{place}.pipe", os.O_WRONLY | os.O_NONBLOCK)  # refused where nobody reads
         except OSError:
-            end = _start(place, module, environment)
+            end = _start(place, module, environment, root)
     if (before := _ends.pop(place, None)) is not None:
         os.close(before)
     _ends[place] = end
     return place
 
 
-def _start(place: str, module: Sequence[str], environment: Mapping[str, str]) -> int:
+def _start(place: str, module: Sequence[str], environment: Mapping[str, str], root: Path) -> int:
     for old in (place, f"{place}.pipe"):
         Path(old).unlink(missing_ok=True)
     os.mkfifo(f"{place}.pipe", 0o600)
@@ -51,7 +52,7 @@ def _start(place: str, module: Sequence[str], environment: Mapping[str, str]) ->
     end = os.open(f"{place}.pipe", os.O_WRONLY)
     process = subprocess.Popen(
         [sys.executable, *module, place],
-        cwd=ROOT, env=dict(environment), stdin=read, stdout=subprocess.PIPE, start_new_session=True,
+        cwd=root, env=dict(environment), stdin=read, stdout=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     os.close(read)
     assert process.stdout is not None

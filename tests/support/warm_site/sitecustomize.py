@@ -16,9 +16,12 @@ MODULES = {
     "flows.cli": PREFECT,
     "infra.orchestrator.server.serve": PREFECT,
     "prefect.engine": PREFECT,
+    "prefect.flow_engine": PREFECT,
+    "prefect.runner._workspace_resolver": PREFECT,
     "prefect.runner._workspace_supervisor": PREFECT,
     "tests.support.asked": PREFECT,
     "tests.support.mirrored": PREFECT,
+    "tests.support.pooled": PREFECT,
 }
 TIED = {"infra.processes.tied_to_parent", "infra.gang.node.rank_bootstrap"}
 
@@ -31,7 +34,7 @@ def _command() -> list[str]:
 
 def _warm(command: list[str]) -> str | None:
     """The variable that names the warm process for a command."""
-    if command[:3] == ["prefect", "worker", "start"]:
+    if command[:3] in (["prefect", "worker", "start"], ["prefect", "server", "database"]):
         return PREFECT
     return MODULES.get(command[0]) if command else None
 
