@@ -18,6 +18,8 @@ import pytest
 from tests.support.canaries import FOLDERS, SHARDS, Scene, files
 from tests.support.tiny import SUITE
 
+pytestmark = pytest.mark.warm
+
 NOBODY = 65534
 NOWHERE = "nowhere "
 
@@ -210,6 +212,7 @@ LOOK = "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline; ps auxewww; true"
 
 
 @pytest.mark.root
+@pytest.mark.warm(False)
 @pytest.mark.parametrize(
     ("stage", "fault", "setting"),
     [
@@ -223,7 +226,8 @@ def test_another_user_sees_no_canary_of_a_running_stage(stage: str, fault: str, 
     waiting.unlink(missing_ok=True)
     scene.fault.write_text(fault)
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(scene.run, stage, "--set", setting)
+        # Other users see a process's command line and environment, which a fork has from where it was forked.
+        running = pool.submit(scene.run, stage, "--set", setting, forked=False)
         try:
             while not waiting.exists() and not running.done():
                 time.sleep(0.05)

@@ -157,11 +157,12 @@ class Scene:
         planted = {name: self.tokens[f"variable {name}"] for name in VARIABLES if name not in without}
         return {**{name: str(self.machine / part) for name, part in FOLDERS.items()}, **planted}
 
-    def run(self, verb: str, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, verb: str, *arguments: str, env: Mapping[str, str] | None = None, forked: bool = True
+    ) -> subprocess.CompletedProcess[str]:
         """Carry out a command on the project; what it printed is searched later."""
         words = [verb, self.spec, "--store", self.store, *arguments]
-        # Other users see a process's command line and environment, which a fork has from where it was forked.
-        done = trainwright(*words, cwd=self.project, env=env or self.env(), forked=False)
+        done = trainwright(*words, cwd=self.project, env=env or self.env(), forked=forked)
         self.outputs.append(f"{verb} {arguments}\n{done.stdout}\n{done.stderr}")
         return done
 
