@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import runpy
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from infra.processes.processes import find_marked, is_alive, marked_env, module_command, new_mark
-from tests.support.warm_children import ADDRESS, PREFECT, import_path, warm_children, warm_prefect
+from tests.support.warm_children import ADDRESS, PREFECT, ROOT, RUN, SITE, import_path, warm_children, warm_prefect
 
 # How a child and how one of Prefect's processes starts.
 MIRRORED = {
@@ -104,3 +105,11 @@ def test_other_limits_need_a_process_of_its_own(tmp_path: Path) -> None:
         )
     assert done.returncode == 7
     assert not json.loads(done.stdout)["warm"]
+
+
+def test_every_module_of_ours_that_may_be_forked_exists() -> None:
+    """Otherwise its processes would start as usual, and only take longer."""
+    named = {*runpy.run_path(str(SITE / "sitecustomize.py"))["MODULES"], *RUN}
+    ours = [name for name in named if not name.startswith("prefect.")]
+    assert len(ours) > 10
+    assert [name for name in ours if not ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file()] == []
