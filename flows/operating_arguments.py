@@ -56,7 +56,7 @@ def _objectives(command: argparse.ArgumentParser, when: str = "") -> None:
     command.add_argument("--objectives", metavar="FILE", help=help_)
 
 
-def _standing(command: argparse.ArgumentParser) -> None:
+def _node_and_reason(command: argparse.ArgumentParser) -> None:
     """`drain`, `restore`: which node, and why."""
     command.add_argument(
         "node", metavar="NODE", help="its name, as `trainwright nodes` lists it: usually its host name"
@@ -130,6 +130,6 @@ OPERATING: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "nodes": _nodes,
     "status": _status,
     "slo": _slo,
-    "drain": _standing,
-    "restore": _standing,
+    "drain": _node_and_reason,
+    "restore": _node_and_reason,
 }

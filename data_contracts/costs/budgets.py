@@ -192,8 +192,8 @@ class Balance(Record):
         return {key: hold for key, hold in holds.items() if key == hold.key}
 
     @property
-    def held(self) -> float:
-        """The sum of what is held."""
+    def reserved(self) -> float:
+        """The sum of the holds."""
         return sum(hold.amount for hold in self.holds.values())
 
 

@@ -139,4 +139,6 @@ def _runs_of(store: Store, name: str, budget: Budget, month: str) -> Iterable[st
 
 def _balance(store: Store, budget_period: BudgetPeriod) -> BudgetBalance:
     balance = budget_period.ledger(store).balance()
-    return BudgetBalance(budget_period.name, budget_period.budget, budget_period.period, balance.spent, balance.held)
+    return BudgetBalance(
+        budget_period.name, budget_period.budget, budget_period.period, balance.spent, balance.reserved
+    )

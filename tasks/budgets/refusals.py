@@ -37,7 +37,7 @@ def too_little_for_game_day(budget_period: BudgetPeriod, balance: Balance, most:
     """
     limit = budget_period.budget.limit
     wanted = f"this game day, which may use {shown(most)} {limit.unit}"
-    return _too_little(budget_period, balance, wanted, [], balance.held, _GAME_DAY_REMEDY)
+    return _too_little(budget_period, balance, wanted, [], balance.reserved, _GAME_DAY_REMEDY)
 
 
 def _too_little(
@@ -54,7 +54,7 @@ def _too_little(
             "budget": budget_period.name,
             "period": budget_period.period,
             "spent": balance.spent,
-            "reserved": balance.held,
+            "reserved": balance.reserved,
             "limit": limit.value,
             "unit": limit.unit,
         },

@@ -212,7 +212,7 @@ class Spending:
             self._over = self._over or nothing_left(budget_period, balance, run.run_id)
             due = self._due(budget_period, balance, is_over=True)
         about = {"budget": budget_period.name, "period": budget_period.period, "limit": limit.value, "unit": limit.unit}
-        used = balance.spent + balance.held
+        used = balance.spent + balance.reserved
         new = [BudgetWarning(share=one, used=used, run_id=run.run_id, at=now(), **about) for one in due]
         self._warned |= {(one.budget, one.period, one.share, one.limit) for one in new}
         return [one for one in new if ledger.warn_once(one)]
@@ -223,7 +223,7 @@ class Spending:
         Args:
             is_over: whether the limit counts as reached, because nothing is left to reserve.
         """
-        limit, used = budget_period.budget.limit.value, balance.spent + balance.held
+        limit, used = budget_period.budget.limit.value, balance.spent + balance.reserved
         reached = [one for one in budget_period.budget.warn_at if one < 1 and used >= one * limit]
         reached += [1.0] if is_over or used >= limit else []
         return [one for one in reached if (budget_period.name, budget_period.period, one, limit) not in self._warned]
@@ -237,7 +237,7 @@ class Spending:
         ledger = budget_period.ledger(self._run.store)
         for _ in range(2):
             balance = ledger.balance()
-            if balance.spent + balance.held < budget_period.budget.limit.value:
+            if balance.spent + balance.reserved < budget_period.budget.limit.value:
                 return
             settle_others(self._run.store, budget_period, ledger)
         raise nothing_left(budget_period, balance, self._run.run_id)

@@ -74,5 +74,5 @@ def _refuse_over_budget(name: str, game_day: PipelineSpec, store: Store, at_most
 
 def _left(budget_period: BudgetPeriod, balance: Balance, needed: float) -> bool:
     """Whether a budget has something left, and at least `needed`."""
-    left = budget_period.budget.limit.value - balance.spent - balance.held
+    left = budget_period.budget.limit.value - balance.spent - balance.reserved
     return left > 0 and left >= needed

@@ -116,7 +116,7 @@ def spend(store_uri: str, kills: int, seed: int) -> dict[str, Any]:
         "charged": sum(budget_period.used(one) for one in found),
         "entries": sum(one.amount for one in budget_period.ledger(store).entries()),
         "spent": balance.spent,
-        "held": balance.held,
+        "held": balance.reserved,
         "executions": len(found),
         "killed": killed,
         "failed": failed,

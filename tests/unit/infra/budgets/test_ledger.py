@@ -34,12 +34,12 @@ def test_two_executions_share_what_is_left(ledger: Ledger) -> None:
     assert ledger.reserve(A, used=0, ahead=6, limit=10)[0] == 6
     assert ledger.reserve(B, used=0, ahead=6, limit=10)[0] == 4
     held, balance = ledger.reserve(A, used=5, ahead=6, limit=10)
-    assert (held, balance.held) == (1, 10), "what it used stays, and no more than the limit is held"
+    assert (held, balance.reserved) == (1, 10), "what it used stays, and no more than the limit is held"
 
 
 def test_what_was_used_beyond_the_limit_is_held_too(ledger: Ledger) -> None:
     assert ledger.reserve(A, used=12, ahead=6, limit=10) == (0, ledger.balance())
-    assert ledger.balance().held == 12
+    assert ledger.balance().reserved == 12
     assert ledger.reserve(B, used=0, ahead=1, limit=10)[0] == 0
 
 
@@ -68,7 +68,7 @@ def test_a_process_that_dies_between_entry_and_balance_is_finished_by_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "_fold", lambda who: None)
         ledger.settle({A: 3})
-    assert (ledger.balance().spent, ledger.balance().held) == (0, 7)
+    assert (ledger.balance().spent, ledger.balance().reserved) == (0, 7)
     ledger.settle({A: 99})
     assert (ledger.balance().spent, ledger.balance().holds) == (3, {})
 
@@ -117,7 +117,7 @@ def test_a_hold_under_a_key_that_is_not_its_own_does_not_count(store: Store, led
     store.pointer(path).create(
         {"spent": 1, "holds": {"planted": hold, "run-b.1-b": {**hold, "run_id": "run-b", "execution": "1-b"}}}
     )
-    assert (ledger.balance().held, list(ledger.balance().holds)) == (9, [B.key])
+    assert (ledger.balance().reserved, list(ledger.balance().holds)) == (9, [B.key])
     ledger.settle({B: 2})
     assert (ledger.balance().spent, ledger.balance().holds) == (3, {})
 

@@ -213,7 +213,7 @@ def test_a_killed_run_is_settled_from_its_records_by_whoever_needs_the_room(stor
     budget_period = limited(store, {"amount": 100.0, "currency": "USD"})
     killed(store, "r0", seconds=10)
     ledger = budget_period.ledger(store)
-    assert ledger.balance().held == pytest.approx(70, abs=1)
+    assert ledger.balance().reserved == pytest.approx(70, abs=1)
     carry_out(run_in(store), lambda run: training(run, 20))
     assert (ledger.balance().spent, ledger.balance().holds) == (pytest.approx(30), {})
     settle_others(store, budget_period, ledger)
@@ -279,7 +279,7 @@ def test_a_run_that_is_carried_out_is_not_settled(store: Store) -> None:
     ledger.reserve(Executed("r0", "1-a"), 0.25, 0, 1)
     Lease.take(store, layout.lease(layout.run("r0")), with_process("r0"))
     assert not settle_others(store, budget_period, ledger)
-    assert ledger.balance().held == 0.25
+    assert ledger.balance().reserved == 0.25
 
 
 def test_a_store_that_is_away_ends_no_run_and_a_damaged_ledger_does(
