@@ -79,7 +79,8 @@ def _in_brackets(text: str) -> str:
 def _whole_cost(found: Estimate) -> str:
     amounts = found.amounts
     if not amounts:
-        return "unknown, because a price is"
+        unpriced = sorted({place for one in found.stages for place in one.unpriced})
+        return f"unknown, because no price is known for {_listed(unpriced) or 'its machines'}"
     said = []
     for currency, (expected, least, most) in sorted(amounts.items()):
         first, last = _figure(least), _figure(most)

@@ -25,6 +25,7 @@ class StageEstimate:
         time: None if it is unknown.
         rates: price per second by currency; None if a price is unknown.
         energy: None if the time is unknown.
+        unpriced: the machines and pools whose price is unknown.
     """
 
     stage: str
@@ -32,6 +33,7 @@ class StageEstimate:
     why: str
     rates: dict[str, float] | None
     energy: Energy | None = None
+    unpriced: frozenset[str] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
         """For a program."""
@@ -68,7 +70,8 @@ def stage_estimates(run: Run, past: Past, ahead: Sequence[str], training: Traini
 def _estimate(run: Run, past: Past, name: str, time: Span | None, why: str) -> StageEstimate:
     nodes = _nodes(run, name)
     energy = None if time is None else energy_of(name or "run", time, nodes, past.powers)
-    return StageEstimate(name, time, why, _rates(nodes), energy)
+    unpriced = frozenset(price.place for price, _ in nodes if price.per_hour is None)
+    return StageEstimate(name, time, why, _rates(nodes), energy, unpriced)
 
 
 def _nodes(run: Run, stage: str) -> list[tuple[Price, int]]:

@@ -114,6 +114,8 @@ def test_energy_says_what_it_rests_on(case: str) -> None:
 
 
 def test_a_price_that_is_unknown() -> None:
-    stages = [StageEstimate("train", Span(60, 60, 60), "1 earlier run", None)]
+    gpu, here = frozenset(("gpu",)), frozenset(("an unknown machine",))
+    train, verify = (StageEstimate("", Span(60, 60, 60), "1 earlier run", None, unpriced=one) for one in (gpu, here))
+    stages = [train, verify, train]
     [line] = [one for one in estimate_lines(Estimate(NOW, "m", 0, stages=stages)) if "In all" in one]
-    assert line.endswith("Cost: unknown, because a price is.")
+    assert line.endswith("Cost: unknown, because no price is known for an unknown machine and gpu.")
