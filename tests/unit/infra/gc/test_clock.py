@@ -21,13 +21,15 @@ import json, sys
 from data_contracts.errors import TrainwrightError
 from infra.gc import collect
 from infra.store import open_store
-store = open_store(sys.argv[1], json.loads(sys.argv[2]), create=False)
-try:
-    done = collect(store, by="a test", dry_run=sys.argv[3] == "dry")
-    print(0, [one.item.uri for one in done.deleted])
-except TrainwrightError as error:
-    print(error.exit_code, error)
+for uri, options in json.loads(sys.argv[1]):
+    store = open_store(uri, options, create=False)
+    try:
+        done = collect(store, by="a test", dry_run=sys.argv[2] == "dry")
+        print(json.dumps(f"0 {[one.item.uri for one in done.deleted]}"))
+    except TrainwrightError as error:
+        print(json.dumps(f"{error.exit_code} {error}"))
 """
+KINDS = ("folder", "s3", "names in a database")
 HALF = f"datasets/{'d' * 40}-0"
 
 
@@ -42,40 +44,39 @@ def made(kind: str, tmp_path: Path, server: S3Server) -> Store:
     return store
 
 
-def collected(store: Store, shift: str, how: str = "") -> str:
-    """The output of a process whose clock is shifted; the files' times are the store's and stay what they are."""
-    command = [sys.executable, "-c", COLLECT, store.uri, json.dumps(store.storage_options), how]
+def collected(stores: dict[str, Store], shift: str, how: str = "") -> dict[str, str]:
+    """What a process whose clock is shifted says of each store; files' times are the store's and stay what they are."""
+    opened = json.dumps([[store.uri, store.storage_options] for store in stores.values()])
     done = subprocess.run(
-        ["faketime", "-f", shift, *command], env={**os.environ, "NO_FAKE_STAT": "1"}, capture_output=True, text=True,
-        timeout=300, check=False,
+        ["faketime", "-f", shift, sys.executable, "-c", COLLECT, opened, how],
+        env={**os.environ, "NO_FAKE_STAT": "1"}, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return dict(zip(stores, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
 @pytest.mark.apt("faketime")
-@pytest.mark.parametrize("kind", ["folder", "s3", "names in a database"])
-def test_a_clock_that_is_wrong_deletes_nothing(kind: str, tmp_path: Path, s3_server: S3Server) -> None:
-    store = made(kind, tmp_path, s3_server)
-    backend = store._backend
-    if isinstance(backend, NamedBackend):
-        backend._names.draft("objects/begun")
-        backend._objects.create("objects/begun", b"half")
-    elif kind == "folder":
-        (tmp_path / "store/.tmp/begun").write_bytes(b"half")
+def test_a_clock_that_is_wrong_deletes_nothing(tmp_path: Path, s3_server: S3Server) -> None:
+    stores = {kind: made(kind, tmp_path, s3_server) for kind in KINDS}
+    backend = stores["names in a database"]._backend
+    assert isinstance(backend, NamedBackend)
+    backend._names.draft("objects/begun")
+    backend._objects.create("objects/begun", b"half")
+    (tmp_path / "store/.tmp/begun").write_bytes(b"half")
     for shift, how, words in (("+36h", "", "1 day"), ("+36h", "dry", "1 day"), ("-20m", "", "20 min|19 min")):
-        told = collected(store, shift, how)
-        assert re.match(f"2 This machine's clock is ({words})", told), told
-        assert ("ahead of" if shift[0] == "+" else "behind") in told
-        assert told.endswith("Set the wrong clock (with NTP), then run gc again.")
-    assert store.list("datasets") == [HALF.partition("/")[2]]
-    assert not store.exists(layout.tombstone(HALF))
-    assert len(store.leftovers()) == (kind != "s3"), "what is being written is not swept either"
-    assert collected(store, "+0") == "0 []"
+        for kind, sentence in collected(stores, shift, how).items():
+            assert re.match(f"2 This machine's clock is ({words})", sentence), (kind, sentence)
+            assert ("ahead of" if shift[0] == "+" else "behind") in sentence
+            assert sentence.endswith("Set the wrong clock (with NTP), then run gc again.")
+    for kind, store in stores.items():
+        assert store.list("datasets") == [HALF.partition("/")[2]]
+        assert not store.exists(layout.tombstone(HALF))
+        assert len(store.leftovers()) == (kind != "s3"), "what is being written is not swept either"
+    assert collected(stores, "+0") == dict.fromkeys(KINDS, "0 []")
 
 
 def test_the_date_of_a_new_file_is_the_stores_time(tmp_path: Path, s3_server: S3Server) -> None:
-    for kind in ("folder", "s3", "names in a database"):
+    for kind in KINDS:
         store = made(kind, tmp_path, s3_server)
         (written,) = [one for one in store.stored() if one.path.startswith("datasets/")]
         assert 0 <= round(store.now_s() - written.written_s, 3) < 60

@@ -150,7 +150,7 @@ def test_unsealed_work_is_continued_file_by_file(given, tmp_path):
 
 
 @pytest.mark.apt("strace")
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.sweep), 29], ids=["every call", "a sample"])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.sweep), 47], ids=["every call", "a sample"])
 @pytest.mark.timeout(3600)
 def test_work_killed_at_any_file_system_call_goes_on_to_the_same_dataset(given, tmp_path, step):
     request = tmp_path / "request.json"
