@@ -62,8 +62,8 @@ class Assigned:
 assign = Assigned
 
 
-def _names(table: pa.Table, **split) -> list[str | None]:
-    found = assign(table, SplitSpec(**split), required=())
+def _names(table: pa.Table, unit_rows: int = 3, **split) -> list[str | None]:
+    found = assign(table, SplitSpec(**split), required=(), unit_rows=unit_rows)
     return [found.names[index] if index >= 0 else None for index in found.of_row]
 
 
@@ -89,16 +89,16 @@ def test_no_key_stands_on_two_sides_whatever_the_other_rows_are(rows, shares, se
 
 def test_the_shares_are_met_and_the_seed_counts():
     table = pa.table({"id": range(20_000)})
-    names = _names(table, key="id")
+    names = _names(table, 1000, key="id")
     assert [round(names.count(name) / 20_000, 2) for name in ("train", "val", "test")] == [0.8, 0.1, 0.1]
-    assert names != _names(table, key="id", seed=1)
-    assert names == _names(table.cast(pa.schema([("id", pa.int32())])), key="id")
+    assert names != _names(table, 1000, key="id", seed=1)
+    assert names == _names(table.cast(pa.schema([("id", pa.int32())])), 1000, key="id")
 
 
 def test_a_share_that_grows_keeps_its_rows():
     table = pa.table({"id": range(2_000)})
-    before = _names(table, key="id", fractions={"train": 0.5, "test": 0.5})
-    after = _names(table, key="id", fractions={"train": 0.6, "test": 0.4})
+    before = _names(table, 100, key="id", fractions={"train": 0.5, "test": 0.5})
+    after = _names(table, 100, key="id", fractions={"train": 0.6, "test": 0.4})
     assert all(late == "train" for early, late in zip(before, after, strict=True) if early == "train")
 
 
