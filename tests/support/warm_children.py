@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tests.support import warm_server
+from tests.support.huge_pages import collapse
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "tests" / "support" / "warm_site"
@@ -376,6 +377,7 @@ def _serve(kind: str, address: str) -> None:
     _forget_the_end_of_imports()
     gc.collect()
     gc.freeze()
+    collapse()
     server = _Server(address, at_start, set_by_imports)
     print("ready", flush=True)
     request = server.serve()

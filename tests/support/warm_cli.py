@@ -33,6 +33,7 @@ from types import ModuleType
 from typing import Any
 
 from tests.support import warm_children, warm_server
+from tests.support.huge_pages import collapse
 
 ROOT = Path(__file__).resolve().parents[2]
 # Read when the interpreter starts, or on the import of what is imported already.
@@ -150,6 +151,7 @@ def _serve(address: str) -> None:
     held = import_commands()
     gc.collect()
     gc.freeze()
+    collapse()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for what it forks
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(address)
