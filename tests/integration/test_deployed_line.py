@@ -22,6 +22,7 @@ from tests.support.digits import EPOCHS, change_yaml
 from tests.support.pool import api_client, password_in
 from tests.support.prefect_database import put_new_database
 from tests.support.tiny import trainwright
+from tests.support.warm_children import of_copy
 
 STAGES = ["validate", "shard", "train", "verify", "evaluate", "promote"]
 SPEC = "examples/digits/pipeline.yaml"
@@ -110,7 +111,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path, repo
     clone(repository, folder)
     subprocess.run([sys.executable, str(folder / "examples/digits/prepare.py")], check=True, timeout=120)
     change_yaml(folder / "examples/digits/lightning.yaml", ["trainer", "max_epochs"], EPOCHS)
-    own = {"TRAINWRIGHT_HOME": str(place / "home"), "PYTHONPATH": str(folder)}
+    own = {"TRAINWRIGHT_HOME": str(place / "home"), **of_copy(folder)}
     try:
         up = trainwright("up", "--json", cwd=folder, env=own)
         assert up.returncode == 0, up.stderr
