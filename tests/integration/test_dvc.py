@@ -1,4 +1,4 @@
-"""DVC: the repository's own pipeline in a copy of it, and sources that are tracked at a revision."""
+"""DVC: the repository's own pipeline in a copy of its files, and sources that are tracked at a revision."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 from infra.store import open_store
 from tests.support.digits import EPOCHS, change_yaml
 from tests.support.tiny import answer, trainwright, write_project, write_rows
+from tests.support.warm_children import import_path
 
-pytestmark = pytest.mark.apt("git")
+pytestmark = [pytest.mark.apt("git"), pytest.mark.warm]
 
 REPOSITORY = Path(__file__).parents[2]
 COPIED = ("dvc.yaml", ".dvc", ".dvcignore", ".gitignore", "pyproject.toml", "examples/digits")
-COPIED += ("flows", "tasks", "training", "infra", "data_contracts")
 HANDOFFS = Path("examples/digits/handoffs")
 STAGES = ["validate", "shard", "train", "verify", "evaluate", "promote"]
 
@@ -35,7 +35,7 @@ def call(folder: Path, *command: str, **env: str) -> str:
         **someone,
         "GIT_CONFIG_GLOBAL": os.devnull,
         "PATH": os.pathsep.join([bin_folder, os.environ["PATH"]]),
-        "PYTHONPATH": str(folder),
+        "PYTHONPATH": import_path(),
         **env,
     }
     done = subprocess.run(
@@ -59,7 +59,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def reproduced(tmp_path_factory: pytest.TempPathFactory, path: str) -> Path:
-    """A copy of this repository, its training shortened, in which `dvc repro` ran once."""
+    """A copy of this repository without the sources, its training shortened, in which `dvc repro` ran once."""
     copy = tmp_path_factory.mktemp("dvc") / "repository"
     listed = call(REPOSITORY, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *COPIED)
     for name in filter(None, listed.split("\0")):
