@@ -14,7 +14,7 @@ from tasks.queries.alias_moves import Move, moves_of
 from tests.support.pool import Site, processes_of, site_of, until
 from tests.support.tiny import SPEC, trainwright, write_project
 
-pytestmark = pytest.mark.warm
+pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 
 POOL = "approving"
 FORM = {"decision": "approve", "reason": "recall is what we need", "your_name": "Ada"}
