@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,16 +14,29 @@ RACERS = 8
 
 def race(kinds: Sequence[str], uri: str, options: Mapping[str, Any], rounds: int) -> dict[str, list[int]]:
     """How many of 8 processes won, by kind and round. Kinds: `create`, `swap`, `seal`, `lease`."""
-    context = multiprocessing.get_context("spawn")
-    barrier, answers = context.Barrier(RACERS), context.Queue()
-    arguments = (tuple(kinds), uri, options, rounds, barrier, answers)
-    processes = [context.Process(target=_racer, args=(n, *arguments), daemon=True) for n in range(RACERS)]
-    for process in processes:
-        process.start()
-    won = [answers.get(timeout=200) for _ in processes]
-    for process in processes:
-        process.join()
+    spawn = multiprocessing.get_context("spawn")
+    answers = spawn.Queue()
+    starter = spawn.Process(target=_start, args=(tuple(kinds), uri, options, rounds, answers))
+    starter.start()
+    try:
+        won = [answers.get(timeout=200) for _ in range(RACERS)]
+        starter.join()
+    finally:
+        starter.kill()
     return {kind: [sum(racer[kind][turn] for racer in won) for turn in range(rounds)] for kind in kinds}
+
+
+def _start(kinds: Sequence[str], uri: str, options: Mapping[str, Any], rounds: int, answers: Any) -> None:
+    """Fork the racers from a process that has imported what they need and has opened nothing."""
+    if uri.startswith("s3://"):
+        importlib.import_module("s3fs")
+    fork = multiprocessing.get_context("fork")
+    arguments = (kinds, uri, options, rounds, fork.Barrier(RACERS), answers)
+    racers = [fork.Process(target=_racer, args=(number, *arguments), daemon=True) for number in range(RACERS)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
 
 
 def _racer(
