@@ -179,10 +179,9 @@ def _parts(value: Any, columns: Sequence[str]) -> dict[str, Any] | None:
 def _short(value: Any) -> str:
     if value is None or str(value) in ("<NA>", "NaT", "nan"):
         return "null"
-    if isinstance(value, list | tuple):
-        text = f"[{', '.join(map(_short, value[:_LONGEST]))}]"
-    else:
-        text = str(value.item() if hasattr(value, "item") else value)
+    if hasattr(value, "tolist"):  # a number of NumPy's, or the array that pandas makes of a list
+        value = value.tolist()
+    text = f"[{', '.join(map(_short, value[:_LONGEST]))}]" if isinstance(value, list | tuple) else str(value)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 

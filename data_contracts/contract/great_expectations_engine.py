@@ -94,7 +94,7 @@ class Check:
         for key, value in measured.items():
             if isinstance(value, list) and "unexpected" in key[0]:
                 self.metrics.setdefault(key, []).extend(value)
-            elif hasattr(value, "__index__"):
+            elif hasattr(value, "__index__") and not hasattr(value, "__len__"):
                 self.metrics[key] = self.metrics.get(key, 0) + int(value)
             else:
                 self.metrics.setdefault(key, value)

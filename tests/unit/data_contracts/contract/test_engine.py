@@ -343,6 +343,14 @@ def test_columns_that_arrow_cannot_hand_to_pandas_are_checked_or_named() -> None
     assert "could not be computed (ids is list<" in unclear
 
 
+@pytest.mark.parametrize(("kind", "shown"), [(pa.list_(pa.int32()), "[7]"), (pa.list_(pa.float32(), 1), "[7.0]")])
+def test_a_list_that_breaks_an_expectation_is_shown_as_one(kind: pa.DataType, shown: str) -> None:
+    table = pa.table({"lists": pa.array([[7], None, [7]], kind)})
+    assert one(table, E("column_values_to_be_null", column="lists")).values == [shown, shown]
+    failures = run(table, E("column_max_to_be_between", column="lists", min_value=9)).failures
+    assert [failure.column for failure in failures] == ["lists"]
+
+
 def test_whole_numbers_beside_nulls_are_whole_numbers() -> None:
     table = pa.table({"a": pa.array([2**53 + 1, None, 2**53], pa.int64()), "b": pa.array([1, None, 3], pa.int32())})
     assert run(
