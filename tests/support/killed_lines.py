@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.huge_pages import collapse
+
 
 def killed_at(line_event: int, work: Callable[[], None], modules: tuple[ModuleType, ...]) -> bool:
     """Whether `work`, in a process of its own, was killed at its n-th line in `modules` (else it was done before)."""
@@ -39,6 +41,7 @@ def killed_at(line_event: int, work: Callable[[], None], modules: tuple[ModuleTy
 
 def sweep(work: Callable[[], None], check: Callable[[bool], None], *modules: ModuleType, step: int = 1) -> int:
     """Kill `work` at each of its lines in turn; how many there are. `check` is told whether it was killed."""
+    collapse()  # a fork for each line, of a process that has imported what all tests need
     line_event = 1 - step
     while True:
         line_event += step
