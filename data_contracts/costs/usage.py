@@ -119,6 +119,7 @@ class ExecutionUsage(HandOff):
         stages: in order; gangs: every generation that it launched.
         used: by the process and its children beside time, stages included; not by nodes.
         rates: what the store costs; None if it is unknown.
+        machine: which one the process is on, the same name for all runs there; "" if it is unknown.
     """
 
     run_id: str
@@ -133,6 +134,7 @@ class ExecutionUsage(HandOff):
     gangs: list[GangUsage] = Field(default_factory=list)
     used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)
     rates: StoreRates | None = Field(default=None, exclude_if=lambda rates: rates is None)
+    machine: str = Field(default="", exclude_if=operator.not_)
 
     def price_of(self, section: str) -> Price:
         """What a node of a section costs; a section without a price of its own works on this machine."""

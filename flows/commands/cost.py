@@ -27,6 +27,7 @@ from tasks.costs.idle_pools import IdlePool, idle_pool
 from tasks.costs.metric_gains import MetricGain, gains_of
 from tasks.costs.months import DeletedRuns, deleted_runs
 from tasks.costs.resource_costs import ResourceCosts
+from tasks.costs.shared_machines import shared
 from tasks.costs.sums import Sum, charged, check_words, in_words, sums
 from tasks.run.run import known_store_list
 
@@ -51,7 +52,7 @@ def cost(arguments: argparse.Namespace) -> Answer:
     executions = [one for usage in used for one in usage.executions]
     so_far = {usage.run_id for usage in used if usage.so_far}
     check_words(by, executions, deleted.lines)
-    found = charged(executions, window.start.timestamp(), window.end.timestamp())
+    found = shared(charged(executions, window.start.timestamp(), window.end.timestamp()))
     groups, total = sums(found, by, so_far, deleted.lines)
     idle = _idle_pools(found, window)
     gains = _gains(stores, sums(found, ["model"], so_far, deleted.lines)[0], window)

@@ -34,6 +34,8 @@ class Charge:
         generation, node: None for the machine that carries the run out.
         used: its share of requests, bytes and measured energy.
         estimable: whether its energy was not measured, and may be estimated.
+        machine: which one it was, for the machine that carries the run out and nodes on it; "" if nobody knows.
+        runs: how many runs were on the machine at once; each has an equal share of its time.
     """
 
     run_id: str
@@ -47,15 +49,17 @@ class Charge:
     node: int | None = None
     used: Resources = NOTHING
     estimable: bool = False
+    machine: str = ""
+    runs: int = 1
 
     @property
     def node_seconds(self) -> float:
-        """Its length."""
-        return (self.ended_us - self.began_us) / MICRO
+        """Its length, or its share of it."""
+        return (self.ended_us - self.began_us) / MICRO / self.runs
 
     @property
     def gpu_seconds(self) -> float | None:
-        """Its length times the accelerators of the node; None if nobody knows how many it has."""
+        """Its node-seconds times the accelerators of the node; None if nobody knows how many it has."""
         return self.node_seconds * self.price.devices if self.price.knows_devices else None
 
     @property
@@ -75,6 +79,10 @@ class Charge:
         length = self.ended_us - self.began_us
         share = self.used if not length else self.used.part(began_us - self.began_us, ended_us - self.began_us, length)
         return replace(self, began_us=began_us, ended_us=ended_us, used=share)
+
+
+# A charge with the execution that it belongs to.
+Charged = tuple[ExecutionUsage, Charge]
 
 
 def charges(execution: ExecutionUsage) -> list[Charge]:
@@ -139,6 +147,7 @@ def _of_gang(execution: ExecutionUsage, gang: GangUsage, following: GangUsage | 
                 node=node.number,
                 used=used,
                 estimable=estimable,
+                machine=execution.machine if gang.local else "",
             )
 
 
@@ -201,6 +210,7 @@ def _of_machine(execution: ExecutionUsage) -> Iterator[Charge]:
                 ended_us=free[1],
                 price=execution.price_of(HERE),
                 estimable=may_be_estimated([execution.used]),
+                machine=execution.machine,
             )
 
 

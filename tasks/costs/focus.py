@@ -22,10 +22,17 @@ VERSIONS: tuple[Version, ...] = ("1.2", "1.3", "1.4")
 Row = dict[str, str | None]
 _US_PER_HOUR = 3600 * MICRO
 US = "Trainwright"
+# The method by which a machine's time is divided among its runs; docs/cost.md explains it under this name.
+EQUAL_SHARES = "equal-shares-of-runs"
+# The columns of split cost allocation, in a row that is not part of one.
+NOT_ALLOCATED: Row = dict.fromkeys(
+    ("AllocatedMethodDetails", "AllocatedMethodId", "AllocatedResourceId", "AllocatedResourceName", "AllocatedTags")
+)
 
 
 # What every row has, if it does not say otherwise.
 ALWAYS: Row = {
+    **NOT_ALLOCATED,
     **dict.fromkeys(("ProviderName", "PublisherName", "InvoiceIssuerName", "ServiceProviderName"), US),
     # The specification allows this where the provider of the machine is not known.
     "HostProviderName": US,
@@ -61,7 +68,7 @@ def columns(version: Version) -> list[str]:
         "SkuMeter", "SkuPriceDetails", "SkuPriceId", "Tags",
     ]  # fmt: skip
     if version != "1.2":
-        named += ["HostProviderName", "ServiceProviderName"]
+        named += ["HostProviderName", "ServiceProviderName", *NOT_ALLOCATED]
     if version == "1.4":
         named = [name for name in named if name not in ("ProviderName", "PublisherName")] + ["InvoiceDetailId"]
     own = [
@@ -72,7 +79,10 @@ def columns(version: Version) -> list[str]:
 
 
 def rows(found: Sequence[tuple[ExecutionUsage, Charge]], version: Version, so_far: set[str]) -> list[Row]:
-    """One row for each day, execution, stage, price and cause; charges without a known price have none.
+    """One row for each day, execution, stage, price, cause and number of runs that shared the machine.
+
+    Charges without a known price have none. From 1.3 on, a share of a machine's time is a row of the machine that says
+    to which run it is allocated.
 
     Args:
         so_far: ids of runs that have not ended.
@@ -80,10 +90,11 @@ def rows(found: Sequence[tuple[ExecutionUsage, Charge]], version: Version, so_fa
     groups: dict[tuple[object, ...], list[tuple[ExecutionUsage, Charge]]] = {}
     for one, charge in _by_day(found):
         price = charge.price
-        key = (charge.began_us // DAY_US, one.run_id, one.execution, charge.stage, charge.cause, price.to_json())
+        payer = (one.run_id, one.execution, charge.stage, charge.cause, charge.runs)
+        key = (charge.began_us // DAY_US, *payer, price.to_json())
         groups.setdefault(tuple(map(str, key)), []).append((one, charge))
     wanted = columns(version)
-    made = [_row(group, so_far) for group in groups.values()]
+    made = [_row(group, so_far, version) for group in groups.values()]
     return [{name: row[name] for name in wanted} for row in made]
 
 
@@ -99,16 +110,17 @@ def _by_day(found: Sequence[tuple[ExecutionUsage, Charge]]) -> Iterator[tuple[Ex
             yield from ((one, part) for part in by_day(charge))
 
 
-def _row(group: list[tuple[ExecutionUsage, Charge]], so_far: set[str]) -> Row:
+def _row(group: list[tuple[ExecutionUsage, Charge]], so_far: set[str], version: Version) -> Row:
     one, first = group[0]
     price = first.price
     used_us = sum(charge.ended_us - charge.began_us for _, charge in group)
     began, ended = min(each.began_us for _, each in group), max(each.ended_us for _, each in group)
-    hours = (Decimal(used_us) / _US_PER_HOUR).quantize(Decimal("1e-12"))
+    hours = (Decimal(used_us) / (_US_PER_HOUR * first.runs)).quantize(Decimal("1e-12"))
     sku = price.machine or "node"
     return {
         **ALWAYS,
         **of_run(one, first.stage, so_far),
+        **(_allocated(one, first, sku) if first.runs > 1 and version != "1.2" else {}),
         **in_period(began, ended),
         **priced(hours, Decimal(repr(price.per_hour)), price.currency),
         "ChargeDescription": f"{first.stage} of pipeline {one.pipeline}, {first.cause}: node hours on {sku}, estimated",
@@ -121,6 +133,22 @@ def _row(group: list[tuple[ExecutionUsage, Charge]], so_far: set[str]) -> Row:
         "x_Cause": first.cause,
         "x_GpuHours": number(hours * price.devices),
         "x_PriceDate": price.price_date,
+    }
+
+
+def _allocated(one: ExecutionUsage, charge: Charge, sku: str) -> Row:
+    """The columns of a share of a machine on which several runs were at once."""
+    ratio = {"AllocatedRatio": 1 / charge.runs, "UsageUnit": "Runs", "UsageQuantity": 1}
+    return {
+        "AllocatedMethodDetails": json.dumps({"Elements": [ratio]}),
+        "AllocatedMethodId": EQUAL_SHARES,
+        "AllocatedResourceId": f"{one.run_id}/{charge.stage}",
+        "AllocatedResourceName": one.pipeline,
+        "AllocatedTags": json.dumps(one.tags, sort_keys=True, ensure_ascii=False),
+        "ResourceId": charge.machine,
+        "ResourceName": sku,
+        "ResourceType": "Machine",
+        "Tags": "{}",
     }
 
 

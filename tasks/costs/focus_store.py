@@ -14,14 +14,13 @@ from data_contracts.costs.resources import NOTHING
 from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.resolved import StoreRates
 from data_contracts.times import month_of
-from tasks.costs.charges import DAY_US, Charge, by_day, charges
+from tasks.costs.charges import DAY_US, Charged, by_day, charges
 from tasks.costs.focus import ALWAYS, US, Row, Version, columns, in_period, number, of_run, priced
 from tasks.costs.resource_shares import MICRO
 
 _GB = Decimal(10**9)
 # A service has one category, so the store is a service of its own.
 STORE = f"{US} Store"
-Charged = tuple[ExecutionUsage, Charge]
 
 
 @dataclass(frozen=True)

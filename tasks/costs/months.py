@@ -23,10 +23,11 @@ from data_contracts.times import iso_month, month_of
 from infra.machine import machines
 from infra.store import Store, layout
 from infra.store.several import read_several
-from tasks.costs.charges import Charge
+from tasks.costs.charges import Charge, Charged
 from tasks.costs.histories import Usage, usage_of
 from tasks.costs.idle_pools import IdlePool, idle_in_month
 from tasks.costs.resource_costs import JOULES_PER_KWH
+from tasks.costs.shared_machines import shared
 from tasks.costs.sums import charged
 
 # A run that never ends, because nobody resumes it, holds its month's record up for so long, at most.
@@ -185,7 +186,7 @@ def deleted_runs(stores: Iterable[Store], start: datetime, end: datetime, now: d
 
 
 def _counted(store: Store, month: Month, now: datetime) -> MonthCosts:
-    lines: list[MonthLine] = []
+    found: dict[str, list[Charged]] = {}
     unreadable, so_far = [], []
     last = f"{month.end:%Y%m%d-%H%M%S}"
     begun = [run_id for run_id in store.list(layout.runs()) if is_name(run_id) and run_id < last]
@@ -193,10 +194,14 @@ def _counted(store: Store, month: Month, now: datetime) -> MonthCosts:
         if usage is None:
             unreadable.append(run_id)
             continue
-        mine = lines_of(charged(usage.executions, month.start.timestamp(), month.end.timestamp()))
-        lines += mine
+        mine = charged(usage.executions, month.start.timestamp(), month.end.timestamp())
+        found[run_id] = mine
         if usage.so_far and mine:
             so_far.append(run_id)
+    divided: dict[str, list[Charged]] = {}
+    for one, charge in shared([each for mine in found.values() for each in mine]):
+        divided.setdefault(one.run_id, []).append((one, charge))
+    lines = [line for mine in divided.values() for line in lines_of(mine)]
     made = now.isoformat(timespec="seconds")
     about = {"month": month.name, "made": made, "has_pools": True}
     return MonthCosts(lines=lines, unreadable=unreadable, so_far=so_far, **about)

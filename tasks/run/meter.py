@@ -19,6 +19,7 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.resolved import UNKNOWN_PRICE, Price
 from data_contracts.run_report import RunReport, StageStatus
 from infra.machine.energy import EnergyMeter
+from infra.machine.identity import machine_id
 from infra.processes.clock import now_s
 from infra.processes.processes import uninterrupted
 from infra.processes.resources import PROCESS
@@ -135,6 +136,7 @@ class Meter:
             prices=prices,
             began=now_s(),
             rates=resolved.store_rates,
+            machine=machine_id(),
         )
         self._beat_at = layout.usage_beat(run.run_id, named)
         self._sign = SignOfLife(at=now_s())

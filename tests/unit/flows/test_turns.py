@@ -65,7 +65,7 @@ class _Turn:
         self._skipped, self._asked = skipped, asked
 
     @contextlib.contextmanager
-    def held(self, _: Any) -> Iterator[Any]:
+    def hold(self, _: Any) -> Iterator[Any]:
         if self._skipped:
             raise Skipped("An earlier run of tiny is unfinished (schedule.overlap: skip).")
         yield SimpleNamespace(is_set=lambda: self._asked)

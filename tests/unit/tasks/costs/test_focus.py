@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tasks.costs.charges import charges
-from tasks.costs.focus import VERSIONS, columns, left_out_s, rows
+from tasks.costs.focus import EQUAL_SHARES, VERSIONS, columns, left_out_s, rows
+from tasks.costs.shared_machines import shared
 from tests.unit.tasks.costs.test_charges import BEGAN, GPU, HERE, execution, gang, node
 
 # Columns that the specification calls mandatory; those that may be null besides.
@@ -21,14 +22,18 @@ MANDATORY = {
     "ContractedCost", "EffectiveCost", "InvoiceIssuerName", "ListCost", "PricingQuantity", "PricingUnit",
     "ServiceCategory", "ServiceName",
 }  # fmt: skip
+ALLOCATED = {
+    "AllocatedMethodDetails", "AllocatedMethodId", "AllocatedResourceId", "AllocatedResourceName", "AllocatedTags",
+}  # fmt: skip
 ADDED = {
     "1.2": {"ProviderName", "PublisherName"},
-    "1.3": {"ProviderName", "PublisherName", "ServiceProviderName", "HostProviderName"},
-    "1.4": {"ServiceProviderName", "HostProviderName", "InvoiceDetailId"},
+    "1.3": {"ProviderName", "PublisherName", "ServiceProviderName", "HostProviderName", *ALLOCATED},
+    "1.4": {"ServiceProviderName", "HostProviderName", "InvoiceDetailId", *ALLOCATED},
 }
-REMOVED = {"1.2": set(), "1.3": set(), "1.4": {"ProviderName", "PublisherName"}}
+REMOVED = {"1.2": ALLOCATED, "1.3": set(), "1.4": {"ProviderName", "PublisherName"}}
 # For a usage charge that is not a correction.
 MAY_BE_NULL = {"ChargeClass", "InvoiceId", "InvoiceDetailId", "RegionId", "RegionName"} | {"SkuPriceDetails", "x_Cause"}
+MAY_BE_NULL |= ALLOCATED
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
@@ -70,7 +75,9 @@ def check_row(row: dict[str, Any], version: Any) -> None:
     assert re.fullmatch("[A-Z]{3}", row["BillingCurrency"])
     assert {row["PricingUnit"], row["ConsumedUnit"]} <= UNITS
     assert row["ServiceSubcategory"] in SUBCATEGORIES[row["ServiceCategory"]]
-    assert json.loads(row["Tags"]) == {"team": "a"}
+    tags = "AllocatedTags" if row.get("AllocatedMethodId") else "Tags"
+    assert json.loads(row[tags]) == {"team": "a"}
+    assert {row.get(name) is None for name in ALLOCATED} == {tags == "Tags"}
     assert row["x_Estimate"] == "true"
     assert row["PricingCategory"] in ("Standard", "Dynamic")
     assert (row["ChargeCategory"], row["ChargeFrequency"], row["ChargeClass"]) == ("Usage", "Usage-Based", None)
@@ -117,3 +124,26 @@ def test_an_unknown_price_has_no_row_and_its_time_is_told() -> None:
     some = found(prices={"train": unknown, "here": HERE})
     assert {row["x_Stage"] for row in rows(some, "1.2", set())} == {"run"}
     assert left_out_s(some) == pytest.approx(53.25)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_share_of_a_machine_is_a_row_of_the_machine_that_names_the_run(version: Any) -> None:
+    runs = [execution(run_id=name, machine="a" * 16, ended=BEGAN + 90) for name in ("r1", "r2", "r3")]
+    made = rows(shared([(one, charge) for one in runs for charge in charges(one)]), version, set())
+    for row in made:
+        check_row(row, version)
+    check_prices(made)
+    assert {Decimal(row["ConsumedQuantity"]) for row in made} == {(Decimal(30) / 3600).quantize(Decimal("1e-12"))}
+    if version == "1.2":
+        assert [row["ResourceId"] for row in made] == ["r1/run", "r2/run", "r3/run"]
+        return
+    assert {(row["ResourceId"], row["ResourceName"], row["ResourceType"], row["Tags"]) for row in made} == {
+        ("a" * 16, "here", "Machine", "{}")
+    }
+    assert [(row["AllocatedResourceId"], row["AllocatedResourceName"]) for row in made] == [
+        (f"{one.run_id}/run", "tiny") for one in runs
+    ]
+    assert {row["AllocatedMethodId"] for row in made} == {EQUAL_SHARES}
+    details = [json.loads(row["AllocatedMethodDetails"])["Elements"] for row in made]
+    assert all(one == [{"AllocatedRatio": 1 / 3, "UsageUnit": "Runs", "UsageQuantity": 1}] for one in details)
+    assert sum(one[0]["AllocatedRatio"] for one in details) == 1
