@@ -60,7 +60,7 @@ def _words_among_others(files: list[SourceFile], source: SourceSpec) -> list[tup
     notes: dict[str, str] = {}
     for file in files:
         for name, row in file_facts(file, [source], Path.cwd()).text_from.items():
-            where = f"row {row} of {Path(file.uri).name}"
+            where = f"row {row} of {_quoted(Path(file.uri).name)}"
             notes.setdefault(name, f"it is text because of {where}; the values before it are of another kind")
     return list(notes.items())
 
@@ -95,32 +95,33 @@ def _leave_out_broken(made: Draft, columns: list[Column], files: list[SourceFile
 
 def _section(made: Draft, source: str, uri: str) -> str:
     """The sections `data` and `contract` of a spec as YAML, with comments on what is not certain."""
-
-    def quoted(value: Any) -> str:
-        for style in (None, '"'):
-            dumped = yaml.safe_dump(
-                value, default_style=style, default_flow_style=True, width=math.inf, allow_unicode=True
-            )
-            text = dumped.removesuffix("\n...\n").strip()
-            if len(text.splitlines()) == 1:
-                break  # otherwise the rest of a name would be YAML; in double quotes its line breaks are escaped
-        return text
-
     lines = [
-        f"# Inferred from {quoted(uri)}: {made.rows:,} rows. It holds for these rows; read it before you rely on it.",
+        f"# Inferred from {_quoted(uri)}: {made.rows:,} rows. It holds for these rows; read it before you rely on it.",
         "data:",
-        f"  source: {quoted(source)}",
+        f"  source: {_quoted(source)}",
     ]
     if made.sensitive:
-        lines.append(f"  sensitive: {quoted(sorted(made.sensitive))}")
+        lines.append(f"  sensitive: {_quoted(sorted(made.sensitive))}")
         lines += [
-            f"  # {quoted(name)}: {why}, so the suite holds none of its values" for name, why in made.sensitive.items()
+            f"  # {_quoted(name)}: {why}, so the suite holds none of its values" for name, why in made.sensitive.items()
         ]
     lines += ["contract:", f"  suite: {SUITE}"]
-    lines += [f"  # {f'{quoted(column)}: ' if column else ''}{note}" for column, note in made.unsure]
+    lines += [f"  # {f'{_quoted(column)}: ' if column else ''}{note}" for column, note in made.unsure]
     if made.keys:
-        lines.append(f"# No value occurs twice in {', '.join(map(quoted, made.keys))}: perhaps a key for shards.split.")
+        lines.append(
+            f"# No value occurs twice in {', '.join(map(_quoted, made.keys))}: perhaps a key for shards.split."
+        )
     return "\n".join(lines) + "\n"
+
+
+def _quoted(value: Any) -> str:
+    """A name or names as YAML on one line, whatever they hold."""
+    for style in (None, '"'):
+        dumped = yaml.safe_dump(value, default_style=style, default_flow_style=True, width=math.inf, allow_unicode=True)
+        text = dumped.removesuffix("\n...\n").strip()
+        if len(text.splitlines()) == 1:
+            break  # otherwise the rest of a name would be YAML; in double quotes its line breaks are escaped
+    return text
 
 
 def _written(out: Path, suite: dict[str, Any], section: str, made: Draft) -> str:

@@ -79,6 +79,16 @@ def test_a_word_among_numbers_is_pointed_out(
     assert notes == ["it is text because of row 2 of rows.csv; the values before it are of another kind"]
 
 
+def test_no_name_of_a_file_is_read_as_yaml(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows\nshards: {transform: other.build}\n#.csv").write_text("n,t\n1,a\n2,b\nsoon,c\n")
+    command(capsys, "infer", "*.csv", "--out", "made")
+    section = yaml.safe_load((tmp_path / "made/contract.yaml").read_text())
+    assert section == {"data": {"source": "../*.csv"}, "contract": {"suite": "suite.json"}}
+
+
 @pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\n\n"])
 def test_no_name_of_a_column_is_read_as_yaml(end: str) -> None:
     name = f"x{end}evaluate: {{}} # \U0001f600"
