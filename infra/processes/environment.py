@@ -26,12 +26,20 @@ _PLACES = ("store", "sources")
 _WORDS = frozenset(
     ["AUTH", "COOKIE", "CREDS", "DSN", "JWT", "KEY", "KEYS", "PASS", "PAT", "PW", "PWD", "TOKEN", "TOKENS", "WEBHOOK"]
 )
-_PARTS = ("ACCESSKEY", "APIKEY", "CREDENTIAL", "DATABASE_URL", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET")
+_PARTS = (
+    "ACCESSKEY", "APIKEY", "CONNECTION_STRING", "CREDENTIAL", "DATABASE_URL", "PASSPHRASE", "PASSWD", "PASSWORD",
+    "SECRET",
+)  # fmt: skip
 _FAMILIES = re.compile(r"PREFECT_|PG[A-Z]+$")
 # Set by a worker of Prefect for the flow run that a process executes; shows people to which run a process belongs.
 FLOW_RUN = "PREFECT__FLOW_RUN_ID"
 _HARMLESS = frozenset({PASS_ENV, LEFT_OUT, FLOW_RUN, "PWD", "OLDPWD"})
 _PASSWORD_IN_URL = re.compile(r"\w://[^/\s:@]*:[^/\s@]+@")
+# In an address's query (a database's password, the signature of a link), or in a list of fields (Azure's, ODBC's).
+_SECRET_FIELD = re.compile(
+    r"(?i)[?&][\w.-]{0,40}(?:passw(?:or)?d|pwd|secret|token|signature|api_?key|sig)="
+    r"|(?:^|;) ?(?:password|pwd|\w{0,20}(?:account|access)key) ?="
+)
 # Their addresses hold tokens in many forms; the code's packages are installed already.
 _INDEXES = re.compile(r"(?:PIP|UV)_(?!NO_INDEX$).*(?:INDEX|FIND_LINKS)")
 # Collectors ask for their keys in headers.
@@ -76,6 +84,8 @@ def is_credential(name: str, value: str) -> bool:
     if any(part in upper for part in _PARTS) or not _WORDS.isdisjoint(upper.split("_")):
         return True
     if upper.startswith("OTEL_") and _KEY_IN_ENDPOINT.search(value):
+        return True
+    if _SECRET_FIELD.search(value):
         return True
     # A proxy's password is needed to reach anything at all.
     return (bool(_PASSWORD_IN_URL.search(value)) and not upper.endswith("_PROXY")) or _PRIVATE_KEY in value
