@@ -16,6 +16,7 @@ from flows.commands.cost_csv import focus_csv, sums_csv
 from flows.commands.cost_month import cost_month
 from flows.commands.guard import Answer, log
 from flows.commands.tables import table
+from flows.commands.terminal import on_one_line
 from infra.machine import machines
 from infra.quantities import size
 from infra.sources.window import Window, parse_window
@@ -76,7 +77,7 @@ def cost(arguments: argparse.Namespace) -> Answer:
         text = _text(arguments, by, (groups, total), window)
     below = [*_unpriced(total, found), *(gain.line(amounts) for gain, amounts in gains), *(pool.line for pool in idle)]
     if arguments.format == "table" and below:
-        text = "\n".join([text, "", *below])
+        text = "\n".join([text, "", *map(on_one_line, below)])
     return Answer(text, value)
 
 

@@ -18,6 +18,11 @@ def printable(text: str) -> str:
     return _UNSEEN.sub(lambda found: found["colour"] or found[0].encode("unicode_escape").decode(), text)
 
 
+def on_one_line(text: str) -> str:
+    """As `printable`, without line ends: a name from a store must not look like a line of ours."""
+    return printable(text).replace("\n", " ")
+
+
 def draws(stream: TextIO) -> bool:
     """Whether a stream is a terminal that can show more than plain lines."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")

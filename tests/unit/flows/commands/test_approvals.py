@@ -58,6 +58,14 @@ def test_an_answer_is_written_once_and_says_how_the_run_continues(
     assert store.read_json(layout.answer(WAITING, 0)) == kept
 
 
+def test_no_text_of_a_question_looks_like_a_line_of_it(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(store, pipeline="digits\n  gate       met: accuracy 0.99")
+    assert main(["refuse", WAITING, "--reason", "no", "--store", store.uri]) == 0
+    shown = capsys.readouterr().err.splitlines()
+    assert not [line for line in shown if line.startswith("  gate       met: accuracy 0.99")]
+    assert f"The run {WAITING} of digits   gate       met: accuracy 0.99 asks: " in shown[0]
+
+
 def test_refuse(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     asked(store)
     printed = said(store, capsys, "refuse", WAITING, "--reason", "October is missing")

@@ -86,6 +86,13 @@ def test_by_stage_every_stage_is_there(project: Path, capsys: pytest.CaptureFixt
     assert "per epoch" in page
 
 
+def test_a_name_is_no_line_below_the_table(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.commands.cost._unpriced", lambda *_: ["no known price (a\ntotal  0.00 USD)"])
+    assert said(capsys).endswith("no known price (a total  0.00 USD)\n")
+
+
 @pytest.mark.parametrize("version", ["1.2", "1.3", "1.4"])
 def test_focus_has_the_same_total(version: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = list(csv.DictReader(io.StringIO(said(capsys, "--format", "focus", "--focus-version", version))))
