@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import grp
 import json
 import os
 import pwd
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from io import RawIOBase
 from pathlib import Path
@@ -61,15 +63,24 @@ def is_private_place(folder: Path) -> bool:
     """Whether no other user but root can rename or replace what this user makes in `folder`, nor a folder above it."""
     here = folder.resolve()
     try:
-        return all(_is_private(place.stat()) for place in (here, *here.parents))
+        return all(map(_is_private, (here, *here.parents)))
     except OSError:
         return False
 
 
-def _is_private(facts: os.stat_result) -> bool:
-    group = facts.st_mode & stat.S_IWGRP and not _has_own_group(facts.st_gid)
+def _is_private(place: Path) -> bool:
+    facts = place.stat()
+    group = facts.st_mode & stat.S_IWGRP and (_has_access_list(place) or not _has_own_group(facts.st_gid))
     shared = (group or facts.st_mode & stat.S_IWOTH) and not facts.st_mode & stat.S_ISVTX
     return facts.st_uid in (0, os.geteuid()) and not shared
+
+
+def _has_access_list(place: Path) -> bool:
+    """Whether a POSIX access list may give other users and groups what the mode says of the group."""
+    try:
+        return sys.platform == "linux" and "system.posix_acl_access" in os.listxattr(place)
+    except OSError as error:
+        return error.errno not in (errno.ENOTSUP, errno.ENOSYS)  # this file system has none
 
 
 def _has_own_group(gid: int) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -119,3 +121,20 @@ def test_a_group_that_is_this_users_alone_is_not_others(tmp_path: Path, monkeypa
         group = SimpleNamespace(gr_name=name, gr_mem=members)
         monkeypatch.setattr("infra.machine.settings.grp.getgrgid", lambda gid, group=group: group)
         assert is_private_place(tmp_path) is private, (name, members)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs POSIX access lists")
+@pytest.mark.parametrize(("rights", "private"), [(7, False), (5, True)])
+def test_an_access_list_lets_others_rename_who_are_not_of_the_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rights: int, private: bool
+) -> None:
+    monkeypatch.setattr("infra.machine.settings._has_own_group", lambda gid: True)
+    nobody, unnamed = 65534, 2**32 - 1
+    # Owner, user nobody, group, mask (which the mode shows as the group's bits), others.
+    entries = [(1, 7, unnamed), (2, rights, nobody), (4, 0, unnamed), (16, rights, unnamed), (32, 0, unnamed)]
+    made = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(tmp_path, "system.posix_acl_access", made)
+    except OSError:
+        pytest.skip("this file system has no access lists")
+    assert is_private_place(tmp_path) is private
