@@ -179,7 +179,11 @@ def shortlist(found: Sequence[Offer]) -> list[Offer]:
             faster = all(one.time_s < FASTER * other.time_s for other in same if other.time_s is not None)
             is_single = one.nodes * one.devices == 1 and all(other.nodes * other.devices > 1 for other in same)
             beaten = not (faster or is_single or all(other.term != one.term for other in same))
-        if not beaten and len(alike) < each:
+        if beaten:
+            continue
+        if len(alike) == each > 1 and all(other.term != one.term for other in alike):
+            kept.remove(alike.pop())  # the fastest or dearest of the other term
+        if len(alike) < each:
             kept.append(one)
     return kept[:MOST_OFFERS]
 

@@ -108,6 +108,16 @@ def test_the_table_is_short_and_shows_what_nothing_beats() -> None:
     assert len(shortlist(made(*many))) == MOST_OFFERS
 
 
+def test_the_cheapest_on_demand_has_a_place_beside_many_spot_nodes() -> None:
+    spot = [machine(f"m{n}", 1, 1000, price(1.2**n, term="spot")) for n in range(9)]
+    dear = [machine("dear", 1, 1000, price(50.0)), machine("dearer", 1, 1000, price(60.0))]
+    short = shortlist(
+        made(*spot, *dear, time_s=lambda name, _: 3600 * 0.9 ** int(name[1:] if name[1:].isdigit() else 0))
+    )
+    assert len(short) == MOST_OFFERS
+    assert [one.machine for one in short if one.term == "on-demand"] == ["dear"]
+
+
 def test_what_is_hardly_faster_is_not_shown() -> None:
     hardly = made(machine("m", 1, 1000, price(1.0)), time_s=lambda _, ranks: 3600 * (1 - 0.004 * ranks))
     assert [one.nodes * one.devices for one in shortlist(hardly)] == [1]
