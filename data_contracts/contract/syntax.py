@@ -48,11 +48,14 @@ def _wrong_bounds(kind: str, kwargs: Mapping[str, Any]) -> tuple[str, str] | Non
     if kind != "expect_column_quantile_values_to_be_between":
         return None
     ranges, interpolation = kwargs.get("quantile_ranges"), kwargs.get("allow_relative_error")
-    asked = ranges.get("quantiles") if isinstance(ranges, dict) else None
+    asked, bounds = (ranges.get(name) if isinstance(ranges, dict) else None for name in ("quantiles", "value_ranges"))
     for quantile in asked if isinstance(asked, list) else []:
         if _is_number(quantile) and not 0 <= quantile <= 1:
             return "quantile_ranges", f"{quantile!r} is not a quantile; write a number from 0 to 1."
-    if isinstance(interpolation, str) and interpolation and interpolation not in INTERPOLATIONS:
+    # Great Expectations refuses these only in Python; of a JSON suite it would leave out the last quantiles.
+    if isinstance(asked, list) and isinstance(bounds, list) and len(asked) != len(bounds):
+        return "quantile_ranges", f"quantiles and value_ranges differ in number: {len(asked)} and {len(bounds)}."
+    if interpolation and not _is_parameter(interpolation) and interpolation not in INTERPOLATIONS:
         return "allow_relative_error", f"{interpolation!r} is none of {', '.join(INTERPOLATIONS)}."
     return None
 

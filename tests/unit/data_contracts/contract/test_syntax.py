@@ -59,6 +59,18 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         E("column_quantile_values_to_be_between", column="n", quantile_ranges=_quantiles(0.5, 2)),
         r"kwargs.quantile_ranges: 2 is not a quantile; write a number from 0 to 1\.$",
     ),
+    "unequal": (
+        E(
+            "column_quantile_values_to_be_between",
+            column="n",
+            quantile_ranges={"quantiles": [0.1, 0.9], "value_ranges": [[0, 9]]},
+        ),
+        r"kwargs.quantile_ranges: quantiles and value_ranges differ in number: 2 and 1\.$",
+    ),
+    "number as interpolation": (
+        E("column_quantile_values_to_be_between", column="n", quantile_ranges=_quantiles(0.5), allow_relative_error=1),
+        r"kwargs.allow_relative_error: 1 is none of linear, lower, higher, midpoint, nearest\.$",
+    ),
     "interpolation": (
         E(
             "column_quantile_values_to_be_between",
