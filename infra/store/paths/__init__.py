@@ -1,1 +1,1 @@
-"""The paths of a store, one module for each kind of record. `infra.store.layout` has the other paths."""
+"""Parts of `infra.store.layout`, which has all paths of a store: one module for each kind of record."""
