@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import UsageError
-from data_contracts.handoffs import Dataset, Ref, ShardFile
+from data_contracts.handoffs import Dataset, FileEntry, Ref, ShardFile
 from infra.records.handoffs import put_handoff
 from infra.store import Writer
 from training import formats
@@ -115,8 +115,13 @@ def _sealed(
         "columns": dataset.columns,
         "dropped_rows": {**dataset.dropped_rows, REASON: sum(dropped.values())},
     }
-    writer.put(schemas.FILE, canonical(schema))
-    put_handoff(writer, fields)
+    beside = [writer.put(schemas.FILE, canonical(schema)), put_handoff(writer, fields)]
+    new = [
+        FileEntry(path=shard.path, bytes=shard.bytes, blake3=shard.blake3)
+        for shards in splits.values()
+        for shard in shards
+        if not shard.uri
+    ]
     shaped = {
         "format": dataset.format,
         "schema": schema,
@@ -124,4 +129,4 @@ def _sealed(
         "without_copies_of": dataset.ref.id,
         "dropped": dropped,
     }
-    return writer.seal("dataset", shaped, request["provenance"])
+    return writer.seal("dataset", shaped, request["provenance"], [*new, *beside])

@@ -143,8 +143,8 @@ def _sealed(store: Store, request: ContaminationRequest, found: ContaminationRep
     }
 
     def fill(writer: Writer) -> Ref:
-        put_handoff(writer, found.model_dump(mode="json", exclude={"ref"}))
-        return writer.seal("contract", settings, request.provenance)
+        report = put_handoff(writer, found.model_dump(mode="json", exclude={"ref"}))
+        return writer.seal("contract", settings, request.provenance, [report])
 
     return found.model_copy(update={"ref": seal_from(store, request.uri, fill)})
 

@@ -116,13 +116,16 @@ def test_dropped_copies_are_counted_and_the_rest_stays_where_it_is(tmp_path: Pat
     assert names == [before.handoff.ref.uri]
 
 
-def test_what_another_process_is_writing_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["handoff.json", "val-00099.parquet"])
+def test_what_another_process_is_writing_is_neither_replaced_nor_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     drafts: list[str] = []
 
     def run_here(run: Run, child: Any, request: Any) -> ContaminationReport:
         for uri in (request.uri, request.dataset_uri):
-            drafts.append(f"{uri}/handoff.json")
-            run.store.writer(uri).put("handoff.json", b"of another process")
+            drafts.append(f"{uri}/{name}")
+            run.store.writer(uri).put(name, b"of another process")
         return worker.main(request, lambda report: None)
 
     monkeypatch.setattr(stage, "run_here", run_here)
