@@ -31,8 +31,12 @@ def profile_of(
     threads = threads or os.cpu_count() or 1
     _keep_freed_memory()
     with ThreadPoolExecutor(threads, "profile") as pool:
-        for done in [pool.submit(part.count) for _ in range(threads)]:
-            done.result()
+        try:
+            for done in [pool.submit(part.count) for _ in range(threads)]:
+                done.result()
+        except BaseException:
+            part.stop()  # else an interrupted process would read all batches first
+            raise
         return Profile(rows=part.rows, columns=list(pool.map(Column.record, part.columns)))
 
 
@@ -61,10 +65,14 @@ class _Part:
                 self.columns[at].add(values)
             except BaseException:
                 self._locks[at].release()
-                with self._handing_out:
-                    self._left.close()
+                self.stop()
                 raise
             self._locks[at].release()
+
+    def stop(self) -> None:
+        """Hand out nothing more."""
+        with self._handing_out:
+            self._left.close()
 
     def _next(self) -> tuple[int, pa.Array] | None:
         """The place of a column, which is locked now, and values of it."""
