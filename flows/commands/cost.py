@@ -47,6 +47,8 @@ def cost(arguments: argparse.Namespace) -> Answer:
         )
     if arguments.month is not None:
         return cost_month(arguments, stores)
+    if arguments.html is not None:
+        raise UsageError("--html writes the page of a month.", remedy="Name the month: --month 2026-10.")
     used, damaged = _used(stores, window)
     deleted = deleted_runs(stores, window.start, window.end, datetime.now(UTC))
     _warn_of_missing(deleted, arguments.format)

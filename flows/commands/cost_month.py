@@ -12,11 +12,17 @@ from flows.commands.report import write_page
 from flows.commands.tables import table
 from infra.store import Store
 from tasks.costs.months import idle_pools, month_costs, month_named
-from tasks.pages.cost_page import cost_page, cost_rows
+from tasks.pages.cost_page import cost_page, cost_rows, missing_words
 
 
 def cost_month(arguments: argparse.Namespace, stores: list[Store]) -> Answer:
     """The figures of the month by pipeline, and the page."""
+    if arguments.format != "table" or arguments.by != "pipeline":
+        option = "--by" if arguments.format == "table" else f"--format {arguments.format}"
+        raise UsageError(
+            f"{option} does not go with --month, which prints a table by pipeline.",
+            remedy="--json has all figures of the month, and --html writes its page; or name the month with --since.",
+        )
     month, now = month_named(arguments.month), datetime.now(UTC)
     if month.start > now:
         raise UsageError(f"--month: {month.name} lies in the future.", remedy="Name a month that has begun.")
@@ -36,6 +42,8 @@ def cost_month(arguments: argparse.Namespace, stores: list[Store]) -> Answer:
     text = table(head, rows, head[1:3]) if rows else f"No run used anything in {month.name}"
     if idle:
         text = "\n".join([text, "", *(pool.line for pool in idle)])
+    if missing := missing_words(found):
+        text = "\n".join([text, "", *missing])
     if out is not None:
         path = write_page(cost_page(found, idle).encode(), out, f"cost-{month.name}")
         text += f"\n\n{path} shows what {month.name} cost."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from data_contracts.costs.month_costs import MonthCosts, MonthLine
 from infra.quantities import size
@@ -100,12 +101,21 @@ def _table(head: str, groups: Sequence[Sum]) -> Markup:
     return table((head, *(_HEAD[n] for n in shown)), rows, numbers=range(1, len(shown) + 1))
 
 
-def _missing(months: Sequence[MonthCosts]) -> Markup:
-    """What the figures lack."""
-    said = []
-    for name, runs in (
-        ("had not ended and count so far", [run for one in months for run in one.so_far]),
-        ("have damaged records and are not counted", [run for one in months for run in one.unreadable]),
+def missing_words(months: Sequence[MonthCosts]) -> list[str]:
+    """A sentence for each thing that the figures lack: the rest of the month, runs that work, damaged runs."""
+    words = []
+    if any(f"{datetime.fromisoformat(one.made).astimezone(UTC):%Y-%m}" <= one.month for one in months):
+        words.append(f"{months[0].month} is not over: these are its figures so far.")
+    for what, runs in (
+        ("Runs that have not ended and count so far", [run for one in months for run in one.so_far]),
+        ("Runs whose records are damaged and that are not counted", [run for one in months for run in one.unreadable]),
     ):
-        said += [tag("p", f"{len(runs)} runs {name}: {', '.join(runs[:10])}.")] if runs else []
-    return section("What is missing", *said) if said else NOTHING
+        if runs:
+            named = f"{', '.join(runs[:10])}{', …' if len(runs) > 10 else ''}"
+            words.append(f"{what} ({len(runs)}): {named}.")
+    return words
+
+
+def _missing(months: Sequence[MonthCosts]) -> Markup:
+    words = missing_words(months)
+    return section("What is missing", *(tag("p", one) for one in words)) if words else NOTHING

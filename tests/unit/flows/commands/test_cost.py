@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from data_contracts.costs.month_costs import MonthCosts
 from data_contracts.costs.resources import Resources
 from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.resolved import Price, StoreRates
@@ -19,6 +20,7 @@ from flows.commands.cost import _idle_pools, _unpriced, window_since
 from infra.machine.machines import THIS_MACHINE, VARIABLE
 from infra.store import Store, layout, open_store
 from tasks.costs.sums import charged, sums
+from tasks.pages.cost_page import missing_words
 from tests.support.tiny import home_with_server, trainwright, work_on_a_copy, write_project
 from tests.unit.tasks.costs.test_charges import BEGAN, execution
 
@@ -256,6 +258,36 @@ def test_a_months_figures_stay_and_the_flow_writes_its_page(
     assert (value["deleted"], value["from_kept_months"], value["groups"]) == ({"2025-11": 1}, {}, [])
     assert "'2025-13' is not a month" in said(capsys, used.uri, "--month", "2025-13", code=2)
     assert "lies in the future" in said(capsys, used.uri, "--month", "2999-01", code=2)
+
+
+def test_a_month_that_is_not_over_says_so(used: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    now, page = f"{datetime.now(UTC):%Y-%m}", tmp_path / "page.html"
+    sentence = f"{now} is not over: these are its figures so far."
+    assert sentence in said(capsys, used.uri, "--month", now, "--html", str(page))
+    assert sentence in page.read_text()
+    assert "is not over" not in said(capsys, used.uri, "--month", "2025-11")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--month", "2025-11", "--format", "csv"), "--format csv does not go with --month"),
+        (("--month", "2025-11", "--by", "team"), "--by does not go with --month"),
+        (("--html", "page.html"), "--html writes the page of a month"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    words: tuple[str, ...], sentence: str, used: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sentence in said(capsys, used.uri, *words, code=2)
+
+
+def test_a_month_names_the_runs_that_have_not_ended_and_those_that_are_damaged() -> None:
+    month = MonthCosts(month="2025-11", made="2025-12-01T00:00:00+00:00", lines=[], so_far=["a"], unreadable=["b", "c"])
+    assert missing_words([month]) == [
+        "Runs that have not ended and count so far (1): a.",
+        "Runs whose records are damaged and that are not counted (2): b, c.",
+    ]
 
 
 def test_a_time_that_no_calendar_has_is_a_damaged_record(used: Store, capsys: pytest.CaptureFixture[str]) -> None:
