@@ -56,7 +56,7 @@ def _wrong_bounds(kind: str, kwargs: Mapping[str, Any]) -> tuple[str, str] | Non
     if isinstance(asked, list) and isinstance(bounds, list) and len(asked) != len(bounds):
         return "quantile_ranges", f"quantiles and value_ranges differ in number: {len(asked)} and {len(bounds)}."
     if interpolation and not _is_parameter(interpolation) and interpolation not in INTERPOLATIONS:
-        return "allow_relative_error", f"{interpolation!r} is none of {', '.join(INTERPOLATIONS)}."
+        return "allow_relative_error", f"{interpolation!r} is not one of {', '.join(INTERPOLATIONS)}."
     return None
 
 

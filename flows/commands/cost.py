@@ -229,8 +229,8 @@ def _unpriced(total: Sum, found: Found) -> list[str]:
     named = ", ".join(places[:_MOST_PLACES]) + (f" and {more} more" if more > 0 else "")
     said = f"{total.unpriced_s / 3600:.2f} node-hours have no known price{f' ({named})' if named else ''}"
     return [
-        f"{said}; add their machine or pool to a price book, or the region of a pool whose machine has prices for "
-        "several (docs/cost.md)"
+        f"{said}; give each machine or pool a price in a price book, and a region to a pool whose machine has prices "
+        "for several regions (docs/cost.md)"
     ]
 
 

@@ -69,7 +69,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "number as interpolation": (
         E("column_quantile_values_to_be_between", column="n", quantile_ranges=_quantiles(0.5), allow_relative_error=1),
-        r"kwargs.allow_relative_error: 1 is none of linear, lower, higher, midpoint, nearest\.$",
+        r"kwargs.allow_relative_error: 1 is not one of linear, lower, higher, midpoint, nearest\.$",
     ),
     "interpolation": (
         E(
@@ -78,7 +78,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
             quantile_ranges=_quantiles(0.5),
             allow_relative_error="cubic",
         ),
-        r"kwargs.allow_relative_error: 'cubic' is none of linear, lower, higher, midpoint, nearest\.$",
+        r"kwargs.allow_relative_error: 'cubic' is not one of linear, lower, higher, midpoint, nearest\.$",
     ),
 }
 

@@ -111,6 +111,7 @@ def test_machines_without_a_known_price_are_named(machines: list[str], named: st
     found = charged([execution(prices=one) for one in prices], 0.0, 2e11)
     lines = _unpriced(sums(found, [], set())[1], found)
     assert [line.partition(" have no known price ")[2].partition(";")[0] for line in lines] == [named] * bool(named)
+    assert all("a region to a pool whose machine has prices for several regions (" in line for line in lines)
 
 
 def test_a_run_that_was_killed_is_counted_so_far(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
