@@ -35,7 +35,7 @@ class Charge:
         used: its share of requests, bytes and measured energy.
         estimable: whether its energy was not measured, and may be estimated.
         machine: which one it was, for the machine that carries the run out and nodes on it; "" if nobody knows.
-        runs: how many runs were on the machine at once; each has an equal share of its time.
+        share: of its time that the run pays for; the rest is paid for by other runs that were on the machine.
     """
 
     run_id: str
@@ -50,12 +50,12 @@ class Charge:
     used: Resources = NOTHING
     estimable: bool = False
     machine: str = ""
-    runs: int = 1
+    share: float = 1.0
 
     @property
     def node_seconds(self) -> float:
         """Its length, or its share of it."""
-        return (self.ended_us - self.began_us) / MICRO / self.runs
+        return (self.ended_us - self.began_us) / MICRO * self.share
 
     @property
     def gpu_seconds(self) -> float | None:

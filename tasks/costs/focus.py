@@ -79,10 +79,10 @@ def columns(version: Version) -> list[str]:
 
 
 def rows(found: Sequence[tuple[ExecutionUsage, Charge]], version: Version, so_far: set[str]) -> list[Row]:
-    """One row for each day, execution, stage, price, cause and number of runs that shared the machine.
+    """One row for each day, execution, stage, price and cause, in part or in full.
 
-    Charges without a known price have none. From 1.3 on, a share of a machine's time is a row of the machine that says
-    to which run it is allocated.
+    Charges without a known price have none.
+    From 1.3 on, a part of what a machine cost that several runs shared is a row of the machine, allocated to a run.
 
     Args:
         so_far: ids of runs that have not ended.
@@ -90,12 +90,14 @@ def rows(found: Sequence[tuple[ExecutionUsage, Charge]], version: Version, so_fa
     groups: dict[tuple[object, ...], list[tuple[ExecutionUsage, Charge]]] = {}
     for one, charge in _by_day(found):
         price = charge.price
-        payer = (one.run_id, one.execution, charge.stage, charge.cause, charge.runs)
+        payer = (one.run_id, one.execution, charge.stage, charge.cause, charge.share < 1)
         key = (charge.began_us // DAY_US, *payer, price.to_json())
         groups.setdefault(tuple(map(str, key)), []).append((one, charge))
     wanted = columns(version)
-    made = [_row(group, so_far, version) for group in groups.values()]
-    return [{name: row[name] for name in wanted} for row in made]
+    made = [(_row(group, so_far), group[0]) for group in groups.values()]
+    if version != "1.2":
+        _allocate([(row, *first) for row, first in made if first[1].share < 1])
+    return [{name: row[name] for name in wanted} for row, _ in made]
 
 
 def left_out_s(found: Iterable[tuple[ExecutionUsage, Charge]]) -> float:
@@ -110,17 +112,16 @@ def _by_day(found: Sequence[tuple[ExecutionUsage, Charge]]) -> Iterator[tuple[Ex
             yield from ((one, part) for part in by_day(charge))
 
 
-def _row(group: list[tuple[ExecutionUsage, Charge]], so_far: set[str], version: Version) -> Row:
+def _row(group: list[tuple[ExecutionUsage, Charge]], so_far: set[str]) -> Row:
     one, first = group[0]
     price = first.price
-    used_us = sum(charge.ended_us - charge.began_us for _, charge in group)
+    used_us = sum((charge.ended_us - charge.began_us) * Decimal(charge.share) for _, charge in group)
     began, ended = min(each.began_us for _, each in group), max(each.ended_us for _, each in group)
-    hours = (Decimal(used_us) / (_US_PER_HOUR * first.runs)).quantize(Decimal("1e-12"))
+    hours = (Decimal(used_us) / _US_PER_HOUR).quantize(Decimal("1e-12"))
     sku = price.machine or "node"
     return {
         **ALWAYS,
         **of_run(one, first.stage, so_far),
-        **(_allocated(one, first, sku) if first.runs > 1 and version != "1.2" else {}),
         **in_period(began, ended),
         **priced(hours, Decimal(repr(price.per_hour)), price.currency),
         "ChargeDescription": f"{first.stage} of pipeline {one.pipeline}, {first.cause}: node hours on {sku}, estimated",
@@ -136,20 +137,33 @@ def _row(group: list[tuple[ExecutionUsage, Charge]], so_far: set[str], version: 
     }
 
 
-def _allocated(one: ExecutionUsage, charge: Charge, sku: str) -> Row:
-    """The columns of a share of a machine on which several runs were at once."""
-    ratio = {"AllocatedRatio": 1 / charge.runs, "UsageUnit": "Runs", "UsageQuantity": 1}
-    return {
-        "AllocatedMethodDetails": json.dumps({"Elements": [ratio]}),
-        "AllocatedMethodId": EQUAL_SHARES,
-        "AllocatedResourceId": f"{one.run_id}/{charge.stage}",
-        "AllocatedResourceName": one.pipeline,
-        "AllocatedTags": json.dumps(one.tags, sort_keys=True, ensure_ascii=False),
-        "ResourceId": charge.machine,
-        "ResourceName": sku,
-        "ResourceType": "Machine",
-        "Tags": "{}",
-    }
+def _allocate(made: list[tuple[Row, ExecutionUsage, Charge]]) -> None:
+    """Make rows the allocated charges of what their machine cost on that day while runs shared it."""
+    hours: dict[tuple[object, ...], Decimal] = {}
+    for row, _, charge in made:
+        hours[_origin(charge)] = hours.get(_origin(charge), Decimal(0)) + Decimal(row["ConsumedQuantity"] or 0)
+    for row, _, charge in made:
+        used, whole = Decimal(row["ConsumedQuantity"] or 0), hours[_origin(charge)]
+        part = {
+            "AllocatedRatio": float(used / whole) if whole else 0,
+            "UsageUnit": "Hours",
+            "UsageQuantity": float(used),
+        }
+        row |= {
+            "AllocatedMethodDetails": json.dumps({"Elements": [part]}),
+            "AllocatedMethodId": EQUAL_SHARES,
+            "AllocatedResourceId": row["ResourceId"],
+            "AllocatedResourceName": row["ResourceName"],
+            "AllocatedTags": row["Tags"],
+            "ResourceId": charge.machine,
+            "ResourceName": charge.price.machine or "node",
+            "ResourceType": "Machine",
+            "Tags": "{}",
+        }
+
+
+def _origin(charge: Charge) -> tuple[object, ...]:
+    return charge.machine, charge.price, charge.began_us // DAY_US
 
 
 def of_run(one: ExecutionUsage, stage: str, so_far: set[str]) -> Row:

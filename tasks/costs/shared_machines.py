@@ -6,46 +6,64 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tasks.costs.charges import Charge, Charged
+from data_contracts.resolved import Price
+from tasks.costs.charges import Charge, Charged, by_day
 from tasks.costs.resource_shares import Span
 
 
 @dataclass(frozen=True)
 class _Occupancy:
-    """How many runs were on a machine: `counts[i]` from `moments[i]` to the next moment, in microseconds."""
+    """Which part of its time on a machine a run pays for.
+
+    Attributes:
+        moments: at which the number of runs changes, in microseconds since the epoch, in order.
+        paid_us: what one run that was there from the first moment on has paid for until each of them.
+        counts: how many runs were there from each of them on.
+    """
 
     moments: list[int]
+    paid_us: list[float]
     counts: list[int]
 
-    def parts(self, charge: Charge) -> Iterator[Charge]:
-        """The charge, cut where the number of runs changes."""
-        at = charge.began_us
-        while at < charge.ended_us:
-            index = bisect_right(self.moments, at)
-            until = min(charge.ended_us, self.moments[index]) if index < len(self.moments) else charge.ended_us
-            yield replace(charge.cut(at, until), runs=self.counts[index - 1])
-            at = until
+    def share(self, charge: Charge) -> float:
+        """The share of a charge that its run pays for; it lies within the moments, and has a length."""
+        return (self._until(charge.ended_us) - self._until(charge.began_us)) / (charge.ended_us - charge.began_us)
+
+    def _until(self, moment: int) -> float:
+        index = bisect_right(self.moments, moment) - 1
+        passed = moment - self.moments[index]
+        return self.paid_us[index] + (passed / self.counts[index] if passed else 0.0)
 
 
 def shared(found: Sequence[Charged]) -> list[Charged]:
-    """The charges of several runs; where k runs were on one machine at once, each has a k-th of that time.
+    """The charges of several runs, each with the share that it pays for, and cut at midnight where that is a part.
 
-    Nodes of a pool stay as they are, and so does what was used beside time. Nodes of one run on a machine count as one
-    run. A machine whose record has no name is one run's alone.
+    While k runs are on one machine at one price, each pays for a k-th of that time; what was used beside time stays
+    whole. Nodes of one run count as one run, nodes of a pool are not shared, and a machine without a name is one
+    run's alone.
     """
-    spans: dict[str, dict[str, list[Span]]] = {}
+    spans: dict[tuple[str, Price], dict[str, list[Span]]] = {}
     for _, charge in found:
-        if charge.machine and charge.ended_us > charge.began_us:
-            runs = spans.setdefault(charge.machine, {})
+        if key := _place(charge):
+            runs = spans.setdefault(key, {})
             runs.setdefault(charge.run_id, []).append((charge.began_us, charge.ended_us))
-    busy = {machine: _occupancy(runs.values()) for machine, runs in spans.items() if len(runs) > 1}
+    busy = {key: _occupancy(runs.values()) for key, runs in spans.items() if len(runs) > 1}
     divided: list[Charged] = []
     for one, charge in found:
-        if charge.machine in busy and charge.ended_us > charge.began_us:
-            divided += [(one, part) for part in busy[charge.machine].parts(charge)]
-        else:
+        key = _place(charge)
+        occupancy = busy.get(key) if key else None
+        if occupancy is None or occupancy.share(charge) == 1:
             divided.append((one, charge))
+        else:
+            divided += [(one, replace(part, share=occupancy.share(part))) for part in by_day(charge)]
     return divided
+
+
+def _place(charge: Charge) -> tuple[str, Price] | None:
+    """The machine and its price: a record with another price must not take a share of what others pay."""
+    if not charge.machine or charge.ended_us <= charge.began_us:
+        return None
+    return charge.machine, charge.price
 
 
 def _occupancy(runs: Iterable[list[Span]]) -> _Occupancy:
@@ -54,13 +72,16 @@ def _occupancy(runs: Iterable[list[Span]]) -> _Occupancy:
         for began, ended in _merged(spans):
             changes[began] = changes.get(began, 0) + 1
             changes[ended] = changes.get(ended, 0) - 1
-    moments, counts, runs_now = [], [], 0
-    for moment in sorted(changes):
-        runs_now += changes[moment]
-        if changes[moment]:
-            moments.append(moment)
-            counts.append(runs_now)
-    return _Occupancy(moments, counts)
+    moments = sorted(moment for moment, change in changes.items() if change)
+    paid_us, counts = [], []
+    paid, count = 0.0, 0
+    for index, moment in enumerate(moments):
+        if count:
+            paid += (moment - moments[index - 1]) / count
+        count += changes[moment]
+        paid_us.append(paid)
+        counts.append(count)
+    return _Occupancy(moments, paid_us, counts)
 
 
 def _merged(spans: Iterable[Span]) -> Iterator[Span]:

@@ -145,5 +145,29 @@ def test_a_share_of_a_machine_is_a_row_of_the_machine_that_names_the_run(version
     ]
     assert {row["AllocatedMethodId"] for row in made} == {EQUAL_SHARES}
     details = [json.loads(row["AllocatedMethodDetails"])["Elements"] for row in made]
-    assert all(one == [{"AllocatedRatio": 1 / 3, "UsageUnit": "Runs", "UsageQuantity": 1}] for one in details)
-    assert sum(one[0]["AllocatedRatio"] for one in details) == 1
+    hours = float(made[0]["ConsumedQuantity"])
+    assert all(one == [{"AllocatedRatio": 1 / 3, "UsageUnit": "Hours", "UsageQuantity": hours}] for one in details)
+
+
+def test_the_parts_of_a_machine_on_a_day_are_the_whole() -> None:
+    spans = {"r1": (0.0, 90.0), "r2": (30.0, 60.0), "r3": (80.0, 200_000.0), "r4": (100_000.0, 150_000.0)}
+    runs = [
+        execution(run_id=name, machine="a" * 16, began=BEGAN + began, ended=BEGAN + ended)
+        for name, (began, ended) in spans.items()
+    ]
+    found = [(one, charge) for one in [*runs, execution(run_id="r5")] for charge in charges(one)]
+    made = rows(shared(found), "1.4", set())
+    check_prices(made)
+    ratios: dict[str, float] = {}
+    for row in made:
+        check_row(row, "1.4")
+        if row["AllocatedMethodDetails"]:
+            day = (row["ChargePeriodStart"] or "")[:10]
+            ratios[day] = (
+                ratios.get(day, 0) + json.loads(row["AllocatedMethodDetails"])["Elements"][0]["AllocatedRatio"]
+            )
+    assert len(ratios) >= 2
+    assert all(ratio == pytest.approx(1) for ratio in ratios.values())
+    assert [row["AllocatedMethodId"] for row in made if row["x_RunId"] == "r5"] == [None]
+    hours = sum(Decimal(row["ConsumedQuantity"]) for row in made)
+    assert float(hours) * 3600 == pytest.approx(200_000 + 100, rel=1e-9)

@@ -72,6 +72,14 @@ def test_a_report_of_an_earlier_version_that_cannot_be_is_a_damaged_record(
     assert {line.run_id for line in found.lines} <= set(others)
 
 
+def test_two_runs_on_one_machine_are_its_time_once_in_a_month(store: Store) -> None:
+    other = f"{RUN[:-6]}fedcba"
+    for run_id in (RUN, other):
+        use(store, run_id, machine="a" * 16)
+    seconds = {line.run_id: line.node_seconds for line in month_costs(store, NOVEMBER, LATER).lines}
+    assert seconds == {RUN: 50.0, other: 50.0}
+
+
 def test_a_month_is_kept_once_it_is_over_and_stays(store: Store) -> None:
     use(store)
     assert keep_months(store, NOVEMBER.end - timedelta(seconds=1)) == []

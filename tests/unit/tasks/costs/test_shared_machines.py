@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections import defaultdict
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from data_contracts.costs.resources import NOTHING, Resources
 from data_contracts.costs.usage import StageUsage
-from tasks.costs.charges import MICRO, Charge, Charged, charges
+from data_contracts.resolved import Price
+from tasks.costs.charges import Charged, charges
 from tasks.costs.shared_machines import shared
-from tests.unit.tasks.costs.test_charges import BEGAN, execution, gang, node
+from tests.unit.tasks.costs.test_charges import BEGAN, HERE, execution, gang, node
 
 ONE, OTHER = "a" * 16, "b" * 16
 
@@ -60,14 +59,14 @@ def test_other_machines_and_machines_without_a_name_are_not_shared() -> None:
 def test_local_nodes_are_on_the_machine_of_their_run_and_nodes_of_a_pool_are_not() -> None:
     two = [node(number, 10, 12, 20, 60, 70) for number in (0, 1)]
     trained = gang(0, *two, met=BEGAN + 15, local=True)
-    alone = on(ONE, "r1", 0, 100, gangs=[trained])
+    alone = on(ONE, "r1", 0, 100, gangs=[trained], prices={"train": HERE, "here": HERE})
     assert seconds(alone) == {"r1": 40 + 2 * 60}
     divided = shared(alone + on(ONE, "r2", 0, 100))
     assert seconds(divided) == {"r1": (40 + 2 * 60) / 2, "r2": 50.0}
-    assert {charge.runs for _, charge in divided} == {2}
+    assert {charge.share for _, charge in divided} == {0.5}
     away = on(ONE, "r1", 0, 100, gangs=[gang(0, *two, met=BEGAN + 15)])
     divided = shared(away + on(ONE, "r2", 0, 100))
-    assert {charge.runs for _, charge in divided if charge.node is not None} == {1}
+    assert {charge.share for _, charge in divided if charge.node is not None} == {1}
     assert sum(charge.node_seconds for _, charge in divided if charge.node is None) == pytest.approx(100)
 
 
@@ -90,14 +89,27 @@ def test_a_machine_costs_its_wall_clock_however_runs_come_and_go() -> None:
         assert sum(seconds(shared(found)).values()) == pytest.approx(len(covered) / 10, abs=1e-4)
 
 
-def test_parts_lie_end_to_end_and_keep_their_cause() -> None:
-    whole = charges(execution(machine=ONE, ended=BEGAN + 100))
-    found: list[Charged] = [(execution(machine=ONE), charge) for charge in whole]
-    divided = shared(found + on(ONE, "r2", 10, 20) + on(ONE, "r3", 15, 40))
-    mine: list[Charge] = [charge for _, charge in divided if charge.run_id == "r1"]
-    assert [charge.runs for charge in mine] == [1, 2, 3, 2, 1]
-    bounds = [round((charge.began_us - round(BEGAN * MICRO)) / MICRO) for charge in mine]
-    assert bounds == [0, 10, 15, 20, 40]
-    assert all(one.ended_us == other.began_us for one, other in itertools.pairwise(mine))
-    assert {charge.cause for charge in mine} == {"conductor"}
-    assert datetime.fromtimestamp(mine[-1].ended_us / MICRO, UTC).timestamp() == BEGAN + 100
+def test_a_charge_that_is_shared_in_part_stays_one_but_for_midnight() -> None:
+    divided = shared(on(ONE, "r1", 0, 100) + on(ONE, "r2", 10, 20) + on(ONE, "r3", 15, 40))
+    mine = [charge for _, charge in divided if charge.run_id == "r1"]
+    assert [charge.share for charge in mine] == pytest.approx([(10 + 5 / 2 + 5 / 3 + 20 / 2 + 60) / 100])
+    midnight = 86_400 - BEGAN % 86_400
+    divided = shared(on(ONE, "r1", 0, midnight + 10) + on(ONE, "r2", midnight, midnight + 10))
+    assert [charge.share for _, charge in divided] == pytest.approx([1.0, 0.5, 0.5])
+
+
+def test_another_price_takes_no_share() -> None:
+    free = {"prices": {"here": Price(machine="here", per_hour=0.0, price_date="2026-01-01")}}
+    found = on(ONE, "r1", 0, 100) + [
+        each for number in range(9) for each in on(ONE, f"planted-{number}", 0, 100, **free)
+    ]
+    divided = shared(found)
+    assert sum(charge.amount or 0.0 for _, charge in divided) == pytest.approx(100 / 3600 * 3.6)
+    assert seconds(divided)["r1"] == 100
+
+
+def test_many_runs_at_once_are_as_many_charges() -> None:
+    found = [each for number in range(3000) for each in on(ONE, f"r{number}", number, number + 3000)]
+    divided = shared(found)
+    assert len(divided) <= len(found) + 3000, "but for midnight"
+    assert sum(seconds(divided).values()) == pytest.approx(2999 + 3000, rel=1e-6)

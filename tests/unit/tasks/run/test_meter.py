@@ -13,6 +13,7 @@ from data_contracts.costs.usage import Followed, GangUsage, NodeUsage
 from data_contracts.errors import NodeLost, StorageUnavailable
 from data_contracts.resolved import Price
 from data_contracts.run_report import RunReport
+from infra.machine.identity import machine_id
 from infra.processes.clock import now_s
 from infra.store import Store, layout, open_store
 from tasks.costs.charges import charges
@@ -62,6 +63,7 @@ def test_an_execution_is_recorded_from_its_start_to_its_end(store: Store) -> Non
     [one] = usage.executions
     assert not usage.so_far
     assert (one.pipeline, one.tags, one.prices["train"]) == ("tiny", {"team": "a"}, GPU)
+    assert one.machine == machine_id() != ""
     assert [stage.name for stage in one.stages] == ["validate"]
     assert [(each.stage, each.generation) for each in one.gangs] == [("train", 0)]
     assert usage_of_run(run).executions[0].execution == one.execution
