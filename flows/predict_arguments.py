@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from flows.model_arguments import store_option
+
 
 def of_predict(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `predict`."""
@@ -18,6 +20,4 @@ def of_predict(command: argparse.ArgumentParser) -> None:
     help_ = "check the rows first: against the model's own suite, or another"
     command.add_argument("--contract", nargs="?", const="", metavar="SUITE", help=help_)
     command.add_argument("--overwrite", action="store_true", help="replace OUTPUT if it exists")
-    command.add_argument(
-        "--store", help="store to search; default: .trainwright in this folder, then stores used before"
-    )
+    store_option(command)
