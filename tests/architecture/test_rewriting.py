@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -34,7 +35,8 @@ def test_pytest_takes_what_was_rewritten_and_explains_a_failure_by_it(
     [bytecode] = (tmp_path / "__pycache__").iterdir()
     before = bytecode.stat()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", str(file)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert "At index 1 diff: 2 != 3" in done.stdout
     assert (bytecode.stat().st_ino, bytecode.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     shutil.rmtree(tmp_path / "__pycache__")

@@ -19,9 +19,9 @@ from infra.telemetry.settings import (
 )
 
 
-def test_without_variables_nobody_asks() -> None:
+def test_without_variables_no_metrics_are_wanted() -> None:
     assert metrics_settings({}) == MetricsSettings()
-    assert not metrics_settings({METRICS_PORT: " "}).asked
+    assert not metrics_settings({METRICS_PORT: " "}).is_wanted
 
 
 def test_a_port_a_range_an_address_and_a_gateway() -> None:

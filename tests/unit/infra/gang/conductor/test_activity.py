@@ -47,6 +47,6 @@ def test_only_the_time_that_steps_waited_is_saving(monkeypatch: pytest.MonkeyPat
         (1e300, 0.0),
     ]:  # a rank's answer is the user's code's
         measured = Activity(launch, [node], SimpleNamespace(checkpoint_step=4))  # type: ignore[arg-type]
-        measured.done(RankAnswer(plan={"steps_per_epoch": 3, "stepping_s": said}))
+        measured.note_done(RankAnswer(plan={"steps_per_epoch": 3, "stepping_s": said}))
         assert (measured.usage(local=False).stepping_s, measured.usage(local=False).steps_per_epoch) == (kept, 3)
     assert used.used == Resources(put_requests=5), "each heartbeat has the sum so far"
