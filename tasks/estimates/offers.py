@@ -212,6 +212,10 @@ def _of_currency(found: Sequence[Offer]) -> str:
     if alone is None or alone.amount is None:
         return sentence
     if alone is cheapest:
+        same = [one for one in found if one.amount is not None and _money(one) == _money(alone)]
+        quickest = min(same, key=lambda one: one.time_s or 0.0)
+        if (quickest.time_s or 0.0) < (alone.time_s or 0.0):
+            return f"{sentence} {quickest.nodes} × {quickest.place} costs the same and takes {_time(quickest)}."
         return f"{sentence} Do not distribute: one device is the cheapest."
     return f"{sentence} One device on {alone.place} would take {_time(alone)} and cost {_money(alone)}."
 

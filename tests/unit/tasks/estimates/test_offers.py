@@ -207,6 +207,10 @@ SENTENCES: dict[str, tuple[list[Offer], str]] = {
         "pipeline never trained there. One device is enough: distributing can only save time. In USD: The cheapest is "
         "1 × large with single: 8.00 USD in 1 h. Do not distribute: one device is the cheapest.",
     ),
+    "free": (
+        made(machine("large", 4, 1000, price(0.0))),
+        "The cheapest is 1 × large with single: 0.0000 USD in 10 h. 2 × large costs the same and takes 1.25 h.",
+    ),
     "one device": (
         made(machine("large", 1, 1000, price(8.0)), time_s=lambda name, ranks: 3600.0),
         "The cheapest is 1 × large with single: 8.00 USD in 1 h. Do not distribute: one device is the cheapest.",
