@@ -18,21 +18,30 @@ class _Occupancy:
     Attributes:
         moments: at which the number of runs changes, in microseconds since the epoch, in order.
         paid_us: what one run that was there from the first moment on has paid for until each of them.
+        together_us: for how long at least two runs had been there until each of them.
         counts: how many runs were there from each of them on.
     """
 
     moments: list[int]
     paid_us: list[float]
+    together_us: list[int]
     counts: list[int]
 
     def share(self, charge: Charge) -> float:
-        """The share of a charge that its run pays for; it lies within the moments, and has a length."""
-        return (self._until(charge.ended_us) - self._until(charge.began_us)) / (charge.ended_us - charge.began_us)
+        """The share of a charge that its run pays for; it lies within the moments, and has a length.
 
-    def _until(self, moment: int) -> float:
+        Exactly 1 where its run was alone: that is decided in whole microseconds, not by rounded sums.
+        """
+        (paid, together), (paid_before, together_before) = self._until(charge.ended_us), self._until(charge.began_us)
+        if together == together_before:
+            return 1.0
+        return min((paid - paid_before) / (charge.ended_us - charge.began_us), 1.0)
+
+    def _until(self, moment: int) -> tuple[float, int]:
         index = bisect_right(self.moments, moment) - 1
-        passed = moment - self.moments[index]
-        return self.paid_us[index] + (passed / self.counts[index] if passed else 0.0)
+        passed, count = moment - self.moments[index], self.counts[index]
+        paid = self.paid_us[index] + (passed / count if passed else 0.0)
+        return paid, self.together_us[index] + (passed if count > 1 else 0)
 
 
 def shared(found: Sequence[Charged]) -> list[Charged]:
@@ -73,15 +82,18 @@ def _occupancy(runs: Iterable[list[Span]]) -> _Occupancy:
             changes[began] = changes.get(began, 0) + 1
             changes[ended] = changes.get(ended, 0) - 1
     moments = sorted(moment for moment, change in changes.items() if change)
-    paid_us, counts = [], []
-    paid, count = 0.0, 0
+    paid_us, together_us, counts = [], [], []
+    paid, together, count = 0.0, 0, 0
     for index, moment in enumerate(moments):
         if count:
-            paid += (moment - moments[index - 1]) / count
+            passed = moment - moments[index - 1]
+            paid += passed / count
+            together += passed if count > 1 else 0
         count += changes[moment]
         paid_us.append(paid)
+        together_us.append(together)
         counts.append(count)
-    return _Occupancy(moments, paid_us, counts)
+    return _Occupancy(moments, paid_us, together_us, counts)
 
 
 def _merged(spans: Iterable[Span]) -> Iterator[Span]:

@@ -98,6 +98,15 @@ def test_a_charge_that_is_shared_in_part_stays_one_but_for_midnight() -> None:
     assert [charge.share for _, charge in divided] == pytest.approx([1.0, 0.5, 0.5])
 
 
+def test_who_was_alone_pays_exactly_the_whole_also_after_others_shared() -> None:
+    crowd = [each for number in range(7) for each in on(ONE, f"r{number}", number / 7, 10 + number / 11)]
+    later = [
+        each for number in range(200) for each in on(ONE, f"alone-{number}", 20 + number / 3, 20 + (number + 1) / 3)
+    ]
+    shares = [charge.share for _, charge in shared(crowd + later) if charge.run_id.startswith("alone")]
+    assert shares == [1.0] * 200
+
+
 def test_another_price_takes_no_share() -> None:
     free = {"prices": {"here": Price(machine="here", per_hour=0.0, price_date="2026-01-01")}}
     found = on(ONE, "r1", 0, 100) + [
