@@ -114,7 +114,7 @@ def test_a_sensor_watches_a_bucket_and_keeps_its_cursor_in_another(
     write_rows(spec.parent / "rows.csv", seed=2)
     objects.put(str(spec.parent / "rows.csv"), f"{raw}/in/new.csv")
     state = looked(site, "bucket")
-    assert (state["name"], f"1 files are new or changed, such as s3://{raw}/in/new.csv." in state["message"]) == (
+    assert (state["name"], f"s3://{raw}/in/new.csv is new or changed." in state["message"]) == (
         "Started", True,
     )  # fmt: skip
     assert looked(site, "bucket")["name"] == "Nothing"
