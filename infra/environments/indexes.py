@@ -53,32 +53,32 @@ def pip_settings(listed: str) -> dict[str, str]:
     return {name: value for section in PIP_SECTIONS for name, value in found[section].items()}
 
 
-def index_variables(settings: Mapping[str, str]) -> dict[str, str]:
-    """Uv's variables for the indexes and the folders of wheels among pip's settings."""
-    chosen = {
-        INDEX_SETTINGS[name]: ("," if name == "find-links" else " ").join(value.split())
-        for name, value in settings.items()
-        if name in INDEX_SETTINGS
-    }
-    # pip takes the best version that any index has; by default uv looks only in the first that has the package.
-    return {**chosen, "UV_INDEX_STRATEGY": "unsafe-best-match"}
-
-
 def uv_settings(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Variables and options that make uv install from where pip would here; uv's own variables count more.
 
     Raises:
         UsageError: pip does not list its settings; without them, packages would come from another index.
     """
-    settings = pip_settings(_pip_config_list(environ))
-    connection = {
-        CONNECTION_SETTINGS[name]: " ".join(value.split())
-        for name, value in settings.items()
-        if name in CONNECTION_SETTINGS
+    return settings_for_uv(pip_settings_here(environ), environ)
+
+
+def pip_settings_here(environ: Mapping[str, str]) -> dict[str, str]:
+    """The settings of `pip install` in this environment; errors are those of `uv_settings`."""
+    return pip_settings(_pip_config_list(environ))
+
+
+def settings_for_uv(settings: Mapping[str, str], environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Variables and options of uv for these settings of pip's; those that uv has no word for are left out."""
+    variables = {
+        word: ("," if name == "find-links" else " ").join(settings[name].split())
+        for name, word in {**CONNECTION_SETTINGS, **INDEX_SETTINGS}.items()
+        if name in settings
     }
+    # pip takes the best version that any index has; by default uv looks only in the first that has the package.
+    variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     own = {name: value for name, value in environ.items() if name.startswith(_UV_PREFIX)}
     forbidden = settings.get(NO_INDEX, "").lower() in ("1", "true", "yes", "on")
-    return {**connection, **index_variables(settings), **own}, ["--no-index"] if forbidden else []
+    return {**variables, **own}, ["--no-index"] if forbidden else []
 
 
 def _pip_config_list(environ: Mapping[str, str]) -> str:

@@ -1,31 +1,37 @@
 """`python -m infra.environments.uv_install ARGUMENT…`: Trainwright's own packages, from where pip would install them.
 
-It becomes `uv pip install ARGUMENT…`, or ends with exit code 1 if pip must install instead: a setting of pip's other
-than the places that packages come from (a certificate, a proxy, a constraint) is left to pip. `make setup` runs it, in
-the root and with the environment's own interpreter, before anything is installed.
+It becomes `uv pip install ARGUMENT…`, or ends with exit code 1 if pip must install: it has a setting that uv has no
+word for. `make setup` runs it, in the root and with the environment's own interpreter, before anything is installed.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
+from collections.abc import Mapping
 
-from infra.environments.indexes import INDEX_SETTINGS, index_variables, pip_settings
+from infra.environments.indexes import (
+    CONNECTION_SETTINGS,
+    INDEX_SETTINGS,
+    NO_INDEX,
+    pip_settings_here,
+    settings_for_uv,
+)
 
-HARMLESS = {"default-timeout", "timeout", "retries", "disable-pip-version-check", "no-cache-dir", "cache-dir", "quiet"}
+# Settings that change nothing of what is installed.
+HARMLESS = {"retries", "disable-pip-version-check", "no-cache-dir", "cache-dir", "quiet"}
+KNOWN = HARMLESS | CONNECTION_SETTINGS.keys() | INDEX_SETTINGS.keys() | {NO_INDEX}
 
 
-def variables(listed: str) -> dict[str, str] | None:
-    """Uv's variables for what `pip config list` printed; None: pip installs."""
-    settings = {name: value for name, value in pip_settings(listed).items() if name not in HARMLESS}
-    return index_variables(settings) if settings.keys() <= INDEX_SETTINGS.keys() else None
+def uv_can(settings: Mapping[str, str]) -> bool:
+    """Whether uv installs with these settings of pip's what pip would."""
+    return settings.keys() <= KNOWN
 
 
 if __name__ == "__main__":
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"]
-    found = variables(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    if found is None:
+    settings = pip_settings_here(os.environ)
+    if not uv_can(settings):
         sys.exit(1)
-    os.environ.update(found)
-    os.execvp("uv", ["uv", "pip", "install", *sys.argv[1:]])
+    variables, options = settings_for_uv(settings, os.environ)
+    os.environ.update(variables)
+    os.execvp("uv", ["uv", "pip", "install", *options, *sys.argv[1:]])

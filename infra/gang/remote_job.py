@@ -34,7 +34,7 @@ from infra.gang.conductor.generation import Generation
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.recovery import restore_budgets
 from infra.gang.environment import SCRATCH, STORE, store_options
-from infra.gang.node.local import Room, Start
+from infra.gang.node.local import Room, Start, local
 from infra.gang.rank_files import RankFiles, read_launch, stop_file
 from infra.processes.idle import IdleLimit
 from infra.processes.processes import terminable, uninterrupted
@@ -72,13 +72,12 @@ class RemoteJobRequest:
         holder: who requested the job; shown to another process that waits for it.
         retry: how often each cause of failure is retried.
         rollcall_timeout_s: seconds within which the node must join.
-        start: launches the node.
-        room: admits the node.
+        start: launches a node; None: as a process on this machine.
+        room: admits all nodes, or none. None: there is always room.
         on_progress: called with each progress report.
         on_spent: called when a node is released, with the seconds since its launch; on_usage: with what the nodes of
             a generation used.
         allowance: what the nodes may use.
-        local: whether the nodes are processes on this machine.
         withhold: see `infra.child.run_module`.
         hang_s: how long the job may make no progress; see `infra.processes.idle`.
         nodes, devices: of the gang; `entry`: the module of its ranks; `layout`: its `train`, for an entry that reads
@@ -90,19 +89,23 @@ class RemoteJobRequest:
     holder: str
     retry: RetrySpec
     rollcall_timeout_s: float
-    start: Start
-    room: Room
     on_progress: Callable[[Progress], None]
     on_spent: Callable[[float], None]
     on_usage: Callable[[GangUsage], None] = lambda usage: None
+    start: Start | None = None
+    room: Room | None = None
     allowance: Allowance = UNLIMITED
-    local: bool = False
     withhold: bool = False
     hang_s: float = 45.0
     nodes: int = 1
     devices: int = 1
     entry: str = __name__
     layout: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def local(self) -> bool:
+        """Whether the nodes are processes on this machine."""
+        return self.start is None
 
     def launch(self) -> Launch:
         """The launch of each generation, without its number and token."""
@@ -139,7 +142,8 @@ def run_remote_job(store: Store, request: RemoteJobRequest) -> dict[str, Any]:
             return _generations(store, request, patiently(lambda: Ledger(store, request.uri, token)), keeper)
     finally:
         with uninterrupted():
-            request.room.give_back()
+            if request.room is not None:
+                request.room.give_back()
             keeper.stop()
 
 
@@ -149,6 +153,7 @@ def _generations(store: Store, request: RemoteJobRequest, ledger: Ledger, keeper
     The ledger has no checkpoints here. It keeps what earlier processes have used of the retry budgets.
     """
     used = Counter(ledger.retries.used)
+    start = request.start or local(store.uri, store.storage_options, request.uri, store.pointers)
     while True:
         number = 1 + max(patiently(lambda: generations(store, request.uri)), default=-1)
         _admit(request, keeper, number)
@@ -158,7 +163,7 @@ def _generations(store: Store, request: RemoteJobRequest, ledger: Ledger, keeper
         generation = Generation(
             store,
             launch,
-            request.start,
+            start,
             commit=lambda _: None,
             check=keeper.check,
             on_progress=request.on_progress,
@@ -197,7 +202,7 @@ def spent(error: TrainwrightError, budget: int) -> TrainwrightError:
 
 def _admit(request: RemoteJobRequest, keeper: LeaseKeeper, number: int) -> None:
     """Wait until the node is admitted."""
-    while (waits := request.room.take(request.nodes)) is not None:
+    while request.room is not None and (waits := request.room.take(request.nodes)) is not None:
         stopping.check()
         keeper.check()
         request.on_progress(Progress(number, "waiting", sentence=waits))

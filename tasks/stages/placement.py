@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import Hung
 from data_contracts.messages.children import A, Child, LaidOut, RemoteJob
@@ -14,20 +15,22 @@ from data_contracts.pipeline_spec.placement import Placed
 from data_contracts.resolved import Price
 from infra.child import answer_of, run_child
 from infra.gang.conductor.rank_reports import Progress
-from infra.gang.node.local import local
 from infra.gang.remote_job import RemoteJobRequest, idle_limit, lay_out, run_remote_job, spent
 from infra.store import layout
 from infra.usage.cost import cost
 from tasks.budgets.spending import allowance
 from tasks.run.meter import follow, used_by_gang
 from tasks.run.run import Run, slug
-from tasks.stages.scoring_layout import ScoringLayout
+from tasks.stages.scoring_layout import RANK, ScoringLayout
+
+if TYPE_CHECKING:
+    from infra.orchestrator.gang import PoolGang
 
 log = logging.getLogger("trainwright")
 
 
-def placed(run: Run, section: str, uri: str, devices: int = 1) -> dict[str, Any]:
-    """The objects that start and admit the nodes of a section's gang; empty for processes on this machine.
+def pool_gang(run: Run, section: str, uri: str, devices: int = 1) -> PoolGang | None:
+    """What starts and admits the nodes of a section's gang in its work pool; None without one: they run here.
 
     Args:
         uri: where the gang reports in the store.
@@ -35,7 +38,7 @@ def placed(run: Run, section: str, uri: str, devices: int = 1) -> dict[str, Any]
     """
     spec: Placed = getattr(run.spec, section)
     if spec.pool is None:
-        return {}
+        return None
     # Prefect is imported only for a spec that needs it.
     from infra.orchestrator.gang import PoolGang, WorkPool
     from tasks.policies import run_tags
@@ -43,8 +46,7 @@ def placed(run: Run, section: str, uri: str, devices: int = 1) -> dict[str, Any]
     tags = ("trainwright", f"pipeline:{slug(run.spec.name)}", f"stage:{section}", *run_tags(run.spec.tags))
     devices = run.spec.train.devices if section == "train" else devices
     pool = WorkPool(spec.pool, section, tags, run.spec.tags, run.spec.train.rollcall_timeout_s, devices)
-    gang = PoolGang(run.store, uri, pool)
-    return {"start": gang.start, "room": gang.room}
+    return PoolGang(run.store, uri, pool)
 
 
 def done_by_child(
@@ -57,13 +59,12 @@ def done_by_child(
         gang: the ranks that share the work; default one process.
     """
     uri = layout.errand(run.run_id, name)
-    shares = gang is not None and gang.is_gang
-    elsewhere = placed(run, section, uri, gang.devices if gang is not None else 1)
-    if not elsewhere and not shares:
+    pool = pool_gang(run, section, uri, gang.devices if gang is not None else 1)
+    if pool is None and (gang is None or not gang.is_gang):
         here = request.at(lay_out(run.store, request.needs, run.project))
         return run_here(run, child, here, project=here.project)
 
-    follow(run, section, uri, local=not elsewhere)
+    follow(run, section, uri, local=pool is None)
 
     def show(progress: Progress) -> None:
         if progress.sentence:
@@ -80,33 +81,18 @@ def done_by_child(
         on_progress=_once(show),
         on_spent=lambda seconds: run.spent.append(cost(seconds, _price(run, section))),
         on_usage=lambda usage: used_by_gang(run, section, usage),
-        allowance=allowance(run, section, local=not elsewhere),
-        local=not elsewhere,
-        **(elsewhere or _here(run, uri)),
-        **({} if gang is None or not shares else gang.job_fields()),
+        allowance=allowance(run, section, local=pool is None),
+        start=None if pool is None else pool.start,
+        room=None if pool is None else pool.room,
     )
+    if gang is not None and gang.is_gang:
+        remote = replace(remote, nodes=gang.nodes, devices=gang.devices, entry=RANK, layout=gang.settings)
     return answer_of(child, run_remote_job(run.store, remote))
 
 
 def _price(run: Run, section: str) -> Price:
     """What a node of a section costs. An earlier Trainwright recorded one price for all nodes of a run."""
     return run.resolved.price_of(section) or run.resolved.price
-
-
-class _AlwaysRoom:
-    """Room on this machine, which is not rationed."""
-
-    def take(self, nodes: int) -> None:
-        """Held at once."""
-
-    def give_back(self) -> None:
-        """Nothing is held."""
-
-
-def _here(run: Run, uri: str) -> dict[str, Any]:
-    """What starts and admits a gang on this machine."""
-    store = run.store
-    return {"start": local(store.uri, store.storage_options, uri, store.pointers), "room": _AlwaysRoom()}
 
 
 def run_here(run: Run, child: Child[Any, A], request: Any, *, project: Path | None = None) -> A:

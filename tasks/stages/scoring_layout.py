@@ -30,10 +30,6 @@ class ScoringLayout:
     devices: int
     settings: dict[str, Any]
 
-    def job_fields(self) -> dict[str, Any]:
-        """Fields of a `RemoteJobRequest` for these ranks."""
-        return {"nodes": self.nodes, "devices": self.devices, "entry": RANK, "layout": self.settings}
-
     @property
     def is_gang(self) -> bool:
         """Whether there are several ranks."""

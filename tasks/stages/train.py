@@ -24,7 +24,7 @@ from tasks.run.run import Run
 from tasks.run.training_reports import Reporter, notify_of_gang
 from tasks.stages.column_check import refuse_unknown
 from tasks.stages.memory_check import refuse_unfit
-from tasks.stages.placement import placed
+from tasks.stages.placement import pool_gang
 from tasks.stages.shard import shard
 from tasks.stages.stage import Done, PlannedAction, Stage
 from tasks.stages.trainings import continuation, find_training, sealed_settings, training_key, training_of, usable
@@ -68,6 +68,7 @@ def run_training(run: Run, key: str, dataset: Dataset | None, fault: PlannedFaul
     price = run.resolved.price
     follow(run, "train", training, local=spec.pool is None)
     try:
+        pool = pool_gang(run, "train", training)
         request = TrainingRequest(
             launch=with_fault(_launch(run, training, dataset), fault),
             holder=run.run_id,
@@ -82,7 +83,8 @@ def run_training(run: Run, key: str, dataset: Dataset | None, fault: PlannedFaul
             on_message=lambda node, message: notify(NodeHeard(node, message)),
             on_usage=partial(_released, run),
             allowance=allowance(run, "train", local=spec.pool is None),
-            **placed(run, "train", training),
+            start=None if pool is None else pool.start,
+            room=None if pool is None else pool.room,
         )
         outcome = conduct(run.store, request)
     except TrainwrightError as error:

@@ -16,7 +16,6 @@ from data_contracts.messages.children import EVALUATE, VERIFY, Child, LaidOut, R
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import RetrySpec
 from infra.gang.conductor.liveness import Liveness
-from infra.gang.node.local import local
 from infra.gang.node.stacks import take_stacks
 from infra.gang.rank_files import RankFiles, write_launch
 from infra.gang.remote_job import RemoteJobRequest, run_remote_job
@@ -100,8 +99,7 @@ def test_a_gang_whose_rank_hangs_is_killed_and_its_stacks_are_kept(
     child, request = asked(scoring, "predict_step", "conducted")
     request = RemoteJobRequest(
         uri=URI, job=RemoteJob.of(child.module, request), holder="test", retry=RetrySpec(hung=0), rollcall_timeout_s=60,
-        start=local(scoring.store.uri, {}, URI), room=Room(), on_progress=lambda progress: None,
-        on_spent=lambda seconds: None, hang_s=HANG_S, nodes=1, devices=2, entry=RANK,
+        on_progress=lambda progress: None, on_spent=lambda seconds: None, hang_s=HANG_S, nodes=1, devices=2, entry=RANK,
         layout={**LAYOUTS["ddp"], "collective_timeout_s": 60},
     )  # fmt: skip
     with pytest.raises(Hung) as caught:
@@ -109,11 +107,3 @@ def test_a_gang_whose_rank_hangs_is_killed_and_its_stacks_are_kept(
     assert caught.value.message.startswith("Rank 1 on node 0")
     assert "in predict_step" in caught.value.details["stacks"]["1"]
     assert "nets.py" not in caught.value.details["stacks"]["0"]
-
-
-class Room:
-    """Room for every gang."""
-
-    def take(self, nodes: int) -> None: ...
-
-    def give_back(self) -> None: ...

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from infra.environments.uv_install import variables
+from infra.environments.indexes import pip_settings, settings_for_uv
+from infra.environments.uv_install import uv_can
 
 
 def test_the_environment_counts_more_than_a_file_and_other_commands_do_not_count() -> None:
@@ -15,18 +16,27 @@ def test_the_environment_counts_more_than_a_file_and_other_commands_do_not_count
             "download.find-links='/elsewhere'",
             "global.extra-index-url='\\nhttps://one\\nhttps://two'",
             "global.index-url='https://user:secret@file'",
+            "global.cert='/ca.pem'",
+            "global.constraint='/c.txt'",
             "install.find-links='/wheels /more'",
             "wheel.index-url='https://wheel'",
         ]
     )
-    assert variables(listed) == {
+    settings = pip_settings(listed)
+    assert uv_can(settings)
+    variables, options = settings_for_uv(settings, {"HOME": "/home/me", "UV_INDEX": "https://uv"})
+    assert variables == {
         "UV_DEFAULT_INDEX": "https://environment/?a=1&b",
-        "UV_INDEX": "https://one https://two",
+        "UV_INDEX": "https://uv",
         "UV_FIND_LINKS": "/wheels,/more",
         "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "SSL_CERT_FILE": "/ca.pem",
+        "UV_CONSTRAINT": "/c.txt",
     }
+    assert options == []
+    assert settings_for_uv({"no-index": "true"}, {})[1] == ["--no-index"]
 
 
-@pytest.mark.parametrize("setting", ["no-index='true'", "cert='/ca.pem'", "proxy='http://proxy'", "constraint='c.txt'"])
+@pytest.mark.parametrize("setting", ["require-hashes='true'", "only-binary=':all:'", "pre='true'", "target='/t'"])
 def test_what_uv_is_not_told_is_left_to_pip(setting: str) -> None:
-    assert variables(f"global.{setting}") is None
+    assert not uv_can(pip_settings(f"global.{setting}"))
