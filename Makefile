@@ -15,8 +15,8 @@ TESTS  ?= tests
 CORES   := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell echo $$(($(CORES) < 2 ? $(CORES) + 3 : 5)))
 
-# uv, where it is there, installs the same files several times faster; where it cannot, pip does. Both leave bytecode to
-# all cores at once.
+# uv, where it is there, installs the same files several times faster; where it cannot, pip does. Neither makes bytecode:
+# a fifth of the modules are ever imported, and the first process that does keeps theirs.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 UV     := $(BIN)/python -m infra.environments.uv_install --quiet --python $(BIN)/python
 install = { command -v uv >/dev/null && $(UV) $(1); } || $(PIP) $(1)
@@ -47,7 +47,6 @@ $(READY): requirements.lock pyproject.toml
 	"$(PYTHON)" -m venv .venv
 	$(call install,-r requirements.lock)
 	$(call install,--no-deps --no-build-isolation -e .)
-	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # some packages carry files that do not compile
 	@touch $@
 
 examples/digits/data/digits.parquet: examples/digits/prepare.py $(READY)
@@ -56,10 +55,10 @@ examples/digits/data/digits.parquet: examples/digits/prepare.py $(READY)
 examples/stdlib_gpt/data/.complete: examples/stdlib_gpt/prepare.py $(READY)
 	$(BIN)/python $<
 
+# Without bytecode, each of the many processes of a run or of the tests would compile all modules anew.
 run: setup
-	@$(BIN)/trainwright quickstart
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/trainwright quickstart
 
-# Without bytecode, each of the tests' many processes would compile our modules anew.
 test: setup
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
