@@ -26,6 +26,11 @@ def build(rows):
 """
 MORE = """
     def predict_step(self, batch, batch_idx):
+        import os
+        import time
+
+        while batch_idx >= int(os.environ.get("HELD_FROM_BATCH", 10**9)):
+            time.sleep(0.1)
         x = batch[0]
         if x.isinf().any():
             raise RuntimeError("infinite")
