@@ -48,9 +48,9 @@ RECOVERED = (
 STORE = "tests/unit/infra/store"
 # Of a store: a server of S3 is the only process that these start.
 STORED = (
-    "approval", "backends", "creation", "credentials", "database_backend", "descriptors", "folder", "layout", "lease",
-    "lease_keeper", "listing", "local_copies", "name_database", "opening", "pointers", "records", "retry", "s3_faults",
-    "s3", "seal", "store", "writer",
+    "approval", "attempts", "backends", "creation", "credentials", "database_backend", "descriptors", "folder",
+    "game_day_store", "layout", "lease", "lease_keeper", "listing", "local_copies", "name_database", "opening",
+    "pointers", "records", "retry", "s3_errors", "s3_faults", "s3_requests", "s3", "seal", "store", "writer",
 )  # fmt: skip
 TARGETS = {
     "training/order": Target("training/order/*.py", ("tests/unit/training/order/test_*.py",)),
