@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 from botocore.hooks import HierarchicalEmitter
+from fsspec.asyn import get_loop
 
 from data_contracts.costs.resources import Resources
+from infra.files.digests import PIECE_BYTES
 from infra.processes.resources import Counters
 from infra.store.backends import s3_requests
-from infra.store.backends.s3_requests import S3Requests, count_requests
+from infra.store.backends.s3_requests import Body, S3Requests, count_requests
 
 LIKE_PUT = (
     "PutObject",
@@ -68,6 +70,19 @@ def test_an_answer_without_a_length_has_no_bytes(counted: Counters) -> None:
     count_requests(events)
     events.emit("after-call.s3.GetObject", parsed={})
     assert counted.total() == Resources()
+
+
+def test_a_whole_body_is_read_without_a_size_which_compares_its_checksum() -> None:
+    asked: list[tuple[int, ...]] = []
+
+    class Answer:
+        async def read(self, *size: int) -> bytes:
+            asked.append(size)
+            return b"x"
+
+    body = Body(SimpleNamespace(loop=get_loop()), Answer())
+    assert [body.read(-1), body.read(0), body.read(5), body.read()] == [b"x"] * 4
+    assert asked == [(), (0,), (5,), (PIECE_BYTES,)]
 
 
 @pytest.mark.parametrize(
