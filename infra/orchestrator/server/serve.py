@@ -25,6 +25,12 @@ def main() -> None:
     """Serve Prefect's API and UI on the inherited socket until a signal ends the server."""
     auth_string = os.environ.get(SERVER_AUTH)
     assert auth_string, "this server is never started without a password"
+    # Only the owner may read the database and the files of leases, too.
+    os.umask(0o077)
+
+    from infra.orchestrator.server.idle import do_less_when_idle
+
+    do_less_when_idle()
     serve(socket.socket(fileno=int(sys.argv[1])), auth_string, os.environ.get(PAGES_URL))
 
 
@@ -35,12 +41,12 @@ def serve(listener: socket.socket, auth_string: str, pages_url: str | None) -> N
         auth_string: `user:password`, which everyone must show.
         pages_url: the address of the API by which browsers call it, which is a name of this server, too.
     """
-    # Only the owner may read the database and the files of leases, too.
     os.umask(0o077)
 
     import uvicorn
     from prefect.server.api.server import create_app
 
+    from infra.orchestrator.server.idle import Server
     from infra.orchestrator.server.server_access import AccessCheck, addresses, origins
     from infra.orchestrator.server.sign_in import SignIn
 
@@ -50,7 +56,7 @@ def serve(listener: socket.socket, auth_string: str, pages_url: str | None) -> N
     places = addresses(host, port, pages_url)
     prefect = SignIn(create_app(final=True), auth_string, origins(places))
     config = uvicorn.Config(AccessCheck(prefect, places), log_level="warning", access_log=False)
-    uvicorn.Server(config).run(sockets=[listener])
+    Server(config).run(sockets=[listener])
 
 
 def queue_writers() -> None:
