@@ -28,6 +28,7 @@ from infra.orchestrator.artifacts import stage_artifact
 from infra.orchestrator.ci_reports import CI_TAG, is_for_ci, keep_ci_report
 from infra.orchestrator.events.model_events import announce_canary_end, announce_verdict
 from infra.orchestrator.events.run_events import announce_end, announce_unopened
+from infra.orchestrator.flow_runs.resuming import run_ids_of
 from infra.store import layout
 from infra.store.lease import held_lease
 from infra.store.lease_keeper import PATIENCE_S
@@ -62,7 +63,14 @@ log = logging.getLogger("trainwright")
 
 
 def flow_name() -> str:
-    """The flow run's name before the spec is resolved: the pipeline's, or the spec's path if it cannot be read."""
+    """The flow run's name before the spec is resolved: the pipeline's, or the spec's path if it cannot be read.
+
+    A flow run that is executed again keeps the name that says which run it is: a reaper that looks in between must
+    know it, and would otherwise have the run resumed by a second flow run.
+    """
+    context = FlowRunContext.get()
+    if context is not None and context.flow_run is not None and run_ids_of(context.flow_run):
+        return context.flow_run.name
     asked = flow_run.parameters
     path = Path(asked.get("spec", "retrain"))
     try:

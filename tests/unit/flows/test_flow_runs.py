@@ -108,3 +108,17 @@ def test_a_failure_is_reported_if_the_newer_execution_was_killed(
     assert flow_runs.end_of(lambda: run, fails).is_failed()
     with pytest.raises(UsageError):
         flow_runs.end_of(no_spec, fails)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("tiny 20261125-010203-0a1b2c", True), ("tiny 20261125-010203-0a1b2c 2026-W48", True), ("meek-walrus", False)],
+)
+def test_a_flow_run_that_is_executed_again_keeps_the_name_that_says_which_run_it_is(
+    name: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters = {"spec": str(tmp_path / "nightly.yaml")}
+    context = SimpleNamespace(flow_run=SimpleNamespace(name=name, parameters=parameters))
+    monkeypatch.setattr(flow_runs, "FlowRunContext", SimpleNamespace(get=lambda: context))
+    monkeypatch.setattr(flow_runs, "flow_run", SimpleNamespace(parameters=parameters))
+    assert flow_runs.flow_name() == (name if kept else "nightly")
