@@ -94,6 +94,21 @@ def test_what_is_read_on_import_needs_a_process_of_its_own(kind: str, changes: d
     assert not json.loads(done.stdout)["warm"]
 
 
+def test_a_folder_of_nothing_on_its_path_may_be_there_and_one_with_a_module_needs_a_process_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """A worker puts the folder of each flow run, which is empty, before all others."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "module.py").touch()
+    found = []
+    for folder in (tmp_path / "empty", tmp_path):
+        with warm_children():
+            process = _start("exit", tmp_path, new_mark(), PYTHONPATH=f"{folder}{os.pathsep}{import_path()}")
+        found.append(_seen(process)["warm"])
+        process.communicate(timeout=60)
+    assert found == [True, False]
+
+
 def _few_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
 

@@ -15,7 +15,7 @@ from infra.store.lease import held_lease
 from tests.support.pool import FINAL, Site, processes_of, site_of, until
 from tests.support.tiny import SPEC, trainwright, write_project
 
-pytestmark = pytest.mark.warm
+pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 
 POOL = "nights"
 LONG = {

@@ -55,6 +55,7 @@ ROOM_BYTES = 60_000
 # Read when Python starts, or on the import of what the warm process has imported.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "NUMBA_", "ARROW_", "MALLOC_")
 READ_AT_START += ("TORCH_LOGS", "TORCH_COMPILE", "PYTORCH_", "GX_", "DO_NOT_TRACK")
+READ_AT_START += ("AIOHTTP_", "DASK_", "FSSPEC_", "S3FS_")
 # Prefect's server reads these when it is imported.
 READ_AT_START += ("PREFECT_SERVER_SERVICES", "PREFECT_API_SERVICES", "PREFECT_SERVER_EVENTS", "PREFECT_API_EVENTS")
 READ_AT_START += ("PREFECT_EVENTS", "PREFECT_TASK_SCHEDULING", "PREFECT_TEST", "PREFECT_UNIT_TEST")
@@ -72,6 +73,8 @@ IMPORTS = (
 # Beside what commands import (`warm_cli`): Prefect's modules, which are put aside until a process imports Prefect.
 OF_SERVER = ("prefect.server.api.server", "prefect.cli.worker", "prefect.cli.server", "prefect.workers.process")
 OF_SERVER += ("prefect.runner", "prefect.runner._workspace_supervisor", "prefect.runner._workspace_resolver")
+# A collection of Prefect's, which servers and workers import when they start.
+OF_SERVER += ("prefect_dask",)
 
 
 def import_path() -> str:
@@ -203,11 +206,11 @@ class _Server:
     def _can_fork(self, request: dict[str, Any]) -> bool:
         environment = request["environment"]
         read = {name for name in {*environment, *self.at_start} if name.startswith(READ_AT_START)} - _SEPARATELY
-        paths = set(environment.get("PYTHONPATH", "").split(os.pathsep))
+        others = set(environment.get("PYTHONPATH", "").split(os.pathsep)) - {str(ROOT), str(SITE)}
         needs = [len(_zeroed(f"{name}={value}" for name, value in environment.items())), len(_zeroed(request["line"]))]
         return (
             request["executable"] == sys.executable
-            and paths <= {str(ROOT), str(SITE)}
+            and all(map(_is_empty, others))
             and all(environment.get(name) in (self.at_start.get(name), self.set_by_imports.get(name)) for name in read)
             and all(need < end - start for need, (start, end) in zip(needs, self.places, strict=True))
         )
@@ -240,6 +243,14 @@ def _circumstances(pid: int) -> object:
         return status, (proc / "limits").read_text(), namespaces
     except OSError:
         return pid  # it is gone, or not ours
+
+
+def _is_empty(folder: str) -> bool:
+    """Whether it is a folder from which nothing can be imported, as that of a flow run is when a worker starts it."""
+    try:
+        return not os.listdir(folder)
+    except OSError:
+        return False
 
 
 def _places() -> list[tuple[int, int]]:

@@ -38,9 +38,10 @@ from tests.support.huge_pages import collapse
 ROOT = Path(__file__).resolve().parents[2]
 # Read when the interpreter starts, or on the import of what is imported already.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "OPENBLAS_", "NUMBA_", "ARROW_", "MALLOC_")
+READ_AT_START += ("AIOHTTP_", "FSSPEC_", "S3FS_")
 # What commands import when they need it, and what does not look at the environment.
 OTHERS = ("email_validator", "fastapi.encoders", "graphviz", "h2", "httpcore", "humanize", "pandas", "pathspec")
-OTHERS += ("pyarrow.csv", "pyarrow.parquet", "scipy.special")
+OTHERS += ("pyarrow.csv", "pyarrow.parquet", "s3fs", "scipy.special")
 # The modules of Prefect that a run imports, but for `prefect.main`, which makes the handlers of its logs.
 OF_PREFECT = (
     *("prefect.artifacts", "prefect.client.cloud", "prefect.concurrency.sync", "prefect.events", "prefect.flow_engine"),
