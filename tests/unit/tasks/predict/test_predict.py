@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -337,14 +336,16 @@ def test_a_killed_command_continues_and_two_at_once_are_refused(
     environment = {**os.environ, **held, "PYTHONPATH": str(Path(__file__).parents[4])}
     first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 240
-    while not list(folder.glob("part-*")) and first.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert first.poll() is None
-    monkeypatch.setattr(draft, "WAIT_S", 0.2)
-    with pytest.raises(TrainwrightError, match="Another process is writing"):
-        draft.Draft(out, {})
-    first.send_signal(signal.SIGKILL)
-    first.wait()
+    try:
+        while not list(folder.glob("part-*")) and first.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert first.poll() is None
+        monkeypatch.setattr(draft, "WAIT_S", 0.2)
+        with pytest.raises(TrainwrightError, match="Another process is writing"):
+            draft.Draft(out, {})
+    finally:
+        first.kill()
+        first.wait()
     done = trainwright(*words, out, *options)
     assert done.returncode == 0, done.stderr
     told = answer(done)
