@@ -149,3 +149,43 @@ def test_a_large_upload_has_more_time() -> None:
 
 def test_no_file_of_it_is_on_this_machine(s3_store: Store) -> None:
     assert (s3_store.is_local, s3_store._backend.local("datasets/x-0")) == (False, None)
+
+
+@pytest.mark.parametrize(("status", "once"), [(None, False), (412, True)])
+def test_whether_the_end_of_an_upload_honours_the_condition(status: int | None, once: bool) -> None:
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def call(method: str, Bucket: str, Key: str, **given: Any) -> dict[str, Any]:
+        asked.append((method, given))
+        if method == "complete_multipart_upload" and status is not None:
+            raise refused(status)
+        return {"UploadId": "u", "ETag": "e"}
+
+    assert place(call).creates_large_once("x") is once
+    parts = {"Parts": [{"PartNumber": 1, "ETag": "e"}]}
+    assert asked == [
+        ("create_multipart_upload", {}),
+        ("upload_part", {"PartNumber": 1, "Body": b"large", "UploadId": "u"}),
+        ("complete_multipart_upload", {"MultipartUpload": parts, "IfNoneMatch": "*", "UploadId": "u"}),
+        *([("abort_multipart_upload", {"UploadId": "u"})] if once else []),
+    ]
+
+
+def test_another_failure_of_the_end_of_an_upload_says_nothing_of_the_condition() -> None:
+    def call(method: str, **given: Any) -> dict[str, Any]:
+        if method == "complete_multipart_upload":
+            raise refused(503)
+        return {"UploadId": "u", "ETag": "e"}
+
+    with pytest.raises(StorageUnavailable, match="x in the store s3://b/p does not answer"):
+        place(call).creates_large_once("x")
+
+
+def test_uploads_that_cannot_be_listed_are_a_failure_of_the_store() -> None:
+    def call(method: str, **given: Any) -> dict[str, Any]:
+        if method == "list_multipart_uploads":
+            raise refused(503)
+        return {}
+
+    with pytest.raises(StorageUnavailable, match="^The store s3://b/p does not answer"):
+        place(call).leftovers()
