@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.pool import api_client
+from tests.support.pool import ASKED, api_client
 from tests.support.postgres import Postgres
-from tests.support.team_server import PASSWORD, client_settings, migrate, server_settings, team_server
+from tests.support.team_server import PASSWORD, client_settings, environment_of, migrate, server_settings, team_server
 from tests.support.tiny import SUITE, answer, trainwright, write_project
 
+pytestmark = pytest.mark.usefixtures("forked_prefect")
 REJECTING = {**SUITE, "expectations": [{"type": "expect_table_row_count_to_equal", "kwargs": {"value": 1}}]}
 
 
@@ -39,7 +39,7 @@ def make_pool(url: str) -> None:
 def register_blocks_at_once(server: Mapping[str, str]) -> None:
     """As two servers do that start on a new database: Prefect's own way ends one of them."""
     asked = "from infra.orchestrator.server.server_database import register_blocks; register_blocks()"
-    both = [subprocess.Popen([sys.executable, "-c", asked], env={**os.environ, **server}) for _ in range(2)]
+    both = [subprocess.Popen([*ASKED, asked], env=environment_of(server)) for _ in range(2)]
     assert [process.wait(120) for process in both] == [0, 0]
 
 

@@ -12,6 +12,8 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tests.support.warm_children import import_path
+
 PASSWORD = "team:a-long-enough-password"
 
 
@@ -35,10 +37,15 @@ def client_settings(server: Mapping[str, str]) -> dict[str, str]:
     return {"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": PASSWORD}
 
 
+def environment_of(server: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of a process on the server's machine."""
+    return {**os.environ, "PYTHONPATH": import_path(), **server}
+
+
 def migrate(server: Mapping[str, str]) -> None:
     """Bring the database's schema up to date, as docs/team-server.md says."""
     command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]
-    subprocess.run(command, env={**os.environ, **server}, check=True, capture_output=True, timeout=300)
+    subprocess.run(command, env=environment_of(server), check=True, capture_output=True, timeout=300)
 
 
 @contextlib.contextmanager
@@ -49,7 +56,7 @@ def team_server(server: Mapping[str, str], log: Path) -> Iterator[str]:
         command = [sys.executable, "-m", "flows.cli", "server", "start"]
         # In a session of its own: Ctrl-C is for whoever asks it, who may still read from it.
         process = subprocess.Popen(
-            command, env={**os.environ, **server}, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command, env=environment_of(server), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
             deadline = time.monotonic() + 180
