@@ -22,6 +22,7 @@ from tests.support.s3 import CREDENTIALS, S3Server
 from tests.support.tiny import MODEL, SPEC, answer, trainwright, write_project
 from tests.support.wheels import write_wheel
 
+pytestmark = pytest.mark.usefixtures("forked_prefect")
 slow = pytest.mark.slow
 LONG = {"steps": 10_000, "step_s": 0.05}
 
