@@ -23,6 +23,7 @@ from tests.support.pool import FINAL, Site, password_in, processes_of, site_of, 
 from tests.support.s3 import S3Server
 from tests.support.tiny import SPEC, trainwright, write_project, write_rows
 
+pytestmark = pytest.mark.usefixtures("forked_prefect")
 POOL = "times"
 RUN = "20261125-010203-0a1b2c"
 LONG = {
