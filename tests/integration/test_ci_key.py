@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.pool import server_url
 from tests.support.tiny import answer, trainwright, write_project
 
-pytestmark = pytest.mark.warm
+pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 
 WORSE = "train.lightning.model.init_args.lr=0.0000001"
 
@@ -58,7 +59,7 @@ def tracked_project(folder: Path) -> Path:
     (spec.parent / "bad.csv").write_text("\n".join(lines) + "\n")
     for command in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]):
         subprocess.run(["git", *command], cwd=spec.parent, check=True)
-    assert trainwright("up").returncode == 0
+    server_url()
     return spec
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,8 +15,10 @@ import pytest
 from infra.gang.checkpoints.listing import committed
 from infra.processes.processes import kill_marked
 from infra.store import Store, layout, open_store
-from tests.support.pool import FINAL, Site, site_with, until
+from tests.support.pool import ASKED, FINAL, Site, site_with, until
 from tests.support.tiny import SPEC, answer, trainwright, write_project, write_rows
+
+pytestmark = pytest.mark.usefixtures("forked_prefect")
 
 # What processes announce; the last argument begins with a number that makes the events others than those before.
 EMIT = """
@@ -160,7 +161,7 @@ def test_each_cause_is_one_message(site: Site, receiver: Receiver, tmp_path: Pat
     assert automations(site) == [f"trainwright: tiny: {name}" for name in ours]
 
     def emit(*what: str) -> None:
-        subprocess.run([sys.executable, "-c", EMIT, *what], env=site.environment, check=True)
+        subprocess.run([*ASKED, EMIT, *what], env=site.environment, check=True)
 
     (tmp_path / "tiny" / "rows.csv").write_text("id,a,b,c,label\n1,7,0,0,0\n")  # 7 breaks the contract
     for _ in range(2):  # the second attaches to the first's verdict
@@ -270,5 +271,5 @@ def test_a_night_of_real_runs_is_a_message_for_each_cause(site: Site, receiver: 
     budget(spec.parent, hours=10)
     continued_by_a_person(site, store, run_id)
     told("a run waits for an approval")
-    subprocess.run([sys.executable, "-c", EMIT, "last"], env=site.environment, check=True)
+    subprocess.run([*ASKED, EMIT, "last"], env=site.environment, check=True)
     told("a run failed")  # it comes after whatever must not come

@@ -17,7 +17,7 @@ from data_contracts.run_report import RunReport
 from infra.processes.processes import find_marked, is_alive
 from infra.store import Store, layout, open_store
 from tests.support.conducting import TRAINING
-from tests.support.pool import Conductor, Site, cancelled_within, node_flow, processes_of, site_with, until
+from tests.support.pool import Conductor, Site, cancelled_within, commands_of, node_flow, processes_of, site_with, until
 from tests.support.s3 import CREDENTIALS, S3Server
 from tests.support.tiny import MODEL, SPEC, answer, trainwright, write_project
 from tests.support.wheels import write_wheel
@@ -168,7 +168,7 @@ def test_cancelling_ends_every_process_on_every_node_and_frees_the_slots(
     gang = Conductor(site, tmp_path / "a", "gpu", HANGING, nodes=2, store=bucket if where == "S3" else None)
     gang.said(lambda line: line.get("checkpoint_step") == 5)
     # On each node: Prefect's, the flow's, the supervisor, torchrun, the rank, and what it started.
-    until(lambda: len(processes_of(site, gang.store)) >= 10)
+    until(lambda: len(commands_of(site, gang.store)) >= 10)
     assert site.slots("gpu") == 2
     if how == "ctrl-c":
         gang.signal(signal.SIGINT)
@@ -183,7 +183,7 @@ def test_cancelling_ends_every_process_on_every_node_and_frees_the_slots(
 def test_cancelling_a_conductor_in_a_worker_ends_all_the_same(site: Site, tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "store"))
     run = site.conduct_in_worker("gpu", store, HANGING, nodes=2)
-    until(lambda: len(processes_of(site, store)) >= 10, what=lambda: site.state(run))
+    until(lambda: len(commands_of(site, store)) >= 10, what=lambda: site.state(run))
     site.cancel(run)
     # Its worker looks for cancelled runs every few seconds.
     cancelled_within(site, "gpu", store, 25, "in a worker")

@@ -260,14 +260,30 @@ class Conductor:
 
 def processes_of(site: Site, *runs: Store | dict[str, Any]) -> list[int]:
     """Live processes of flow runs, or of a store's node runs: flows, supervisors, agents, ranks, what they started."""
+    return list(_flow_run_of(site, *runs))
+
+
+def commands_of(site: Site, *runs: Store | dict[str, Any]) -> set[tuple[bytes, bytes]]:
+    """The flow run and the command line of the same; a process and the fork that carries it out are one."""
+    found = set()
+    for pid, flow_run in _flow_run_of(site, *runs).items():
+        with contextlib.suppress(OSError):
+            found.add((flow_run, Path(f"/proc/{pid}/cmdline").read_bytes()))
+    return found
+
+
+def _flow_run_of(site: Site, *runs: Store | dict[str, Any]) -> dict[int, bytes]:
+    """The flow run to which each of the live processes belongs."""
     named = [one for run in runs for one in (site.runs(run) if isinstance(run, Store) else [run])]
     ids = [one["id"].encode() for one in named]
-    found = []
+    found: dict[int, bytes] = {}
     for mark in site.workers.values():
         for pid in find_marked(mark):
             with contextlib.suppress(OSError):
                 environment = Path(f"/proc/{pid}/environ").read_bytes()
-                found += [pid] if any(b"PREFECT__FLOW_RUN_ID=" + one in environment for one in ids) else []
+                for one in ids:
+                    if b"PREFECT__FLOW_RUN_ID=" + one in environment:
+                        found[pid] = one
     return found
 
 
