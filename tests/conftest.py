@@ -43,6 +43,8 @@ ENVIRONMENT = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     # A call without an address would start a server of Prefect's own, which has no password and outlives the tests.
     "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
+    # Beside other tests, the threads of a tiny product wait for each other: 0.7 s of processor time in each rank.
+    "OMP_NUM_THREADS": "1",
 }
 # Markers of tests that run only when asked for.
 SIZES = ("slow", "sweep", "huge")

@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 
 from data_contracts.canonical import canonical
 from data_contracts.pipeline_spec import LoaderSpec
+from training.order.network import table
 
 ROUNDS = 8
 # After eight rounds, statistics find a pattern if a half has only a few values (seen with 12 rows); after 24 they do
 # not.
 SMALL = 4096
+# Of fewer rows, NumPy makes the order of an epoch in 10 ms; to import Numba and load compiled code takes 0.6 s once.
+TABLED = 65_536
 
 
 class Order(Protocol):
@@ -33,7 +36,8 @@ def epoch_order(loader: LoaderSpec, shard_rows: Sequence[int], dataset_id: str, 
     """The order in which one epoch takes the rows of a split whose shards hold `shard_rows` rows each."""
     words = ("order", dataset_id, seed, epoch)
     if loader.shuffle == "global":
-        return Permutation(sum(shard_rows), *words)
+        order = Permutation(sum(shard_rows), *words)
+        return Tabled(order) if order.num_rows < TABLED else order
     return BlockOrder(shard_rows, loader.block_rows or max(shard_rows), loader.window, *words)
 
 
@@ -49,19 +53,37 @@ class Permutation:
         self.num_rows = num_rows
         passes = 3 if num_rows < SMALL else 1
         drawn = blake3(canonical(list(words))).digest(length=8 * ROUNDS * passes)
-        self._keys = np.frombuffer(drawn, "<u8").astype(np.uint64).reshape(passes, ROUNDS)
+        # Of the network, (passes, rounds).
+        self.keys = np.frombuffer(drawn, "<u8").astype(np.uint64).reshape(passes, ROUNDS)
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows at these positions; IndexError for a position that is not below `num_rows`."""
-        rows = np.array(positions, np.int64)
-        if len(rows) and not (rows.min() >= 0 and rows.max() < self.num_rows):
-            raise IndexError(f"a position is not between 0 and {self.num_rows}")
-        # Not at the top: importing Numba takes 0.3 s, and verify and evaluate read in stored order.
+        rows = _inside(positions, self.num_rows).copy()
+        # Not at the top: few rows need no compiled code, and verify and evaluate read in stored order.
         from training.order.feistel import permute
 
-        for keys in self._keys:
+        for keys in self.keys:
             permute(rows, np.uint64(self.num_rows), np.uint64(self.num_rows.bit_length() // 2), keys)
         return rows
+
+
+def _inside(positions: NDArray[np.int64], num_rows: int) -> NDArray[np.int64]:
+    """The positions as int64; IndexError for one that is not below `num_rows`."""
+    positions = np.asarray(positions, np.int64)
+    if len(positions) and not (positions.min() >= 0 and positions.max() < num_rows):
+        raise IndexError(f"a position is not between 0 and {num_rows}")
+    return positions
+
+
+class Tabled:
+    """The same order as a `Permutation` of few rows, from a table of all of them."""
+
+    def __init__(self, order: Permutation) -> None:
+        self._rows = table(order.num_rows, order.keys)
+
+    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows at these positions; IndexError for a position outside the epoch."""
+        return self._rows[_inside(positions, len(self._rows))]
 
 
 class BlockOrder:
