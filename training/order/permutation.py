@@ -21,7 +21,7 @@ ROUNDS = 8
 # After eight rounds, statistics find a pattern if a half has only a few values (seen with 12 rows); after 24 they do
 # not.
 SMALL = 4096
-# Of fewer rows, NumPy makes the order of an epoch in 10 ms; to import Numba and load compiled code takes 0.6 s once.
+# Of fewer rows, NumPy makes the order of an epoch in 5 ms; to import Numba and load compiled code takes 0.6 s once.
 TABLED = 65_536
 
 
