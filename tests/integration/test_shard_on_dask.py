@@ -17,8 +17,10 @@ from infra.project.installed_versions import ROOMS
 from tasks.run.run import open_run
 from tasks.stages import dask_cluster
 from tasks.stages.shard import ON_CLUSTER, shard
-from tests.support.dask_cluster import Cluster, ended, flows, free_port, piece_workers, wait_for
+from tests.support.dask_cluster import Cluster, ended, flows, free_port, wait_for
 from tests.support.tiny import write_project, write_rows
+
+pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 
 ROOT = Path(__file__).parents[2]
 FILES = 2
@@ -118,7 +120,7 @@ def test_a_run_that_is_stopped_leaves_neither_work_nor_files_behind(
     wait_for(lambda: len(list(project.glob("waits-*"))) == 2, "work on both workers")
     flow.send_signal(signal.SIGINT)
     flow.communicate(timeout=240)
-    wait_for(lambda: piece_workers() == [], "the end of the pieces")
+    wait_for(lambda: cluster.pieces() == set(), "the end of the pieces")
     assert list((project / "scratch").iterdir()) == []
 
 
@@ -135,7 +137,7 @@ def test_what_a_killed_worker_had_is_done_by_another(
     flow = flows("shard", project, on(cluster, project, "killed"))
     wait_for(lambda: len(list(project.glob("waits-*"))) == 2, "work on both workers")
     cluster.processes[-1].kill()
-    wait_for(lambda: len(piece_workers()) == 1, "the end of the child of the killed worker")
+    wait_for(lambda: len(cluster.pieces()) == 1, "the end of the child of the killed worker")
     gate.unlink()
     [killed] = ended(flow)
     assert killed["id"] == told[0]["id"]
@@ -148,7 +150,7 @@ def test_a_scheduler_that_is_lost_ends_the_stage(cluster: Cluster, project: Path
     [lost] = ended(flow)
     assert (lost["error"], lost["exit_code"]) == ("StorageUnavailable", 5)
     assert f"the Dask scheduler at {cluster.address} was lost" in lost["sentence"]
-    wait_for(lambda: piece_workers() == [], "the end of the pieces")
+    wait_for(lambda: cluster.pieces() == set(), "the end of the pieces")
 
 
 def test_no_scheduler_is_told_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:

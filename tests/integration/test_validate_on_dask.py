@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import distributed
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tests.support.dask_cluster import Cluster, ended, flows, wait_for
 from tests.support.tiny import write_project
+
+pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 
 ROWS = (200_000, 0, 150_000, 30_000, 1, 100_000, 2_000)  # of files, one of them without rows
 # One expectation holds by what adds up, one reads all files again, one does not hold.
@@ -61,21 +61,12 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def begun(worker: psutil.Process) -> bool:
-    """Whether a worker does a piece of work."""
-    for child in worker.children():
-        with contextlib.suppress(psutil.Error):  # it ended just now
-            if "infra.pieces.piece_worker" in child.cmdline():
-                return True
-    return False
-
-
 def test_the_same_report_as_from_this_machine_though_a_worker_is_killed(cluster: Cluster, project: Path) -> None:
     runner = json.dumps({"dask": cluster.address, "scratch": str(project / "scratch")})
     flow = flows("validate", project, ["store=here"], [f"contract.runner={runner}", "store=there"])
-    victim = cluster.processes[-1]
-    wait_for(lambda: begun(psutil.Process(victim.pid)), "work on the worker")
-    victim.kill()
+    wait_for(lambda: list((project / "scratch").iterdir()), "the second flow")
+    wait_for(lambda: len(cluster.pieces()) == 2, "work on both workers")
+    cluster.processes[-1].kill()
     here, there = ended(flow)
     assert there["id"] == here["id"]
     for name in ("handoff.json", "profile.json"):

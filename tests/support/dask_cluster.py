@@ -14,7 +14,8 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).parents[2]
+from tests.support.warm_children import import_path
+
 # Flows with one stage alone, one for each line of overrides. A line for each: the id of what it made, or how it failed,
 # and the states of its pieces in Prefect.
 FLOW = """
@@ -78,12 +79,19 @@ class Cluster:
         process = subprocess.Popen(
             [sys.executable, "-m", "dask", *arguments],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+            env={**os.environ, "PYTHONPATH": import_path(), "TMPDIR": str(self.folder), **(env or {})},
             stdout=log,
             stderr=log,
         )
         self.processes.append(process)
         return process
+
+    def pieces(self) -> set[str]:
+        """The pieces of work that are being done, each by the command line of its child process."""
+        lines = [one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"])]
+        # A child that is forked from a warm process has two processes of one command line.
+        here = {" ".join(line) for line in lines if "infra.pieces.piece_worker" in line}
+        return {line for line in here if str(self.folder) in line}
 
     def stop(self) -> None:
         for process in self.processes:
@@ -94,8 +102,16 @@ class Cluster:
 def flows(stage: str, project: Path, *overrides: list[str]) -> subprocess.Popen[str]:
     """A stage in some flows, one after another."""
     return subprocess.Popen(
-        [sys.executable, "-c", FLOW, str(project / "pipeline.yaml"), stage, *map("\n".join, overrides)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [
+            sys.executable,
+            "-m",
+            "tests.support.asked",
+            FLOW,
+            str(project / "pipeline.yaml"),
+            stage,
+            *map("\n".join, overrides),
+        ],
+        env={**os.environ, "PYTHONPATH": import_path()},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -113,12 +129,3 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 240) -> N
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen"
         time.sleep(0.02)
-
-
-def piece_workers() -> list[int]:
-    """Processes that do a piece of work now."""
-    return [
-        one.pid
-        for one in psutil.process_iter(["cmdline"])
-        if "infra.pieces.piece_worker" in (one.info["cmdline"] or ())
-    ]

@@ -9,7 +9,7 @@ usual, and also where it has other limits, capabilities or namespaces.
 
 The marker `warm` switches it on. It is not for tests that stop a process by its pid (SIGSTOP), measure one's memory or
 look at what it imports. Prefect's server, its workers, what these start for a flow run, and commands are forked from a
-second warm process wherever `warm_prefect` was asked for.
+second warm process wherever `warm_prefect` was asked for, and so are Dask's schedulers and workers.
 
 `python -P -u -m tests.support.warm_children KIND PADDING SOCKET` serves until its stdin ends.
 """
@@ -58,7 +58,7 @@ READ_AT_START += ("TORCH_LOGS", "TORCH_COMPILE", "PYTORCH_", "GX_", "DO_NOT_TRAC
 READ_AT_START += ("AIOHTTP_", "DASK_", "FSSPEC_", "S3FS_")
 # Prefect's server reads these when it is imported.
 READ_AT_START += ("PREFECT_SERVER_SERVICES", "PREFECT_API_SERVICES", "PREFECT_SERVER_EVENTS", "PREFECT_API_EVENTS")
-READ_AT_START += ("PREFECT_EVENTS", "PREFECT_TASK_SCHEDULING", "PREFECT_TEST", "PREFECT_UNIT_TEST")
+READ_AT_START += ("PREFECT_EVENTS", "PREFECT_TASK_SCHEDULING", "PREFECT_TEST", "PREFECT_UNIT_TEST", "DASK_")
 _SEPARATELY = {"PYTHONPATH", "OMP_NUM_THREADS", "PYTHONUNBUFFERED"}
 IMPORTS = (
     "tests.support.warm_imports",
@@ -72,6 +72,8 @@ IMPORTS = (
 )
 # Beside what commands import (`warm_cli`): Prefect's modules, which are put aside until a process imports Prefect.
 OF_SERVER = ("prefect.server.api.server", "prefect.cli.worker", "prefect.cli.server", "prefect.workers.process")
+# A Dask scheduler, and a worker.
+OF_SERVER += ("dask.cli", "distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
 OF_SERVER += ("prefect.runner", "prefect.runner._workspace_supervisor", "prefect.runner._workspace_resolver")
 # A collection of Prefect's, which servers and workers import when they start.
 OF_SERVER += ("prefect_dask",)
@@ -301,7 +303,9 @@ def _become(request: dict[str, Any], set_by_imports: dict[str, str]) -> None:
     sys.orig_argv[:] = request["line"]
     sys.argv = command
     for module in command:  # as in a process that has not imported what it is to run
-        sys.modules.pop(module, None) if module in RUN else None
+        if module in RUN and sys.modules.pop(module, None):
+            package, _, own = module.rpartition(".")
+            vars(sys.modules[package]).pop(own, None)  # where `from PACKAGE import MODULE` would find it
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
 
 

@@ -9,6 +9,7 @@ import sys
 # The sockets of the warm processes, for the processes of a test that may be forked from them.
 CHILDREN, PREFECT = "WARM_CHILDREN", "WARM_PREFECT"
 MODULES = {
+    "dask": PREFECT,
     "infra.processes.light_imports": CHILDREN,
     "infra.processes.tied_to_parent": CHILDREN,
     "infra.gang.node.rank_bootstrap": CHILDREN,
