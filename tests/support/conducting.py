@@ -13,9 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import StorageUnavailable, TrainwrightError
 from data_contracts.messages.gang import Launch
@@ -28,6 +26,9 @@ from infra.gang.conductor.request import GangOutcome, TrainingRequest
 from infra.processes import process_id
 from infra.store import Store, Versioned, open_store
 from tests.support.foreground import foreground
+
+if TYPE_CHECKING:
+    import pytest  # a fifth of a second in each process that this is
 
 TRAINING = "trainings/k-0"
 ELSEWHERE = "CONDUCTS_ELSEWHERE"

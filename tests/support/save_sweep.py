@@ -1,9 +1,10 @@
-"""Kills a save of two ranks, or a retention pass, at each of its calls: `python -m tests.support.save_sweep JSON`.
+"""Kills a save of two ranks, or a retention pass, at each of its calls: `python -m tests.support.save_sweep JSON…`.
 
-The argument says `store` (folder or S3), `options`, `what` ("save" or "retire"), `rank` (which of two is killed), `by`
+Each argument says `store` (folder or S3), `options`, `what` ("save" or "retire"), `rank` (which of two is killed), `by`
 ("calls" of the file system, through strace, or "requests" to S3, before or after they were sent) and `step` (every how
 many-eth is tried). After each kill there is a committed checkpoint, every byte of it whole; a reader that looks all the
-time never sees a part of one. Prints JSON: how many kills there can be, how many were tried, and those that never came.
+time never sees a part of one. Prints a line of JSON for each: how many kills there can be, how many were tried, and
+those that never came.
 """
 
 from __future__ import annotations
@@ -76,6 +77,15 @@ class Sweep:
         """A store that has committed steps 1 to 3 (for a save) or 1 to 4 (for retention)."""
         self.tries += 1
         uri = f"{self.told['store']}/{self.tries}"
+        if "://" in uri:
+            return self.committed(uri)
+        if not (template := Path(f"{self.told['store']}/template")).exists():
+            self.committed(str(template))
+        shutil.copytree(template, uri, symlinks=True)
+        return uri
+
+    def committed(self, uri: str) -> str:
+        """The store `uri` with its checkpoints, made here."""
         store = open_store(uri, self.options)
         ledger = Ledger(store, TRAINING, 0)
         for step in range(1, 4 if self.told["what"] == "save" else 5):
@@ -257,5 +267,7 @@ class Sweep:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        sweep = Sweep(json.loads(sys.argv[1]), Path(scratch))
-        print(json.dumps(sweep.by_calls() if sweep.told["by"] == "calls" else sweep.by_requests()))
+        for number, told in enumerate(sys.argv[1:]):
+            (own := Path(scratch) / str(number)).mkdir()
+            sweep = Sweep(json.loads(told), own)
+            print(json.dumps(sweep.by_calls() if sweep.told["by"] == "calls" else sweep.by_requests()), flush=True)
