@@ -89,8 +89,8 @@ class Cluster:
     def pieces(self) -> set[str]:
         """The pieces of work that are being done, each by the command line of its child process."""
         lines = [one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"])]
-        # A child that is forked from a warm process has two processes of one command line.
-        here = {" ".join(line) for line in lines if "infra.pieces.piece_worker" in line}
+        # A child that is forked from a warm process has two processes of one command line, one of them longer.
+        here = {" ".join(line).rstrip() for line in lines if "infra.pieces.piece_worker" in line}
         return {line for line in here if str(self.folder) in line}
 
     def stop(self) -> None:
@@ -128,4 +128,4 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 240) -> N
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.02)
+        time.sleep(0.1)  # to look at all processes takes as long
