@@ -58,7 +58,7 @@ READ_AT_START += ("TORCH_LOGS", "TORCH_COMPILE", "PYTORCH_", "GX_", "DO_NOT_TRAC
 READ_AT_START += ("AIOHTTP_", "DASK_", "FSSPEC_", "S3FS_")
 # Prefect's server reads these when it is imported.
 READ_AT_START += ("PREFECT_SERVER_SERVICES", "PREFECT_API_SERVICES", "PREFECT_SERVER_EVENTS", "PREFECT_API_EVENTS")
-READ_AT_START += ("PREFECT_EVENTS", "PREFECT_TASK_SCHEDULING", "PREFECT_TEST", "PREFECT_UNIT_TEST", "DASK_")
+READ_AT_START += ("PREFECT_EVENTS", "PREFECT_TASK_SCHEDULING", "PREFECT_TEST", "PREFECT_UNIT_TEST")
 _SEPARATELY = {"PYTHONPATH", "OMP_NUM_THREADS", "PYTHONUNBUFFERED"}
 IMPORTS = (
     "tests.support.warm_imports",
@@ -72,11 +72,9 @@ IMPORTS = (
 )
 # Beside what commands import (`warm_cli`): Prefect's modules, which are put aside until a process imports Prefect.
 OF_SERVER = ("prefect.server.api.server", "prefect.cli.worker", "prefect.cli.server", "prefect.workers.process")
-# A Dask scheduler, and a worker.
-OF_SERVER += ("dask.cli", "distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
 OF_SERVER += ("prefect.runner", "prefect.runner._workspace_supervisor", "prefect.runner._workspace_resolver")
-# A collection of Prefect's, which servers and workers import when they start.
-OF_SERVER += ("prefect_dask",)
+# A collection of Prefect's, which servers and workers import when they start; and Dask's own commands.
+OF_SERVER += ("prefect_dask", "dask.cli", "distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
 
 
 def import_path() -> str:
@@ -309,20 +307,10 @@ def _become(request: dict[str, Any], set_by_imports: dict[str, str]) -> None:
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
 
 
-RUN = {
-    "infra.processes.tied_to_parent",
-    "infra.gang.node.rank_bootstrap",
-    "infra.gang.node.supervisor",
-    "training.fit.torchrun_agent",
-    "training.score.verify_worker",
-    "training.score.evaluate_worker",
-    "training.shard.worker",
-    "flows.cli",
-    "prefect.engine",
-    "prefect.flow_engine",
-    "prefect.runner._workspace_resolver",
-    "prefect.runner._workspace_supervisor",
-}
+RUN = {"infra.processes.tied_to_parent", "infra.gang.node.rank_bootstrap", "infra.gang.node.supervisor"}
+RUN |= {"training.score.verify_worker", "training.score.evaluate_worker", "training.shard.worker"}
+RUN |= {"training.fit.torchrun_agent", "flows.cli", "prefect.engine", "prefect.flow_engine"}
+RUN |= {"prefect.runner._workspace_resolver", "prefect.runner._workspace_supervisor"}
 
 
 def carry_out(work: Callable[[], None]) -> NoReturn:
