@@ -9,7 +9,6 @@ import sys
 # The sockets of the warm processes, for the processes of a test that may be forked from them.
 CHILDREN, PREFECT = "WARM_CHILDREN", "WARM_PREFECT"
 MODULES = {
-    "dask": PREFECT,
     "infra.processes.light_imports": CHILDREN,
     "infra.processes.tied_to_parent": CHILDREN,
     "infra.gang.node.rank_bootstrap": CHILDREN,
@@ -35,7 +34,7 @@ def _command() -> list[str]:
 
 def _warm(command: list[str]) -> str | None:
     """The variable that names the warm process for a command."""
-    if command[:3] in (["prefect", "worker", "start"], ["prefect", "server", "database"]):
+    if command[:1] == ["dask"] or command[:3] in (["prefect", "worker", "start"], ["prefect", "server", "database"]):
         return PREFECT
     return MODULES.get(command[0]) if command else None
 
