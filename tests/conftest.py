@@ -95,10 +95,18 @@ def pytest_configure(config: pytest.Config) -> None:
     # The suite sets up its own servers; what the person at the keyboard uses is left alone.
     for name in ("PREFECT_API_URL", "PREFECT_PROFILE"):
         os.environ.pop(name, None)
-    if _starts_workers(config) and not sys.dont_write_bytecode:
-        from tests.support.rewriting import files_with_tests, rewrite_all
+    if context := sys.modules.get("prefect.context"):  # a forked worker's, with the settings of another home
+        del context.GLOBAL_SETTINGS_CONTEXT
+        context.refresh_global_settings_context()
+    if _starts_workers(config):
+        if not sys.dont_write_bytecode:
+            from tests.support.rewriting import files_with_tests, rewrite_all
 
-        rewrite_all(config, files_with_tests(config))
+            rewrite_all(config, files_with_tests(config))
+        if not getattr(config.option, "cov_source", None):  # it is told of each process that starts
+            from tests.support.forked_workers import fork_workers
+
+            fork_workers(config)
 
 
 def _starts_workers(config: pytest.Config) -> bool:

@@ -349,7 +349,7 @@ def _take(received: Sequence[int], numbers: Sequence[int]) -> None:
         os.close(source)
 
 
-def _forget_the_end_of_imports() -> None:
+def forget_the_end_of_imports() -> None:
     """Leave out at a fork's end what imports registered for it: 65 ms, most of them for copied pages.
 
     What is registered in the fork itself, such as the removal of a temporary folder, is carried out.
@@ -377,7 +377,7 @@ def _serve(kind: str, address: str) -> None:
     # jemalloc begins its thread anew after a fork.
     assert threads <= {"jemalloc_bg_thd"}, f"a fork has none of the threads that imports started: {threads}"
     set_by_imports = {name: value for name, value in os.environ.items() if name not in at_start}
-    _forget_the_end_of_imports()
+    forget_the_end_of_imports()
     gc.collect()
     gc.freeze()
     collapse()
