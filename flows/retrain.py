@@ -36,7 +36,7 @@ LINE = {
     "tasks.stages.evaluate": "score the checkpoint and the champion on the same rows",
     "tasks.stages.promote": "move the alias if the gates are met",
 }
-# The parts of the report, by the stage whose hand-off they are.
+# The parts of the report, by the stage that hands them off.
 REPORTED = {"dataset": "shard", "checkpoint": "verify", "evaluation": "evaluate", "receipt": "promote"}
 
 

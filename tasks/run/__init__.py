@@ -1,3 +1,3 @@
-"""A run: its inputs looked up once, its record, its progress, and what happens when it is started twice. No stage is
-carried out here.
+"""A run: its resolved inputs, its record, its progress, and what happens when it is started twice. No stage is carried
+out here.
 """

@@ -21,12 +21,12 @@ log = logging.getLogger("trainwright")
 
 
 def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
-    """Wrap the function that carries a run out: return the report of a run with a final verdict, wait for a running
-    one.
+    """Wrap the function that carries a run out: return the report of a run with a final verdict, and wait for a run in
+    progress.
 
-    A run that ended without a final verdict, or whose process died, continues here. A run that ends while this process
-    waits has ended for both, unless its cause lay outside (exit code 5). This saves work and gives one report; what
-    must not happen twice is fenced where it happens (a training's lease, create-once).
+    A run that ended without a final verdict, or whose process died, continues here. If a run ends while this process
+    waits, it has ended for both, unless the cause lay outside (exit code 5). Attaching saves work and gives one report.
+    Work that must not happen twice is fenced elsewhere (by a training's lease, by create-once).
     """
 
     @functools.wraps(work)
@@ -67,7 +67,7 @@ def final_report(run: Run) -> RunReport | None:
 
 
 def _ended_meanwhile(run: Run, before: int) -> RunReport | None:
-    """The report of the process that was waited for, if it ended this run and no retry is needed."""
+    """The report of the process that this one waited for, if it ended this run and no retry is needed."""
     if num_attempts(run) == before or run.from_step is not None:
         return None
     report = latest_report(run.store, run.run_id)

@@ -1,4 +1,4 @@
-"""Whether a canary can get fresh rows at all, as far as the spec says."""
+"""Checks by the spec whether a canary can get fresh rows at all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from data_contracts.pipeline_spec import PipelineSpec, SourceSpec
 
-# What makes one address name other files from run to run.
+# With one of these, the same address names other files in each run.
 _MOVES = re.compile(r"[*?\[]|\{\{")
 
 

@@ -21,19 +21,20 @@ DEFAULT_S, RESTART_S = 600.0, 120.0
 LEAST_S = 30.0
 # The newest runs of the store that are read: a request or more for each.
 MOST_RUNS = 50
-# A spec's own interval is named if it loses so many times as much, and so much more of the time.
+# A spec's own interval is named if it loses this many times as much, and this much more of the time.
 _WORSE, _MUCH = 1.5, 0.005
 _UNITS = ((DAY_S, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """The interval that loses least, from what past runs recorded.
+    """The interval that loses least, by the records of past runs.
 
     Attributes:
         every_s: the interval; loss: the share of the time that is expected to be lost with it.
-        own_s, own_loss: of the spec's own interval; None where that is not known, or is this one. own: what sets it.
-        why: the figures that it comes from, as the rest of a sentence.
+        own_s, own_loss: the same for the spec's own interval; None if it is unknown, or equal to this interval. own:
+          the field that sets the spec's own interval.
+        why: the figures that the interval is computed from, as the rest of a sentence.
         is_measured: whether past runs measured a checkpoint; else `every_s` is the default, and nothing is expected.
     """
 
@@ -87,7 +88,7 @@ def outlook(spec: PipelineSpec, past: PastTrainings) -> Outlook:
 
 
 def look(spec: PipelineSpec, store: Store) -> Outlook:
-    """The interval that loses least, by the newest runs in a store. What cannot be read is not counted."""
+    """The interval that loses least, by the newest runs in a store. Records that cannot be read are not counted."""
     return outlook(spec, past_trainings(_past(store), spec.name, spec.train.pool or ""))
 
 
@@ -106,7 +107,7 @@ def in_words(seconds: float) -> str:
 
 
 def _own_interval(spec: PipelineSpec, past: PastTrainings) -> tuple[float | None, str]:
-    """Seconds between checkpoints with the spec as it is, as fast as steps were, or None; and what sets them."""
+    """Seconds between checkpoints by the spec and the past speed of steps, or None; and the field that sets them."""
     own = spec.train.checkpoint
     if own.every_s == "auto":
         return None, ""

@@ -13,7 +13,7 @@ from infra.project.code_bundle import project_root
 
 
 def read_spec_requirements(spec: PipelineSpec, path: Path) -> Requirements | None:
-    """What the spec's environment asks for; None without an environment, SpecError if it cannot be read."""
+    """The requirements of the spec's environment; None without an environment, SpecError if they cannot be read."""
     if spec.environment is None:
         return None
     return read_requirements(path.parent / spec.environment.file, project_root(path.parent))

@@ -1,4 +1,4 @@
-"""The processes that carried a run out, as the store knows them: when each began, and which of them died."""
+"""The processes that carried out a run, by the store's records: when each began, and which of them died."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.run.run import Run
 
 
 def begin_execution(run: Run, token: int) -> None:
-    """Record that this process carries the run out; it holds the run's lease with this fencing token."""
+    """Record that this process carries out the run; it holds the run's lease with this fencing token."""
     mine = Execution(
         run_id=run.run_id, token=token, ends=num_ends(run.store, run.run_id), flow_run=_flow_run(), started=now()
     )
@@ -21,7 +21,7 @@ def begin_execution(run: Run, token: int) -> None:
 
 
 def newest_execution(store: Store, run_id: str) -> Execution | None:
-    """The newest process that began to carry the run out; None for a run of an earlier version."""
+    """The newest process that began to carry out the run; None for a run of an earlier version."""
     tokens = _numbers(store.list(layout.executions(run_id)))
     if not tokens:
         return None
@@ -51,7 +51,7 @@ def crashes_of(store: Store, run_id: str) -> list[Crash]:
 def num_ends(store: Store, run_id: str) -> int:
     """How often the run has ended without a final verdict.
 
-    The end of a process that was fenced does not count: it is not the run's, which another process continues.
+    The end of a fenced process does not count: the run has not ended, because another process continues it.
     """
     attempts = range(len(store.list(layout.run_attempts(run_id))))
     reports = (store.read_as(layout.run_attempt(run_id, n), RunReport.from_json) for n in attempts)

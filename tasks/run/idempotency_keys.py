@@ -39,9 +39,10 @@ def resolved_before(store: Store, key: str | None) -> Resolved | None:
 
 
 def of_pipeline(name: str, options: RunOptions, known: Resolved) -> Resolved:
-    """The inputs of the run with this key; UsageError if a person chose the key, and it is of another pipeline's run.
+    """The inputs of the run with this key; UsageError if a person chose the key, and it belongs to another pipeline's
+    run.
 
-    A flow run's own key is of one pipeline, which may have been renamed between two executions.
+    A flow run's own key belongs to one pipeline, which may have been renamed between two executions.
     """
     if (other := known.spec["name"]) == name or options.has_own_key:
         return known

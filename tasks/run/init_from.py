@@ -1,4 +1,4 @@
-"""The first weights of a training: `train.init_from` looked up once, as a sealed parent that may be used."""
+"""The first weights of a training: resolves `train.init_from` once, to a sealed parent that may be used."""
 
 from __future__ import annotations
 

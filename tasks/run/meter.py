@@ -34,7 +34,7 @@ log = logging.getLogger("trainwright")
 
 
 def metered(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
-    """Wrap the function that carries a run out: it begins an execution, and ends it whatever happens."""
+    """Wrap the function that carries out a run: begin an execution, and end it whatever happens."""
 
     @functools.wraps(work)
     def carry_out(run: Run) -> RunReport:
@@ -90,7 +90,7 @@ def used_by_gang(run: Run, section: str, usage: GangUsage) -> None:
 def other_machine(price: Price | None, usage: GangUsage) -> str:
     """The sentence about a node that is not the machine that its pool has in the price book; "" if all are.
 
-    The price stays that of the pool: a node's own word must not lower it.
+    The pool's price still holds: a node's own statement must not lower it.
     """
     if price is None or not price.pool or not price.machine:
         return ""
@@ -144,7 +144,7 @@ class Meter:
         self._noting = threading.Lock()
         # After one write failed, the rest waits for the last record, so that an outage does not delay the run's end.
         self._is_away = False
-        # Whether it was said that a node is another machine than the price book says.
+        # Whether a message has said that a node is another machine than in the price book.
         self.warned_of_machine = False
         # What the process used before belongs to no run.
         PROCESS.take()
@@ -198,7 +198,7 @@ class Meter:
             self._create(what, {**usage.to_json(), "schema_version": 1})
 
     def _create(self, what: str, record: dict[str, object]) -> None:
-        """Create a record; a store that does not answer ends no run, and the last record has all that came before."""
+        """Create a record; without an answer of the store the run continues, and the last record has the rest."""
         try:
             path = layout.usage(self._run.run_id, self._began.execution, what)
             self._run.store.create_once(path, record)
@@ -207,7 +207,7 @@ class Meter:
             log.warning("what the run uses is not recorded: %s", error.message)
 
     def note(self, what: str | Followed | None = None) -> None:
-        """Write a sign of life, with the stage that begins or the nodes that are to be launched."""
+        """Write a heartbeat, with the stage that begins or the nodes that are to be launched."""
         with self._noting:
             stage = what if isinstance(what, str) else self._sign.stage
             self._take()

@@ -1,4 +1,4 @@
-"""Which price of the price book holds for each place where a run does its work; looked up once, at its start."""
+"""The price in the price book for each place where a run works; looked up once, when the run starts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from infra.machine.machines import LOCAL, THIS_MACHINE, VARIABLE
 def run_prices(spec: PipelineSpec, day: str, store: str = "") -> dict[str, Any]:
     """`price`, `prices` and `store_rates` of a run's resolved inputs: of a node that trains, other places, the store.
 
-    `train.machine` holds for the nodes that train, and on this machine for everything. Without it a pool has the
-    machine that the price book gives it, and this machine is what TRAINWRIGHT_MACHINE says. What nothing names has an
+    `train.machine` is the machine of the nodes that train, and of everything on this machine. Without it, the price
+    book gives the machine of a pool, and TRAINWRIGHT_MACHINE gives this machine. A machine that nothing names has an
     unknown price. UsageError as `check_pool_machine`.
     """
     check_pool_machine(spec)

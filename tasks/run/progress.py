@@ -49,7 +49,7 @@ class RunEnded:
 
 @dataclass(frozen=True)
 class GangChanged:
-    """A generation or its training changed: all nodes that it has had so far, the newest generation first."""
+    """A generation or its training changed: lists all nodes of the training so far, the newest generation first."""
 
     seats: list[Seat]
 

@@ -1,8 +1,8 @@
 """Finds runs whose process died without a report, and has them resumed within their budget `retry.crashed`.
 
 A reaper takes the lease of such a run as any conductor would, so two reapers cannot answer one crash, and a process
-that was only stopped is fenced. Each crash that is answered is a record, created once before anything is asked for: a
-reaper that is killed in between leaves a request that the next one repeats, and no crash counts twice.
+that was only stopped is fenced. Each answered crash is a record, created once before the reaper requests a new
+execution. If the reaper is killed in between, the next one repeats the request, and no crash counts twice.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from tasks.run.executions import crashes_of, newest_execution, num_ends
 from tasks.run.report import latest_report, report
 from tasks.run.run import Run
 
-# Runs that are looked at, the newest first: run ids sort by time.
+# This many runs are checked, the newest first: run ids sort by time.
 NEWEST = 1000
 
 log = logging.getLogger("trainwright")
 
 
 class Resumer(Protocol):
-    """Has runs resumed, by whichever worker there is. All methods may raise StorageUnavailable."""
+    """Has runs resumed by any available worker. All methods may raise StorageUnavailable."""
 
     def state_of(self, flow_run: str | None) -> FlowRunState:
         """How a flow run stands."""
 
     def requested(self, crash: Crash, key: str) -> FlowRunState:
-        """How the flow run stands that was asked for after a crash; `gone` if nothing was asked for."""
+        """The state of the flow run that was requested after a crash; `gone` if none was requested."""
 
     def resume(self, crash: Crash, store: str, pipeline: str, key: str) -> str | None:
-        """Ask for the run to be resumed, once for each `key`; returns how, or None if the caller must do it itself."""
+        """Request that the run is resumed, once for each `key`; returns how, or None if the caller must resume it."""
 
     def release(self, leases: list[str]) -> None:
-        """Free the slots of a dead gang at once; they are free by themselves after a while."""
+        """Free the slots of a dead gang at once; otherwise they expire after a while."""
 
     def end_nodes(self, store: str, training: str) -> None:
         """Cancel the flow runs of a dead gang's nodes that no worker has begun."""
@@ -58,7 +58,7 @@ class Resumer(Protocol):
 
 @dataclass(frozen=True)
 class Reaped:
-    """What became of a run that was found dead.
+    """The outcome for a run that was found dead.
 
     Attributes:
         what: `resumed`: somebody was asked; `here`: the caller must resume it; `ended`: it has a verdict now; `left`:
@@ -100,18 +100,18 @@ def reap(store: Store, resumer: Resumer, *, patience_s: float = PATIENCE_S) -> l
 def unfinished_runs(store: Store) -> Iterable[str]:
     """The newest runs without a final verdict."""
     for run_id in sorted(store.list(layout.runs()), reverse=True)[:NEWEST]:
-        # What is no name was not made by Trainwright.
+        # Trainwright did not make entries that are not valid names.
         if is_name(run_id) and not store.exists(layout.report(run_id)) and store.exists(layout.resolved(run_id)):
             yield run_id
 
 
 def _may_be_forgotten(store: Store, run_id: str) -> bool:
-    """Whether a resumption was asked for that may never have begun: nobody holds the lease."""
+    """Whether a resumption was requested that may never have begun: nobody holds the lease."""
     return bool(store.list(layout.crashes(run_id))) and held_lease(store, layout.lease(layout.run(run_id))) is None
 
 
 def _reap_one(store: Store, run_id: str, seen: Versioned | None, resumer: Resumer) -> Reaped | None:
-    """Answer for one run, whatever is wrong with it: the others must not suffer."""
+    """Handle one run, whatever is wrong with it: the other runs must be handled, too."""
     try:
         if seen is None and not _may_be_forgotten(store, run_id):
             return None
@@ -197,14 +197,14 @@ class _Dead:
         return self._ask(lease, crash)
 
     def _has_ended(self, execution: Execution | None, ends: int) -> bool:
-        """Whether the process that died had reported its end: only its lease was left."""
+        """Whether the dead process had reported the end of the run, so that only its lease was left."""
         if execution is not None:
             return ends > execution.ends
         last = latest_report(self.store, self.run_id)  # of an earlier version, which recorded no executions
         return last is not None
 
     def _unbegun(self, execution: Execution | None) -> Crash | None:
-        """The crash that was answered last, if no process has begun to carry the run out since."""
+        """The crash that was answered last, if no process has begun to carry out the run since."""
         crashes = crashes_of(self.store, self.run_id)
         if not crashes or (execution is not None and execution.token > crashes[-1].token):
             return None

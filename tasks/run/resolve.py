@@ -56,7 +56,7 @@ log = logging.getLogger("trainwright")
 
 
 def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, options: RunOptions) -> Resolved:
-    """Look up everything that a run of `spec` depends on; UsageError in one sentence for what does not exist."""
+    """Look up everything that a run of `spec` depends on; UsageError in one sentence if something does not exist."""
     root = path.parent
     window = run_window(spec, path, options.window, options.scheduled or datetime.now(UTC))
     lightning = inline_lightning(spec, root)
@@ -107,7 +107,7 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
 
 
 def _audited(root: Path, trigger: Trigger) -> dict[str, Any]:
-    """Who starts a run, by what, from which revision, and when."""
+    """Who or what starts a run, from which revision, and when."""
     commit, dirty = audit.revision(code_bundle.project_root(root))
     return {
         "actor": audit.actor(),

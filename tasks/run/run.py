@@ -1,4 +1,4 @@
-"""A run: everything a stage needs to know, looked up once. `open_run` resolves; nothing later looks things up again."""
+"""A run: everything that a stage needs to know. `open_run` looks it up once; no later code looks it up again."""
 
 from __future__ import annotations
 

@@ -36,9 +36,9 @@ log = logging.getLogger("trainwright")
 
 
 def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None:
-    """Raise UsageError for what is wrong in a spec, its Lightning config, its suite, its classes or the window.
+    """Raise UsageError for mistakes in a spec, its Lightning config, its suite, its classes or the window.
 
-    What is only unlikely to be meant is a warning.
+    A setting that is valid but unlikely to be meant gives a warning.
     """
     spec, root = load_spec(path, overrides), path.parent
     refuse_by_policy(spec, path)

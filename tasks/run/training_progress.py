@@ -11,7 +11,7 @@ from typing import Any
 from data_contracts.run_report import Cost
 from infra.gang.conductor.rank_reports import Progress
 
-# Samples a second are measured over this time: over less, the time left jumps; over more, it lags behind.
+# Samples per second are measured over this time: with a shorter time, the time left jumps; with a longer one, it lags.
 WINDOW_S = 15.0
 SHOWN_METRICS = 3
 # With any of these, an epoch is shorter than its rows, or the training ends at a set time.
@@ -89,7 +89,7 @@ class TrainingMeter:
             self._window.clear()
         if progress.phase == "training" and progress.samples:
             self._window.append((now, progress.samples))
-        # Two reports stay, however old: where a step takes longer than the window, its speed is still known.
+        # Two reports stay, however old: the speed is then known even if a step takes longer than the window.
         while len(self._window) > 2 and self._window[0][0] < now - WINDOW_S:
             self._window.popleft()
         # An ended generation's node-seconds are added to the total a moment after its last report.

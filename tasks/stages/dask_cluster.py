@@ -48,7 +48,7 @@ CONNECT_S = 10.0
 # A cluster without workers may be starting some; the wait is limited.
 NO_WORKERS_S = 30.0
 LOOK_S = 2.0
-# So that a worker finds the next piece waiting when a piece is done.
+# More pieces than threads, so that a worker finds the next piece when a piece is done.
 PIECES_PER_THREAD = 2
 SAME = "Start the workers from the same checkout and lock."
 
@@ -275,8 +275,7 @@ def _shared_folder(stage: ClusterStage, scratch: str) -> Iterator[Path]:
         try:
             yield made.path
         finally:
-            # Pieces that are still running end themselves.
-            # A name that nobody who sees the folder can take first.
+            # Pieces that are still running end themselves. Nobody who sees the folder can take this name first.
             made.rename(f"{made.path.name}.{uuid.uuid4().hex}")
 
 

@@ -43,7 +43,7 @@ def stage_page(run: Run, stage: str, *, handoff: Any = None, error: TrainwrightE
 
 
 def _of_rejection(run: Run, error: TrainwrightError) -> list[str]:
-    """What an error's details have: a contract report, failures alone, or gates."""
+    """The part of the page from an error's details: a contract report, failures alone, or gates."""
     details, lines = error.details, []
     if "suite_digest" in details and "failures" in details:
         lines += ["", *contract_section(run, ContractReport.model_validate(details))]

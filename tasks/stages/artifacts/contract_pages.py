@@ -34,7 +34,7 @@ def own_report(run: Run) -> ContractReport | None:
 
 
 def data_section(run: Run) -> list[str]:
-    """What a run's own contract report says of its data, with the drift; nothing if there is no report."""
+    """The lines about a run's own contract report and the drift; none if there is no report."""
     try:
         report = own_report(run)
         return [] if report is None else ["", "## Data", "", *contract_section(run, report)]

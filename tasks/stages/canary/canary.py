@@ -1,7 +1,7 @@
 """`promote.canary`: scores the version that stands beside the champion on fresh rows, and ends it by what they show.
 
-A standing canary comes first in each run: it is promoted, withdrawn, or stands on. Only where none stands, or it was
-withdrawn, this run's own candidate is considered (`canary_start`). `canary_moves` moves the aliases.
+Each run first handles a standing canary: it promotes it, withdraws it, or lets it continue. A run considers its own
+candidate (`canary_start`) only if no canary stands, or if it was withdrawn. `canary_moves` moves the aliases.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Champion:
 
 
 def settle(run: Run, dataset: Dataset | None) -> Settled:
-    """Score the canary that stands, and end it if the rows, its window or a person say so.
+    """Score the standing canary, and end it if the rows, its window or a person decide so.
 
     Raises:
         PointerMoved: another process moved an alias; call it again.
@@ -115,7 +115,7 @@ def tidy(run: Run) -> bool:
 
 
 def so_far(terms: CanaryTerms, found: Standing) -> str:
-    """What is known and what lacks, as the end of a sentence."""
+    """What the tallies show and what is still missing, as the end of a sentence."""
     if found.rows < terms.min_rows:
         return f"{found.rows:,} of {terms.min_rows:,} fresh rows against version {found.champion}"
     if found.verdict != "open":  # they decided when the window was over already
@@ -223,7 +223,7 @@ def _ended(run: Run, canary: Canary, end: CanaryEnd) -> Settled:
 
 
 def _follow(run: Run, canary: Canary, end: CanaryEnd) -> Receipt | None:
-    """Let the aliases follow an end, which whoever can write the store may have written, as well as the canary."""
+    """Let the aliases follow an end. A writer of the store may have forged the end, as well as the canary."""
     refused = ""
     if end.outcome == "promoted" and is_to_move(run.store, canary, end) and (refused := _why_not(run, canary, end)):
         log.warning("%s@%s: version %s is not promoted: %s", canary.model, ALIAS, canary.version.version, refused)

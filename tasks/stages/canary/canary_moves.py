@@ -1,6 +1,6 @@
-"""What follows from how a canary ended: the champion's alias moves, or does not, and the alias `canary` ends.
+"""Moves the aliases after a canary has ended: the champion's alias moves, or does not, and the alias `canary` ends.
 
-An end is in the store before anything moves, so a run that is killed here leaves the rest to the next one.
+The end is in the store before an alias moves, so if a run is killed here, the next run does the rest.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def note(
 
 
 def follow(store: Store, canary: Canary, end: CanaryEnd, mover: Mover, refused: str = "") -> Receipt | None:
-    """Make the aliases as a canary's end says; called again, it does what is left.
+    """Move the aliases as a canary's end says; another call does what is left.
 
     Args:
         refused: why the champion's alias must not move whatever the end says; "" if it may.
@@ -89,7 +89,7 @@ def is_to_move(store: Store, canary: Canary, end: CanaryEnd) -> bool:
 
 
 def is_forced(canary: Canary, hold: Hold | None) -> bool:
-    """Whether a hold on a canary's checkpoint was there when a person let it stand all the same."""
+    """Whether a canary's checkpoint was on hold when a person let it stand nevertheless."""
     force = canary.receipt.force
     return hold is not None and force is not None and force.held == hold.sentence
 
@@ -145,7 +145,7 @@ def _promoted(store: Store, canary: Canary, end: CanaryEnd, mover: Mover, refuse
 
 
 def _ended(store: Store, canary: Canary, end: CanaryEnd, mover: Mover, failed: str) -> None:
-    """End the alias `canary`, if it still names this one, and put a checkpoint on hold that was withdrawn.
+    """End the alias `canary`, if it still names this canary, and put a withdrawn checkpoint on hold.
 
     Args:
         failed: why a canary was not promoted that should have been; its checkpoint may stand again.
@@ -181,7 +181,7 @@ def _ended(store: Store, canary: Canary, end: CanaryEnd, mover: Mover, failed: s
 
 
 def free(store: Store, model: str, current: Versioned, reason: str, mover: Mover) -> Receipt:
-    """End an alias `canary` that no canary stands under, because a person or another pipeline moved it."""
+    """End an alias `canary` that names no standing canary, because a person or another pipeline moved it."""
     version = versions.model_version(store, Ref.model_validate(current.value["model_version"]))
     receipt = Receipt(
         decision="ended",

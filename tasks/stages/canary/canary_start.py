@@ -57,7 +57,7 @@ def stand(
 
     Args:
         receipt: as it would be if the version were promoted now.
-        more: what is to be said of the candidate besides, as the end of a sentence.
+        more: what else to say about the candidate, as the end of a sentence.
 
     Raises:
         PointerMoved: another process moved the alias, or a canary stands already.
@@ -86,7 +86,7 @@ def stand(
 
 
 def metric_digest(run: Run, metric: str) -> str:
-    """What tells two definitions of a metric apart: its class and arguments, and the perturbation of its set."""
+    """What distinguishes two definitions of a metric: its class and arguments, and the perturbation of its set."""
     of_set, _, name = metric.rpartition("/")
     wanted = run.spec.evaluate
     perturb = wanted.sets[of_set].perturb if of_set else None

@@ -42,7 +42,7 @@ class Tallied:
 
 
 def tally(run: Run, canary: Canary, champion: ModelVersion, dataset: Dataset | None) -> Tallied:
-    """Add this run's fresh rows to the tallies; a run that has none, or whose rows are tallied already, adds nothing.
+    """Add this run's fresh rows to the tallies; without fresh rows, or if they are already tallied, add nothing.
 
     Raises:
         UsageError: the spec has the metric no longer, or defines it in another way.
@@ -79,7 +79,7 @@ def tally(run: Run, canary: Canary, champion: ModelVersion, dataset: Dataset | N
 
 
 def stored_standing(store: Store, canary: Canary, champion: int) -> Standing:
-    """What the tallies beside a version say until now; nothing is scored or written."""
+    """What the tallies beside a version show so far; nothing is scored or written."""
     return standing_of(canary, champion, canaries.nights_of(store, canary, champion))
 
 
@@ -121,7 +121,7 @@ def gate_result(canary: Canary, found: Tallied) -> GateResult:
             high=rows.high,
             confidence=terms.confidence,
             method=rows.method,
-            # The test has a verdict at a level and no p-value: this is what it is at most.
+            # The test has a verdict at a level, but no p-value: this is an upper bound of the p-value.
             p_value=1 - terms.confidence if rows.verdict == "better" else 1.0,
             level=1 - terms.confidence,
             comparisons=0,

@@ -21,7 +21,7 @@ log = logging.getLogger("trainwright")
 
 
 def withdraw(store: Store, model: str, reason: str, provenance: dict[str, Any]) -> Receipt:
-    """Take a model's canary back, or free the alias `canary` of what a promotion put there.
+    """Take a model's canary back, or remove from the alias `canary` what a promotion put there.
 
     Returns:
         The receipt of the alias's end, which says how the canary ended: perhaps another process was first.

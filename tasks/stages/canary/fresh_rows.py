@@ -65,7 +65,7 @@ class SetDigests:
         """The fresh rows after these tallies."""
         known = [canaries.read_rows(self._run.store, canary, night.rows_id) for night in nights]
         if known:
-            # Together: each pass over the rows takes as long for one night as for a hundred.
+            # All tallies at once: a pass over the rows takes as long for a hundred nights as for one.
             self._leave_out(ascending(np.concatenate(known)))
         mask, units = self._open.copy(), None
         digests = self._rows[mask]

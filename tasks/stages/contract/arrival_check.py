@@ -1,6 +1,6 @@
-"""The part of validate that judges whether the raw data came, in time and as much as before: `contract.arrival`.
+"""The part of validate that judges whether the raw data came in time and in the usual volume: `contract.arrival`.
 
-It depends on when a run is, so it is computed anew for each run, from the sealed profile and what the run resolved.
+The result depends on the time of the run, so each run computes it again from the sealed profile and its inputs.
 """
 
 from __future__ import annotations

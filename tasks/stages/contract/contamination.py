@@ -1,4 +1,4 @@
-"""How far train and test are apart: compares the sealed rows of the run's dataset, its mixture and evaluation sets.
+"""Whether train and test share rows: compares the sealed rows of the run's dataset, its mixture and evaluation sets.
 
 It is a part of the shard stage: its report is looked up under a key of its own, so a reused dataset is compared too.
 """

@@ -1,6 +1,6 @@
 """The contract on the rows in the shards, after `shards.transform`: which rows are checked, and under which key.
 
-The shards are read, not the source: only the columns that the suite names, and of a reused dataset as of a new one.
+It reads the shards, not the source, and only the columns that the suite names; so it works for a reused dataset, too.
 """
 
 from __future__ import annotations

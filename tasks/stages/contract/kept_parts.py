@@ -27,9 +27,9 @@ from tasks.stages.contract.raw_rows import reading_settings
 # Raised when a measure or a profile changes its meaning.
 VERSION = 1
 AREA = "contracts"
-# Of smaller files, a part would cost more than to read them.
+# For smaller files, a part would cost more than reading them again.
 LEAST_BYTES = 2**20
-# Directories that are looked through; one that is written as the last of so many holds all parts in use.
+# The number of directories that a check looks through; the last one written holds all parts in use.
 MOST = 8
 
 log = logging.getLogger("trainwright")
@@ -37,7 +37,7 @@ log = logging.getLogger("trainwright")
 
 @contextlib.contextmanager
 def kept_parts(run: Run, request: ContractRequest) -> Iterator[ContractRequest]:
-    """The request with a folder of the parts that are known; on leaving without an error, new ones are sealed."""
+    """The request with a folder of the known parts; on leaving without an error, new parts are sealed."""
     if not worth_it(request):
         yield request
         return
@@ -104,7 +104,7 @@ class _KeptDirectories:
         self._copy(self._names.difference(*(self._groups[name] for name in fetched)), folder)
 
     def older(self, folder: Path, new: Collection[str]) -> list[Path]:
-        """All else that is in use, copied, if some of it lies where the next check would no longer look."""
+        """Copies of all other parts in use, if some of them are where the next check would no longer look."""
         if self._last_used < MOST:
             return []
         rest = self._having.keys() - new
@@ -112,7 +112,7 @@ class _KeptDirectories:
         return [folder / name for name in sorted(rest) if (folder / name).exists()]
 
     def _copy(self, names: Iterable[str], folder: Path) -> list[str]:
-        """Copy what can be read; a part that is damaged, gone, or another user's alone is found out again."""
+        """Copy the readable parts; those that are damaged, gone, or another user's alone are measured again."""
         copied = []
         for name in sorted(names):
             for manifest in self._having.get(name, []):

@@ -1,4 +1,4 @@
-"""Parts of reuse keys: what decides the rows that raw files give, and what a suite says of them."""
+"""Parts of reuse keys: the settings that decide the rows of raw files, and a suite's verdict on them."""
 
 from __future__ import annotations
 

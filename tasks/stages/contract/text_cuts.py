@@ -1,6 +1,6 @@
-"""Has documents cut by the user's tokenizer, once for all stages: a child cuts them, and the store keeps where.
+"""Has documents cut by the user's tokenizer, once for all stages: a child cuts them, and the store keeps the cuts.
 
-The cuts of a tokenizer lie under a key of their own, of its code and arguments. Each sealed directory has the cuts of
+The cuts of a tokenizer have a key of their own, made of its code and arguments. Each sealed directory has the cuts of
 all documents of the run that found a new one, so that the next run cuts new documents only.
 """
 
@@ -55,7 +55,7 @@ def cut_files(run: Run, files: Sequence[SourceFile], sources: Sequence[SourceSpe
 
 
 def _cuts(run: Run, pieces: PiecesSpec, files: list[SourceFile], sources: Sequence[SourceSpec]) -> dict[str, str]:
-    """The cuts of documents by name: those that are known, and of the others new ones, which are sealed with them."""
+    """The cuts of documents by name: known ones, and for other documents new ones; all are sealed together."""
     settings = {"pieces": pieces.model_dump(mode="json")}
     key = reuse_key("cut", VERSION, settings, [], run.resolved.code_digest)
     names = list(dict.fromkeys(map(cut_name, files)))
@@ -85,7 +85,7 @@ def _cuts(run: Run, pieces: PiecesSpec, files: list[SourceFile], sources: Sequen
 
 
 def _known(run: Run, key: str, names: Iterable[str]) -> dict[str, str]:
-    """The cuts of these documents that the store has; what is damaged, gone or another user's alone is made again."""
+    """The cuts of these documents in the store, without those that are damaged, gone or another user's alone."""
     wanted, known = set(names), dict[str, str]()
     for manifest in newest_sealed(run.store, AREA, key, MOST):
         try:

@@ -89,7 +89,7 @@ def unsigned_counts(store: Store, question: Question) -> bool:
 
 
 def signers(store: Store, question: Question) -> list[str]:
-    """The ids of the keys that may sign an answer, as far as question and store say; [] if none need sign."""
+    """The ids of the keys that may sign an answer, by question and store; [] if no signature is needed."""
     stored = list(keys_of(protection(store, question.model, question.alias)))
     named = question.approvers
     return [one for one in named or stored if not stored or one in stored] or named

@@ -1,7 +1,7 @@
-"""Whether a person lets a candidate be promoted: asks, reads the answer, and asks again if what was asked has changed.
+"""Asks a person whether a candidate may be promoted, reads the answer, and asks again if the comparison has changed.
 
 A question is about one comparison in one state of its alias. If the alias was moved since, a hold was lifted, or the
-gates find something else, then the answer was about something else, and a new question is asked.
+gates have another result, the answer does not apply any more, and a new question is asked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tasks.run.run import Run
 from tasks.stages.decisions.approvers import approvers_of, named_approvers, standing_protection
 
 log = logging.getLogger("trainwright")
-# A run that no person began: nobody is asked again what was refused in the same state of the alias.
+# For a run that no person began, nobody is asked again after a refusal in the same state of the alias.
 UNATTENDED = ("schedule", "ci", "automation")
 
 
@@ -107,8 +107,8 @@ def _asks_for_canary(run: Run, question: Question) -> str | None:
     """The run that asks whether a standing canary may replace the same champion; None if none does.
 
     Superseding that question would withdraw the canary. Its fresh rows have shown that it is better, so a candidate of
-    a run without `promote.canary` must not end it by asking. Whichever is answered first moves the alias; the other is
-    asked about again, because the champion is another one then.
+    a run without `promote.canary` must not end it by asking. The first approved question moves the alias; the other
+    question is asked again, because the champion has changed.
     """
     if question.champion_version is None:
         return None
@@ -129,7 +129,7 @@ def _asks_for_canary(run: Run, question: Question) -> str | None:
 
 
 def _is_the_same(asked: Question, now_asked: Question) -> bool:
-    """Whether a question is about just what would be asked now; a question of an earlier version has no state."""
+    """Whether a question is exactly the one that would be asked now; a question of an earlier version has no state."""
     if asked.state is not None and asked.state != now_asked.state:
         return False
     same = (asked.candidate, asked.champion, asked.evaluation) == (

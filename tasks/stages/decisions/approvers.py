@@ -1,7 +1,8 @@
-"""Whose signed answers count for a promotion: what the spec names, what the alias's protection names, or both at once.
+"""Whose signed answers count for a promotion: keys that the spec names, keys of the alias's protection, or keys in
+both.
 
-The spec is its owner's, and the store is not: keys that lie in the store count only if the release key signed them, if
-the spec names them too, or if nothing here could vouch for any.
+The spec belongs to its owner, but the store does not. Keys in the store count only if the release key signed them, if
+the spec names them too, or if there is neither a release key nor a spec that names keys.
 """
 
 from __future__ import annotations
