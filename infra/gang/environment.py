@@ -1,4 +1,4 @@
-"""The variables of the environment that a gang's processes give each other, and nobody else sets or reads.
+"""The environment variables that a gang's processes pass to each other; no other code sets or reads them.
 
 Variables that other processes get, too, are named lower down: PROJECT and LOG in `data_contracts.quoting`,
 STORE_POINTERS in `infra.store.opening`, PARENT and MARK in `infra.processes`.

@@ -1,4 +1,4 @@
-"""The files in a node's scratch folder through which its ranks and its supervisor talk: written and read here alone.
+"""The files in a node's scratch folder by which its ranks and its supervisor communicate; only this module uses them.
 
     launch.json           the generation's launch, for the ranks
     stop                  written by the supervisor: save a checkpoint and end

@@ -1,4 +1,4 @@
-"""Hands over pieces of work to other machines, in a folder that all share; the parent of this process sends them.
+"""Hands over pieces of work to other machines, in a folder that all share; this process's parent sends them.
 
 The user's code runs in child processes only, which know no orchestrator. So this process writes a piece to the folder
 and requests it by a report. `infra.pieces.piece_worker` does it in a child process on some machine, and writes the

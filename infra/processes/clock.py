@@ -1,8 +1,8 @@
 """The clock of this process: the time of day at its start, and monotonic time since then.
 
-A time of day that is set while the process works changes no length: nothing is charged hours, or nothing, for it. The
-moments of one process fit together; those of two differ as their machines' times of day did at their starts. Monotonic
-time stands still while a machine is suspended, so a suspended machine is not charged.
+If the time of day is set while the process works, no length of time changes, so nobody is charged for hours too many,
+or for nothing. The times of one process fit together; those of two processes differ as their machines' clocks differed
+at their starts. Monotonic time stands still while a machine is suspended, so a suspended machine is not charged.
 """
 
 from __future__ import annotations

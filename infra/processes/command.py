@@ -1,6 +1,6 @@
 """Run a command to its end, and leave none of its processes behind.
 
-For programs and modules that print or write files. A child that answers with a value is run by `infra.child`.
+For programs and modules that print or write files; `infra.child` runs children that answer with a value.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ LEFT_OUT = "TRAINWRIGHT_ENV_LEFT_OUT"
 
 # Keys under which a request names the places that its process opens itself.
 _PLACES = ("store", "sources")
-# Compared with the words between underscores, so that TOKENIZERS_PARALLELISM does not match. Wider than the rules of
-# `data_contracts` for files and for tags (`KEY` alone counts), because PASS_ENV passes a variable on that is left out.
+# Compared with the words between underscores, so that TOKENIZERS_PARALLELISM does not match. Stricter than the rules of
+# `data_contracts` for files and for tags (`KEY` alone counts), because PASS_ENV can pass a variable on that is left
+# out.
 _WORDS = frozenset(
     ["AUTH", "COOKIE", "CREDS", "DSN", "JWT", "KEY", "KEYS", "PASS", "PAT", "PW", "PWD", "TOKEN", "TOKENS", "WEBHOOK"]
 )
@@ -31,7 +32,7 @@ _PARTS = (
     "SECRET",
 )  # fmt: skip
 _FAMILIES = re.compile(r"PREFECT_|PG[A-Z]+$")
-# Set by a worker of Prefect for the flow run that a process executes; shows people to which run a process belongs.
+# A Prefect worker sets it for the flow run that a process executes; it shows people to which run a process belongs.
 FLOW_RUN = "PREFECT__FLOW_RUN_ID"
 _HARMLESS = frozenset({PASS_ENV, LEFT_OUT, FLOW_RUN, "PWD", "OLDPWD"})
 _PASSWORD_IN_URL = re.compile(r"\w://[^/\s:@]*:[^/\s@]+@")
@@ -47,7 +48,7 @@ _HEADERS = re.compile(r"OTEL_.*_HEADERS$")
 # Or in the endpoint's address, as a user or in its query.
 _KEY_IN_ENDPOINT = re.compile(r"(?i)://[^/\s?#]*@|[?&][^=&]*(?:key|token|secret|auth)[^=&]*=")
 _PRIVATE_KEY = "PRIVATE KEY-----"
-# The key itself in PEM, or the path of its file; the variable of its password begins alike.
+# The key itself in PEM, or the path of its file; the variable of its password has the same beginning.
 SIGNING_KEY = "TRAINWRIGHT_SIGNING_KEY"
 
 

@@ -23,7 +23,8 @@ class ProcessId:
 
     Attributes:
         place: digest of the machine's boot, the PID namespace and the time namespace.
-        started: when the process started, in clock ticks since the boot; tells it from a later process with its pid.
+        started: when the process started, in clock ticks since the boot; distinguishes it from a later process with the
+          same pid.
     """
 
     place: str

@@ -1,4 +1,4 @@
-"""Counts what this process, and the children whose answers it has read, used beside time."""
+"""Counts what this process, and the children whose answers it has read, used besides time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Counters:
             return self._total()
 
     def take(self) -> Resources:
-        """What was used since the last call, so that each quantity has one payer."""
+        """The quantities since the last call, so that each has one payer."""
         with self._lock:
             total = self._total()
             new, self._taken = total - self._taken, total

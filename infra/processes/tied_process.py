@@ -35,7 +35,7 @@ class TiedProcess:
         return self._process.poll()
 
     def kill(self) -> None:
-        """Kill it and wait until it is gone; its descendants are left to notice."""
+        """Kill it and wait until it is gone; its descendants notice its end themselves."""
         self._process.kill()
         self._process.wait()
 

@@ -1,8 +1,8 @@
 """Lets Arrow do without pandas in a process that runs no code of the user's.
 
-Arrow imports pandas, for 0.25 s, as soon as it makes a scalar or an array of Python's or NumPy's values, to see whether
-these are of pandas. It tries once. Without pandas it takes a `Series` for any sequence, and makes no Python value of a
-time in nanoseconds; `to_pandas` still imports it.
+When Arrow first makes a scalar or an array from Python's or NumPy's values, it imports pandas, which takes 0.25 s, to
+see whether the values are from pandas. It tries only once. Without pandas, Arrow treats a `Series` like any sequence,
+and makes no Python value from a time in nanoseconds; `to_pandas` still imports pandas.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _Refusal(MetaPathFinder):
 
 
 def without_pandas() -> None:
-    """From now on, have Arrow take no value for one of pandas, unless pandas is there already."""
+    """From now on, Arrow treats no value as one from pandas, unless pandas is already imported."""
     if "pandas" in sys.modules:
         return
     refusal = _Refusal()

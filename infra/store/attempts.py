@@ -1,4 +1,4 @@
-"""Attempts at a reuse key: seals one, while another process may seal other content, and finds the newest ones."""
+"""Attempts at a reuse key: seals an attempt, even if another process seals other content, and finds the newest ones."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from infra.store.seal import Manifest
 from infra.store.store import Store
 from infra.store.writer import Writer
 
-# Of processes that seal at once, one succeeds at each attempt: a backfill of many windows meets in one key.
+# Of several processes that seal at once, one succeeds at each attempt: the windows of a backfill may share one key.
 TRIES = 32
 
 
 def seal_attempt(store: Store, area: str, key: str, fill: Callable[[Writer], Ref]) -> Ref:
-    """What `fill` seals in the first attempt at `key` where no other content lies.
+    """What `fill` seals in the first attempt at `key` that has no other content.
 
     The bytes of a process that was killed, or of one that writes at this moment, stay as they are: the two cannot be
     told apart. Raises what `fill` raises last, if it meets other content again and again.
@@ -42,7 +42,7 @@ def seal_from(store: Store, uri: str, fill: Callable[[Writer], Ref]) -> Ref:
 def newest_sealed(store: Store, area: str, key: str, most: int) -> Iterator[Manifest]:
     """The manifests of up to `most` sealed attempts at a key, the newest first.
 
-    Those that are deleted, damaged or readable for another user alone are left out.
+    Attempts that are deleted, damaged or readable only by another user are left out.
     """
     left = most
     for n in reversed(store.attempts(area, key)):

@@ -66,7 +66,7 @@ class EarlierRecords:
 
 @dataclass(frozen=True)
 class _Earlier:
-    """A record of schema 1. Those of one store are equal: one warning is about all of them."""
+    """A warning about records of schema 1. Warnings of one store are equal: one warning is about all records."""
 
     store_uri: str
     path: str = field(compare=False)

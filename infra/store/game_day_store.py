@@ -38,9 +38,9 @@ def _remove(uri: str, storage_options: Mapping[str, Any]) -> None:
         return
     try:
         store = open_store(uri, storage_options, create=False)
-    except UsageError:  # it could not be made, and why is being raised
+    except UsageError:  # the store could not be made, and the reason is being raised
         return
     for file in store.stored():
         store.forget(file.path)
-    for leftover in store.leftovers():  # uploads of ranks that were killed: no listing shows them, and they are paid
+    for leftover in store.leftovers():  # uploads of killed ranks: no listing shows them, but they cost money
         store.drop(leftover)

@@ -195,7 +195,7 @@ def usage_beat(run_id: str, execution: str) -> str:
 
 
 def mirrored(run_id: str | None = None, mirror: str | None = None) -> str:
-    """Folder of what mirrors were told of a run or a rollback; of one mirror; or of all runs."""
+    """Folder of the updates that mirrors got about a run or a rollback; of one mirror; or of all runs."""
     parts = [_name(part) for part in (run_id, mirror) if part is not None]
     return "/".join(["mirrored", *parts])
 
@@ -206,7 +206,7 @@ def delivery(run_id: str, mirror: str, what: str, n: int) -> str:
 
 
 def telling() -> str:
-    """Pointer: which process tells the mirrors of this store."""
+    """Pointer: which process sends updates to the mirrors of this store."""
     return "mirrored/lease"
 
 

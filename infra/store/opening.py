@@ -1,4 +1,4 @@
-"""Open a store, or make it. What decides its pointers and names was fixed when it was made."""
+"""Open a store, or make it. Where its pointers and names are decided is fixed when it is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads and writes many small files of a store, several at a time where each waits for a server or a disk."""
+"""Reads and writes many small files of a store, several at once where each waits for a server or a disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ U = TypeVar("U")
 
 
 def read_several(store: Store, read: Callable[[T], U], wanted: Sequence[T]) -> list[U]:
-    """What `read` returns for each, in order; its first error ends what has not begun."""
+    """The results of `read` in order; the first error cancels all reads that have not begun."""
     if store.is_local or len(wanted) < 2:
         return [read(one) for one in wanted]
     with ThreadPoolExecutor(READERS, thread_name_prefix="several") as pool:
@@ -23,7 +23,7 @@ def read_several(store: Store, read: Callable[[T], U], wanted: Sequence[T]) -> l
 
 
 def write_several(write: Callable[[T], object], wanted: Sequence[T]) -> None:
-    """`write` for each, in a folder, too, where each waits for the disk; raises the first error."""
+    """`write` each, also in a folder, where each waits for the disk; raises the first error."""
     if len(wanted) < 2:
         for one in wanted:
             write(one)

@@ -1,10 +1,10 @@
-"""Remembers which processes were silent, so that their other leases are not waited for again (ADR 0025)."""
+"""Remembers which processes were silent, so that nobody waits again for their other leases (ADR 0025)."""
 
 from __future__ import annotations
 
 from infra.processes.process_id import ProcessId, this_process
 
-# A silent process may have been stopped only for a while, so after this time it is waited for again.
+# A silent process may have been stopped only for a while, so after this time its leases are waited for again.
 SILENT_FOR_S = 300.0
 
 

@@ -39,8 +39,7 @@ def resolved_before(store: Store, key: str | None) -> Resolved | None:
 
 
 def of_pipeline(name: str, options: RunOptions, known: Resolved) -> Resolved:
-    """The inputs of the run with this key; UsageError if a person chose the key, and it belongs to another pipeline's
-    run.
+    """The inputs of the run with this key; UsageError if a person chose the key, and its run is another pipeline's.
 
     A flow run's own key belongs to one pipeline, which may have been renamed between two executions.
     """

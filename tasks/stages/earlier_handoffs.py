@@ -1,4 +1,4 @@
-"""The results that the store already has for a run's spec, stage by stage: for a verb called alone, and for a plan."""
+"""The results that the store already has for a run's spec, stage by stage: for a stage command, and for a plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class EarlierHandoffs:
         self._found: dict[Stage[..., Any], Done[Any] | None] = {}
 
     def found(self, stage: Stage[..., Any]) -> Done[Any] | None:
-        """The stage's result; UsageError if an input that decides it is not made yet."""
+        """The stage's result; UsageError if an input that decides it does not exist yet."""
         if stage not in self._found:
             self._found[stage] = stage.found(self._run, *self.known(stage))
         return self._found[stage]

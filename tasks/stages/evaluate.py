@@ -30,7 +30,7 @@ Sets = dict[str, tuple[Dataset, str]]
 
 def find_evaluation(run: Run, key: str, checkpoint: Checkpoint, dataset: Dataset | None) -> Done[Evaluation] | None:
     """The candidate's evaluation; `lacks` is set if its predictions are not checked, or the champion is not scored."""
-    trained_with(run, checkpoint)  # a reused evaluation, too, needs a checkpoint trained as it says
+    trained_with(run, checkpoint)  # even a reused evaluation needs a checkpoint that was trained with its settings
     ref = run.store.newest("evaluations", key)
     if ref is None:
         return None
@@ -208,7 +208,7 @@ def evaluation_key(run: Run, checkpoint: Checkpoint, sets: Sets) -> str:
 
 
 def _measures(run: Run) -> list[str]:
-    """What a gate wants to be measured of the model itself."""
+    """The properties of the model itself that gates ask for."""
     return [name for name in MEASURES if any(name in gate.name for gate in run.spec.promote.gates)]
 
 
@@ -221,7 +221,7 @@ def _pairs(run: Run) -> list[str]:
 
 
 def _shown(run: Run) -> str:
-    """The metric whose truths and predictions pages show; "" if none may be shown.
+    """The metric whose targets and predictions pages show; "" if none may be shown.
 
     It is not part of the key: an evaluation that was made without them is reused.
     """

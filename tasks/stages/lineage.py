@@ -1,6 +1,6 @@
 """What a checkpoint was trained with, as sealed beside its weights: settings, code and dataset.
 
-The champion may have other code and another architecture than this run's; it is always rebuilt from its own.
+The champion may have other code and another architecture than this run; it is always rebuilt from its own settings.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TrainedWith:
 
 
 class HasStore(Protocol):
-    """A run, or whatever else knows the store that a checkpoint lies in."""
+    """A run, or another object that knows the store of a checkpoint."""
 
     @property
     def store(self) -> Store:

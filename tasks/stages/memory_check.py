@@ -2,7 +2,7 @@
 
 It counts what certainly lies in a device's memory: parameters, gradients and optimizer state, whole or sharded, and for
 a sharded module the largest unit gathered with its gradients. It does not count activations, so a training that passes
-may still run out of memory. A machine whose memory the price book does not know passes always.
+may still run out of memory. A machine whose memory is not in the price book always passes.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
     in_prefect = task(**task_policy(name))(stage_task)
 
     def stage_or_raise(run: Run, *args: Any) -> Any:
-        # Prefect would look through all of the run for results of other tasks. It knows a hand-off as the result of the
-        # task that returned it, so the graph of the flow run has its edges.
+        # Otherwise Prefect would search all of the run for results of other tasks. It recognises a hand-off as the
+        # result of the task that returned it, so the graph of the flow run has its edges.
         ended = in_prefect(opaque(run), *map(opaque, args), return_state=True).result(raise_on_failure=False)
         if isinstance(ended, BaseException):
             raise ended

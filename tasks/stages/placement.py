@@ -52,7 +52,7 @@ def pool_gang(run: Run, section: str, uri: str, devices: int = 1) -> PoolGang | 
 def done_by_child(
     run: Run, section: str, name: str, child: Child[Any, A], request: LaidOut, gang: ScoringLayout | None = None
 ) -> A:
-    """A child process's answer to a request: run here, or on a node of the section's pool.
+    """A child process's answer to a request; the child runs here, or on a node of the section's pool.
 
     Args:
         name: of this piece of work in the run; the same when the run continues.

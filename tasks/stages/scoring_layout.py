@@ -87,7 +87,7 @@ def layout_of(
     if chosen == "single" and nodes * devices > 1:
         chosen = "ddp"
     if chosen == "hsdp" and not is_hsdp(nodes, devices, shard_ranks):
-        chosen = "fsdp"  # with one replica it is the same; with replicas of one rank, each would hold the whole
+        chosen = "fsdp"  # one replica is the same as FSDP; with replicas of one rank, each rank would hold the whole
     layout = ScoringLayout(
         nodes,
         devices,

@@ -189,7 +189,7 @@ def _make(run: Run, contract: ContractReport | None, set_name: str | None = None
 
 
 def _preparation(spec: PipelineSpec) -> dict[str, Any]:
-    """What `predict` does to raw rows as this stage did: in the provenance, so that no dataset's id depends on it."""
+    """What `predict` needs to treat raw rows as this stage does; provenance, so no dataset's id depends on it."""
     assert spec.shards is not None
     assert not isinstance(spec.data, str)
     transform = spec.shards.transform

@@ -54,7 +54,7 @@ class Done(Generic[T]):
 
     Attributes:
         in_plan: what a plan says about a reused result; default: `reused_from`.
-        lacks: what `make` has still to make beside the found result.
+        lacks: what `make` still has to make beside the found result.
         error: the error with which this result ends the run, such as the rejection in a contract report.
     """
 
@@ -82,7 +82,7 @@ class Stage(Generic[P, T]):
     """A stage: called with a run and the hand-offs that it takes, it reuses its result or makes it.
 
     Attributes:
-        name: the same everywhere: its module, verb, task, record and page.
+        name: the same for its module, command, task, record and page.
         sections: sections of the spec that decide its result; a plan names what changed in them.
         takes: the stages whose hand-offs it takes, in order.
         key: the key of the result for these inputs; None with data for which the stage is skipped.
@@ -90,7 +90,7 @@ class Stage(Generic[P, T]):
         make: makes the result.
         missing: why there is nothing to reuse, for a plan and for a later verb that asks for the result.
         keyed: whether the hand-offs that it takes decide its result; if not, key and find take None for each.
-        check: refuses what `make` would refuse, before any work begins; takes None for what is not made yet.
+        check: refuses what `make` would refuse, before any work begins; takes None for hand-offs that do not exist yet.
         ahead: what `make` would do where `missing` does not say it, such as continuing unfinished work.
         remark: for a plan in which the stage is made: what is worth knowing about how; "" for nothing.
         resumed: what continuing the run would do, where the stage's record does not say it.

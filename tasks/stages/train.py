@@ -60,7 +60,7 @@ def run_training(run: Run, key: str, dataset: Dataset | None, fault: PlannedFaul
         Fenced: another run has taken the training over.
     """
     training, finished, resumes = find_training(run, key, warn=False)
-    if finished is not None:  # by another run, since `find_checkpoint` looked
+    if finished is not None:  # another run finished it after `find_checkpoint` looked
         return _reused(run, training, finished)
     if resumes:
         log.info("train continues the unfinished training %s", training)
@@ -116,7 +116,7 @@ def unfinished(run: Run, dataset: Dataset | None) -> PlannedAction | None:
 def resumed(run: Run) -> PlannedAction | None:
     """Where the run's own training would continue, by the run's records.
 
-    UsageError if it is to go back to a step that is not committed, or in a training that is finished.
+    UsageError if it should go back to a step that is not committed, or if the training is finished.
     """
     training = training_of(run)
     if training is None:
@@ -182,7 +182,7 @@ def with_fault(launch: Launch, fault: PlannedFault | None) -> Launch:
 
 
 def _trained(run: Run, training: str, outcome: GangOutcome) -> Done[Checkpoint]:
-    """The gang's hand-off, and a sentence about how the training went."""
+    """The gang's hand-off, and a sentence about the course of the training."""
     spec = run.spec.train
     checkpoint = outcome.checkpoint
     if not outcome.node_seconds:

@@ -1,4 +1,4 @@
-"""Which training a run's settings stand for: its reuse key, the attempt to use, and where that attempt resumes."""
+"""Finds the training for a run's settings: its reuse key, the attempt to use, and where that attempt resumes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PLACEMENT = {
 
 
 def training_key(run: Run, dataset: Dataset | None) -> str:
-    """Reuse key of a training: covers what decides its result; never where it ran."""
+    """Reuse key of a training: covers what decides its result, but not where it ran."""
     return key_of(sealed_settings(run, dataset))
 
 

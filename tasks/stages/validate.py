@@ -1,4 +1,4 @@
-"""validate: checks whether the raw data keeps its contract, a Great Expectations suite."""
+"""validate: checks whether the raw data meets its contract, a Great Expectations suite."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _own_report(run: Run, key: str) -> Done[ContractReport | None] | None:
 
 
 def _with_sets(run: Run, own: Done[ContractReport | None], *, make: bool) -> Done[ContractReport | None]:
-    """The stage's answer after the evaluation sets' own rows were checked, too, or the first that is not."""
+    """The stage's answer after the evaluation sets' own rows were checked, too; the first rejection if there is one."""
     if own.error is not None:
         return own
     for name, request in set_requests(run).items():

@@ -1,8 +1,8 @@
 """The bytes of a safetensors file, piece by piece and without a copy, for a store that hashes them as it writes.
 
-The library writes a file by itself or returns all of it in memory; either way a checkpoint's bytes are moved twice. The
-format is the one that its own `save` writes, to the byte: eight bytes with the header's length, the header (JSON,
-padded to eight), the tensors by type and then by name. See https://github.com/huggingface/safetensors#format.
+The library either writes a file itself or returns all of it in memory, so a checkpoint's bytes are moved twice. The
+bytes are exactly those of the library's `save`: eight bytes with the header's length, the header (JSON, padded to
+eight), the tensors by type and then by name. See https://github.com/huggingface/safetensors#format.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a checkpoint goes and how it is described.
+    """The place and the description of a checkpoint.
 
     Attributes:
         uri: a directory that nobody wrote before.

@@ -1,4 +1,4 @@
-"""What the ranks agree on between two steps, so that all of them save, stop or fail at the same step."""
+"""The ranks' agreement between two steps, so that all of them save, stop or fail at the same step."""
 
 from __future__ import annotations
 

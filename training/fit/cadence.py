@@ -9,8 +9,8 @@ from data_contracts.pipeline_spec import TrainSpec
 
 
 class Cadence:
-    """The cadence of one training. By steps it is the same on all ranks; by the clock, each rank has its own opinion,
-    and the ranks agree to save as soon as one of them asks.
+    """The cadence of one training. By steps, it is the same on all ranks. By the clock, each rank decides by itself,
+    and all ranks save as soon as one of them asks.
 
     Args:
         clock: seconds that never go back, whatever happens to the machine's time of day.
@@ -39,7 +39,7 @@ class Cadence:
         return epoch_begins and (self._every_s is None or self._select is not None)
 
     def is_time(self, step: int, last: int) -> bool:
-        """Whether the newest checkpoint is so old, by this rank's clock, that this rank asks for the next one."""
+        """Whether, by this rank's clock, the newest checkpoint is so old that this rank asks for the next one."""
         return self._every_s is not None and step > last and self._clock() - self._since >= self._every_s
 
     def unchosen(self, metrics: Mapping[str, float]) -> dict[str, float]:

@@ -24,7 +24,7 @@ from infra.store.paths.game_day_paths import game_day_record
 from training.fit.launch_context import Context
 
 LOOK_S = 0.2
-# The process that a fault strikes, and with which signal. Other faults are that this rank takes no further step.
+# The process that a fault strikes, and the signal. With any other fault, this rank takes no further step.
 SIGNALS: dict[FaultName, tuple[Literal["rank", "supervisor"], int]] = {
     "rank-killed": ("rank", signal.SIGKILL),
     "rank-stopped": ("rank", signal.SIGSTOP),
@@ -107,9 +107,10 @@ class FaultInjector(L.Callback):
 
 
 def is_due(step: int, fault: PlannedFault) -> bool:
-    """Whether a fault may come after `step`: half-way to the next checkpoint or later, after as many as it needs.
+    """Whether a fault may come after `step`: half-way to the next checkpoint or later, after as many checkpoints as it
+    needs.
 
-    A batch of a module with several optimizers is several steps, so the middle itself may not come.
+    With several optimizers, a batch counts as several steps, so no step may be exactly half-way.
     """
     after, middle = divmod(step, fault.every_steps)
     return after >= fault.checkpoints and middle >= fault.every_steps // 2

@@ -32,7 +32,7 @@ class Context:
         resume: the checkpoint to resume from.
         skip: samples (from, to) that are skipped, because a training with them diverged.
         stop: where this generation ends; None: with the training.
-        sealed: what every checkpoint holds as `train.json`: everything that a module is rebuilt from.
+        sealed: the content of `train.json` in every checkpoint: everything that a module is rebuilt from.
         scratch: folder shared by this node's ranks and their supervisor.
         project: root of the user's unpacked code.
         heartbeat_s: least seconds between two reports.

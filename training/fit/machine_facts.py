@@ -1,4 +1,4 @@
-"""Looks up what of this machine, and of the libraries on it, decides the bits of a training."""
+"""Looks up the facts of this machine and its libraries that decide the bits of a training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 def machine_facts(device: torch.device) -> MachineFacts:
-    """The facts of this process's machine; a fact that the machine does not tell is ""."""
+    """The facts of this process's machine; "" for a fact that the machine does not report."""
     cpu, flags = _cpu()
     name = f"{device.type} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else device.type
     return MachineFacts(

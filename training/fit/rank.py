@@ -91,7 +91,7 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
         from training.lightning_adapter import call_at_the_end
         from training.loader.row_counts import CountRows
         from training.user.assemble import build_all, silence
-    gc.freeze()  # what was imported is left out of collections, the first of which would take a quarter of a second
+    gc.freeze()  # the first garbage collection of all imported objects would take a quarter of a second
 
     silence()
     watch_collectives(reports.activity)
@@ -134,8 +134,8 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
 
 
 def _summary(plan: Plan | None, waits: tuple[float, str], begun_with: str, stepping_s: float) -> TrainingSummary:
-    """What a rank says at the end: the plan, how long it waited and why, its first weights, and the time of steps."""
-    # With the user's own loader it is only known that our loader dropped no rows.
+    """A rank's summary at the end: the plan, how long it waited and why, its first weights, and the time of steps."""
+    # With the user's own loader, only one thing is known: our loader dropped no rows.
     planned = {"dropped_rows": 0} if plan is None else asdict(plan)
     said = {"wait_share": waits[0], "wait_cause": waits[1], "begun_with": begun_with}
     return TrainingSummary(**planned, **said, stepping_s=round(stepping_s, 6))
@@ -232,7 +232,7 @@ def _folder(context: Context, store: Store, what: Checkpoint | Ref, name: str) -
 
 
 def prepare(context: Context) -> None:
-    """Set what the environment must hold before torch is imported, where the launcher did not."""
+    """Set the variables that must be in the environment before torch is imported, if the launcher did not."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // context.local_world_size)))
     # gloo binds to the address of the host's name, which may not be reachable, not even from the host itself.

@@ -35,7 +35,7 @@ def held_loss(
     """The loss on a batch; None where the module's step cannot return it. Collective where the module is sharded.
 
     Args:
-        batch: makes it; a transform of the user's may draw random numbers, the same ones each time.
+        batch: makes it; the user's transform may draw random numbers, which are the same each time.
         ranks: how many recorded the loss that this one is compared with; default: it is compared with none.
 
     Raises: what the user's code raises; RuntimeError if the step gathers values of more or fewer ranks than recorded.

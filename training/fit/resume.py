@@ -1,4 +1,4 @@
-"""What a resumed training needs beside Lightning's state: generators, running means, positions, logged values.
+"""The state that a resumed training needs besides Lightning's: generators, running means, positions, logged values.
 
 It is added to each checkpoint, read before Lightning restores its own part, and restored before the first step.
 """

@@ -1,4 +1,4 @@
-"""The supervisor of a training: what every rank does between two steps besides training.
+"""The supervisor of a training: does what every rank has to do between two steps, besides training.
 
 It connects the parts: the cadence of checkpoints, the ranks' agreement, the checks of the loss and the replicas, and
 restoring a resumed run.
@@ -139,7 +139,7 @@ class Supervisor(L.Callback):
         finding = self._loss.look(trainer.lightning_module, weights=saving) if look else FINE
         flag = self._agreement.most_urgent(self._own_flag(trainer) if finding == FINE else WRONG + finding)
         if flag in (DUE, STOP) and not saving:
-            # Not all ranks knew that a checkpoint was due; now all check the state to be saved.
+            # Until here, not all ranks knew that a checkpoint is due; now all check the state to be saved.
             return self._agree(trainer, saving=True)
         if flag == NOT_SAVED:
             self._saver.wait()

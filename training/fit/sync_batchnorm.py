@@ -1,4 +1,4 @@
-"""Batch norm over the rows of all ranks, on any device: what `sync_batchnorm: true` of a Lightning config asks for.
+"""Batch norm over the rows of all ranks, on any device, for `sync_batchnorm: true` in a Lightning config.
 
 On a GPU torch's own implementation runs, because its kernels are faster; it refuses the CPU, and DDP refuses it there.
 """

@@ -12,7 +12,7 @@ import os
 
 from infra.processes.light_imports import light_imports
 
-# An agent has no tensors: without what torch imports for them, it starts in two thirds of the processor time.
+# An agent has no tensors: without torch's imports for them, it starts in two thirds of the processor time.
 OF_TENSORS = frozenset({"torch._meta_registrations", "torch.ao", "torch.distributions", "torch.export", "torch.onnx"})
 with light_imports(OF_TENSORS, lasting=True):
     import torch.distributed.run

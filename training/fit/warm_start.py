@@ -33,7 +33,7 @@ class WarmStart(L.Callback):
     Args:
         folder: files of the checkpoint or import; None for a training that is resumed.
         strict: whether names and shapes must be those of the module.
-        told: called with the sentence that says what was loaded.
+        told: called with a sentence that says which tensors were loaded.
 
     Attributes:
         sentence: what was and what was not loaded.
@@ -112,7 +112,7 @@ def _is_weight(name: str, tensor: Any) -> bool:
 
 
 def _misfit(ours: torch.Tensor, theirs: Entry) -> str:
-    """Why a tensor of theirs cannot become ours, or "". A float of another width can: it is converted."""
+    """Why an external tensor cannot become the module's, or "". A float of another width can: it is converted."""
     floating = getattr(torch, theirs.dtype).is_floating_point
     if tuple(ours.shape) != theirs.shape or ours.dtype.is_floating_point != floating:
         return f"{theirs.dtype} {list(theirs.shape)} for {str(ours.dtype).removeprefix('torch.')} {list(ours.shape)}"

@@ -1,7 +1,7 @@
 """The BLAKE3 digests of many short messages at once.
 
 A call of a hasher for each message takes longer than the digest of its few bytes, so native code digests 16 at a time
-once there are enough of them to pay for generating it. A hasher digests the first ones, and long messages.
+once there are enough of them to pay for generating it. A hasher digests the first messages, and long ones.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class Gatherer:
     def _assigned(self, rows: pa.Table, unit: Unit, at: int) -> tuple[list[str], NDArray[np.int16], pa.Table]:
         """Splits, each row's index into them, and the rows that are in one.
 
-        There are no rows once it is certain that they will be refused.
+        No rows are returned once it is certain that they will be refused.
         """
         if self._splitter is None:
             assert self._job.one_split is not None

@@ -1,4 +1,4 @@
-"""Leaves the rows that the contract set aside out of the units that hold them, whatever reads a unit and where."""
+"""Leaves the rows that the contract set aside out of their units, whichever process reads a unit on any machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only all rows can show about a split: noted unit by unit, merged, and judged at the end."""
+"""Facts about a split that only all rows can show: noted unit by unit, merged, and judged at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Place = tuple[int, int]  # number of a unit, number of a row in it
 
 @dataclass
 class Notes:
-    """What was seen in some units' rows and can be judged only with all rows.
+    """Observations in some units' rows that can be judged only with all rows.
 
     Attributes:
         nulls: rows without a time or a split, and the first of them.

@@ -1,8 +1,8 @@
 """Assigns rows to train, val and test: by hash of a key, by time, by position, or by a column that names the split.
 
 A row's split by key depends on its own key and the seed alone, so it never changes when data is added. A `Splitter`
-assigns batch by batch, in any process. It notes what only all rows can show (a null somewhere, a key in two splits);
-`split_notes` and `split_leakage` decide about that at the end.
+assigns batch by batch, in any process. It notes facts that only all rows can show (a null somewhere, a key in two
+splits); `split_notes` and `split_leakage` judge them at the end.
 """
 
 from __future__ import annotations

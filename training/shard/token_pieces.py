@@ -1,4 +1,4 @@
-"""Cuts a document into pieces of so many tokens, by what a tokenizer says of one window after another. Torch-free.
+"""Cuts a document into pieces of so many tokens; a tokenizer gets one window of the text after another. Torch-free.
 
 A window begins where a piece begins, so its first tokens are those of the piece alone. Windows depend on the document
 only, and not on how its bytes are read: the cut is the same on any machine.
@@ -24,7 +24,7 @@ Read = Callable[[int], bytes]
 
 
 class BadStarts(ValueError):
-    """What a tokenizer returned cannot be the starts of a text's tokens; `why` is a clause in our words."""
+    """A tokenizer's answer cannot be the starts of a text's tokens; `why` is a clause in our words."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -68,7 +68,7 @@ def cut_document(read: Read, starts: Starts, most: int) -> Iterator[tuple[int, i
                 continue
             if len(ends) < 2:
                 raise TooLarge
-            # The end of the window is not that of the text, so its last tokens may not be the text's.
+            # The window ends before the text does, so its last tokens may differ from the text's tokens.
             whole = max(1, len(ends) - 2)
             ends, tokens = ends[:whole], tokens[:whole]
         yield from zip(_byte_sizes(window, ends), tokens, strict=True)
@@ -93,9 +93,9 @@ def piece_ends(starts: NDArray[np.int64], size: int, most: int) -> tuple[list[in
 
 
 def listed(returned: Any) -> Any:
-    """What a tokenizer returned, with its items in a list; as it is if it cannot be a list of numbers.
+    """A tokenizer's answer as a list of its items; unchanged if it cannot be a list of numbers.
 
-    The user's code may give them one by one, and so may raise here.
+    The user's code may give the items one by one, and so may raise here.
     """
     kept = isinstance(returned, str | bytes | dict | set | list | np.ndarray) or not hasattr(returned, "__iter__")
     return returned if kept else list(returned)

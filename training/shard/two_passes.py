@@ -1,9 +1,9 @@
 """From source files to shards: two passes over the rows, in bounded memory, on any kind of worker.
 
 The first pass (`training.shard.first_pass`) reads each unit once, decides each row's split, transforms it, draws its
-place in the shuffle and puts it into a spill. Then come the checks that need all rows, so that what cannot be sharded
-is refused before the first byte is written. The second pass reads each shard's rows in order and writes it. The result
-depends on the files and the settings alone, never on processes, memory or the division of work.
+place in the shuffle and puts it into a spill. Then come the checks that need all rows, so that data that cannot be
+sharded is refused before the first byte is written. The second pass reads each shard's rows in order and writes it. The
+result depends on the files and the settings alone, never on processes, memory or the division of work.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ Written = tuple[str, int, FileEntry]  # a shard's split, rows and file
 
 @dataclass(frozen=True)
 class Sharded:
-    """What was written: the shards of each split in order, the schema of their rows, the rows left out, and the
-    documents that a split by position counted.
+    """The result: the shards of each split in order, the schema of their rows, the rows left out, and the documents
+    that a split by position counted.
     """
 
     splits: dict[str, list[ShardFile]]
@@ -80,7 +80,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Sharding:
-    """What is to be sharded, and how.
+    """The files to shard, and how.
 
     Attributes:
         source: where the files are read from, without a schema.
@@ -159,7 +159,7 @@ def shard_files(asked: Sharding) -> Sharded:
 
 
 def needs_pandas(settings: ShardsSpec) -> bool:
-    """Whether code of the user's runs, or messages may show a value: Arrow needs pandas for a time in nanoseconds."""
+    """Whether the user's code runs, or messages may show a value: Arrow needs pandas for a time in nanoseconds."""
     return settings.transform is not None or settings.split.time is not None or settings.split.column is not None
 
 
@@ -172,7 +172,7 @@ def _second_pass(
     splits = {name: list(earlier.splits.get(name, [])) if earlier is not None else [] for name in sizes}
     most = max(1, settings.memory_bytes // (COPIES * settings.target_size_bytes)) if gathered.rows.on_disk else 1
     if asked.cluster is not None and gathered.rows.on_disk:
-        most = workers.count  # each on its own machine or in its own share of one
+        most = workers.count  # each process on its own machine, or in its own share of one
     orders = _orders(sizes, gathered, schema, settings, {name: len(shards) for name, shards in splits.items()})
     shards = sum(num_shards(one.rows, one.logical_bytes(schema), settings.target_size_bytes) for one in sizes.values())
     together = max(1, min(TASK_BYTES // settings.target_size_bytes, shards // workers.count))

@@ -139,7 +139,7 @@ class Ledger:
             self._move(self.checkpoints[:end], aside=later)
 
     def retire(self, keep: int, select: SelectSpec | None, *, by: str, also: Collection[int] = ()) -> None:
-        """Delete all checkpoints but the `keep` newest, the one that `select` prefers so far, and those in use.
+        """Delete all checkpoints except the `keep` newest, the one that `select` prefers so far, and those in use.
 
         The newest checkpoint always stays, and so do those of the steps in `also`.
         """

@@ -128,7 +128,7 @@ class GenerationSpan:
 
     @property
     def wasted_seconds(self) -> float:
-        """The part of its node-seconds that later generations had to spend again."""
+        """The part of a generation's node-seconds that later generations had to spend again."""
         done = self.last_step - self.first_step
         if done <= 0:
             return 0.0 if self.ended in ("done", "") else self.node_seconds
@@ -167,7 +167,7 @@ def generation_spans(store: Store, training: str) -> list[GenerationSpan]:
 
 
 def _node_seconds(store: Store, place: tuple[str, int, int]) -> float:
-    """How long a node was held; of one that left no record, from its answer to its last heartbeat."""
+    """How long a node was held; if it left no record, from its answer to its last heartbeat."""
     ended = store.find_as(layout.node_exit(*place), NodeExit.from_json)
     if ended is not None:
         return max(ended.released - ended.started, 0.0)

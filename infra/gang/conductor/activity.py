@@ -57,7 +57,7 @@ class Activity:
         self._first = 0 if begin is None else begin.step
 
     def note_done(self, answer: RankAnswer) -> RankAnswer:
-        """Note that all nodes are done, and what rank 0 answered; returns the answer."""
+        """Record that all nodes are done, and return rank 0's answer."""
         per_epoch, stepping_s = (answer.plan.get(name, 0) for name in ("steps_per_epoch", "stepping_s"))
         self.ended, self._steps_per_epoch = "done", per_epoch if isinstance(per_epoch, int) else 0
         if isinstance(stepping_s, int | float) and 0 <= stepping_s <= LONGEST_S:

@@ -1,4 +1,4 @@
-"""What a gang may use, as its conductor asks for it; budgets decide (`tasks.budgets`)."""
+"""What a gang may still use; its conductor asks, and budgets decide (`tasks.budgets`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Allowance(Protocol):
     """Admits the nodes of generations, and says when the gang must end."""
 
     def admit(self, nodes: int) -> None:
-        """Reserve for nodes that are about to be launched; OverBudget if they cannot be paid."""
+        """Reserve the cost of nodes that are about to be launched; OverBudget if they cannot be paid."""
 
     def launched(self, usage: Callable[[], GangUsage]) -> None:
         """Note that a generation begins; `usage` is what its nodes have used at any time."""
@@ -66,7 +66,7 @@ class EndEarly:
 
 
 def raise_why_over(allowance: Allowance, error: TrainwrightError) -> None:
-    """Raise why the gang had to end early, where `error` is only what followed from it."""
+    """Raise the reason why the gang had to end early, if `error` is only a consequence of it."""
     why = allowance.over()
     if why is not None and isinstance(error, Interrupted) and not isinstance(error, Fenced):
         raise why from error

@@ -1,4 +1,4 @@
-"""What a conductor tells the store of bad nodes, and which nodes it leaves out because people drained them."""
+"""Records what a conductor observed of bad nodes, and leaves out the nodes that people drained."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("trainwright")
 
 
 def without_drained(store: Store, launch: Launch, *, here: bool) -> Launch:
-    """The launch, with the nodes left out that are drained now.
+    """The launch without the nodes that are drained now.
 
     Args:
         here: whether all nodes are processes of this machine.
@@ -36,7 +36,7 @@ def without_drained(store: Store, launch: Launch, *, here: bool) -> Launch:
 
 
 def remember(store: Store, generation: Generation, error: TrainwrightError | None) -> None:
-    """Record what a generation showed of its nodes. A store that does not answer loses it, and training continues."""
+    """Record what a generation showed of its nodes; if the store does not answer, training continues all the same."""
     if isinstance(error, StorageUnavailable):
         return
     hosts = generation.nodes

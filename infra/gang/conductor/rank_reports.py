@@ -36,7 +36,7 @@ class Progress:
 
 
 class Say(Protocol):
-    """Shows progress; what is not named stays as it was."""
+    """Shows progress; arguments that are left out keep their values."""
 
     def __call__(
         self,

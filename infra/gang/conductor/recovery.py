@@ -26,7 +26,7 @@ FAILURES = 2
 
 
 def restore_budgets(ledger: Ledger, error: TrainwrightError | None = None) -> None:
-    """Reset the retry budgets, because `error` or an answer is reported: whoever continues the work has all of them."""
+    """Reset the retry budgets, because `error` or an answer is reported: the next conductor has full budgets."""
     if ledger.retries != Retries() and not isinstance(error, Fenced | Cancelled):
         with contextlib.suppress(StorageUnavailable, Fenced):
             ledger.record_recovery(ledger.skipped, Retries())

@@ -40,9 +40,10 @@ class Room(Protocol):
     """Admits nodes: all of them, or none."""
 
     def take(self, nodes: int) -> str | None:
-        """Ask for room for `nodes` in all, including the room held already; None once held, else what is waited for.
+        """Ask for room for `nodes` in all, including the room held already.
 
-        Does not wait itself; raises one of our errors if waiting could never end.
+        Returns None once it is held, else the reason to wait. Does not wait itself; raises one of our errors if waiting
+        could never end.
         """
 
     def give_back(self) -> None:

@@ -164,7 +164,7 @@ class _Supervisor:
                 self.conductor.tolerantly(look)
             if meeting is None or not inputs.done:
                 time.sleep(self.poll_s)
-        inputs.result()  # raises what laying out raised, which counts more than a gang that goes on without this node
+        inputs.result()  # raises an error of laying out, even if the gang continues without this node
         if self.node not in meeting.order:
             raise Preempted(f"Generation {self.generation} of {self.training} continues without node {self.node}.")
         self.ranks = self._ranks_at(meeting.order.index(self.node))

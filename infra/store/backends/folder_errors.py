@@ -1,4 +1,4 @@
-"""What an OSError means for a store in a folder: a refusal, a lack of the file system, or a failure that may pass."""
+"""What an OSError means for a store in a folder: a refusal, a file system's missing feature, or a passing failure."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def periods(budget: str, scope: str) -> str:
 
 
 def balance(budget: str, scope: str, period: str) -> str:
-    """Pointer: what was used of a budget in a period, and what is held."""
+    """Pointer: the amounts of a budget that are used and held in a period."""
     return f"{periods(budget, scope)}/{name_part(period)}/balance"
 
 

@@ -1,4 +1,4 @@
-"""The paths of what a game day's ranks record; `infra/store/layout.py` has all others."""
+"""The paths of the records of a game day's ranks; `infra/store/layout.py` has all others."""
 
 from __future__ import annotations
 

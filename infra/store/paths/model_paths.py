@@ -52,7 +52,7 @@ def aliases(model_name: str | None = None) -> str:
 
 
 def protections(model_name: str, alias_name: str) -> str:
-    """Folder of what was decided about the protection of an alias: `<k>.json` from 0, the newest of which holds."""
+    """Folder of decisions about the protection of an alias: `<k>.json` from 0, the newest of which holds."""
     return f"protections/{name_part(model_name)}/{name_part(alias_name)}"
 
 
@@ -62,7 +62,7 @@ def protection(model_name: str, alias_name: str, k: int) -> str:
 
 
 def questions(model_name: str, alias_name: str) -> str:
-    """Folder that lists who asked about an alias, in order: `<k>.json` from 0; some may be gone."""
+    """Folder that lists the questions about an alias, in order: `<k>.json` from 0; some may be gone."""
     return f"questions/{name_part(model_name)}/{name_part(alias_name)}"
 
 
@@ -87,7 +87,7 @@ def canary_end(model_name: str, k: int) -> str:
 
 
 def canary_ask(model_name: str, k: int, champion: int) -> str:
-    """Which run asks whether a canary may replace this version."""
+    """Record of the run that asks whether a canary may replace this version."""
     return f"{canary(model_name, k)}/asks/{number_part(champion)}.json"
 
 
@@ -107,12 +107,12 @@ def canary_rows(model_name: str, k: int, rows_id: str) -> str:
 
 
 def canary_seen(model_name: str, k: int, dataset: str) -> str:
-    """Which file has the digests of all rows of a dataset that one of the models has seen."""
+    """Record of the file with the digests of all rows of a dataset that one of the models has seen."""
     return f"{canary(model_name, k)}/seen/{name_part(dataset)}.json"
 
 
 def approvals(run_id: str) -> str:
-    """Folder of what a run asked people: `<n>/` from 0."""
+    """Folder of a run's questions to people: `<n>/` from 0."""
     return f"runs/{name_part(run_id)}/approvals"
 
 

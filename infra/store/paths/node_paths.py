@@ -1,4 +1,4 @@
-"""The paths of what a store knows of nodes; `infra/store/layout.py` has all others."""
+"""The paths of records about nodes; `infra/store/layout.py` has all others."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def node_folder(name: str) -> str:
 
 
 def node_mishaps(folder: str) -> str:
-    """Folder of what went wrong on a node."""
+    """Folder of the mishaps of a node."""
     return f"{NODES}/{name_part(folder)}/mishaps"
 
 
 def node_mishap(name: str, same: str) -> str:
-    """One of them; `same` is the digest of what makes it the same one."""
+    """One mishap; `same` is the digest of what identifies it."""
     return f"{node_mishaps(node_folder(name))}/{name_part(same)}.json"
 
 
 def node_standings(folder: str) -> str:
-    """Folder of what people decided about a node: `<k>.json` from 0, the newest of which holds."""
+    """Folder of people's decisions about a node: `<k>.json` from 0, the newest of which holds."""
     return f"{NODES}/{name_part(folder)}/standing"
 
 

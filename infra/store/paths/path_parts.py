@@ -1,4 +1,4 @@
-"""What a path in a store is made of: names, numbers and paths, each checked."""
+"""The parts of a path in a store: names, numbers and paths, each checked."""
 
 from __future__ import annotations
 

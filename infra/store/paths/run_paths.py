@@ -1,4 +1,4 @@
-"""The part of the layout about who carries runs out; `infra/store/layout.py` has all paths."""
+"""The part of the layout about processes that carry out runs; `infra/store/layout.py` has all paths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from infra.store.paths.path_parts import number_part as _number
 
 
 def executions(run_id: str) -> str:
-    """Folder of a run's executions: the processes that carried it out, one after the other."""
+    """Folder of a run's executions, one record for each process that carried it out."""
     return f"runs/{_name(run_id)}/executions"
 
 
@@ -23,7 +23,7 @@ def month_folder() -> str:
 
 
 def month_costs(month: str) -> str:
-    """What the runs of a calendar month such as 2026-10 used, created once when it was over."""
+    """Record of what the runs of a calendar month such as 2026-10 used, created once after the month."""
     return f"{month_folder()}/{_name(month)}.json"
 
 

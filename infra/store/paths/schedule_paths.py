@@ -1,4 +1,4 @@
-"""The paths of what a store knows of a pipeline's schedule; `infra/store/layout.py` has all others."""
+"""The paths of records about a pipeline's schedule; `infra/store/layout.py` has all others."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from infra.store.paths.path_parts import number_part as _number
 
 
 def turn(pipeline_name: str) -> str:
-    """Pointer, a lease: which of the runs that nobody started by hand may work."""
+    """Pointer, a lease: which of the runs that no person started may work."""
     return f"schedules/{_name(pipeline_name)}/turn"
 
 
 def end_request(pipeline_name: str, token: int, holder: str) -> str:
     """Mark, created once: it asks the holder of the turn with this fencing token to end.
 
-    A holder's name is random, so nobody can ask one to end before it is there.
+    A holder's name is random, so nobody can ask a holder to end before it exists.
     """
     return f"schedules/{_name(pipeline_name)}/wanted/{_number(token)}-{digest(holder)[:16]}.json"
 

@@ -1,5 +1,4 @@
-"""Whose signed answers count for a promotion: keys that the spec names, keys of the alias's protection, or keys in
-both.
+"""Whose signed answers count for a promotion: by keys of the spec, of the alias's protection, or of both.
 
 The spec belongs to its owner, but the store does not. Keys in the store count only if the release key signed them, if
 the spec names them too, or if there is neither a release key nor a spec that names keys.

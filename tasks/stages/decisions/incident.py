@@ -1,4 +1,4 @@
-"""What a rollback notes: that the older version is whole, and what was known of both versions."""
+"""The note of a rollback: it says that the older version is complete, and what was known of both versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person's decision to protect an alias, or to end that."""
+"""A person's decision to protect an alias, or to end its protection."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def protect(
 
     Args:
         keys: public keys of approvers, in PEM; only answers that are signed with one of them count.
-        key: the release key, which signs the decision; None: nobody vouches for it.
+        key: the release key, which signs the decision; None: the decision is not signed.
     """
     decision = _decision(model, alias, by, reason, protected=True)
     return _decided(store, decision.model_copy(update={"keys": list(dict.fromkeys(keys))}), key)
 
 
 def unprotect(store: Store, model: str, alias: str, by: str, reason: str, key: SigningKey | None = None) -> Protection:
-    """End the protection of an alias; the records of it stay. UsageError as `protect`, or if it is not protected."""
+    """End the protection of an alias; its records stay. UsageError as `protect`, or if it is not protected."""
     decision = _decision(model, alias, by, reason, protected=False)
     if protections.protection(store, model, alias) is None:
         raise UsageError(f"{model}@{alias} is not protected.")

@@ -1,4 +1,4 @@
-"""What `promote.require` asks for beside the gates: facts about how the candidate was made, not how good it is.
+"""Checks `promote.require`, which is about how the candidate was made; the gates are about how good it is.
 
 - `signed`: a key is configured, so the receipt and the model's files are signed.
 - `contract`: the rows met a contract, with at least one critical expectation, all of which held.
@@ -40,7 +40,7 @@ def signing_key(run: Run) -> SigningKey | None:
 
 
 def refuse_early(run: Run) -> None:
-    """Refuse, before any work, what is known now and would keep the candidate from being promoted.
+    """Refuse, before any work, if it is already known that the candidate could not be promoted.
 
     Raises:
         UsageError: a requirement cannot be met, a key cannot be used, or the run's inputs are not signed with it.

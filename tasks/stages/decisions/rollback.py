@@ -124,7 +124,7 @@ def checked_reason(reason: str, option: str = "--reason") -> str:
 
 
 def checked_evidence(evidence: Sequence[str]) -> list[str]:
-    """What a person points at, each in its stored form; UsageError as for a reason, and for too many."""
+    """The evidence that a person names, each in its stored form; UsageError as for a reason, and for too many."""
     if len(evidence) > MOST_EVIDENCE:
         raise UsageError(
             f"--evidence was given {len(evidence)} times.", remedy=f"Give it {MOST_EVIDENCE} times at most."

@@ -68,8 +68,9 @@ def is_undecided(gate: GateResult) -> bool:
 def refusing(run: Run, gates: Sequence[GateResult]) -> list[GateResult]:
     """The gates that keep the candidate from being promoted."""
     missed = [gate for gate in gates if not gate.met]
-    # Whether a sealed set shows a candidate to be worse is told to nobody, so it is not promoted on a guess either.
-    # A gate that was not asked, because its rows are used up, says nothing of the candidate, so it keeps it out, too.
+    # A sealed set does not reveal whether it shows a candidate to be worse, so the candidate is not promoted without
+    # that evidence. If a gate was not evaluated because its rows are used up, nothing is known of the candidate, so it
+    # is not promoted either.
     undecided = missed and all(is_undecided(gate) and not gate.sealed and not gate.skipped for gate in missed)
     if undecided and run.spec.promote.when_insufficient == "promote":
         return []
@@ -86,6 +87,6 @@ def more_rows(run: Run, missed: Sequence[GateResult]) -> str:
 
 
 def lacking(gates: Sequence[GateResult]) -> str:
-    """What a promotion lacks, as the end of a sentence; "" if all gates are met."""
+    """What a promotion still lacks, as the end of a sentence; "" if all gates are met."""
     missed = [gate for gate in gates if not gate.met]
     return f", promoted although the evidence is insufficient ({missed[0].sentence})" if missed else ""

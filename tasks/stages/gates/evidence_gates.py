@@ -1,7 +1,7 @@
-"""Gates with `confidence`: the rows must show the gain over the champion, or the value, that is asked for.
+"""Gates with `confidence`: the rows must show the required gain over the champion, or the required value.
 
 The exposure ledger counts how often these rows have decided before; each comparison asks for more evidence than the one
-before it, so that the promise holds however often the line runs.
+before it, so that the promise holds however often the pipeline runs.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _ledger(question: Question, spent: Spent) -> str:
 
 
 def _sign(gate: GateSpec) -> Literal[1, -1]:
-    """-1 if a gate asks for a small value."""
+    """-1 if a gate requires a small value, else 1."""
     return -1 if gate.max is not None else 1
 
 

@@ -44,7 +44,7 @@ def gate_sentence(gate: GateSpec, evidence: Evidence, values: tuple[float, float
 
 
 def sealed_sentence(gate: GateSpec, met: bool, rows: int, gates: int) -> str:
-    """What may be told of a gate on a sealed set; `gates` are on sealed sets."""
+    """The sentence that a gate on a sealed set may reveal; `gates` are on sealed sets."""
     if not met and gates > 1:
         return f"{subject(gate)}: the rows of sealed sets do not show all that the {gates} gates on them ask for"
     shown = "show" if met else "do not show"
@@ -72,7 +72,7 @@ def _needed(evidence: Evidence, measured: str) -> str:
 
 
 def used_up_sentence(spent: Spent, rows: int) -> str:
-    """What is to be done with rows that are used up."""
+    """What to do about rows that are used up."""
     return (
         f"the test rows are used up: they have decided {_so_far(spent)}, and could only show gains more than "
         f"{MOST_EFFORT:g} times as large as fresh rows could; take {rows:,} fresh test rows"

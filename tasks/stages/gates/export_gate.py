@@ -1,7 +1,7 @@
 """The gate `promote.export`: a candidate is exported, and the file's outputs must equal the checkpoint's.
 
-It comes before the gates with confidence: they spend test rows, and what these say about a model that cannot be used is
-of no use. The files are not kept; what was compared stands in the provenance of the receipt.
+It comes before the gates with confidence: they spend test rows, which would be wasted on a model that cannot be used.
+The files are not kept; the comparison is recorded in the provenance of the receipt.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def exports_that_agree(run: Run, checkpoint: Checkpoint, stays: str) -> dict[str
 
 
 def split_with_rows(dataset: Dataset | None, wanted: str) -> str:
-    """The split that is wanted if it has rows, else one that has; without a dataset, the one that is wanted."""
+    """The wanted split if it has rows, else a split that has rows; without a dataset, the wanted split."""
     if dataset is None or dataset.rows(wanted):
         return wanted
     return next((name for name in ("test", "val", *dataset.splits) if dataset.rows(name)), wanted)

@@ -110,7 +110,7 @@ def _judge(gate: GateSpec, models: Models) -> GateResult:
     _check_same_rows(name, (metric, models.candidate), (before, champion))
     theirs, wanted = _Value.of(before), Fraction(repr(asked))
     gain = mine.value - theirs.value if metric.mode == "max" else theirs.value - mine.value
-    # The tolerance does not turn no gain, or a loss, into a gain.
+    # The tolerance never turns a missing gain, or a loss, into a gain.
     met = gain >= wanted - max(mine.slack, theirs.slack) and (gain > 0 or wanted <= 0)
     value, other, by = _figures([mine.value, theirs.value, abs(gain)], [(mine.value, theirs.value), (gain, wanted)])
     sentence = (
@@ -149,7 +149,7 @@ def not_asked(gate: GateSpec, why: str) -> GateResult:
 
 
 def ledger_sentences(gates: Sequence[GateResult]) -> list[str]:
-    """What the rows of the gates had decided and could still decide once the gates were judged; each once."""
+    """What the gates' rows had decided and could still decide after the gates were judged; each sentence once."""
     said = (f"{rows_named(one.metric.rpartition('/')[0], one.slice)}{one.ledger}" for one in gates if one.ledger)
     return list(dict.fromkeys(f"{one[0].upper()}{one[1:]}." for one in said))
 

@@ -60,13 +60,13 @@ class LedgerEntries:
         return Spent(so_far.before + self._run.spec.promote.candidates - 1, so_far.promoted)
 
     def enter(self) -> None:
-        """Make the entries that are not there yet; before any verdict is computed."""
+        """Make the missing entries, before any verdict is computed."""
         for its_id, asked in self._asked.items():
             if its_id not in self._made:
                 self._made[its_id] = exposures.expose(self._run.store, *asked, self._run.spec.promote.candidates)
 
     def mark_better(self, rows: Sequence[TestRows]) -> None:
-        """Record the sets of rows that found the candidate better; before anyone is told."""
+        """Record the sets of rows that found the candidate better, before anyone sees the verdict."""
         for its_id in dict.fromkeys(one.id for one in rows):
             exposures.was_better(self._run.store, self._made[its_id])
 

@@ -184,13 +184,14 @@ class SetScores:
         )
 
     def _outcomes(self, evaluation: Evaluation, metric: str, rows_for: str) -> Outcomes | None:
-        """The outcomes whose mean a metric is; None if it is not a mean.
+        """The outcomes if a metric is their mean; None if it is not a mean.
 
         Args:
             rows_for: what needs an outcome for each row; "" if nothing does.
         """
         unit = evaluation.metrics[metric].unit
-        # Pairs tell more: a mean over very many rows is kept by batches, and some predictions make any metric a mean.
+        # Pairs are more exact: a mean over very many rows is kept by batches, and some predictions make any metric a
+        # mean.
         if unit == "dataset" or metric in evaluation.pairs:
             return None
         if unit == "batch" and rows_for:
@@ -257,5 +258,5 @@ def _are_flags(values: Values) -> bool:
 
 
 def _seed(*models: Evaluation | None) -> int:
-    """The same for the same checkpoints, so that a retry draws the same resamples."""
+    """The same seed for the same checkpoints, so that a retry draws the same resamples."""
     return int(digest([one.checkpoint_id for one in models if one is not None])[:8], 16)

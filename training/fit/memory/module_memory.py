@@ -43,7 +43,7 @@ def main(request: SizeRequest, report: Report) -> ModuleSizes:
         return ModuleSizes(unknown=error.message)
     learns = [parameter for parameter in module.parameters() if parameter.requires_grad]
     kept, state = _bytes(module.parameters()) + _bytes(learns), 0
-    # An optimizer that needs what only a training has: its state stays unknown.
+    # The optimizer needs something that only a training has, so the size of its state stays unknown.
     with contextlib.suppress(Exception):
         state = _state_bytes(module, train["lightning"].get("trainer") or {})
     steps, unprobed = probe(request, kept + state) if request.rows else ([], "")

@@ -37,7 +37,7 @@ from training.user.assemble import batch_transform, build_module
 _MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 _TRUE = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "64-true": torch.float64, "64": torch.float64}
 
-# A module with less parameters, gradients and optimizer state takes real steps if it must.
+# A module with fewer bytes of parameters, gradients and optimizer state may take real steps.
 SMALL_BYTES = 2**29
 REAL_ROWS = (8, 16)
 
@@ -71,7 +71,7 @@ def probe(request: SizeRequest, kept_bytes: int) -> tuple[list[StepMemory], str]
     except TrainwrightError as error:
         return [], error.message.rstrip(".")
     except Exception as error:
-        # The module's code may do anything; what it needs of values, a Trainer or the data cannot be had here.
+        # The module's code may do anything; here it has no values, no running Trainer and no data.
         return [], f"{type(error).__name__} in a step on zeros"
 
 
@@ -127,7 +127,7 @@ def _default_type(config: dict[str, Any]) -> Iterator[None]:
 
 
 def _as_on_gpu(optimizer: torch.optim.Optimizer, accelerated: bool) -> None:
-    """On accelerators torch's optimizers update all parameters at once, which takes more memory for a moment."""
+    """On accelerators, torch's optimizers update all parameters at once, which briefly takes more memory."""
     for group in optimizer.param_groups if accelerated else ():
         if group.get("foreach", False) is None and not group.get("fused"):
             group["foreach"] = True
@@ -145,7 +145,7 @@ def _placed(batch: Any, fake: FakeTensorMode | None, config: dict[str, Any]) -> 
 
 
 def _quiet(module: LightningModule) -> None:
-    """Logged values lead nowhere: without a running Trainer there is nothing to log to."""
+    """Logged values are dropped: without a running Trainer there is nothing to log to."""
     for name in ("log", "log_dict"):
         setattr(module, name, lambda *_, **__: None)
 
@@ -170,7 +170,7 @@ def _take(
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of tensors that are alive: of what the operations made since it began.
+    """Counts the bytes of living tensors that operations have made since it began.
 
     Attributes:
         alive: bytes now; peak: most so far.
@@ -206,7 +206,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 class _Live(LiveBytes):
-    """Tells what a step needs for a moment apart from what stays.
+    """Separates the memory that a step needs only for a while from the memory that stays.
 
     Attributes:
         peak: most bytes alive during the last step.

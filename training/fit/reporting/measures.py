@@ -1,4 +1,4 @@
-"""What a rank measures of its training for those who watch it: lengths of steps, memory, checkpoints. Torch-free.
+"""A rank's measures of its training, for people who watch it: lengths of steps, memory, checkpoints. Torch-free.
 
 The main thread adds a few numbers per step and takes no lock. The thread that reports reads them.
 """
@@ -21,7 +21,7 @@ class Measures:
     """One rank's measures since it began.
 
     Attributes:
-        loss, gradient_norm, mfu: as in `RankMeasures`; whoever knows sets them.
+        loss, gradient_norm, mfu: as in `RankMeasures`; set by `measuring`.
         device_memory: the most bytes that were allocated on the device; None where there is no device.
     """
 
@@ -38,9 +38,9 @@ class Measures:
         self._newest_saves: list[Saved] = []
 
     def step(self) -> None:
-        """Note that a step is done, if one began, and that the next begins; call it between two steps.
+        """Note that a step is done, if one has begun, and that the next begins; call it between two steps.
 
-        A step ends with its last micro-batch: a checkpoint or a validation that follows is no part of it.
+        A step ends with its last micro-batch: a checkpoint or a validation after it does not count.
         """
         done = self._activity.stepped_at
         if self._began is not None and done > self._began:

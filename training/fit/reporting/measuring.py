@@ -22,7 +22,7 @@ NORM_SHARE = 0.001
 
 
 class Measuring(L.Callback):
-    """Remembers what a step gives, and reads it only when the rank reports: a value on a GPU has to be waited for."""
+    """Keeps the values of a step, and reads them only when the rank reports: reading from a GPU has to wait for it."""
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
@@ -32,7 +32,7 @@ class Measuring(L.Callback):
         self._flops_per_batch, self._peak_flops = 0.0, 0.0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Look up the device's peak, and the FLOPs of a micro-batch if the module says them as Lightning asks it to."""
+        """Look up the device's peak, and a micro-batch's FLOPs if the module gives them as Lightning asks it to."""
         device = trainer.strategy.root_device
         if device.type == "cuda":
             self._reports.measures.device_memory = lambda: torch.cuda.max_memory_allocated(device)

@@ -45,9 +45,8 @@ class Reports:
     """Writes one rank's files.
 
     Attributes:
-        progress: how far training is; whoever knows sets it.
-        activity: where the rank is.
-        measures: what it measures for those who watch.
+        progress: how far training is; set by other modules. activity: where the rank is. measures: its measures for
+          people who watch.
     """
 
     def __init__(self, scratch: Path, rank: int, interval_s: float) -> None:
@@ -134,7 +133,7 @@ class Reports:
         self._write()
 
     def stalled(self, seconds: float) -> None:
-        """Count a checkpoint for which the steps waited; what a thread does in the background is no part of it."""
+        """Count a checkpoint for which the steps waited, without the work of the background thread."""
         self._stalls += 1
         self._stalled_s += seconds
 
