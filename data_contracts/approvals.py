@@ -1,4 +1,4 @@
-"""What a run asks a person before it promotes, what the person answers, and what both mean at a given time.
+"""The question of a run to a person before it promotes, the answer, and what both mean at a given time.
 
 An answer counts for one question: it carries the question's digest, and the question names run, candidate, champion,
 gates and the state of the alias.
@@ -23,7 +23,7 @@ PROTECTION_TYPE = "application/vnd.trainwright.protection+json"
 # Characters of what a person writes, on the command line and in the form alike.
 MOST_NAME, MOST_REASON = 100, 500
 Decision = Literal["approved", "refused", "expired", "superseded"]
-# What no person decides, and what it is then decided by.
+# Answers that no person gives, by what gives them.
 _NOBODYS = {"expired": "deadline", "superseded": "run"}
 Standing = Literal["waiting", "approved", "refused"]
 _AWARE: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)

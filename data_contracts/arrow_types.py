@@ -1,4 +1,4 @@
-"""What columns of an Arrow type hold, and their values in a plain type."""
+"""Tells what columns of an Arrow type hold, and gives their values in a plain type."""
 
 from __future__ import annotations
 

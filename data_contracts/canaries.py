@@ -1,7 +1,7 @@
 """A canary: a version that stands beside the champion until fresh rows show which one is better.
 
 Its terms are sealed in the receipt by which it began. Its nights and its end are records of their own, each created
-once: whoever ends it, and however often that is tried, the first end counts.
+once. So the first end counts, whoever writes it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Outcome = Literal["promoted", "worse", "expired", "refused", "held", "withdrawn"
 
 
 class CanaryTerms(Record):
-    """What was agreed when a canary began; later changes of the spec do not change it.
+    """The terms when a canary began; later changes of the spec do not change them.
 
     Attributes:
         alias: the alias that it moves to if it is shown to be better.
@@ -67,7 +67,7 @@ class Night(HandOff):
 
 
 class Standing(Record):
-    """What the fresh rows say of a canary until now.
+    """What the fresh rows show about a canary so far.
 
     Attributes:
         champion: the version that it was compared with.
@@ -117,7 +117,7 @@ class CanaryAsk(HandOff):
 
     Attributes:
         run_id: the run that asks.
-        standing, gate: what the rows said then. Later rows change nothing of it.
+        standing, gate: what the rows showed then. Later rows do not change it.
     """
 
     run_id: str

@@ -1,6 +1,6 @@
-"""Every expectation of a suite beside what a report found, and what the profile observed; for pages and Data Docs.
+"""Every expectation of a suite with a report's finding, or with the profile's observation; for pages and Data Docs.
 
-Of an expectation on a sensitive column nothing is shown but its type and its columns.
+For an expectation on a sensitive column, only its type and its columns are shown.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _columns(kwargs: Mapping[str, Any]) -> list[str]:
 
 
 def _observed(entry: Mapping[str, Any], profile: Profile | None) -> str:
-    """What the profile says of what an expectation that holds is about; "" if it says nothing."""
+    """What the profile observed about the subject of an expectation that holds; "" for nothing."""
     kind, kwargs = entry["type"].removeprefix("expect_"), entry["kwargs"]
     if profile is None or kwargs.get("row_condition"):
         return ""

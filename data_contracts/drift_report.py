@@ -53,7 +53,7 @@ class ColumnDrift(Record):
 
     @property
     def what(self) -> str:
-        """What moved, without the column's name."""
+        """The sentence about what moved, without the column's name."""
         return self.sentence.removeprefix(f"{self.column}: ").removeprefix(f"{self.column} ")
 
 

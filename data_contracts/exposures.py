@@ -1,4 +1,4 @@
-"""The records of the exposure ledger: which comparison a set of test rows decided, and what it had decided before."""
+"""The records of the exposure ledger: the comparisons that a set of test rows decided, and what it had spent before."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ExposureEntry(HandOff):
 
     @property
     def key(self) -> str:
-        """The same for the same comparison, on whatever rows it is entered."""
+        """A key that is the same for the same comparison, on whichever rows it is entered."""
         return " ".join((self.candidate, self.champion, self.question))
 
     def same(self, other: ExposureEntry) -> bool:

@@ -1,4 +1,4 @@
-"""What the store keeps of one raw file that was checked, so that it need not be read again for the same suite."""
+"""The findings in one checked raw file that the store keeps, so that the same suite need not read it again."""
 
 from __future__ import annotations
 

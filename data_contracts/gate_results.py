@@ -1,4 +1,4 @@
-"""What the gates found: for each gate whether it was met, and the evidence that it rests on."""
+"""The results of the gates: for each gate whether it was met, and its evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rollback leaves: a hold, and a note of why an alias went back and what was known of both versions."""
+"""The records of a rollback: a hold, and a note of why an alias went back and what was known of both versions."""
 
 from __future__ import annotations
 

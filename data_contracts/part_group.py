@@ -1,6 +1,6 @@
-"""What is kept of many raw files together: their parts, added up, so that thousands of files are a few records.
+"""The parts of many raw files, added up, so that the findings in thousands of files are a few records.
 
-Files are grouped by the names of their parts alone. So a file that comes or goes changes only the group that it is in.
+Files are grouped only by the names of their parts. So a new or removed file changes only its own group.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The recipe of a model: everything beside its code and data that it follows from. `trainwright reproduce` reads it.
+"""The recipe of a model: everything that decides it besides its code and data. `trainwright reproduce` reads it.
 
 It is sealed under `recipes/` by the run that launches a training or makes a version, whose provenance names it.
 """
@@ -23,7 +23,7 @@ class OwnRevision(Record):
 
 
 class Recipe(HandOff):
-    """Everything beside code and data that a run's results follow from.
+    """Everything that decides a run's results besides code and data.
 
     Attributes:
         resolved: the run's inputs.

@@ -1,4 +1,4 @@
-"""How a training went, generation by generation, and how it is made again in the same way.
+"""The course of a training, generation by generation, and how to make it again in the same way.
 
 | record | written by | where |
 |---|---|---|
@@ -16,7 +16,7 @@ from data_contracts.records import Record
 
 
 class MachineFacts(Record, extra="ignore"):
-    """What of a machine, and of the libraries on it, decides the bits of a training.
+    """The facts of a machine and its libraries that decide the bits of a training.
 
     Attributes:
         cpu: the model's name; flags: a digest of the CPU's flags.

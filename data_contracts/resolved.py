@@ -171,7 +171,7 @@ class Resolved(HandOff):
     store_rates: StoreRates | None = Field(default=None, exclude_if=lambda known: known is None)
 
     def price_of(self, section: str) -> Price | None:
-        """What a node costs that does the work of a section; `here`: of the machine that carries the run out.
+        """What a node costs that does the work of a section; `here`: of the machine that carries out the run.
 
         None if the run's records do not say, because an earlier Trainwright wrote them.
         """

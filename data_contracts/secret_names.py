@@ -1,4 +1,4 @@
-"""Which names of files and folders look like those of secrets.
+"""Decides which names of files and folders look like those of secrets.
 
 Words are compared whole, so that a tokenizer is not taken for a token. Patterns such as `*.env` and `host_key` count
 too, because `code.include` brings in a file that is left out by mistake. Tags and addresses have a narrower rule

@@ -1,6 +1,6 @@
-"""By which hour of the day electricity or machines cost less, as the price book says, and the best hour to start.
+"""The hours of the day in which electricity or machines cost less, by the price book, and the best hour to start.
 
-Hours decide only when a run starts (`schedule.within`); what it cost is told at the price of its machine.
+Hours decide only when a run starts (`schedule.within`); its cost is computed with the price of its machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _checked(text: str) -> str:
 
 
 class HoursEntry(Section):
-    """What some hours of each day cost beside others, from a day on. Hours are UTC."""
+    """The relative cost of some hours of each day, from a day on. Hours are UTC."""
 
     date: Day
     """The first day of these figures, such as 2026-11-09; entries of a later day for the same region replace them."""

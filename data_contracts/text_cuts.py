@@ -1,4 +1,4 @@
-"""What the store keeps of documents that a tokenizer cut, so that all stages and later runs see the same pieces."""
+"""The cuts of documents that the store keeps, so that all stages and later runs see the same pieces."""
 
 from __future__ import annotations
 

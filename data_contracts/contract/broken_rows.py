@@ -46,7 +46,7 @@ def broken_rows(
 
 
 class _Rows(Check):
-    """An expectation of which only the rows that break it are measured, complete.
+    """An expectation for which only the rows that break it are measured, but all of them.
 
     Attributes:
         numbers: the rows' numbers, a piece for each block.

@@ -1,4 +1,4 @@
-"""Checks data against a suite: one scan decides what it can express exactly, and Great Expectations the others.
+"""Checks data against a suite: one scan decides what it can express exactly, Great Expectations decides the rest.
 
 Great Expectations measures what the scan cannot express exactly (`translation`), and what the scan does not decide. It
 is imported only for these.
@@ -81,7 +81,7 @@ def check(
 def _scanned(
     questions: dict[int, Question], entries: Entries, data: Data, sensitive: Collection[str], resources: Resources
 ) -> tuple[int | None, Verdicts]:
-    """As `decided`; what earlier checks of the same files settle is not measured again."""
+    """As `decided`, without measuring again what earlier checks of the same files settle."""
     if resources.settle is None:
         return decided(questions, entries, data, sensitive, resources)
     rows, settled = resources.settle(questions, data.schema)

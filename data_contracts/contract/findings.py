@@ -99,7 +99,7 @@ class Finding:
             of: how many rows it was checked on.
             numbers: the first row numbers, at most EXAMPLES.
             values: the values in those rows: a value, or one per column as a tuple or a dictionary.
-            what: what is wrong with them, if it is more than that they broke the expectation.
+            what: what is wrong with them, if there is more to say than that they broke the expectation.
         """
         first = ", ".join(map(str, numbers[:_LISTED])) + (", …" if count > _LISTED else "")
         at = f" (row{'s' if count > 1 else ''} {first})" if numbers else ""

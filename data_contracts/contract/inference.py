@@ -1,4 +1,4 @@
-"""Drafts a suite from data: what holds for every row seen, with room for the next rows. A person decides.
+"""Drafts a suite from data: expectations that every row meets, with some margin for later rows. A person decides.
 
 A column that looks like personal data (by its name, or by values like e-mail addresses) is proposed for
 `data.sensitive`, and none of its values is written. The draft is a proposal only: the caller checks it on the same data
@@ -20,7 +20,7 @@ from data_contracts.errors import UsageError
 
 # A column with at most so many values, each in VALUE_ROWS rows on average, is a category; fewer if they are numbers.
 CATEGORIES, NUMBERS, VALUE_ROWS = 20, 10, 5
-# The room beyond the smallest and the largest value, as a share of their difference.
+# The margin beyond the smallest and the largest value, as a share of their difference.
 MARGIN = 0.1
 SAMPLE = 10_000
 _PERSONAL = re.compile(
@@ -40,7 +40,7 @@ _VALUES = re.compile(
 
 @dataclass
 class Column:
-    """What was seen of a column.
+    """Observations about a column.
 
     Attributes:
         missing: rows without a value, or with NaN.
@@ -137,7 +137,7 @@ class Column:
 
 @dataclass
 class Draft:
-    """A suite, the columns to call sensitive, and what the data does not make certain, by column ("": the table)."""
+    """A suite, the columns to call sensitive, and what the data leaves uncertain, by column ("": the table)."""
 
     rows: int = 0
     expectations: list[dict[str, Any]] = field(default_factory=list)
@@ -238,7 +238,7 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def widened(low: float, high: float, *, whole: bool) -> tuple[float, float]:
-    """A range with room on both sides, in few digits; it does not cross 0 if the values do not."""
+    """A range with a margin on both sides, in few digits; it does not cross 0 if the values do not."""
     # The difference of the largest numbers is infinite, and that of the smallest has no logarithm.
     room = max((high * MARGIN - low * MARGIN) or abs(low) * MARGIN or 1, 1e-300)
     least, most = max(low - room, -_LARGEST), min(high + room, _LARGEST)

@@ -1,4 +1,4 @@
-"""What a scan is asked: aggregates, and the rule that says what their values show about an expectation."""
+"""A scan's question: aggregates, and the rule that says what their values show about an expectation."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Broken(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """What a scan has to measure for one expectation.
+    """The aggregates that a scan measures for one expectation.
 
     Attributes:
         measures: the aggregates.

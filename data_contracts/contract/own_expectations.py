@@ -1,4 +1,4 @@
-"""Expectations of a user's own: what a class that a suite names by `class_path` reads, and how it is made.
+"""The user's own expectations: what a class that a suite names by `class_path` reads, and how to make an object of it.
 
 The classes are imported by the child process that runs them, never here.
 """

@@ -1,6 +1,6 @@
-"""What a scan found in one file, so that it need not be read again: only what adds up exactly over files.
+"""A scan's findings in one file, kept so that it need not be read again: only those that add up exactly over files.
 
-Minima, maxima and sums of a sensitive column are not kept, because they are or tell its values.
+Minima, maxima and sums of a sensitive column are not kept, because they are, or reveal, its values.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def added(measure: Measure, values: Sequence[Any]) -> Any:
 
 
 def _rule(measure: Measure) -> Callable[[list[Any]], Any] | None:
-    """How a measure's values add up; None if they do not. What is not known here is measured over all files."""
+    """How a measure's values add up; None if they do not. Measures not known here are measured over all files."""
     sql = measure.sql
     if measure.rows != ALL or measure.where is not None or measure.more or "{n}" in sql:
         return None

@@ -2,7 +2,7 @@
 
 An expectation about rows is judged on all rows. If it fails and would reject the data, all rows that break it are set
 aside; if it holds, its `mostly` included, it sets none aside. Every other expectation is judged on the rows that are
-left. Rows are set aside once: an expectation that its own rows' leaving does not mend rejects the data.
+left. Rows are set aside only once: if an expectation still fails without the rows that broke it, the data is rejected.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def check_and_set_aside(
     sensitive: Collection[str],
     load: Callable[[], Classes],
 ) -> Judged:
-    """Run a suite over the data, and set rows aside where that keeps the data.
+    """Run a suite over the data, and set rows aside if this avoids a rejection.
 
     Args:
         judge: runs a suite over data; `data_contracts.contract.engine.check` with the same arguments as here.
@@ -58,7 +58,7 @@ def check_and_set_aside(
     schema = next(batch.schema for batch in read(None) if batch.num_rows)
     asked = {index: suite["expectations"][index] for index in named}
     found = broken_rows(asked, read, first.rows, schema, sensitive, classes)
-    # What does not give exactly the rows of its finding cannot be mended by leaving rows out, and rejects as ever.
+    # If the rows are not exactly those of the finding, leaving them out does not help: the data is rejected as usual.
     exact = {index: rows for index, rows in found.items() if len(rows) == named[index].rows}
     if not exact:
         return Judged(first)
@@ -85,7 +85,7 @@ def _on_the_rest(
     exact: dict[int, Numbers],
     aside: Numbers,
 ) -> dict[int, Failure]:
-    """What does not hold in the end: aggregates on the rows that are left, and findings on all rows that stay."""
+    """What fails at the end: aggregates on the remaining rows, and findings on all rows that stay."""
     entries = suite["expectations"]
     again = [index for index, one in enumerate(entries) if index in exact or not one["type"].startswith(ABOUT_ROWS)]
 

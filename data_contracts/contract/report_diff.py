@@ -1,4 +1,4 @@
-"""Compares two contract reports: what newly breaks, what healed, and what is broken in both."""
+"""Compares two contract reports: what is newly broken, what healed, and what is broken in both."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ _ORDER = ("broken", "worse", "same", "better", "healed")
 
 
 def difference(before: ContractReport, after: ContractReport) -> Difference:
-    """What changed from one report to the other. The same expectation twice on a column is told apart by its order."""
+    """What changed from one report to the other. Equal expectations on one column are distinguished by their order."""
     old, new = _by_key(_broken(before)), _by_key(_broken(after))
     changes = []
     for key in dict.fromkeys([*new, *old]):
@@ -121,7 +121,7 @@ def difference(before: ContractReport, after: ContractReport) -> Difference:
 
 
 def _broken(report: ContractReport) -> list[Failure]:
-    """What did not hold, and what only the rows broke that were set aside."""
+    """The failures, and the expectations that only rows that were set aside broke."""
     return [*report.failures, *(report.quarantine.broken if report.quarantine is not None else [])]
 
 

@@ -1,7 +1,8 @@
 """Says what an expectation expects, in one plain sentence.
 
 Every expectation of Great Expectations' catalogue has a sentence; arguments that it does not mention are added at its
-end, so nothing that decides a verdict is left unsaid. An expectation that is not in the catalogue is told by its name.
+end, so nothing that decides a verdict is left unsaid. An expectation that is not in the catalogue is described by its
+name.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def sentence(expectation: Mapping[str, Any]) -> str:
         template = f"{kind.removeprefix('expect_').replace('_', ' ').capitalize()}{on}"
     said = {name: kwargs.pop(name) for name in list(kwargs) if "{" + name + "}" in template}
     words = {name: _quoted(name, value) for name, value in said.items()}
-    # What an argument without a value would have said.
+    # The words for an argument without a value.
     words |= dict.fromkeys(_named(template) - words.keys() - {"range"}, "(not given)")
     if "{range}" in template:
         words["range"] = _range({name: kwargs.pop(name, None) for name in _BOUNDS})

@@ -1,6 +1,6 @@
-"""What is wrong with an argument of a suite, whatever the data is: a name, a regular expression, a bound, a condition.
+"""Finds faults in an argument of a suite, whatever the data is: in a name, a regular expression, a bound, a condition.
 
-Only what Great Expectations would refuse for certain is said to be wrong.
+It reports only what Great Expectations would certainly refuse.
 """
 
 from __future__ import annotations

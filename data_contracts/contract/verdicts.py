@@ -1,4 +1,4 @@
-"""What a scan decides: which expectations hold, and what is found where rows or a number certainly break one."""
+"""A scan's verdicts: which expectations hold, and the finding where rows or a number certainly break one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def decided(
 ) -> tuple[int | None, Verdicts]:
     """The number of rows, and by expectation its failure, or None if it holds; those that are undecided are absent.
 
-    None and nothing if the scan failed.
+    None and {} if the scan failed.
     """
     values = _values([ROWS, *(one for question in questions.values() for one in question.measures)], data, resources)
     if values is None:

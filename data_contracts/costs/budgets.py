@@ -87,8 +87,8 @@ class Budget(Section):
 
     @property
     def scope(self) -> str:
-        """A digest of what is counted. What was used of a budget stays when its limit is raised, and not when this
-        changes.
+        """A digest of what is counted. The used amount of a budget stays when its limit is raised, but not when this
+        digest changes.
         """
         return digest([self.where, self.pipeline, self.per, self.limit.unit])[:16]
 
@@ -167,7 +167,7 @@ class RulesVersion(HandOff):
 
 
 class Hold(Record):
-    """What an execution of a run may have used of a budget in a period: what it used, and what it reserved ahead."""
+    """An execution's hold on a budget in a period: the amount that it has used, and the amount that it reserved."""
 
     run_id: Name
     execution: Name

@@ -1,4 +1,4 @@
-"""Who carries a run out, and what became of the processes that died over it."""
+"""The processes that carry out a run, and what followed when one of them died."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Crash(HandOff):
 
     Attributes:
         n: from 0; created once, so two reapers cannot answer one crash twice.
-        token: the newest fencing token before whoever resumes the run takes the lease.
+        token: the newest fencing token before the resuming process takes the lease.
         ends: how often the run had ended before. Any end begins a new budget.
         flow_run, run_count: the flow run that died, and how often Prefect had begun it.
         by: who found it.
@@ -48,7 +48,7 @@ class Crash(HandOff):
 
 
 def resume_key(run_id: str, n: int) -> str:
-    """What Prefect knows the request after crash `n` by: the same for two reapers that answer the same crash."""
+    """Prefect's idempotency key of the request after crash `n`: the same for two reapers that answer one crash."""
     return f"reap/{run_id}/{n}"
 
 

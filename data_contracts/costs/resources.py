@@ -1,4 +1,4 @@
-"""What work used beside time: requests to the store, bytes that it moved, and energy."""
+"""What work used besides time: requests to the store, bytes that it moved, and energy."""
 
 from __future__ import annotations
 

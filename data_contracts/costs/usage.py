@@ -1,4 +1,4 @@
-"""What a run used: when its process worked on which stage, and when the nodes that it launched did what.
+"""A run's use of time: when its process worked on which stage, and what the nodes that it launched did when.
 
 All times are seconds since the epoch by the clock of the process that carries the run out, so they fit together.
 """
@@ -17,7 +17,7 @@ from data_contracts.run_report import StageStatus
 
 # The machine that carries a run out, as a place beside the sections whose nodes may be elsewhere.
 HERE = "here"
-# Some thousand years before and after: what lies beyond is not a time of ours, and not one that a calendar has.
+# Some thousand years before and after: a number beyond is not a time of ours, and no calendar has it.
 Moment = Annotated[float, Field(ge=-6e10, le=2e11)]
 LONGEST_S = 2e11
 Seconds = Annotated[float, Field(ge=0, le=LONGEST_S)]

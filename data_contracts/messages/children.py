@@ -1,4 +1,4 @@
-"""What children that work for a model are asked and answer: importing, verifying and evaluating it.
+"""Requests to, and answers of, children that work on a model: importing, verifying and evaluating it.
 
 Children that read raw rows have theirs in `data_contracts.messages.raw_data`, which imports the pipeline spec.
 """

@@ -1,4 +1,4 @@
-"""What says how far train and test are apart: the request to compare rows, and the report that is sealed."""
+"""Whether train and test share rows: the request to compare rows, and the sealed report."""
 
 from __future__ import annotations
 

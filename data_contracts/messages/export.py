@@ -1,4 +1,4 @@
-"""What the child that exports a checkpoint is asked and answers."""
+"""The request to the child that exports a checkpoint, and its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the child of `predict` is asked and answers; it reports with `ShardProgress` and `Advanced`."""
+"""The request to the child of `predict`, and its answer; it reports with `ShardProgress` and `Advanced`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the child that profiles a short training is asked, and answers."""
+"""The request to the child that profiles a short training, and its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What children that read raw rows are asked, report and answer: those of validate and of shard."""
+"""Requests to, reports and answers of the children that read raw rows: those of validate and of shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the child that measures a module's memory is asked, and answers."""
+"""The request to the child that measures a module's memory, and its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of one attempt to tell a mirror of a run or of a move of an alias."""
+"""The record of one attempt to send a mirror an update about a run or an alias."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store knows of a node: what went wrong on it, and whether people want it used."""
+"""A store's records about a node: its mishaps, and whether people want it to be used."""
 
 from __future__ import annotations
 

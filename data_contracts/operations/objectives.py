@@ -1,4 +1,4 @@
-"""Service level objectives: what people write about how often the line does its work, and in which time."""
+"""Service level objectives: what people write about how often the pipeline succeeds, and in which time."""
 
 from __future__ import annotations
 

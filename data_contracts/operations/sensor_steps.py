@@ -1,4 +1,4 @@
-"""What a sensor has seen: a step for each time that new data started a run."""
+"""The steps of a sensor: one for each time that new data started a run."""
 
 from __future__ import annotations
 

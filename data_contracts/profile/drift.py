@@ -1,4 +1,4 @@
-"""Compares two profiles, column by column, on the same bins, and tells chance from change.
+"""Compares two profiles, column by column, on the same bins, and separates change from chance.
 
 An alarm needs both: a difference that chance makes in at most ALPHA of all comparisons of two samples of one
 distribution (over all tests of all columns, Holm 1979), and an effect that is large enough to matter.

@@ -107,8 +107,7 @@ class FaultInjector(L.Callback):
 
 
 def is_due(step: int, fault: PlannedFault) -> bool:
-    """Whether a fault may come after `step`: half-way to the next checkpoint or later, after as many checkpoints as it
-    needs.
+    """Whether a fault may come after `step`: half-way to the next checkpoint or later, after enough checkpoints.
 
     With several optimizers, a batch counts as several steps, so no step may be exactly half-way.
     """

@@ -1,1 +1,1 @@
-"""Measures rows with DuckDB: over Arrow batches or over open Parquet files. What is measured, `translation` decides."""
+"""Measures rows with DuckDB: over Arrow batches or over open Parquet files. `translation` decides what to measure."""

@@ -27,7 +27,7 @@ def grouped(measures: Iterable[Measure], by: Callable[[Measure], object]) -> Ite
 def query_values(
     connection: duckdb.DuckDBPyConnection, measures: list[Measure], rows: str, names: dict[str, str]
 ) -> MeasuredValues:
-    """What the measures, which are over the same rows, have as values.
+    """The values of measures that are over the same rows.
 
     Args:
         rows: a query for all rows.

@@ -1,4 +1,4 @@
-"""Asks Parquet files for less first: what is cheap to measure often shows what costs more.
+"""Measures what is cheap in Parquet files first: it often decides what would cost more to measure.
 
 The least and greatest value of a column show that no value is out of bounds, and whether there is a NaN, which DuckDB
 sorts last. Integers that lie close together are marked in a bitmap, where a hash table would hold each of them.
@@ -16,10 +16,10 @@ import pyarrow as pa
 from data_contracts.contract.measures import ALL, DISTINCT, Measure, MeasuredValues
 
 _SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
-# A bitmap of a table with few rows may have so many bits, of others so many for each row.
+# The most bits of a bitmap: of a table with few rows, and of other tables for each row.
 _FEW_BITS = 1 << 20
 _ROW_BITS = 64
-# DuckDB refuses larger ones, and then would leave the files to our own reader.
+# DuckDB refuses larger bitmaps, and then our own reader would have to read the files.
 _MOST_BITS = 10**9
 
 
@@ -45,7 +45,7 @@ def is_floating(column: str | None, schema: pa.Schema) -> bool:
 
 
 def values_shown(measures: Collection[Measure], found: MeasuredValues, schema: pa.Schema) -> MeasuredValues:
-    """Those of the measures whose values follow from those of `asked_first`, in which NaN was a value like others."""
+    """The measures whose values follow from those of `asked_first`, in which NaN counts as a value like others."""
     values: MeasuredValues = {}
     for one in measures:
         least, greatest = ends(one)

@@ -1,7 +1,7 @@
-"""Runs queries of DuckDB's in a thread of their own, where it may touch only what it is given.
+"""Runs DuckDB's queries in a thread of their own, where DuckDB may use only its inputs.
 
-That is Arrow batches, open Parquet files, and a private folder to spill to: no other file, no extension, no variable of
-Python. A text of DuckDB's own is never shown, because it may quote a value.
+These are Arrow batches, open Parquet files, and a private folder to spill to: no other file, no extension, no Python
+variable. DuckDB's own texts are never shown, because they may quote a value.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Resources:
         memory_bytes: the memory that DuckDB may use before it spills.
         threads: its threads.
         moved: called about once a second while a query makes progress.
-        settle: says which expectations hold by what is kept of earlier checks of the same files.
+        settle: says which expectations hold by the kept findings of earlier checks of the same files.
     """
 
     folder: Path

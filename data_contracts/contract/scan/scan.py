@@ -1,7 +1,7 @@
 """Measures aggregates over all rows with DuckDB, which uses every core and spills to disk.
 
-Parquet files are decoded by DuckDB itself, if what it sees in them is what our reader sees; anything else comes as
-Arrow batches, in one pass. What is written in a suite is bound as a parameter.
+DuckDB itself decodes Parquet files, if it sees the same in them as our reader; all other data comes as Arrow batches,
+in one pass. Values of a suite are bound as parameters.
 """
 
 from __future__ import annotations
