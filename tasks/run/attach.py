@@ -21,7 +21,7 @@ log = logging.getLogger("trainwright")
 
 
 def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
-    """Wrap the function that carries a run out: return the report of a run with a final verdict, and wait for a run in
+    """Wrap the function that carries a run out: return the report of a finished run, and wait for a run in
     progress.
 
     A run that ended without a final verdict, or whose process died, continues here. If a run ends while this process
