@@ -16,7 +16,7 @@ from flows.project_arguments import of_ci, of_init
 
 
 def arguments_of(name: str, *, is_stage: bool) -> Callable[[argparse.ArgumentParser], None]:
-    """What adds a command's arguments to its parser; stages without arguments of their own share some."""
+    """Functions that add a command's arguments to its parser; stages without arguments of their own share some."""
     return _ARGUMENTS.get(name, _stage if is_stage else _nothing)
 
 

@@ -32,7 +32,7 @@ def reap(store: str | None = None, pool: str = "trainwright") -> State:
 
 
 def summary(reaped: list[Reaped], away: list[Interrupted], begun: list[str]) -> str:
-    """What a look found, in one line; `begun`: flow runs that were given to workers again."""
+    """The result of a look, in one line; `begun`: flow runs that were given to workers again."""
     sentences = [one.sentence for one in reaped] + begun + [str(error) for error in away]
     return " ".join(_ended(sentence) for sentence in sentences) or "Every run has a verdict, or a process that lives."
 

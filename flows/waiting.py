@@ -19,7 +19,7 @@ from tasks.stages.decisions.answers import checked_name, unsigned_counts
 from tasks.stages.decisions.rollback import checked_reason
 
 log = logging.getLogger("trainwright")
-# What a form is filled with whose run is to end. Only the store says that a question was superseded: whoever writes a
+# The text in the form of a run that is to end. Only the store says that a question was superseded, and a writer of a
 # store could name any run.
 _SUPERSEDED = "superseded by a later run about the same alias"
 

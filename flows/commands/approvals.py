@@ -45,7 +45,7 @@ def _answered(arguments: argparse.Namespace, decision: Literal["approved", "refu
 
 
 def _show(question: Question, decision: str, arguments: argparse.Namespace, *, signs: bool) -> None:
-    """Print what is answered; at a terminal, Cancelled unless the person says yes."""
+    """Print the question; at a terminal, Cancelled unless the person says yes."""
     for line in shown(question):
         print(on_one_line(line), file=sys.stderr)
     if arguments.yes or arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -1,6 +1,6 @@
 """`ci`: run the line for a CI job, here or as a deployment on the Prefect server, and write what the host shows.
 
-On GitHub, a runner reads commands in each line of the log. So it is told to stop that, except for our own lines.
+On GitHub, a runner reads commands in each line of the log. So this is switched off, except for our own lines.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def ci(arguments: argparse.Namespace) -> Answer:
 
 
 def _as_error(error: BaseException) -> TrainwrightError:
-    """What the host is told of a failure. Libraries turn an exception that a signal raises in them into their own."""
+    """What the host shows of a failure. Libraries turn an exception that a signal raises in them into their own."""
     if isinstance(error, TrainwrightError):
         return error
     if isinstance(error, KeyboardInterrupt) or stopping.received:

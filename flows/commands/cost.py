@@ -108,7 +108,7 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?![0-9])")
 
 
 def window_since(since: str) -> Window:
-    """The time that is asked for: a length, START..END, or the day since when."""
+    """The requested time: a length, START..END, or the first day."""
     now = datetime.now(UTC)
     try:
         day = datetime.fromisoformat(since)
@@ -141,7 +141,7 @@ def _warn_of_missing(deleted: DeletedRuns, form: str) -> None:
 
 
 def _used(stores: Sequence[Store], window: Window) -> tuple[list[Usage], list[str]]:
-    """What each run used that was started before the window's end, and the runs whose records cannot be read."""
+    """The use of each run that started before the window's end, and the runs whose records cannot be read."""
     last = f"{window.end:%Y%m%d-%H%M%S}~"
     used, damaged = [], []
     for store in stores:

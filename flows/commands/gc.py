@@ -29,7 +29,7 @@ def gc(arguments: argparse.Namespace) -> Answer:
 
     store = _store(arguments.store)
     if not arguments.dry_run:
-        # What the deleted runs cost stays known.
+        # The costs of deleted runs are kept.
         keep_months(store, datetime.now(UTC), timedelta(days=min(arguments.keep_days, timedelta.max.days)))
     done = collect(store, by=audit.actor(), limits=limits, dry_run=arguments.dry_run, on_gone=say)
     text = _table(store, done, arguments.dry_run)

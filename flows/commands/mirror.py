@@ -38,7 +38,7 @@ def mirror(arguments: argparse.Namespace) -> Answer:
 
 
 def _answer(told: Sequence[Due], left: Sequence[Due]) -> Answer:
-    """What was sent where, and what is left and why."""
+    """What was sent to which mirror, and what is left and why."""
     done = [f"{one.mirror}: {one.last.sentence}" for one in told if one.last is not None]
     value = {"told": len(told), "done": done, "left": [one.sentence for one in left]}
     mirrors = [one for one in left if one.mirror != PREFECT]

@@ -39,7 +39,7 @@ def reap(arguments: argparse.Namespace) -> Answer:
 
 
 def _resume(one: Reaped) -> int:
-    """Carry a run out in this process; its exit code, which for a person is what the run says of itself."""
+    """Carry out a run in this process; returns its exit code."""
     from flows.retrain import resume
 
     try:

@@ -1,7 +1,6 @@
 """`report`: the page of a run as one HTML file, which opens offline.
 
-The page is always made anew. The one in the store may have been changed by whoever can write there, and a browser would
-follow what it says.
+The page is always made again: a writer of the store may have changed the page there, and a browser would follow it.
 """
 
 from __future__ import annotations

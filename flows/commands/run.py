@@ -65,7 +65,7 @@ def run_line(
     options: RunOptions = DEFAULTS,
 ) -> RunReport:
     """Run a spec's whole line in this process and wait for its report."""
-    # What is wrong is refused before a server is started.
+    # Mistakes are refused before a server is started.
     check_spec(Path(spec).resolve(), overrides, options.window)
     refuse_wrong_settings()
     connect(options.trigger)

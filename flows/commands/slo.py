@@ -1,4 +1,4 @@
-"""`slo`: how often the line does its work, in which time, what is left of error budgets, and how fast they go."""
+"""`slo`: how often the pipeline succeeds, in which time, what is left of error budgets, and how fast they are spent."""
 
 from __future__ import annotations
 

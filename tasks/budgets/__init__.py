@@ -1,1 +1,1 @@
-"""What runs use of budgets: counted by the same charges as `trainwright cost`, reserved before it is used."""
+"""The use of budgets by runs: counted by the same charges as `trainwright cost`, and reserved beforehand."""

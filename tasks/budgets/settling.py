@@ -1,7 +1,7 @@
 """Settles executions: what they used, by their records, takes the place of what they held.
 
-Whoever needs room in a budget settles the executions of others that are over, so the hold of a killed process is
-neither lost nor charged beside its use.
+A process that needs part of a budget settles the ended executions of others, so the hold of a killed process is neither
+lost nor charged in addition to its use.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def settle_others(store: Store, budget_period: BudgetPeriod, ledger: Ledger, min
             if who == mine or is_carried_out(store, who.run_id):
                 continue
             known = next((one for one in _over(store, who.run_id, ended=True) if one.execution == who.execution), None)
-        except (CorruptError, UsageError) as error:  # what another run's damaged records hold stays held
+        except (CorruptError, UsageError) as error:  # the hold of another run with damaged records stays
             log.warning("budget %s: %s is not settled: %s", budget_period.name, who.run_id, error.message)
             continue
         # Without a record of its use, which gc deletes with the run, what it held is all that is known.
@@ -93,7 +93,7 @@ def settle_all(store: Store, budgets: Budgets) -> list[str]:
 
 
 def _amounts(executions: Iterable[ExecutionUsage], budgets: Budgets) -> Iterator[tuple[BudgetPeriod, Executed, float]]:
-    """What executions used of each budget."""
+    """The amounts that executions used of each budget."""
     for one in executions:
         for budget_period in budget_periods(budgets, one.pipeline, one.tags, one.run_id, span_of(one)):
             yield budget_period, Executed(one.run_id, one.execution), budget_period.used(one)

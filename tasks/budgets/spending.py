@@ -156,7 +156,7 @@ class Spending:
         return self._over
 
     def close(self) -> None:
-        """Stop renewing, and replace what is held by what was used."""
+        """Stop renewing, and replace the held amount by the used amount."""
         if not self._reserved:
             return
         self._closed.set()

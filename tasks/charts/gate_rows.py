@@ -1,4 +1,4 @@
-"""What the gates found, as rows of a forest plot."""
+"""The results of gates, as rows of a forest plot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is charged for which second of which machine, and why: a pure function of an execution's record.
+"""Which payer is charged for which second of which machine, and why: a pure function of an execution's record.
 
 Every second of a node has one cause, one price and one payer. Times are whole microseconds, so the charges of a node
 add up to its time exactly, however short the steps are.
@@ -163,7 +163,7 @@ def _of_node(gang: GangUsage, node: NodeUsage) -> list[tuple[Cause, Span]]:
     causes: list[Cause] = [overhead, "gang", overhead, "work", after]
     moments = [started]
     for moment in (node.joined, gang.met, node.working, node.stopped):
-        # What did not happen lasted until the release: a node that never joined was waited for.
+        # A phase that never ended lasts until the release: the run waited for a node that never joined.
         at = released if moment is None else _micro(moment)
         moments.append(min(max(at, moments[-1]), released))
     if node.joined is None:

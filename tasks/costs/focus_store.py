@@ -1,6 +1,6 @@
 """What the store costs as rows of FOCUS: requests and egress when they happened, and storage of what was written.
 
-What was written is charged from then on, as if it stayed: no record says when it was deleted.
+Written bytes are charged from then on, as if they stayed: no record says when they were deleted.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a run will need before it is begun: memory, time and cost, and the cheapest machines that do."""
+"""Estimates before a run of what it needs: memory, time and cost, and the cheapest machines that suffice."""

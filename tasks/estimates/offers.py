@@ -12,7 +12,7 @@ from infra.quantities import SECONDS, in_words
 from tasks.estimates.memory import MemoryNeed
 
 MOST_OFFERS = 8
-# Times are known to some percent at best, so what is not 5 % faster is no faster.
+# Times are known to some percent at best, so an offer that is less than 5 % faster does not count as faster.
 FASTER = 0.95
 # Without a rate in the price book, fewer node-hours on spot nodes than these say nothing.
 ENOUGH_H = 24.0

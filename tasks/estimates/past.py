@@ -1,4 +1,4 @@
-"""What earlier runs of a pipeline took, from their records: how fast they trained, and how long their stages were."""
+"""The times of a pipeline's earlier runs, from their records: how fast they trained, and how long their stages took."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Better, worse, or not enough evidence: what paired scores say about a gain that is asked for."""
+"""Better, worse, or not enough evidence: what paired scores show about a required gain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Measured(Protocol):
 
     @property
     def gain(self) -> float:
-        """By how much the candidate is better; of one model, its value, or minus it if a smaller one is asked for."""
+        """By how much the candidate is better; of one model, its value, negated if a smaller one is required."""
 
     @property
     def rows(self) -> int:
@@ -39,7 +39,7 @@ class Question:
     """One gate's question: is the true gain above `bound`?
 
     Attributes:
-        measured: the gain that is asked for; reverse: the same with the other sign.
+        measured: the required gain; reverse: the same with the other sign.
         confidence: 1 minus the accepted probability of any false promotion while the rows are in use.
         spent: what the rows have decided before.
     """

@@ -21,7 +21,7 @@ class Proportion:
 
     @property
     def gain(self) -> float:
-        """The share; negative if a smaller one is asked for."""
+        """The share; negative if a smaller one is required."""
         return self.sign * self.count / self.rows
 
     def p_value(self, bound: float = 0.0) -> float:

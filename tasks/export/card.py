@@ -1,4 +1,4 @@
-"""The model card of an export: Markdown with a metadata block, made of facts only. What is not known, it says."""
+"""The model card of an export: Markdown with a metadata block, made of facts only. It says what is not known."""
 
 from __future__ import annotations
 

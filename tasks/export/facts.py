@@ -1,4 +1,4 @@
-"""What is known about a model version, read from the store: the facts that its card and its record are made of."""
+"""The facts about a model version in the store, from which its card and its record are made."""
 
 from __future__ import annotations
 

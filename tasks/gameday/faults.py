@@ -36,7 +36,7 @@ class Fault:
     checkpoints: int = 1
 
     def planned(self, hang_timeout_s: float) -> PlannedFault:
-        """What the ranks of the training are told."""
+        """What the ranks of the training need to know."""
         wait_s = min(WAIT_S, hang_timeout_s / 3)
         return PlannedFault(name=self.name, every_steps=EVERY_STEPS, checkpoints=self.checkpoints, wait_s=wait_s)
 

@@ -19,7 +19,7 @@ Verdict = Literal[
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a fault led to.
+    """The outcome of a fault.
 
     Attributes:
         why: a clause on a verdict other than `as promised`; else "".

@@ -1,1 +1,1 @@
-"""What the mirrors are still to be told, and what they are told. Nothing is read from a mirror to decide something."""
+"""Finds the updates that mirrors still need, and sends them. No decision reads anything from a mirror."""

@@ -1,4 +1,4 @@
-"""Tells the mirrors what is due, within a time; a failure is one log line and a record, and changes no verdict."""
+"""Sends mirrors their due updates, within a time; a failure is one log line and a record, and changes no verdict."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger("trainwright")
 
 
 def tell_after_run(run: Run) -> None:
-    """Tell the mirrors of a run that has ended, and what is due from before, as far as `mirrors.wait_s` allows."""
+    """Send the updates about a run that has ended, and those due from before, as far as `mirrors.wait_s` allows."""
     if not run.recorded:
         return
     if not run.spec.mirrors.names:
@@ -45,7 +45,7 @@ def tell_after_run(run: Run) -> None:
         return
     try:
         accept_mirrors(run)
-    except Exception as error:  # the run has ended, and what is refused then stays due
+    except Exception as error:  # the run has ended, and a refused update stays due
         log.warning("The mirrors of this run could not be noted (%s).", type(error).__name__)
     tell_quietly(run.store, run.spec.mirrors.wait_s)
 
@@ -56,7 +56,7 @@ def accept_mirrors(run: Run) -> None:
 
 
 def tell_quietly(store: Store, wait_s: float, find: Callable[[], Sequence[Due]] | None = None) -> None:
-    """Tell the mirrors what `find` returns, or what is due of a store's newest runs; a failure is a log line."""
+    """Send the updates that `find` returns, or those due about a store's newest runs; a failure is a log line."""
     try:
         for one in tell(store, find or (lambda: due(store, NEWEST)), Deadline(wait_s)):
             log.warning("%s", _ended(one.sentence))
@@ -124,7 +124,7 @@ def _tell(store: Store, one: Due, deadline: Deadline) -> tuple[Due, bool]:
 
 
 def _identity(about: Resolved, mirror: str) -> dict[str, Any]:
-    """Everything that says where a mirror is and with which credentials it is told."""
+    """Everything that identifies a mirror's place and the credentials for it."""
     section = about.pipeline().mirrors.model_dump(mode="json")[mirror]
     is_local = mirror in ("gto", "huggingface") or bool(mirror == "openlineage" and section.get("file"))
     return {"mirror": mirror, "settings": section, "root": about.root if is_local else None}

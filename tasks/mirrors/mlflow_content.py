@@ -1,4 +1,4 @@
-"""What MLflow is told of a run: settings as params, scores and curves as metrics, tags."""
+"""A run's update for MLflow: settings as params, scores and curves as metrics, tags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mirrors get of a promoted model itself: MLflow its files, a folder the form that Hugging Face's tools read."""
+"""A promoted model itself, for mirrors: its files for MLflow, and a folder in the form of Hugging Face's tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which mirrors are still to be told of which runs and rollbacks, and Prefect of which rollbacks.
+"""Finds the runs and rollbacks about which mirrors still need an update, and the rollbacks that Prefect needs.
 
 Nothing is queued: what is to be told follows from the reports of runs and the receipts of aliases, and what was told
 has a record, created once for each attempt. So a process that is killed at any point loses nothing.
@@ -31,7 +31,7 @@ LATEST = timedelta(days=7)
 
 @dataclass(frozen=True)
 class Due:
-    """What a mirror is to be told.
+    """An update for a mirror.
 
     Attributes:
         run_id: of the run, or of the rollback that moved an alias.
@@ -57,13 +57,13 @@ class Due:
 
     @property
     def sentence(self) -> str:
-        """What is due, for a person."""
+        """The due update, for a person."""
         subject = f"the rollback of {'@'.join(self.alias)}" if self.alias else f"run {self.run_id}"
         return f"{self.mirror} was not told of {subject}" + (f": {self.last.sentence}" if self.last else " yet")
 
 
 def due(store: Store, newest: int | None = None) -> list[Due]:
-    """What is still to be told, oldest first: of all runs that are kept, or of the newest."""
+    """The updates still to be sent, oldest first: about all kept runs, or about the newest."""
     names = list(store.list(layout.runs()))
     runs = [found for run_id in names[-newest if newest else None :] if (found := _resolved(store, run_id))]
     mirrored = [one for one in runs if "mirrors" in one.spec]
@@ -72,7 +72,7 @@ def due(store: Store, newest: int | None = None) -> list[Due]:
 
 
 def due_of_run(store: Store, resolved: Resolved, *, again: bool = False) -> list[Due]:
-    """What is still to be told of the newest end of a run; with `again`, also what was told."""
+    """The updates still to be sent about the newest end of a run; with `again`, also those already sent."""
     run_id = resolved.run_id
     if (what := newest_end(store, run_id)) is None:
         return []
@@ -82,7 +82,7 @@ def due_of_run(store: Store, resolved: Resolved, *, again: bool = False) -> list
 def due_events(store: Store, model: str | None = None) -> list[Due]:
     """Rollbacks, of the last days, of which Prefect has no event: of one model or of all.
 
-    An alias that has moved on since has none, and a damaged one is not told of: `prove` and `show` tell what is wrong.
+    An alias that has moved since has none, and a damaged one is left out: `prove` and `show` say what is wrong.
     """
     found = []
     for name, alias, _ in registry.aliases(store):

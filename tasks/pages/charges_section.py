@@ -8,7 +8,7 @@ from tasks.costs.sums import Sum, charged, sums
 from tasks.pages.facts import Facts
 from tasks.pages.html import NOTHING, Markup, section, table, tag
 
-# What each cause means, where its name alone does not say it.
+# The meaning of each cause whose name does not say it.
 _MEANS = {
     "work": "the work itself",
     "start": "starting nodes and ranks",

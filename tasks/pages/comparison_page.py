@@ -85,7 +85,7 @@ def _metrics(found: Comparison) -> Markup:
 
 
 def _curves(found: Comparison) -> Markup:
-    """What both trainings logged, in one panel for each quantity."""
+    """The logged values of both trainings, in one panel for each quantity."""
     records = []
     for which, side in zip(SIDES, (found.before, found.after), strict=True):
         for record in side.facts.history:

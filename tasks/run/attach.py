@@ -21,8 +21,7 @@ log = logging.getLogger("trainwright")
 
 
 def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
-    """Wrap the function that carries a run out: return the report of a finished run, and wait for a run in
-    progress.
+    """Wrap the function that carries out a run: return a finished run's report, and wait for a run in progress.
 
     A run that ended without a final verdict, or whose process died, continues here. If a run ends while this process
     waits, it has ended for both, unless the cause lay outside (exit code 5). Attaching saves work and gives one report.
