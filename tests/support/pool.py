@@ -277,14 +277,17 @@ def _flow_run_of(site: Site, *runs: Store | dict[str, Any]) -> dict[int, bytes]:
     named = [one for run in runs for one in (site.runs(run) if isinstance(run, Store) else [run])]
     ids = [one["id"].encode() for one in named]
     found: dict[int, bytes] = {}
-    for mark in site.workers.values():
-        for pid in find_marked(mark):
-            with contextlib.suppress(OSError):
-                environment = Path(f"/proc/{pid}/environ").read_bytes()
-                for one in ids:
-                    if b"PREFECT__FLOW_RUN_ID=" + one in environment:
-                        found[pid] = one
+    for pid in (pid for mark in site.workers.values() for pid in find_marked(mark)):
+        with contextlib.suppress(OSError):
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+            if flow_run := _named(ids, environment):
+                found[pid] = flow_run
     return found
+
+
+def _named(ids: list[bytes], environment: bytes) -> bytes:
+    """The flow run that an environment names; nothing if it is none of these."""
+    return next((one for one in ids if b"PREFECT__FLOW_RUN_ID=" + one in environment), b"")
 
 
 def node_flow(site: Site, gang: Conductor, node: int) -> int:

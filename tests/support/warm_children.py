@@ -55,8 +55,8 @@ ROOM_BYTES = 60_000
 # Read when Python starts, or on the import of what the warm process has imported.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "NUMBA_", "ARROW_", "MALLOC_")
 READ_AT_START += ("TORCH_LOGS", "TORCH_COMPILE", "PYTORCH_", "GX_", "DO_NOT_TRACK")
+# Prefect's server reads some when it is imported.
 READ_AT_START += ("AIOHTTP_", "DASK_", "FSSPEC_", "S3FS_")
-# Prefect's server reads these when it is imported.
 READ_AT_START += ("PREFECT_SERVER_SERVICES", "PREFECT_API_SERVICES", "PREFECT_SERVER_EVENTS", "PREFECT_API_EVENTS")
 READ_AT_START += ("PREFECT_EVENTS", "PREFECT_TASK_SCHEDULING", "PREFECT_TEST", "PREFECT_UNIT_TEST")
 _SEPARATELY = {"PYTHONPATH", "OMP_NUM_THREADS", "PYTHONUNBUFFERED"}
@@ -247,10 +247,7 @@ def _circumstances(pid: int) -> object:
 
 def _is_empty(folder: str) -> bool:
     """Whether it is a folder from which nothing can be imported, as that of a flow run is when a worker starts it."""
-    try:
-        return not os.listdir(folder)
-    except OSError:
-        return False
+    return os.path.isdir(folder) and not list(Path(folder).glob("*"))
 
 
 def _places() -> list[tuple[int, int]]:
