@@ -113,6 +113,8 @@ def _count(file: SourceFile, place: Place, pieces: PiecesSpec) -> int:
         return len(cut_of(file).ends)
     key = (file.uri, file.blake3, pieces.model_dump_json())
     if key not in _COUNTS:
+        if len(_COUNTS) == _MOST_COUNTS:
+            _COUNTS.clear()
         with stream(file, place) as opened:
             blocks = _cut_stream(opened, _cut_of(pieces, file), file, pieces)
             _COUNTS[key] = sum(len(block.ends) for block in blocks)
@@ -120,6 +122,7 @@ def _count(file: SourceFile, place: Place, pieces: PiecesSpec) -> int:
 
 
 _COUNTS: dict[tuple[str, str, str], int] = {}
+_MOST_COUNTS = 50_000  # some 20 MB
 
 
 def _cut_stream(opened: BinaryIO, cut: _Cut, file: SourceFile, pieces: PiecesSpec) -> Iterator[_Block]:
