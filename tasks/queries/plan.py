@@ -96,7 +96,7 @@ def _before(stage: Stage[..., Any]) -> set[str]:
 def _look(run: Run, stage: Stage[..., Any], earlier: EarlierHandoffs, changes: list[str]) -> tuple[Step, str]:
     """What a stage with existing inputs would do, and its name if the result that it reuses ends the run."""
     try:
-        done = earlier.found(stage)
+        done = earlier.stored(stage)
         if done is not None and not done.lacks:
             action = "skip" if done.status == "skipped" else "reuse"
             step = Step(stage.name, action, done.in_plan or done.reused_from or "")

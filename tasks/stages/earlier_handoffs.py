@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.run.run import Run
-from tasks.stages.stage import Done, Stage
+from tasks.stages.stage import Stage, StageOutcome
 
 
 class EarlierHandoffs:
@@ -13,17 +13,17 @@ class EarlierHandoffs:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._found: dict[Stage[..., Any], Done[Any] | None] = {}
+        self._found: dict[Stage[..., Any], StageOutcome[Any] | None] = {}
 
-    def found(self, stage: Stage[..., Any]) -> Done[Any] | None:
+    def stored(self, stage: Stage[..., Any]) -> StageOutcome[Any] | None:
         """The stage's result; UsageError if an input that decides it does not exist yet."""
         if stage not in self._found:
-            self._found[stage] = stage.found(self._run, *self.known(stage))
+            self._found[stage] = stage.stored(self._run, *self.known(stage))
         return self._found[stage]
 
     def handoff(self, stage: Stage[..., Any]) -> Any:
         """The stage's hand-off; if there is none, UsageError that names the verb to run first."""
-        done = self.found(stage)
+        done = self.stored(stage)
         if done is None or done.error is not None:
             raise stage.first()
         return done.handoff

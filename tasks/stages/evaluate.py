@@ -19,7 +19,7 @@ from tasks.stages.placement import done_by_child
 from tasks.stages.predictions import asked_of, undecided, with_predictions
 from tasks.stages.scoring_layout import ScoringLayout, layout_in_plan, layout_of
 from tasks.stages.shard import find_dataset, shard, unmade
-from tasks.stages.stage import Done, Stage
+from tasks.stages.stage import Stage, StageOutcome
 from tasks.stages.verify import verify
 
 VERSION = 2
@@ -28,7 +28,9 @@ VERSION = 2
 Sets = dict[str, tuple[Dataset, str]]
 
 
-def find_evaluation(run: Run, key: str, checkpoint: Checkpoint, dataset: Dataset | None) -> Done[Evaluation] | None:
+def find_evaluation(
+    run: Run, key: str, checkpoint: Checkpoint, dataset: Dataset | None
+) -> StageOutcome[Evaluation] | None:
     """The candidate's evaluation; `lacks` is set if its predictions are not checked, or the champion is not scored."""
     trained_with(run, checkpoint)  # even a reused evaluation needs a checkpoint that was trained with its settings
     ref = run.store.newest("evaluations", key)
@@ -44,7 +46,7 @@ def find_evaluation(run: Run, key: str, checkpoint: Checkpoint, dataset: Dataset
     return found
 
 
-def make_evaluation(run: Run, key: str, checkpoint: Checkpoint, dataset: Dataset | None) -> Done[Evaluation]:
+def make_evaluation(run: Run, key: str, checkpoint: Checkpoint, dataset: Dataset | None) -> StageOutcome[Evaluation]:
     """Score the candidate, and the champion that the alias named when the run began, on the same rows.
 
     Raises:
@@ -88,10 +90,10 @@ def _champion(run: Run) -> Checkpoint | None:
     return None if ref is None else versions.model_version(run.store, ref).checkpoint
 
 
-def _scored(evaluation: Evaluation, *, reused: bool, ranks: str = "") -> Done[Evaluation]:
+def _scored(evaluation: Evaluation, *, reused: bool, ranks: str = "") -> StageOutcome[Evaluation]:
     values = ", ".join(f"{name} {metric.value:.4f}" for name, metric in evaluation.metrics.items()) + ranks
     reused_from = evaluation.ref.uri if reused else None
-    return Done(evaluation, "reused" if reused else "ran", values, evaluation.ref, reused_from)
+    return StageOutcome(evaluation, "reused" if reused else "ran", values, evaluation.ref, reused_from)
 
 
 def score(

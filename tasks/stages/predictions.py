@@ -18,7 +18,7 @@ from infra.records.handoffs import newest_handoff
 from tasks.run.run import Run
 from tasks.run.spec_check import PREDICTIONS, suite_called
 from tasks.stages.contract.contract_check import checked, code_of
-from tasks.stages.stage import Done
+from tasks.stages.stage import StageOutcome
 from tasks.stages.validate import accepted, rejection
 
 VERSION = 1
@@ -72,7 +72,9 @@ def predictions_request(run: Run, evaluation: Evaluation, set_name: str) -> Cont
     )
 
 
-def with_predictions(run: Run, evaluation: Evaluation, done: Done[Evaluation], *, make: bool) -> Done[Evaluation]:
+def with_predictions(
+    run: Run, evaluation: Evaluation, done: StageOutcome[Evaluation], *, make: bool
+) -> StageOutcome[Evaluation]:
     """The stage's answer after the predictions of each set were checked, if the spec asks for it."""
     asked = asked_of(run)
     for name, table in evaluation.predictions.items() if asked is not None else ():

@@ -22,7 +22,7 @@ from tasks.stages.gates.all_gates import is_undecided, judged, lacking, more_row
 from tasks.stages.gates.export_gate import exports_that_agree
 from tasks.stages.gates.export_gate import sentence as export_sentence
 from tasks.stages.shard import comparison, shard
-from tasks.stages.stage import Done, PlannedAction, Stage
+from tasks.stages.stage import PlannedAction, Stage, StageOutcome
 from tasks.stages.verify import verify
 
 JUDGED = "the gates are computed each time"
@@ -35,7 +35,7 @@ def find_decision(
     dataset: Dataset | None,
     evaluation: Evaluation,
     force: str | None = None,
-) -> Done[Receipt] | None:
+) -> StageOutcome[Receipt] | None:
     """An existing decision: this run promoted the candidate before it was cut off, or the alias already names it."""
     if checkpoint.state != "verified":
         raise UsageError(f"The checkpoint {checkpoint.ref.uri} is not verified.", remedy="Run `verify` first.")
@@ -56,7 +56,7 @@ def move_alias(
     dataset: Dataset | None,
     evaluation: Evaluation,
     force: str | None = None,
-) -> Done[Receipt]:
+) -> StageOutcome[Receipt]:
     """Make the candidate the champion if every gate is met, and a person approves if that is asked for.
 
     With `promote.canary` it first stands as canary; one that stands already is scored, and promoted or withdrawn.
@@ -120,7 +120,7 @@ promote = Stage(
 
 def _decided(
     run: Run, found: tuple[Versioned, int], checkpoint: Checkpoint, evaluation: Evaluation
-) -> Done[Receipt] | None:
+) -> StageOutcome[Receipt] | None:
     if made := _made_before(run, found) or canary_start.stood(run):
         return made
     champion = versions.model_version(run.store, Ref.model_validate(found[0].value["model_version"]))
@@ -133,7 +133,7 @@ def _hold(holds: Sequence[Hold], checkpoint: Checkpoint) -> Hold | None:
 
 def _after_canary(
     run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluation: Evaluation, force: str | None
-) -> Done[Receipt]:
+) -> StageOutcome[Receipt]:
     """What becomes of the canary that stands, or of the candidate."""
     ended = ""
     if run.spec.promote.canary is not None:
@@ -160,7 +160,7 @@ def _after_canary(
 
 def _promote(
     run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluation: Evaluation, force: str | None
-) -> Done[Receipt]:
+) -> StageOutcome[Receipt]:
     store, model, alias = run.store, run.spec.model_name, run.spec.promote.alias
     found = registry.read_alias(store, model, alias)
     theirs = None
@@ -207,7 +207,7 @@ def _promote(
         return canary_start.stand(run, theirs, version, receipt, provenance, more)
     current, kept = found[0] if found else None, without_hold(held, checkpoint.ref.id)
     receipt = registry.move_alias(store, current, version, receipt, provenance, kept, key)
-    return Done(receipt, "ran", receipt.sentence, version.ref)
+    return StageOutcome(receipt, "ran", receipt.sentence, version.ref)
 
 
 def _state(found: tuple[Versioned, int] | None) -> str:
@@ -216,17 +216,17 @@ def _state(found: tuple[Versioned, int] | None) -> str:
     return newest.seal if newest else ""
 
 
-def _made_before(run: Run, found: tuple[Versioned, int]) -> Done[Receipt] | None:
+def _made_before(run: Run, found: tuple[Versioned, int]) -> StageOutcome[Receipt] | None:
     """This run's own promotion if it was made before the run was cut off, even if the alias has moved since."""
     receipt = registry.receipt_of_run(run.store, found[0], run.run_id, run.resolved.started)
     if receipt is None or receipt.ref is None:
         return None
     if found[0].value["receipt"] != receipt.ref.to_json():
         receipt = registry.moved_on(receipt, found[0])
-    return Done(receipt, "ran", receipt.sentence, receipt.candidate)
+    return StageOutcome(receipt, "ran", receipt.sentence, receipt.candidate)
 
 
-def _unchanged(run: Run, champion: ModelVersion, evaluation: Evaluation) -> Done[Receipt]:
+def _unchanged(run: Run, champion: ModelVersion, evaluation: Evaluation) -> StageOutcome[Receipt]:
     alias = run.spec.promote.alias
     receipt = Receipt(
         decision="unchanged",
@@ -240,7 +240,7 @@ def _unchanged(run: Run, champion: ModelVersion, evaluation: Evaluation) -> Done
         contamination=comparison(run),
         sentence=f"{champion.name}@{alias} already is this checkpoint (version {champion.version})",
     )
-    return Done(receipt, "reused", receipt.sentence, champion.ref, champion.ref.uri, in_plan=receipt.sentence)
+    return StageOutcome(receipt, "reused", receipt.sentence, champion.ref, champion.ref.uri, in_plan=receipt.sentence)
 
 
 def _judged(

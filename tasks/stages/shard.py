@@ -22,7 +22,7 @@ from tasks.stages.contract.features import features_key, features_report, featur
 from tasks.stages.contract.raw_rows import raw_inputs, reading_settings, runs_tokenizer
 from tasks.stages.contract.set_contracts import set_report, set_requests
 from tasks.stages.contract.text_cuts import cut_files
-from tasks.stages.stage import Done, Stage, rejected
+from tasks.stages.stage import Stage, StageOutcome, rejected
 from tasks.stages.validate import accepted, contract_key, reading, rejection, validate
 
 VERSION = 2
@@ -55,7 +55,7 @@ def shard_key(run: Run, contract: ContractReport | None) -> str | None:
     return None if run.external else dataset_key(run)
 
 
-def find_datasets(run: Run, key: str, contract: ContractReport | None) -> Done[Dataset | None] | None:
+def find_datasets(run: Run, key: str, contract: ContractReport | None) -> StageOutcome[Dataset | None] | None:
     """The dataset under this key; `lacks` names the evaluation sets that are not made yet."""
     dataset = newest_dataset(run.store, key)
     if dataset is None:
@@ -70,7 +70,7 @@ def find_datasets(run: Run, key: str, contract: ContractReport | None) -> Done[D
     )
 
 
-def make_datasets(run: Run, key: str, contract: ContractReport | None) -> Done[Dataset | None]:
+def make_datasets(run: Run, key: str, contract: ContractReport | None) -> StageOutcome[Dataset | None]:
     """Make the dataset and those of named evaluation sets, unless they exist.
 
     Raises:
@@ -84,7 +84,9 @@ def make_datasets(run: Run, key: str, contract: ContractReport | None) -> Done[D
     return with_splits_compared(run, done, sets, contract, make=True)
 
 
-def _with_features(run: Run, dataset: Dataset, done: Done[Dataset | None], *, make: bool) -> Done[Dataset | None]:
+def _with_features(
+    run: Run, dataset: Dataset, done: StageOutcome[Dataset | None], *, make: bool
+) -> StageOutcome[Dataset | None]:
     """The stage's answer after the rows in the shards were checked, too, if `contract.features` asks for it."""
     key = features_key(run, dataset)
     if key is None:
@@ -132,7 +134,7 @@ def comparison(run: Run) -> Ref | None:
     return report_of(run, find_dataset(run), {name: one for name, one in sets.items() if one is not None})
 
 
-def _told(dataset: Dataset, reused_from: str | None, lacks: str = "") -> Done[Dataset | None]:
+def _told(dataset: Dataset, reused_from: str | None, lacks: str = "") -> StageOutcome[Dataset | None]:
     rows = ", ".join(f"{split} {dataset.rows(split):,}" for split in in_order(dataset))
     num_shards = sum(len(shards) for shards in dataset.splits.values())
     aside = dataset.dropped_rows.get("quarantined", 0)
@@ -141,7 +143,7 @@ def _told(dataset: Dataset, reused_from: str | None, lacks: str = "") -> Done[Da
     whole = f"{short:,} of {documents:,} documents are too short to be divided, and are in one split"
     left_out += f"; {whole} each" if short else ""
     sentence = f"{num_shards} {dataset.format} shards: {rows} rows{left_out}"
-    return Done(dataset, "reused" if reused_from else "ran", sentence, dataset.ref, reused_from, lacks=lacks)
+    return StageOutcome(dataset, "reused" if reused_from else "ran", sentence, dataset.ref, reused_from, lacks=lacks)
 
 
 def unmade(name: str) -> str:

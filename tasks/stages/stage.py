@@ -49,8 +49,8 @@ PlannedAction = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Done(Generic[T]):
-    """A stage's answer: its hand-off, whether it ran or was reused, and one sentence about it.
+class StageOutcome(Generic[T]):
+    """A stage's outcome: its hand-off, whether it ran or was reused, and one sentence about it.
 
     Attributes:
         in_plan: what a plan says about a reused result; default: `reused_from`.
@@ -68,13 +68,17 @@ class Done(Generic[T]):
     error: TrainwrightError | None = None
 
 
-def rejected(done: Done[T], sentence: str, report: HandOff, uri: str, remedy: str | None = None) -> Done[T]:
-    """The answer of a stage whose sealed report, at `uri`, rejects the data."""
+def rejected(
+    done: StageOutcome[T], sentence: str, report: HandOff, uri: str, remedy: str | None = None
+) -> StageOutcome[T]:
+    """The result of a stage whose sealed report, at `uri`, rejects the data."""
     error = ContractRejected(sentence, remedy=remedy, details=report.to_json())
     return replace(done, sentence=sentence, in_plan=f"{uri}: {sentence}", error=error)
 
 
-_SKIPPED: Done[Any] = Done(None, "skipped", f"{EXTERNAL}: the user's data module reads it", in_plan=EXTERNAL)
+_SKIPPED: StageOutcome[Any] = StageOutcome(
+    None, "skipped", f"{EXTERNAL}: the user's data module reads it", in_plan=EXTERNAL
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +106,8 @@ class Stage(Generic[P, T]):
     sections: tuple[str, ...]
     takes: tuple[Stage[..., Any], ...]
     key: Callable[Concatenate[Run, P], str | None]
-    find: Callable[Concatenate[Run, str, P], Done[T] | None]
-    make: Callable[Concatenate[Run, str, P], Done[T]]
+    find: Callable[Concatenate[Run, str, P], StageOutcome[T] | None]
+    make: Callable[Concatenate[Run, str, P], StageOutcome[T]]
     missing: str
     keyed: bool = field(default=True, kw_only=True)
     check: Callable[Concatenate[Run, ...], None] | None = field(default=None, kw_only=True)
@@ -113,12 +117,12 @@ class Stage(Generic[P, T]):
     ranks: Callable[Concatenate[Run, ...], str] | None = field(default=None, kw_only=True)
     corrupt: Callable[Concatenate[Run, CorruptError, P], None] | None = field(default=None, kw_only=True)
 
-    def found(self, run: Run, *args: P.args, **kwargs: P.kwargs) -> Done[T] | None:
+    def stored(self, run: Run, *args: P.args, **kwargs: P.kwargs) -> StageOutcome[T] | None:
         """The stored result for these inputs, if there is one; None for each input if the stage is not `keyed`."""
         key = self.key(run, *args, **kwargs)
         return _SKIPPED if key is None else self.find(run, key, *args, **kwargs)
 
-    def done(self, run: Run, *args: P.args, **kwargs: P.kwargs) -> Done[T]:
+    def find_or_make(self, run: Run, *args: P.args, **kwargs: P.kwargs) -> StageOutcome[T]:
         """The stored result, or a new one; nothing is logged or recorded."""
         known: Any = args if self.keyed else (None,) * len(args)
         key = self.key(run, *known, **kwargs)
@@ -162,7 +166,7 @@ class Stage(Generic[P, T]):
 
         try:
             stopping.check()
-            done = self.done(run, *args, **kwargs)
+            done = self.find_or_make(run, *args, **kwargs)
             if done.error is not None:
                 raise done.error
         except OnHold as error:  # not recorded: the run continues once the checkpoint is released

@@ -26,7 +26,7 @@ from tasks.stages.column_check import refuse_unknown
 from tasks.stages.memory_check import refuse_unfit
 from tasks.stages.placement import pool_gang
 from tasks.stages.shard import shard
-from tasks.stages.stage import Done, PlannedAction, Stage
+from tasks.stages.stage import PlannedAction, Stage, StageOutcome
 from tasks.stages.trainings import continuation, find_training, sealed_settings, training_key, training_of, usable
 from training.order.rank_plan import refuse_too_few
 
@@ -45,13 +45,15 @@ REMEDIES = {
 }
 
 
-def find_checkpoint(run: Run, key: str, dataset: Dataset | None) -> Done[Checkpoint] | None:
+def find_checkpoint(run: Run, key: str, dataset: Dataset | None) -> StageOutcome[Checkpoint] | None:
     """The hand-off of a finished training of this key, if it is whole; UsageError if an earlier step is asked for."""
     training, checkpoint, _ = find_training(run, key)
     return None if checkpoint is None else _reused(run, training, checkpoint)
 
 
-def run_training(run: Run, key: str, dataset: Dataset | None, fault: PlannedFault | None = None) -> Done[Checkpoint]:
+def run_training(
+    run: Run, key: str, dataset: Dataset | None, fault: PlannedFault | None = None
+) -> StageOutcome[Checkpoint]:
     """Train, or continue an unfinished training of the same key; a game day's ranks inject a fault.
 
     Raises:
@@ -181,13 +183,13 @@ def with_fault(launch: Launch, fault: PlannedFault | None) -> Launch:
     return launch.model_copy(update={"entry": "training.fit.game_day_rank", "fault": fault})
 
 
-def _trained(run: Run, training: str, outcome: GangOutcome) -> Done[Checkpoint]:
+def _trained(run: Run, training: str, outcome: GangOutcome) -> StageOutcome[Checkpoint]:
     """The gang's hand-off, and a sentence about the course of the training."""
     spec = run.spec.train
     checkpoint = outcome.checkpoint
     if not outcome.node_seconds:
         sentence = f"step {checkpoint.step:,}, trained by another run at the same time"
-        return Done(checkpoint, "reused", sentence, checkpoint.ref, training)
+        return StageOutcome(checkpoint, "reused", sentence, checkpoint.ref, training)
     ranks = f"{spec.world_size} ranks" if spec.world_size > 1 else "1 rank"
     left_out = f", {outcome.dropped_rows} rows of an incomplete last batch left out" if outcome.dropped_rows else ""
     share = outcome.summary.wait_share
@@ -196,14 +198,14 @@ def _trained(run: Run, training: str, outcome: GangOutcome) -> Done[Checkpoint]:
     begun = f", begun with {spec.init_from.weights}: {outcome.summary.begun_with}" if spec.init_from else ""
     happened = "".join(f", {what}" for what in outcome.happened) + checkpoint.passed_over
     sentence = f"step {checkpoint.step:,} on {ranks} ({spec.strategy}){left_out}{waits}{begun}{happened}"
-    return Done(checkpoint, "ran", sentence, checkpoint.ref)
+    return StageOutcome(checkpoint, "ran", sentence, checkpoint.ref)
 
 
-def _reused(run: Run, training: str, checkpoint: Checkpoint) -> Done[Checkpoint]:
+def _reused(run: Run, training: str, checkpoint: Checkpoint) -> StageOutcome[Checkpoint]:
     if run.from_step is not None:
         raise is_finished(training, checkpoint)
     sentence = f"checkpoint of step {checkpoint.step:,} from {training}{checkpoint.passed_over}"
-    return Done(checkpoint, "reused", sentence, checkpoint.ref, training, in_plan=checkpoint.ref.uri)
+    return StageOutcome(checkpoint, "reused", sentence, checkpoint.ref, training, in_plan=checkpoint.ref.uri)
 
 
 def _continues(run: Run, training: str) -> PlannedAction:

@@ -17,7 +17,7 @@ from tasks.stages.contract import arrival_check, drift_check
 from tasks.stages.contract.contract_check import checked, checked_and_compared, code_of, data_request, where_measured
 from tasks.stages.contract.raw_rows import raw_inputs, reading_settings, suite_settings
 from tasks.stages.contract.set_contracts import set_key, set_report, set_requests
-from tasks.stages.stage import Done, Stage, rejected
+from tasks.stages.stage import Stage, StageOutcome, rejected
 
 VERSION = 1
 SHOWN = 5
@@ -48,13 +48,13 @@ def contract_key(run: Run, *, drift: bool = True) -> str | None:
     return reuse_key("validate", VERSION, settings, raw_inputs(run.resolved.files), code)
 
 
-def find_report(run: Run, key: str) -> Done[ContractReport | None] | None:
+def find_report(run: Run, key: str) -> StageOutcome[ContractReport | None] | None:
     """The contract report under this key, accepted or not."""
     found = _own_report(run, key)
     return None if found is None else _with_sets(run, found, make=False)
 
 
-def make_report(run: Run, key: str) -> Done[ContractReport | None]:
+def make_report(run: Run, key: str) -> StageOutcome[ContractReport | None]:
     """Check the raw data against its contract, and evaluation sets against theirs; a rejection is kept, too."""
     own = _own_report(run, key) or _judged(run, _made(run, key), "ran")
     return _with_sets(run, own, make=True)
@@ -67,12 +67,14 @@ def _made(run: Run, key: str) -> ContractReport:
         return checked_and_compared(run, key, plain, data_request(run))
 
 
-def _own_report(run: Run, key: str) -> Done[ContractReport | None] | None:
+def _own_report(run: Run, key: str) -> StageOutcome[ContractReport | None] | None:
     report = newest_handoff(run.store, "contracts", key, ContractReport)
     return None if report is None else _judged(run, report, "reused")
 
 
-def _with_sets(run: Run, own: Done[ContractReport | None], *, make: bool) -> Done[ContractReport | None]:
+def _with_sets(
+    run: Run, own: StageOutcome[ContractReport | None], *, make: bool
+) -> StageOutcome[ContractReport | None]:
     """The stage's answer after the evaluation sets' own rows were checked, too; the first rejection if there is one."""
     if own.error is not None:
         return own
@@ -119,12 +121,12 @@ validate = Stage(
 )
 
 
-def _judged(run: Run, report: ContractReport, status: StageStatus) -> Done[ContractReport | None]:
+def _judged(run: Run, report: ContractReport, status: StageStatus) -> StageOutcome[ContractReport | None]:
     """The stage's answer from a report; with ContractRejected if a failure has a severity in `contract.fail_on`."""
     assert run.spec.contract is not None
     assert report.ref is not None
     reused_from = report.ref.uri if status == "reused" else None
-    done: Done[ContractReport | None] = Done(report, status, "", report.ref, reused_from)
+    done: StageOutcome[ContractReport | None] = StageOutcome(report, status, "", report.ref, reused_from)
     if not report.accepted:
         empty = _empty_window(run, report)
         sentence = empty or rejection(report, run.spec.contract.fail_on)

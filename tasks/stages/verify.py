@@ -14,23 +14,24 @@ from tasks.run.run import Run
 from tasks.stages.lineage import trained_with
 from tasks.stages.placement import done_by_child
 from tasks.stages.scoring_layout import layout_in_plan, layout_of
-from tasks.stages.stage import Done, Stage
+from tasks.stages.stage import Stage, StageOutcome
 from tasks.stages.train import train
 
 VERSION = 1
 log = logging.getLogger("trainwright")
 
 
-def find_mark(run: Run, mark: str, checkpoint: Checkpoint) -> Done[Checkpoint] | None:
+def find_mark(run: Run, mark: str, checkpoint: Checkpoint) -> StageOutcome[Checkpoint] | None:
     """The checkpoint, if it was verified before and its bytes still match the seal."""
     if not run.store.exists(mark):
         return None
     verify_checkpoint(run.store, checkpoint)
     is_verified(run.store, checkpoint.ref)
-    return Done(_verified(checkpoint), "reused", f"step {checkpoint.step:,} was verified before", checkpoint.ref, mark)
+    sentence = f"step {checkpoint.step:,} was verified before"
+    return StageOutcome(_verified(checkpoint), "reused", sentence, checkpoint.ref, mark)
 
 
-def load_and_mark(run: Run, mark: str, checkpoint: Checkpoint) -> Done[Checkpoint]:
+def load_and_mark(run: Run, mark: str, checkpoint: Checkpoint) -> StageOutcome[Checkpoint]:
     """Load a committed checkpoint in a process of its own and mark it as verified.
 
     Raises:
@@ -61,7 +62,7 @@ def load_and_mark(run: Run, mark: str, checkpoint: Checkpoint) -> Done[Checkpoin
         )
         read += ", its loss not compared: the step raised outside of a training"
     sentence = f"step {checkpoint.step:,}{gang.used}: {read}"
-    return Done(_verified(checkpoint), "ran", sentence, checkpoint.ref)
+    return StageOutcome(_verified(checkpoint), "ran", sentence, checkpoint.ref)
 
 
 def ranks_of(run: Run, checkpoint: Checkpoint | None) -> str:

@@ -272,7 +272,7 @@ def _promoted(store: Store, act: Act, about: dict[str, Any]) -> tuple[str, str]:
         sign_inputs(store, run.resolved, release)
     tasks.stages.promote.comparable = lambda run, mine, score, *_: (score, score)  # type: ignore[attr-defined]
     score = evaluation(checkpoint.step)
-    done = tasks.stages.promote.promote.done(run, checkpoint, None, score, "it is right" if act.force else None)
+    done = tasks.stages.promote.promote.find_or_make(run, checkpoint, None, score, "it is right" if act.force else None)
     return ("not moved" if done.handoff.decision == "unchanged" else "moved"), done.sentence
 
 

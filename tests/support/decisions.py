@@ -36,7 +36,7 @@ from tests.support.raced import Memory, Raced
 
 BEGAN, APART = datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=9)  # what is resumed may look back for a day
 CHECKPOINTS = 5
-decide = tasks.stages.promote.promote.done
+decide = tasks.stages.promote.promote.find_or_make
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,8 @@ class CanaryPlace:
     def promoted(self, n: int, run_id: str = "", *, force: str | None = None, **how: Any) -> Receipt:
         """What a run with model `n` as its candidate answers."""
         run = self.run(run_id or f"run-{n}", **how)
-        receipt: Receipt = promote.promote.done(run, self.checkpoints[n], None, evaluation(n), force=force).handoff
+        result = promote.promote.find_or_make(run, self.checkpoints[n], None, evaluation(n), force=force)
+        receipt: Receipt = result.handoff
         return receipt
 
     def stands(self, n: int = 2) -> Canary:

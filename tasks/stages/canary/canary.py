@@ -26,11 +26,11 @@ from tasks.stages.canary.canary_moves import Mover, follow, is_forced, is_to_mov
 from tasks.stages.canary.canary_tally import Tallied, gate_result, standing_sentence, stored_standing, tally
 from tasks.stages.decisions import approval
 from tasks.stages.decisions.requirements import signing_key
-from tasks.stages.stage import Done
+from tasks.stages.stage import StageOutcome
 
 log = logging.getLogger("trainwright")
 # How a run ends, or None if its own candidate is to be considered; and how a canary ended, as a sentence, or "".
-Settled = tuple[Done[Receipt] | None, str]
+Settled = tuple[StageOutcome[Receipt] | None, str]
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def _end(run: Run, canary: Canary, outcome: Outcome, reason: str, standing: Stan
 def _ended(run: Run, canary: Canary, end: CanaryEnd) -> Settled:
     receipt = _follow(run, canary, end)
     if receipt is not None:
-        return Done(receipt, "ran", receipt.sentence, canary.version.ref), ""
+        return StageOutcome(receipt, "ran", receipt.sentence, canary.version.ref), ""
     newest = registry.newest_move(run.store, canary.model, ALIAS)
     note = None if newest is None else newest[0].canary
     # The receipt also says why a canary was not promoted that should have been.
@@ -261,7 +261,7 @@ def _is_approved(run: Run, canary: Canary, end: CanaryEnd) -> bool:
     return by == end.approval
 
 
-def _stands(run: Run, canary: Canary, champion: Champion, why: str) -> Done[Receipt]:
+def _stands(run: Run, canary: Canary, champion: Champion, why: str) -> StageOutcome[Receipt]:
     """The answer of a run whose own candidate waits for a canary; no receipt is written."""
     number = canary.version.version
     receipt = canary.receipt.model_copy(
@@ -274,4 +274,4 @@ def _stands(run: Run, canary: Canary, champion: Champion, why: str) -> Done[Rece
             f"{canary.name} stays at version {champion.number}, and this run's candidate was not considered",
         }
     )
-    return Done(receipt, "ran", receipt.sentence, canary.version.ref)
+    return StageOutcome(receipt, "ran", receipt.sentence, canary.version.ref)

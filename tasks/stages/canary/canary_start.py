@@ -19,7 +19,7 @@ from infra.store import PointerMoved, layout
 from tasks.run.canary_check import why_no_fresh_rows
 from tasks.run.run import Run
 from tasks.stages.decisions.requirements import signing_key
-from tasks.stages.stage import Done
+from tasks.stages.stage import StageOutcome
 
 
 def check_start(run: Run, checkpoint: Checkpoint, evaluation: Evaluation, force: str | None, stays: str) -> Hold | None:
@@ -52,7 +52,7 @@ def stand(
     receipt: Receipt,
     provenance: dict[str, Any],
     more: str = "",
-) -> Done[Receipt]:
+) -> StageOutcome[Receipt]:
     """Let a version stand as the canary of a champion.
 
     Args:
@@ -82,7 +82,7 @@ def stand(
     )
     kept = without_hold(registry.holds(store, current), version.checkpoint.ref.id)
     made = registry.move_alias(store, current, version, stands, provenance, kept, signing_key(run))
-    return Done(made, "ran", made.sentence, version.ref)
+    return StageOutcome(made, "ran", made.sentence, version.ref)
 
 
 def metric_digest(run: Run, metric: str) -> str:
@@ -122,7 +122,7 @@ def _terms(run: Run, wanted: CanarySpec, champion: ModelVersion) -> CanaryTerms:
     )
 
 
-def stood(run: Run) -> Done[Receipt] | None:
+def stood(run: Run) -> StageOutcome[Receipt] | None:
     """The receipt by which this run let its candidate stand before it was cut off; None if it did not."""
     found = registry.read_alias(run.store, run.spec.model_name, ALIAS)
     if found is None:
@@ -130,7 +130,7 @@ def stood(run: Run) -> Done[Receipt] | None:
     receipt = registry.receipt_of_run(run.store, found[0], run.run_id, run.resolved.started)
     if receipt is None or receipt.decision != "canary":
         return None
-    return Done(receipt, "ran", receipt.sentence, receipt.candidate)
+    return StageOutcome(receipt, "ran", receipt.sentence, receipt.candidate)
 
 
 def ended_by(run: Run) -> Receipt | None:

@@ -30,7 +30,7 @@ from infra.records.handoffs import newest_handoff, read_handoff
 from infra.sources.texts import PLACE
 from tasks.run.run import Run
 from tasks.stages.placement import run_here
-from tasks.stages.stage import Done, rejected
+from tasks.stages.stage import StageOutcome, rejected
 
 VERSION = 1
 REMEDY = (
@@ -40,7 +40,7 @@ REMEDY = (
 # Field of the request → area of the store.
 _PLACES = {"uri": "contracts", "dataset_uri": "datasets"}
 Sets = Mapping[str, Dataset]
-Sharded = Done[Dataset | None]
+Sharded = StageOutcome[Dataset | None]
 
 
 def section_of(run: Run) -> ContaminationSpec | None:

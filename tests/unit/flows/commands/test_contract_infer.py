@@ -61,7 +61,7 @@ def test_what_infer_writes_is_a_contract_that_its_data_keeps(
     write_project(tmp_path / "line", {**section, "data": {**section["data"], "source": "../rows.csv"}})
     (tmp_path / "line/suite.json").write_text((tmp_path / "made/suite.json").read_text())
     run = open_run(tmp_path / "line/pipeline.yaml", recorded=False)
-    done = validate.done(run)
+    done = validate.find_or_make(run)
     assert done.handoff.accepted
     assert done.handoff.failures == []
     assert "made/suite.json exists already." in refused(capsys, "infer", "rows.csv", "--out", "made")

@@ -18,7 +18,7 @@ from tasks.run.run import Run, open_run
 from tasks.stages import predictions as stage
 from tasks.stages.evaluate import evaluation_key
 from tasks.stages.predictions import predictions_report, with_predictions
-from tasks.stages.stage import Done
+from tasks.stages.stage import StageOutcome
 from tests.support.tiny import SPEC, write_project
 from training.score.evaluate_worker import Kept, seal
 from training.score.predictions import PredictionTable
@@ -59,8 +59,8 @@ def evaluated(run: Run, tables: dict[str, torch.Tensor], number: int = 0) -> Eva
     return seal(request, {"accuracy": metric}, Kept(folder, made))
 
 
-def done(evaluation: Evaluation) -> Done[Evaluation]:
-    return Done(evaluation, "reused", "accuracy 1.0000", evaluation.ref, evaluation.ref.uri)
+def done(evaluation: Evaluation) -> StageOutcome[Evaluation]:
+    return StageOutcome(evaluation, "reused", "accuracy 1.0000", evaluation.ref, evaluation.ref.uri)
 
 
 def test_each_set_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

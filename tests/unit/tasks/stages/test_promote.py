@@ -76,7 +76,7 @@ class Place:
         self, n: int, *gates: GateSpec, force: str | None = None, run_id: str = "", dataset: Any = None
     ) -> Any:
         run = self.run(run_id or f"run-{n}", *gates)
-        return promote.done(run, self.checkpoints[n], dataset, scored(n), force=force)
+        return promote.find_or_make(run, self.checkpoints[n], dataset, scored(n), force=force)
 
     def now(self) -> tuple[int, list[int]]:
         found = registry.read_alias(self.store, "tiny", "champion")
@@ -143,7 +143,7 @@ def test_a_better_one_replaces_the_champion(place: Place) -> None:
 def test_the_champion_again_changes_nothing(place: Place) -> None:
     first = place.promoted(1).handoff
     found = registry.read_alias(place.store, "tiny", "champion")
-    for done in (place.promoted(1, run_id="other"), promote.found(place.run("x"), *given(place, 1))):
+    for done in (place.promoted(1, run_id="other"), promote.stored(place.run("x"), *given(place, 1))):
         receipt, version = done.handoff, place.version(1)
         sentence = f"{NAME} already is this checkpoint (version 1)"
         assert (done.status, done.sentence, done.in_plan) == ("reused", sentence, sentence)
@@ -160,9 +160,9 @@ def given(place: Place, n: int) -> tuple[Checkpoint, None, Evaluation]:
 
 
 def test_a_resumed_run_finds_its_own_promotion(place: Place) -> None:
-    assert promote.found(place.run("run-1"), *given(place, 1)) is None
+    assert promote.stored(place.run("run-1"), *given(place, 1)) is None
     first = place.promoted(1)
-    again = promote.found(place.run("run-1"), *given(place, 1))
+    again = promote.stored(place.run("run-1"), *given(place, 1))
     assert again is not None
     assert (again.status, again.handoff, again.ref) == ("ran", first.handoff, place.version(1))
     assert again.sentence == first.sentence
@@ -171,7 +171,7 @@ def test_a_resumed_run_finds_its_own_promotion(place: Place) -> None:
     assert again.handoff.decision == "promoted"
     assert again.sentence == f"{NAME} is version 1; it was moved again since and is version 2 now"
     assert (again.sentence, again.ref) == (again.handoff.sentence, place.version(1))
-    assert promote.found(place.run("run-3"), *given(place, 3)) is None
+    assert promote.stored(place.run("run-3"), *given(place, 3)) is None
 
 
 def test_gates_that_are_not_met_are_all_named(place: Place) -> None:
@@ -193,7 +193,7 @@ def test_gates_that_are_not_met_are_all_named(place: Place) -> None:
 def test_too_little_evidence_keeps_its_details(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     run = place.run("r", gate(min=0.1))
     with pytest.raises(InsufficientEvidence) as raised:
-        promote.done(run, place.checkpoints[1], None, scored(1, rows=0))
+        promote.find_or_make(run, place.checkpoints[1], None, scored(1, rows=0))
     undecided = "a was scored on no rows, so the gate cannot decide"
     assert raised.value.message == f"Not promoted: {undecided}; no version was made."
     assert raised.value.__cause__ is None
@@ -240,14 +240,14 @@ def test_a_reason_without_a_hold_says_nothing(place: Place) -> None:
 
 def test_what_a_training_passed_over_is_said(place: Place) -> None:
     run, checkpoint = place.run("r"), place.checkpoints[1].model_copy(update={"skipped": [(10, 20)]})
-    done = promote.done(run, checkpoint, None, scored(1))
+    done = promote.find_or_make(run, checkpoint, None, scored(1))
     assert done.sentence == f"{NAME} is version 1, having diverged before and passed over samples 10 to 20"
 
 
 def test_a_checkpoint_that_is_not_verified_is_refused(place: Place) -> None:
     checkpoint = place.checkpoints[1].model_copy(update={"state": "committed"})
     with pytest.raises(UsageError, match=rf"The checkpoint {checkpoint.ref.uri} is not verified\."):
-        promote.done(place.run("r"), checkpoint, None, scored(1))
+        promote.find_or_make(place.run("r"), checkpoint, None, scored(1))
 
 
 def test_another_promoter_between_the_look_and_the_move(place: Place) -> None:

@@ -14,7 +14,7 @@ from data_contracts.run_report import StageResult
 from infra.store import Store, layout
 from tasks.queries.plan import _look
 from tasks.stages.earlier_handoffs import EarlierHandoffs
-from tasks.stages.stage import Done, Stage
+from tasks.stages.stage import Stage, StageOutcome
 from tests.support.raced import Memory
 
 
@@ -29,19 +29,19 @@ class Shelf:
     made: dict[str, str] = field(default_factory=dict)
 
     def stage(self, *takes: Stage[..., Any]) -> Stage[..., Any]:
-        def find(run: Any, key: str, *inputs: Any) -> Done[str] | None:
+        def find(run: Any, key: str, *inputs: Any) -> StageOutcome[str] | None:
             self.asked.append(f"find {key}")
             if isinstance(self.error, CorruptError):
                 raise self.error
             if key not in self.made:
                 return None
-            return Done(self.made[key], "reused", "there", Ref(uri="a", id="b", seal="c"), key, lacks=self.lacks,
-                        error=self.error)  # type: ignore[arg-type]  # fmt: skip
+            return StageOutcome(self.made[key], "reused", "there", Ref(uri="a", id="b", seal="c"), key,
+                                lacks=self.lacks, error=self.error)  # type: ignore[arg-type]  # fmt: skip
 
-        def make(run: Any, key: str, *inputs: Any) -> Done[str]:
+        def make(run: Any, key: str, *inputs: Any) -> StageOutcome[str]:
             self.asked.append(f"make {key} of {inputs}")
             self.made[key] = "thing"
-            return Done("thing", "ran", "made", Ref(uri="a", id="b", seal="c"))
+            return StageOutcome("thing", "ran", "made", Ref(uri="a", id="b", seal="c"))
 
         return Stage(
             "toy",
@@ -131,7 +131,7 @@ def test_a_corrupt_result_is_set_aside_by_the_stage_and_only_named_by_a_plan(run
     shelf = Shelf(error=CorruptError("It is damaged."))
     toy = shelf.stage()
     with pytest.raises(CorruptError):
-        EarlierHandoffs(run).found(toy)
+        EarlierHandoffs(run).stored(toy)
     assert shelf.asked == ["find key of ()"]
     with pytest.raises(CorruptError):
         toy(run)

@@ -133,10 +133,10 @@ def test_an_expectation_of_the_users_own_runs_in_a_child_and_its_code_decides_th
     assert plan(run, [validate])[0].why.endswith(
         "1 of 1 expectations run on Great Expectations: checks.ExpectLabels (it is a class of your own)"
     )
-    done = validate.done(run)
+    done = validate.find_or_make(run)
     assert (done.status, done.sentence) == ("ran", "600 rows meet 1 expectation")
     assert "checks" not in sys.modules
-    assert validate.done(opened("checks.ExpectLabels")).status == "reused"
+    assert validate.find_or_make(opened("checks.ExpectLabels")).status == "reused"
     (tmp_path / "tiny/checks.py").write_text(CHECKS.replace("[0, 1]", "[1]"))
     assert contract_key(opened("checks.ExpectLabels")) != key
     assert contract_key(opened()) == plain

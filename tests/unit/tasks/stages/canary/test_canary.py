@@ -322,7 +322,7 @@ def test_a_plan_says_what_comes(place: CanaryPlace) -> None:
     assert promote.ahead(place.run("x"), *given)[1].endswith("then the candidate stands as canary, for 14d at most")
     place.promoted(2)
     assert "first the fresh rows are scored for version 2" in promote.ahead(place.run("x"), *given)[1]
-    assert promote.found(place.run("x"), place.checkpoints[1], None, evaluation(1)) is None, "the canary comes first"
+    assert promote.stored(place.run("x"), place.checkpoints[1], None, evaluation(1)) is None, "the canary comes first"
 
 
 def test_a_metric_that_changed_is_refused(place: CanaryPlace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,5 +330,5 @@ def test_a_metric_that_changed_is_refused(place: CanaryPlace, monkeypatch: pytes
     run = place.run("x")
     run.spec.evaluate.metrics = {"a": run.spec.evaluate.metrics["a"].model_copy(update={"target": "y"})}
     with pytest.raises(UsageError, match="is judged by a, and the spec defines it in another way now"):
-        promote.done(run, place.checkpoints[4], None, evaluation(4))
+        promote.find_or_make(run, place.checkpoints[4], None, evaluation(4))
     assert place.store.list(layout.canary_nights("tiny", 0, 1)) == []

@@ -72,7 +72,7 @@ def ids(run: Run, dataset: Dataset, split: str) -> set[int]:
 def test_a_row_of_train_in_test_rejects_the_split_and_is_named(tmp_path: Path) -> None:
     """In a process of its own, as in a run."""
     run = opened(tmp_path / "tiny", {"on_found": "reject", "ignore": ["id"]})
-    done = shard.done(run, None)
+    done = shard.find_or_make(run, None)
     assert isinstance(done.error, ContractRejected)
     assert done.error.exit_code == 3
     assert "2 rows of test are also in train, 1 with another label (row " in done.error.message
@@ -80,7 +80,7 @@ def test_a_row_of_train_in_test_rejects_the_split_and_is_named(tmp_path: Path) -
     assert "0.04" not in done.error.message
     with pytest.raises(ContractRejected):
         shard(run, None)
-    found = shard.found(run, None)  # as `plan` and a later run find it
+    found = shard.stored(run, None)  # as `plan` and a later run find it
     assert found is not None
     assert found.error is not None
     assert found.error.message == done.error.message
@@ -93,14 +93,14 @@ def test_a_row_of_train_in_test_rejects_the_split_and_is_named(tmp_path: Path) -
 
 def test_dropped_copies_are_counted_and_the_rest_stays_where_it_is(tmp_path: Path, here: list[str]) -> None:
     plain = opened(tmp_path / "tiny", None)
-    before = shard.done(plain, None)
+    before = shard.find_or_make(plain, None)
     assert before.handoff is not None
-    assert shard.found(plain, None).handoff == before.handoff
+    assert shard.stored(plain, None).handoff == before.handoff
     run = opened(tmp_path / "tiny", {"on_found": "drop", "ignore": ["id"]})
     assert dataset_key(run) == dataset_key(plain)
-    lacking = shard.found(run, None)
+    lacking = shard.stored(run, None)
     assert lacking.lacks == "its rows are not compared with those of other splits yet"
-    done = shard.done(run, None)
+    done = shard.find_or_make(run, None)
     dataset = done.handoff
     assert (done.status, done.error) == ("ran", None)
     assert done.sentence.endswith("left out: 2 rows of train, 1 row of val")
@@ -108,7 +108,7 @@ def test_dropped_copies_are_counted_and_the_rest_stays_where_it_is(tmp_path: Pat
     assert ids(run, dataset, "val") == set(range(20, 26)) - {21}
     assert dataset.splits["test"] == before.handoff.splits["test"]
     assert dataset.dropped_rows == {"contamination": 3}
-    again = shard.done(run, None)
+    again = shard.find_or_make(run, None)
     assert (again.status, again.handoff, again.reused_from) == ("reused", dataset, dataset.ref.uri)
     assert len(here) == 1
     run.store.verify(dataset.ref)
@@ -130,40 +130,40 @@ def test_what_another_process_is_writing_is_neither_replaced_nor_sealed(
 
     monkeypatch.setattr(stage, "run_here", run_here)
     run = opened(tmp_path / "tiny", {"on_found": "drop", "ignore": ["id"]})
-    done = shard.done(run, None)
+    done = shard.find_or_make(run, None)
     assert done.handoff.ref.uri.endswith("-1")
-    assert shard.found(run, None).handoff == done.handoff
+    assert shard.stored(run, None).handoff == done.handoff
     assert [run.store.read(draft) for draft in drafts] == [b"of another process"] * 2
 
 
 def test_without_copies_the_dataset_stays_and_a_warning_lets_all_pass(tmp_path: Path, here: list[str]) -> None:
     run = opened(tmp_path / "clean", {"on_found": "drop", "ignore": ["id"]}, ROWS)
-    done = shard.done(run, None)
+    done = shard.find_or_make(run, None)
     assert done.sentence.endswith("; no row is in two splits")
     assert done.handoff.dropped_rows == {}
     run = opened(tmp_path / "tiny", {"on_found": "warn", "columns": ["a", "b", "c"]})
-    done = shard.done(run, None)
+    done = shard.find_or_make(run, None)
     assert done.error is None
     assert ids(run, done.handoff, "train") == set(range(20))
     assert "2 rows of test are also in train" in done.sentence
     # With all columns compared but the key, an id of its own keeps rows apart.
-    assert shard.done(opened(tmp_path / "tiny", "reject"), None).error is None
+    assert shard.find_or_make(opened(tmp_path / "tiny", "reject"), None).error is None
 
 
 def test_labels_that_differ_within_a_split_reject_if_the_spec_says_so(tmp_path: Path, here: list[str]) -> None:
     rows = [*ROWS, ("train", 50, 0.04, 0.5, -0.5, 1)]
-    warned = shard.done(opened(tmp_path / "tiny", {"ignore": ["id"]}, rows), None)
+    warned = shard.find_or_make(opened(tmp_path / "tiny", {"ignore": ["id"]}, rows), None)
     assert warned.error is None
     assert "2 rows share their columns with a row of another label" in warned.sentence
     run = opened(tmp_path / "tiny", {"ignore": ["id"], "on_conflict": "reject"}, rows)
-    error = shard.done(run, None).error
+    error = shard.find_or_make(run, None).error
     assert isinstance(error, ContractRejected)
     assert "Correct the labels" in error.remedy
 
 
 def test_evaluation_sets_and_mixed_datasets_are_compared_too(tmp_path: Path, here: list[str]) -> None:
     other = opened(tmp_path / "other", None, [(*row[:2], row[2] + 0.5, *row[3:]) for row in ROWS], name="other")
-    mixed = shard.done(other, None).handoff
+    mixed = shard.find_or_make(other, None).handoff
     loader = {"mixture": {"datasets": {"more": mixed.ref.uri}, "weights": {"this": 1, "more": 1}}}
     folder = tmp_path / "tiny"
     folder.mkdir()
@@ -172,7 +172,7 @@ def test_evaluation_sets_and_mixed_datasets_are_compared_too(tmp_path: Path, her
     evaluate = {**SPEC["evaluate"], "sets": {"hard": {"source": "hard.csv"}, "last": {"split": "val"}}}
     sections = {"train": {**SPEC["train"], "loader": loader}, "evaluate": evaluate}
     run = opened(folder, {"on_found": "drop", "ignore": ["id"]}, ROWS, **sections)
-    error = shard.done(run, None).error
+    error = shard.find_or_make(run, None).error
     assert isinstance(error, ContractRejected)
     assert "1 row of evaluate.sets.hard is also in train (row" in error.message
     assert "1 row of evaluate.sets.hard is also in train of more (row" in error.message
@@ -193,7 +193,7 @@ def test_a_long_comparison_reports_that_it_goes_on(tmp_path: Path, monkeypatch: 
         return worker.main(request, lambda report: reports.append(report.done))
 
     monkeypatch.setattr(stage, "run_here", run_here)
-    shard.done(opened(tmp_path / "tiny", {"on_found": "drop", "ignore": ["id"]}), None)
+    shard.find_or_make(opened(tmp_path / "tiny", {"on_found": "drop", "ignore": ["id"]}), None)
     assert reports == list(range(1, len(reports) + 1))
     assert len(reports) > 5  # a block of each shard, the records, and the shards of which rows are dropped
 
@@ -212,7 +212,7 @@ WRONG = {
 def test_more_sides_than_near_can_note_are_refused(tmp_path: Path, here: list[str], monkeypatch) -> None:
     monkeypatch.setattr(stage, "MOST_NEAR_SIDES", 2)
     with pytest.raises(UsageError, match="contamination.near: 3 splits, .* would be compared, and at most 2 can be"):
-        shard.done(opened(tmp_path / "tiny", {"near": "a"}), None)
+        shard.find_or_make(opened(tmp_path / "tiny", {"near": "a"}), None)
     assert here == []
 
 
@@ -221,7 +221,7 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(case: str, tmp_path: P
     asked, sentence = WRONG[case]
     run = opened(tmp_path / "tiny", asked)
     with pytest.raises(UsageError, match=sentence):
-        shard.done(run, None)
+        shard.find_or_make(run, None)
     store = open_store(run.store.uri)
     assert [one for one in store.list("contracts") if store.exists(f"contracts/{one}/manifest.json")] == []
 
@@ -274,7 +274,7 @@ def test_pieces_of_documents_are_checked_and_compared_by_their_text_not_by_their
     profile = read_profile(run.store, report.ref)
     assert profile is not None
     assert {one.name for one in profile.columns} == {"document", "position", "pieces", "offset", "length", "text"}
-    done = shard.done(run, report)
+    done = shard.find_or_make(run, report)
     assert done.error is None
     assert "2 rows of test are also in train" in done.sentence
     found = read_handoff(run.store, comparison(run), ContaminationReport)
@@ -282,6 +282,6 @@ def test_pieces_of_documents_are_checked_and_compared_by_their_text_not_by_their
     assert found.rows == {"train": 32, "val": 4, "test": 4}
     twice = documents(2)
     assert dataset_key(twice) != dataset_key(run)
-    rejected = validate.done(twice)  # two lines are longer than the suite allows
+    rejected = validate.find_or_make(twice)  # two lines are longer than the suite allows
     assert rejected.error is not None
     assert "expect_column_values_to_be_between on length: 20 of 20 rows" in rejected.error.message

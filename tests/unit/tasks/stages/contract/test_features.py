@@ -71,14 +71,14 @@ def report_of(run: Run) -> ContractReport:
 
 def test_a_reused_dataset_is_read_for_it_and_then_no_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = opened(folder)
-    first = shard.done(plain, validate(plain))
+    first = shard.find_or_make(plain, validate(plain))
     assert "contract.features" not in first.sentence
     run = opened(folder, IN_TWO)
     assert dataset_key(run) == dataset_key(plain)
     assert contract_key(run) == contract_key(plain)
     monkeypatch.setattr(stage, "run_child", lambda *_, **__: pytest.fail("it was sharded again"))
     assert plan(run, [shard])[0].why.startswith("the dataset is not checked against contract.features yet")
-    done = shard.done(run, validate(run))
+    done = shard.find_or_make(run, validate(run))
     assert done.status == "ran"
     assert done.error is None
     assert done.handoff == first.handoff
@@ -89,12 +89,12 @@ def test_a_reused_dataset_is_read_for_it_and_then_no_more(folder: Path, monkeypa
     assert first.ref is not None
     assert [parent["uri"] for parent in parents] == [first.ref.uri]
     monkeypatch.setattr(stage, "checked", lambda *_: pytest.fail("it was checked again"))
-    assert shard.done(opened(folder, IN_TWO), None).status == "reused"
+    assert shard.find_or_make(opened(folder, IN_TWO), None).status == "reused"
 
 
 def test_rows_that_break_it_end_the_run_in_shard_before_anything_is_trained(folder: Path) -> None:
     run = opened(folder, IN_ONE, sensitive=["twice", "id"][1:])
-    done = shard.done(run, validate(run))
+    done = shard.find_or_make(run, validate(run))
     assert done.error is not None
     assert done.error.exit_code == 3
     said = "contract.features: The contract rejects the shards: expect_column_values_to_be_between on twice: "
@@ -109,7 +109,7 @@ def test_rows_that_break_it_end_the_run_in_shard_before_anything_is_trained(fold
 
 def test_a_column_that_the_transform_does_not_make_is_one_sentence(folder: Path) -> None:
     run = opened(folder, E("column_values_to_not_be_null", column="a"))
-    done = shard.done(run, validate(run))
+    done = shard.find_or_make(run, validate(run))
     assert done.error is not None
     assert "the data has no column a (it has id, twice, pixels, label)" in done.error.message
 
@@ -117,7 +117,7 @@ def test_a_column_that_the_transform_does_not_make_is_one_sentence(folder: Path)
 def test_a_sensitive_column_that_the_transform_keeps_is_masked(folder: Path) -> None:
     (folder / "mine.py").write_text(TRANSFORM.replace('"twice": twice', '"twice": twice, "a": batch["a"]'))
     run = opened(folder, E("column_values_to_be_between", column="a", min_value=2), sensitive=["a", "b"])
-    done = shard.done(run, validate(run))
+    done = shard.find_or_make(run, validate(run))
     assert done.error is not None
     assert set(report_of(run).failures[0].values) == {"•••"}
 

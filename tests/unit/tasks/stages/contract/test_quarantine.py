@@ -126,14 +126,14 @@ def test_without_such_rows_the_shards_are_those_of_a_spec_without_a_quarantine(t
 
 def test_above_the_share_validate_rejects_and_seals_no_rows(spec: Path) -> None:
     run = opened(spec, "contract.quarantine.max_share=0.004")
-    done = validate.done(run)
+    done = validate.find_or_make(run)
     assert done.error is not None
     assert done.error.exit_code == 3
     sentence = "Quarantine: 3 of 600 rows (0.500%) break expectations, more than max_share 0.004 allows."
     assert sentence in done.error.message
     assert done.ref is not None
     assert not (Path(run.store.local(done.ref)) / FILE).exists()
-    assert validate.done(opened(spec, "contract.quarantine.max_share=0.004")).status == "reused"
+    assert validate.find_or_make(opened(spec, "contract.quarantine.max_share=0.004")).status == "reused"
 
 
 @pytest.mark.parametrize(

@@ -52,18 +52,18 @@ def test_by_default_a_set_is_held_to_the_same_suite_and_checked_once(
 ) -> None:
     run = opened(folder)
     assert plan(run, [validate])[0].action == "run"
-    done = validate.done(run)
+    done = validate.find_or_make(run)
     assert done.error is None
     assert done.sentence == "600 rows meet 3 expectations; evaluate.sets.hard: 40 rows meet 3 expectations"
     monkeypatch.setattr(stage, "checked", lambda *_: pytest.fail("it was checked again"))
-    again = validate.done(opened(folder))
+    again = validate.find_or_make(opened(folder))
     assert (again.status, again.sentence) == ("reused", done.sentence)
 
 
 def test_a_set_that_breaks_it_is_rejected_by_name_with_column_count_and_rows(folder: Path) -> None:
     spoil(folder)
     run = opened(folder, None, "contract.quarantine.max_share=0.9")  # which is not for sets
-    done = validate.done(run)
+    done = validate.find_or_make(run)
     assert done.error is not None
     assert done.error.exit_code == 3
     said = "evaluate.sets.hard: The contract rejects the data: expect_column_values_to_be_between on a: 1 of 40 rows"
@@ -72,21 +72,21 @@ def test_a_set_that_breaks_it_is_rejected_by_name_with_column_count_and_rows(fol
     assert step.action == "reuse"
     assert said in step.why
     assert after.action == "skip"
-    assert validate.done(opened(folder, "none")).error is None
+    assert validate.find_or_make(opened(folder, "none")).error is None
 
 
 def test_a_set_may_have_a_suite_of_its_own(folder: Path) -> None:
     spoil(folder)
-    done = validate.done(opened(folder, OWN))
+    done = validate.find_or_make(opened(folder, OWN))
     assert done.error is None
     assert "evaluate.sets.hard: 40 rows meet 1 of 2 expectations; expect_column_values_to_be_unique" in done.sentence
-    strict = validate.done(opened(folder, {**OWN, "fail_on": "warning"}))
+    strict = validate.find_or_make(opened(folder, {**OWN, "fail_on": "warning"}))
     assert strict.error is not None
 
 
 def test_a_set_that_is_not_checked_yet_is_checked_without_the_data(folder: Path) -> None:
     alone = open_run(write_project(folder), recorded=False)
-    assert validate.done(alone).status == "ran"
+    assert validate.find_or_make(alone).status == "ran"
     run = opened(folder)
     assert plan(run, [validate])[0].why.startswith("the rows of evaluate.sets.hard are not checked yet")
     asked: list[int] = []
@@ -99,7 +99,7 @@ def test_a_set_that_is_not_checked_yet_is_checked_without_the_data(folder: Path)
 
     contract_worker.main, before = main, contract_worker.main
     try:
-        assert validate.done(run).status == "ran"
+        assert validate.find_or_make(run).status == "ran"
     finally:
         contract_worker.main = before
     assert asked == [1]
@@ -131,7 +131,7 @@ def test_neither_the_data_s_keys_nor_the_scores_know_of_it(folder: Path) -> None
 
 def test_a_set_need_not_have_every_sensitive_column(folder: Path) -> None:
     (folder / "hard.csv").write_text("a,b,label\n0.5,0.1,1\n7.5,0.1,1\n")
-    done = validate.done(opened(folder, sensitive=["c", "a"]))
+    done = validate.find_or_make(opened(folder, sensitive=["c", "a"]))
     assert done.error is not None
     assert "a: 1 of 2 rows (row 1)" in done.error.message
     assert "7.5" not in json.dumps(done.error.to_json())
@@ -146,4 +146,4 @@ def test_what_cannot_be_is_refused_with_the_set_s_field(folder: Path) -> None:
     wrong = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "a", "min_value": "x"}}
     run = opened(folder, {"suite": {"name": "s", "expectations": [wrong]}})
     with pytest.raises(SpecError, match=r"evaluate\.sets\.hard\.contract\.suite: expectations\.0"):
-        validate.done(run)
+        validate.find_or_make(run)

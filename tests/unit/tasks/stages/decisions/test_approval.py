@@ -43,7 +43,7 @@ class Waiting:
         self.run.spec.promote = self.run.spec.promote.model_copy(update=asked)
 
     def resumed(self, force: str | None = None) -> Any:
-        return promote.done(self.run, self.place.checkpoints[self.n], None, scored(self.n), force=force).handoff
+        return promote.find_or_make(self.run, self.place.checkpoints[self.n], None, scored(self.n), force=force).handoff
 
     def question(self) -> Question:
         found = approvals.latest_question(self.place.store, self.run.run_id)

@@ -187,7 +187,7 @@ def test_a_sketch_made_in_pieces_is_the_same() -> None:
 def test_a_run_reads_its_dataset_without_torch(tmp_path: Path, repository: Path) -> None:
     """In a process of its own, as `plan` does."""
     spec = write_project(tmp_path / "tiny", {"store": "../store"})
-    made = shard.done(open_run(spec, recorded=False), None).handoff
+    made = shard.find_or_make(open_run(spec, recorded=False), None).handoff
     assert made is not None
     code = (
         "import sys; from pathlib import Path; from tasks.run.run import open_run; "
