@@ -29,7 +29,7 @@ VERSION = 1
 AREA = "contracts"
 # For smaller files, a part would cost more than reading them again.
 LEAST_BYTES = 2**20
-# The number of directories that a check looks through; the last one written holds all parts in use.
+# A check looks through this many directories. When one would fall out of its view, it seals all parts in use once more.
 MOST = 8
 
 log = logging.getLogger("trainwright")
