@@ -21,8 +21,8 @@ LEFT_OUT = "TRAINWRIGHT_ENV_LEFT_OUT"
 
 # Keys under which a request names the places that its process opens itself.
 _PLACES = ("store", "sources")
-# Compared with the words between underscores, so that TOKENIZERS_PARALLELISM does not match. Stricter than the rules of
-# `data_contracts` for files and for tags (`KEY` alone counts), because PASS_ENV can pass a variable on that is left
+# Compared with the words between underscores, so that TOKENIZERS_PARALLELISM does not match. Wider than the rules of
+# `data_contracts` for files and for tags (`KEY` alone counts), because PASS_ENV can pass on a variable that is left
 # out.
 _WORDS = frozenset(
     ["AUTH", "COOKIE", "CREDS", "DSN", "JWT", "KEY", "KEYS", "PASS", "PAT", "PW", "PWD", "TOKEN", "TOKENS", "WEBHOOK"]

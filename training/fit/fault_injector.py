@@ -109,7 +109,7 @@ class FaultInjector(L.Callback):
 def is_due(step: int, fault: PlannedFault) -> bool:
     """Whether a fault may come after `step`: half-way to the next checkpoint or later, after enough checkpoints.
 
-    With several optimizers, a batch counts as several steps, so no step may be exactly half-way.
+    With several optimizers, a batch counts as several steps, so there may be no step exactly half-way.
     """
     after, middle = divmod(step, fault.every_steps)
     return after >= fault.checkpoints and middle >= fault.every_steps // 2

@@ -1,4 +1,4 @@
-"""Leaves the rows that the contract set aside out of their units, whichever process reads a unit on any machine."""
+"""Leaves the rows that the contract set aside out of their units, whichever process on whichever machine reads one."""
 
 from __future__ import annotations
 

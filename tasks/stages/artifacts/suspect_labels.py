@@ -11,7 +11,7 @@ from tasks.evidence.label_errors import LabelErrors, label_errors, probabilities
 from tasks.run.run import Run
 
 log = logging.getLogger("trainwright")
-# At most this many rows are shown, and a set with more rows than this is not read.
+# At most `MOST` rows are shown; a set with more than `_MOST_VALUES` values is not read.
 MOST = 10
 _MOST_VALUES = 2**24
 

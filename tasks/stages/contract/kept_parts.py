@@ -29,7 +29,8 @@ VERSION = 1
 AREA = "contracts"
 # For smaller files, a part would cost more than reading them again.
 LEAST_BYTES = 2**20
-# A check looks through this many directories. When one would fall out of its view, it seals all parts in use once more.
+# A check looks through this many directories. If the last of them has parts in use, all parts in use are
+# sealed again together with the new parts.
 MOST = 8
 
 log = logging.getLogger("trainwright")

@@ -190,8 +190,8 @@ class SetScores:
             rows_for: what needs an outcome for each row; "" if nothing does.
         """
         unit = evaluation.metrics[metric].unit
-        # Pairs are more exact: a mean over very many rows is kept by batches, and some predictions make any metric a
-        # mean.
+        # Pairs are more exact: a mean over very many rows is kept by batches, and for some predictions any metric
+        # equals a mean.
         if unit == "dataset" or metric in evaluation.pairs:
             return None
         if unit == "batch" and rows_for:
