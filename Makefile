@@ -16,7 +16,9 @@ CORES   := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell echo $$(($(CORES) < 2 ? $(CORES) + 3 : 5)))
 
 # uv, where it is there, installs the same files several times faster; where it cannot, pip does. Neither makes bytecode:
-# a fifth of the modules are ever imported, and the first process that does keeps theirs.
+# a fifth of the modules are ever imported, and the first process that does keeps theirs. Without bytecode, each of the
+# many processes of a run or of the tests would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 UV     := $(BIN)/python -m infra.environments.uv_install --quiet --python $(BIN)/python
 install = { command -v uv >/dev/null && $(UV) $(1); } || $(PIP) $(1)
@@ -55,12 +57,11 @@ examples/digits/data/digits.parquet: examples/digits/prepare.py $(READY)
 examples/stdlib_gpt/data/.complete: examples/stdlib_gpt/prepare.py $(READY)
 	$(BIN)/python $<
 
-# Without bytecode, each of the many processes of a run or of the tests would compile all modules anew.
 run: setup
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/trainwright quickstart
+	@$(BIN)/trainwright quickstart
 
 test: setup
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 lint: setup
 	$(BIN)/ruff check .

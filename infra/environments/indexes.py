@@ -29,10 +29,11 @@ CONNECTION_SETTINGS = {
     "proxy": "ALL_PROXY",
     "trusted-host": "UV_INSECURE_HOST",
     "constraint": "UV_CONSTRAINT",
-    "default-timeout": "UV_HTTP_TIMEOUT",
     "timeout": "UV_HTTP_TIMEOUT",
 }
 NO_INDEX = "no-index"
+# What pip takes for true.
+_YES = ("y", "yes", "t", "true", "on", "1")
 _PIP_PREFIX, _PIP_FILE = "PIP_", "PIP_CONFIG_FILE"
 # uv's other variables, such as the password of a named index, begin like this.
 _UV_PREFIX = "UV_"
@@ -50,7 +51,13 @@ def pip_settings(listed: str) -> dict[str, str]:
         section, _, setting = name.rpartition(".")
         if section in found:
             found[section][setting] = ast.literal_eval(value)
-    return {name: value for section in PIP_SECTIONS for name, value in found[section].items()}
+    # pip passes over an empty value, and over `timeout` where `default-timeout` counts more, or the other way round.
+    return {
+        "timeout" if name == "default-timeout" else name: value
+        for section in PIP_SECTIONS
+        for name, value in found[section].items()
+        if value.strip()
+    }
 
 
 def uv_settings(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -70,15 +77,22 @@ def pip_settings_here(environ: Mapping[str, str]) -> dict[str, str]:
 def settings_for_uv(settings: Mapping[str, str], environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Variables and options of uv for these settings of pip's; those that uv has no word for are left out."""
     variables = {
-        word: ("," if name == "find-links" else " ").join(settings[name].split())
+        word: ("," if name == "find-links" else " ").join(_expanded(name, one) for one in settings[name].split())
         for name, word in {**CONNECTION_SETTINGS, **INDEX_SETTINGS}.items()
         if name in settings
     }
     # pip takes the best version that any index has; by default uv looks only in the first that has the package.
     variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     own = {name: value for name, value in environ.items() if name.startswith(_UV_PREFIX)}
-    forbidden = settings.get(NO_INDEX, "").lower() in ("1", "true", "yes", "on")
+    forbidden = settings.get(NO_INDEX, "").lower() in _YES
     return {**variables, **own}, ["--no-index"] if forbidden else []
+
+
+def _expanded(name: str, value: str) -> str:
+    """The value as pip reads it: a path may begin with `~`, and seconds may have a fraction, which uv's may not."""
+    if name in ("cert", "client-cert", "find-links"):
+        return os.path.expanduser(value)
+    return (value.partition(".")[0] or "1") if name == "timeout" else value
 
 
 def _pip_config_list(environ: Mapping[str, str]) -> str:

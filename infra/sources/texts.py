@@ -112,13 +112,15 @@ def _count(file: SourceFile, place: Place, pieces: PiecesSpec) -> int:
     if pieces.tokens is not None:
         return len(cut_of(file).ends)
     key = (file.uri, file.blake3, pieces.model_dump_json())
-    if key not in _COUNTS:
-        if len(_COUNTS) == _MOST_COUNTS:
-            _COUNTS.clear()
+    count = _COUNTS.get(key)
+    if count is None:
         with stream(file, place) as opened:
             blocks = _cut_stream(opened, _cut_of(pieces, file), file, pieces)
-            _COUNTS[key] = sum(len(block.ends) for block in blocks)
-    return _COUNTS[key]
+            count = sum(len(block.ends) for block in blocks)
+        while len(_COUNTS) >= _MOST_COUNTS:
+            _COUNTS.pop(next(iter(_COUNTS)), None)
+        _COUNTS[key] = count
+    return count
 
 
 _COUNTS: dict[tuple[str, str, str], int] = {}

@@ -12,10 +12,10 @@ from __future__ import annotations
 import functools
 import gc
 import os
-import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -98,7 +98,6 @@ def _become_worker(stdin: int, stdout: int, streams: Sequence[int]) -> None:
     os.dup2(stdout, 1)
     for number in streams:  # a worker ends when nobody is left who writes to it
         os.close(number)
-    random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(int.from_bytes(os.urandom(4), "big"))
     sys.argv[:] = ["-c"]
@@ -114,6 +113,7 @@ def main(folder: str, pairs: str, *arguments: str) -> None:
     forget_the_end_of_imports()
     gc.collect()
     gc.freeze()
+    assert threading.active_count() == 1, "a fork has none of the threads that imports started"
     workers = []
     streams = [int(number) for pair in pairs.split(";") for number in pair.split(",")]
     for stdin, stdout in zip(streams[::2], streams[1::2], strict=True):
@@ -125,10 +125,13 @@ def main(folder: str, pairs: str, *arguments: str) -> None:
 
     def end(*_: object) -> None:
         for pid in workers:
-            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGKILL)  # as execnet ends a process; none was waited for
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for pid in workers:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for pid in workers:
         os.waitpid(pid, 0)
 

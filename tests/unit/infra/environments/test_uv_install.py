@@ -34,7 +34,28 @@ def test_the_environment_counts_more_than_a_file_and_other_commands_do_not_count
         "UV_CONSTRAINT": "/c.txt",
     }
     assert options == []
-    assert settings_for_uv({"no-index": "true"}, {})[1] == ["--no-index"]
+
+
+@pytest.mark.parametrize("word", ["y", "Yes", "t", "true", "on", "1"])
+def test_what_pip_takes_for_true_keeps_uv_from_the_index(word: str) -> None:
+    assert settings_for_uv({"no-index": word}, {})[1] == ["--no-index"]
+    assert settings_for_uv({"no-index": "false"}, {})[1] == []
+
+
+def test_values_are_read_as_pip_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    listed = [
+        ":env:.index-url=''", "global.index-url='https://private'", ":env:.default-timeout='180.5'",
+        "global.timeout='15'", "global.cert='~/ca.pem'", "global.find-links='~/wheels https://more'",
+    ]  # fmt: skip
+    variables, _ = settings_for_uv(pip_settings("\n".join(listed)), {})
+    assert variables == {
+        "UV_DEFAULT_INDEX": "https://private",
+        "UV_HTTP_TIMEOUT": "180",
+        "SSL_CERT_FILE": "/home/me/ca.pem",
+        "UV_FIND_LINKS": "/home/me/wheels,https://more",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+    }
 
 
 @pytest.mark.parametrize("setting", ["require-hashes='true'", "only-binary=':all:'", "pre='true'", "target='/t'"])
