@@ -16,11 +16,11 @@ from infra.gang.checkpoints.listing import committed
 from infra.processes.processes import kill_marked
 from infra.store import Store, layout, open_store
 from tests.support.pool import ASKED, FINAL, Site, site_with, until
-from tests.support.tiny import SPEC, answer, trainwright, write_project, write_rows
+from tests.support.tiny import SPEC, answer, slowed, trainwright, write_project, write_rows
 
 pytestmark = pytest.mark.usefixtures("forked_prefect")
 
-# What processes announce; the last argument begins with a number that makes the events others than those before.
+# What processes announce. A server takes the same event once, also from another test.
 EMIT = """
 import json, sys
 from data_contracts.errors import ApprovalPending, OutOfMemory
@@ -44,6 +44,7 @@ for what in sys.argv[1:]:
         case "not resumed": run_events.announce_not_resumed("tiny", "r3", None, "s")
         case "promoted": ended("r4", "promoted")
         case "last": ended("r9", "failed", OutOfMemory("o"))
+        case "last of the night": ended("r10", "failed", OutOfMemory("o"))
         case "budget":
             resource = {"prefect.resource.id": "trainwright.budget.night", "prefect.resource.name": "night"}
             send("trainwright.budget.warned", resource, {"sentence": "80 % are used up."}, "night/0.8", "tiny")
@@ -233,6 +234,8 @@ def test_a_night_of_real_runs_is_a_message_for_each_cause(site: Site, receiver: 
     """Data that is rejected; a conductor that is killed, resumed, stopped by a budget, resumed, and asks a person."""
     worker = site.work(site.pool("night", worker=False))
     spec = write_project(tmp_path / "tiny", NIGHT)
+    (slow := tmp_path / "slow").touch()
+    (spec.parent / "net.py").write_text(slowed(slow))
     deployed = trainwright("deploy", spec, "--pool", "night", "--json", env=site.environment)
     assert deployed.returncode == 0, deployed.stderr
     site.pause("reap/night")
@@ -269,7 +272,8 @@ def test_a_night_of_real_runs_is_a_message_for_each_cause(site: Site, receiver: 
     assert "Every run has a verdict" in reaped(site, store), "a person raises a budget"
 
     budget(spec.parent, hours=10)
+    slow.unlink()
     continued_by_a_person(site, store, run_id)
     told("a run waits for an approval")
-    subprocess.run([*ASKED, EMIT, "last"], env=site.environment, check=True)
+    subprocess.run([*ASKED, EMIT, "last of the night"], env=site.environment, check=True)
     told("a run failed")  # it comes after whatever must not come

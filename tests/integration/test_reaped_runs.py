@@ -13,7 +13,7 @@ from infra.processes.processes import kill_marked
 from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease
 from tests.support.pool import FINAL, Site, processes_of, site_of, until
-from tests.support.tiny import SPEC, trainwright, write_project
+from tests.support.tiny import SPEC, slowed, trainwright, write_project
 
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 
@@ -66,6 +66,8 @@ def test_a_run_that_lost_its_worker_goes_on_as_the_same_flow_run_and_ends_when_i
     site: Site, tmp_path: Path
 ) -> None:
     spec = write_project(tmp_path / "tiny", LONG)
+    (slow := tmp_path / "slow").touch()
+    (spec.parent / "net.py").write_text(slowed(slow))
     worker = site.work(POOL)
     store = open_store(str(spec.parent / ".trainwright"))
     flow_run = site.run(POOL, "retrain", {"spec": str(spec)}, "flows.retrain.retrain")
@@ -90,6 +92,7 @@ def test_a_run_that_lost_its_worker_goes_on_as_the_same_flow_run_and_ends_when_i
     assert "Every run has a verdict" in reaped(site, store)["message"], "an end is final until a person resumes it"
     assert len(records(store, run_id)[1]) == 1
 
+    slow.unlink()
     # A person begins a new budget. Nobody but this process carries it out, and the trigger stays the first one's.
     done = trainwright("resume", run_id, "--store", store.uri, "--json", env=site.environment)
     ended = json.loads(done.stdout)

@@ -29,7 +29,7 @@ RUN = "20261125-010203-0a1b2c"
 LONG = {
     "train": {
         **SPEC["train"],
-        "lightning": {**SPEC["train"]["lightning"], "trainer": {"max_epochs": 400}},
+        "lightning": {**SPEC["train"]["lightning"], "trainer": {"max_epochs": 100_000}},
         "checkpoint": {"every_steps": 20},
     },
     "schedule": {"overlap": "cancel_old", "sensor": {"settle_s": 0}},
@@ -148,7 +148,7 @@ def test_scheduled_runs_wait_for_their_hour_and_then_for_their_turn(site: Site, 
     book.write_text(f'version: 1\nhours: [{{date: 2026-01-01, hours: "{best:02}-{best + 1:02}", price: 0.5}}]\n')
     site.environment[VARIABLE] = str(book)
     site.pool("hours")
-    train = {**LONG["train"], "lightning": {**LONG["train"]["lightning"], "trainer": {"max_epochs": 4000}}}
+    train = LONG["train"]
     spec = write_project(tmp_path / "tiny", {"name": "hours", "train": train, "schedule": {"within": "4h"}})
     store = open_store(str(spec.parent / ".trainwright"))
 

@@ -49,6 +49,14 @@ class Net(L.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=self.lr)
 """
 
+
+def slowed(while_there: Path) -> str:
+    """The model, whose steps take 0.05 s longer while a file is there: a test can act before its training ends."""
+    step = "    def training_step(self, batch, batch_idx):\n"
+    wait = f"        time.sleep(0.05 * Path({str(while_there)!r}).exists())\n"
+    return "import time\nfrom pathlib import Path\n\n" + MODEL.replace(step, step + wait)
+
+
 STAGES = ("validate", "shard", "train", "verify", "evaluate", "promote")
 SUITE = {
     "name": "tiny",
