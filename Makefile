@@ -31,7 +31,7 @@ help:
 	@echo "make setup   virtual environment, locked dependencies, the examples' data (idempotent)"
 	@echo "make run     the digits example: rejected, promoted, unchanged, not promoted"
 	@echo "make test    the tests (TESTS=path for some of them)"
-	@echo "make check   style, types, import layers, sizes of functions, architecture and docs"
+	@echo "make check   style, types, import layers, architecture and docs"
 	@echo "make lint    style and types alone, without tests"
 	@echo "make docs    the pages as a site in .docs/site, with links checked and a search that works from a file"
 	@echo "make reference  the pages and the picture that are made from the sources"

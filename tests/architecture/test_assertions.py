@@ -10,8 +10,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.architecture.test_sizes import _functions
-
 # Tests that pass if nothing is raised, each with the reason why that is all there is to say.
 ALLOWED: dict[str, str] = {}
 EXPECTED = {"pytest.raises", "pytest.warns", "pytest.fail"}
@@ -21,7 +19,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def without_assertion(sources: dict[str, str]) -> list[str]:
     """Tests (`path::name`) of these sources (path below the repository → text) that assert nothing."""
     trees = {path: ast.parse(text) for path, text in sources.items()}
-    functions = {path: [(_last(name), one) for name, one in _functions(tree)] for path, tree in trees.items()}
+    functions = {
+        path: [(node.name, node) for node in ast.walk(tree) if isinstance(node, Function)]
+        for path, tree in trees.items()
+    }
     calls = {path: [(name, _calls(one)) for name, one in functions[path]] for path in trees}
     seen = {path: _in_view(path, tree, set(trees)) for path, tree in trees.items()}
     asserting = {path: {name for name, one in functions[path] if _asserts(one)} for path in trees}
@@ -42,16 +43,16 @@ def without_assertion(sources: dict[str, str]) -> list[str]:
     ]
 
 
+def _functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
+    return ((node.name, node) for node in ast.walk(tree) if isinstance(node, Function))
+
+
 def _tests(tree: ast.Module) -> Iterator[tuple[str, Function]]:
     """What pytest collects: functions of the module and of its classes."""
     for node in tree.body:
         for one in node.body if isinstance(node, ast.ClassDef) and node.name.startswith("Test") else [node]:
             if isinstance(one, Function) and one.name.startswith("test_"):
                 yield one.name, one
-
-
-def _last(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 def _asserts(function: Function) -> bool:

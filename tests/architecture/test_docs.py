@@ -1,4 +1,4 @@
-"""What the docs say is so: commands, spec fields, exit codes, links and the tree."""
+"""What the docs say is so: commands, spec fields, exit codes and links."""
 
 from __future__ import annotations
 
@@ -109,41 +109,6 @@ def test_the_report_page_names_what_run_prints() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)", page.read_text())
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
-
-
-def tree() -> dict[str, str]:
-    """Each path of the README's tree, with its words."""
-    folders: list[str] = []
-    found: dict[str, str] = {}
-    for line in filter(str.strip, text("README.md").split("## The tree")[1].split("```")[1].splitlines()):
-        depth = (len(line) - len(line.lstrip())) // 2
-        name, _, words = line.strip().partition("  ")
-        folders[depth:] = [name]
-        found["".join(folders)] = words.strip()
-    return found
-
-
-def test_the_tree_in_the_readme_is_true() -> None:
-    assert [path for path in tree() if not (ROOT / path).exists()] == []
-
-
-def test_every_file_of_the_top_rooms_has_a_line_of_words_in_the_tree() -> None:
-    rooms = ("flows", "tasks", "training", "infra", "data_contracts")
-    named = {path: words for path, words in tree().items() if path.startswith(rooms) and not path.endswith("/")}
-    files = {
-        str(path.relative_to(ROOT))
-        for room in rooms
-        for path in (ROOT / room).rglob("*")
-        if path.is_file() and path.name != "__init__.py" and "__pycache__" not in path.parts
-    }
-    assert named.keys() == files
-    assert [path for path, words in named.items() if not words] == []
-
-
-def test_the_tree_names_every_file_of_the_root_and_of_ci() -> None:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    files = {name for name in listed.splitlines() if "/" not in name or name.startswith(".ci/")}
-    assert files - {path for path, words in tree().items() if words} == set()
 
 
 def named(entry: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""What lies where: small files, a top level of known names, nothing that only one machine has, a whole lock."""
+"""What lies where: a top level of known names, nothing that only one machine has, a whole lock."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-MAX_LINES = 400
-GENERATED = Path("docs/reference")  # by `make reference`, from the sources
 TOP_LEVEL = {
     ".ci", ".dvc", ".dvcignore", ".gitattributes", ".github", ".gitignore",
     "CHANGELOG.md", "Makefile", "README.md", "SECURITY.md", "mkdocs.yml", "pyproject.toml",
@@ -36,19 +34,6 @@ def files(repository: Path) -> list[Path]:
         return [name for name in names if (repository / name).is_file()]
     found = (path.relative_to(repository) for path in repository.rglob("*") if path.is_file())
     return [path for path in found if not LEFT_BY_RUNS & set(path.parts) and "data" not in path.parts]
-
-
-def test_no_source_file_is_longer_than_400_lines(files: list[Path], repository: Path) -> None:
-    def num_lines(path: Path) -> int:
-        text = (repository / path).read_text()
-        if path == Path("README.md"):  # its tree has one line for each file, which is looked up, not read
-            text, tree, after = text.partition("\n## The tree\n")
-            text += after.partition("\n## ")[2]
-            assert tree
-        return len(text.splitlines())
-
-    written = {path for path in files if path.suffix in {".py", ".yaml", ".md"} and path.parent != GENERATED}
-    assert not {str(path) for path in written if num_lines(path) > MAX_LINES}
 
 
 def test_nothing_names_one_machine(files: list[Path], repository: Path) -> None:

@@ -1,4 +1,4 @@
-"""Names of our modules that stand in strings lead to a module, and the unit tests mirror the sources."""
+"""Names of our modules that stand in strings lead to a module."""
 
 from __future__ import annotations
 
@@ -46,18 +46,3 @@ def leads_somewhere(name: str) -> bool:
 
 def test_every_name_of_a_module_in_a_string_leads_to_it(repository: Path) -> None:
     assert [f"{place}: {name}" for place, name in strings(repository) if not leads_somewhere(name)] == []
-
-
-def test_every_module_has_a_unit_test_of_its_name_or_says_what_covers_it(repository: Path) -> None:
-    rows = re.findall(
-        r"^\| (\S+\.py) \| (\S+\.py) \|$", (repository / "tests/unit/README.md").read_text(), re.MULTILINE
-    )
-    modules = {path.relative_to(repository) for room in ROOMS for path in (repository / room).rglob("*.py")}
-    without = {
-        str(module)
-        for module in modules
-        if module.name != "__init__.py"
-        and not (repository / "tests/unit" / module.parent / f"test_{module.name}").exists()
-    }
-    assert {module for module, _ in rows} == without
-    assert [test for _, test in rows if not (repository / "tests" / test).is_file()] == []
