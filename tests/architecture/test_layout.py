@@ -11,7 +11,7 @@ import pytest
 
 TOP_LEVEL = {
     ".ci", ".dvc", ".dvcignore", ".gitattributes", ".github", ".gitignore",
-    "CHANGELOG.md", "Makefile", "README.md", "SECURITY.md", "mkdocs.yml", "pyproject.toml",
+    "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "mkdocs.yml", "pyproject.toml",
     "requirements-cpu.lock", "requirements-cuda.lock", "requirements.lock",
     "dvc.lock", "dvc.yaml", "prefect.yaml",
     "benchmarks", "data_contracts", "docs", "examples", "flows", "infra", "tasks", "tests", "training",
