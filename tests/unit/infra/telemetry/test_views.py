@@ -151,7 +151,7 @@ def test_a_dashboard_can_be_imported_as_it_is(path: Path) -> None:
 
 @pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
 def test_a_dashboard_has_what_grafanas_schema_requires_of_it(path: Path) -> None:
-    """The keys that `@grafana/schema` requires and an editor may forget; docs/log.md has the whole check."""
+    """The keys that `@grafana/schema` requires and an editor may forget; docs/log/2026-11-26.md has the whole check."""
     value = board(path)
     for link in value["links"]:
         assert {"asDropdown", "icon", "includeVars", "keepTime", "tags", "targetBlank", "title", "tooltip", "type"} < {
