@@ -118,9 +118,28 @@ def named(entry: Any) -> list[str]:
     return [page for one in (entry.values() if isinstance(entry, dict) else entry) for page in named(one)]
 
 
-def test_the_site_leads_to_every_page() -> None:
-    pages = named(yaml.safe_load(text("mkdocs.yml"))["nav"])
-    assert sorted(pages) == sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
+def test_the_menu_has_four_groups_and_every_page_but_decisions_and_logs() -> None:
+    menu = yaml.safe_load(text("mkdocs.yml"))["nav"]
+    assert [name for group in menu for name in group] == ["Start", "Guides", "Operate", "Reference"]
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    aside = {page for page in pages if re.match(r"adr/\d{4}-|log/", page)}
+    assert sorted(named(menu)) == sorted(pages - aside)
+
+
+def test_the_start_page_has_the_groups_of_the_menu() -> None:
+    menu = yaml.safe_load(text("mkdocs.yml"))["nav"]
+    assert re.findall(r"^## (.*)$", text("docs/index.md"), re.MULTILINE) == [name for group in menu for name in group]
+
+
+def decision(path: Path) -> tuple[str, str, str, str]:
+    """Number, file, title and status of a decision, as its own page has them."""
+    heading, _, status = path.read_text().splitlines()[:3]
+    return path.name[:4], path.name, heading.removeprefix(f"# {path.name[:4]}: "), status.removeprefix("Status: ")
+
+
+def test_the_index_of_decisions_has_each_once_with_its_title_and_status() -> None:
+    rows = re.findall(r"^\| \[(\d+)\]\(([^)]+)\) \| (.*) \| (.*) \|$", text("docs/adr/index.md"), re.MULTILINE)
+    assert rows == [decision(path) for path in sorted((ROOT / "docs/adr").glob("0*.md"))]
 
 
 def test_the_sites_lock_pins_every_version_and_names_no_place() -> None:
