@@ -8,8 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PAGE = "docs/architecture.md"
 LINK = re.compile(r"\[`([A-Za-z_.]+)`[^]]*\]\(\.\./([\w/]+\.py)\)")
+WALKS = ("a spec", "a batch", "a checkpoint", "a gate's decision", "a failure")
 RUN = re.compile(r"-m (?!prefect)([a-z_.]+\.[a-z_.]+)( [a-z_.]+\.[a-z_.]+)?`")
 
 
@@ -40,8 +43,17 @@ def test_the_picture_is_that_of_the_imports(repository: Path) -> None:
 
 def test_every_function_that_the_page_names_exists(repository: Path) -> None:
     page = (repository / PAGE).read_text()
-    assert len(LINK.findall(page)) > 60
+    assert len(LINK.findall(page)) > 140
     assert unknown(page, repository) == []
+
+
+@pytest.mark.parametrize("subject", WALKS)
+def test_each_step_of_a_walk_leads_to_code(subject: str, repository: Path) -> None:
+    _, found, rest = (repository / PAGE).read_text().partition(f"\n## The life of {subject}\n")
+    steps = re.split(r"\n\d+\. ", rest.partition("\n## ")[0])[1:]
+    assert found
+    assert 5 < len(steps) < 12
+    assert [step for step in steps if not LINK.search(step)] == []
 
 
 def test_a_function_that_is_gone_would_be_found(repository: Path) -> None:
