@@ -29,7 +29,7 @@ from flows.cli import parser
 from tests.support.pages import Block, blocks, script
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^ *```+", re.MULTILINE)
 # Whose fields a block of that page may begin with.
 OWN_SECTION = {"shard": ShardsSpec, "train": TrainSpec, "evaluate": EvaluateSpec, "promote": PromoteSpec}

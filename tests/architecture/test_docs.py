@@ -20,7 +20,7 @@ from flows.cli import SUBCOMMANDS, parser
 from flows.stages import verbs
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 STAGE_PAGES = (*verbs(), "report")
 
 

@@ -11,7 +11,8 @@ import pytest
 
 TOP_LEVEL = {
     ".ci", ".dvc", ".dvcignore", ".gitattributes", ".github", ".gitignore",
-    "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "mkdocs.yml", "pyproject.toml",
+    "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md",
+    "mkdocs.yml", "pyproject.toml",
     "requirements-cpu.lock", "requirements-cuda.lock", "requirements.lock",
     "dvc.lock", "dvc.yaml", "prefect.yaml",
     "benchmarks", "data_contracts", "docs", "examples", "flows", "infra", "tasks", "tests", "training",
@@ -49,6 +50,13 @@ def test_nothing_names_one_machine(files: list[Path], repository: Path) -> None:
 
 def test_top_level_holds_only_what_belongs_there(files: list[Path]) -> None:
     assert {path.parts[0] for path in files} <= TOP_LEVEL
+
+
+def test_the_licence_is_named_where_packages_and_images_say_it(repository: Path) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE"])
+    assert "Apache License\n                           Version 2.0" in (repository / "LICENSE").read_text()
+    assert 'org.opencontainers.image.licenses="Apache-2.0"' in (repository / "infra/docker/Dockerfile").read_text()
 
 
 def test_every_package_has_an_init(files: list[Path], repository: Path) -> None:
