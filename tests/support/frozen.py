@@ -61,9 +61,12 @@ RECORDS, PATHS = "data_contracts", ("infra.store.layout", "infra.store.paths")
 MADE = ("evaluation sets", "documents by tokens")
 NAME = re.compile(r"trainwright[._-][\w.-]*|TRAINWRIGHT_[A-Z_]+|(pipeline|stage|training|node|cost):")
 ENVIRONMENT = {"COLUMNS": "100", "DO_NOT_TRACK": "1", "GX_ANALYTICS_ENABLED": "false"}
-ANSWERS = ("show tiny@champion", "show tiny@nobody", "history tiny@champion", "diff tiny@1 tiny@2",
-           "prove tiny@champion", "cost --since 2026-11-01", "nodes", "checkpoints 20261122-185259-50d650",
-           "canary tiny", "budget", "policy", "gc --dry-run", "plan {spec} --no-estimate")  # fmt: skip
+# Far enough in time, so that no answer depends on the day.
+ANSWERS = (
+    *("show tiny@champion", "show tiny@nobody", "history tiny@champion", "diff tiny@1 tiny@2", "prove tiny@champion"),
+    *("checkpoints 20261122-185259-50d650", "canary tiny", "cost --since 2026-11-01", "nodes", "budget", "policy"),
+    *("gc --dry-run --keep-days 0 --grace-hours 0", "plan {spec} --no-estimate"),
+)
 
 
 def internal(what: str) -> Any:
@@ -100,9 +103,10 @@ def helps(_: Path) -> dict[str, str]:
     """`--help` of each command, and of all."""
     overview = command("--help")
     names = re.findall(r"^  ([a-z]+)  ", overview, re.MULTILINE)
-    # Python 3.13 writes `-o, --out FILE` for `-o FILE, --out FILE`.
-    texts = {name: re.sub(r"^(  -\w) \S+, (?=--)", r"\1, ", command(name, "--help"), flags=re.M) for name in names}
-    return {"help/trainwright.txt": overview, **{f"help/{name}.txt": text for name, text in texts.items()}}
+    texts = {name: command(name, "--help").partition("\n\n") for name in names}
+    # Python 3.13 breaks the lines of a usage elsewhere.
+    helps = {f"help/{name}.txt": " ".join(usage.split()) + f"\n\n{rest}" for name, (usage, _, rest) in texts.items()}
+    return {"help/trainwright.txt": overview, **helps}
 
 
 def spec_schema(_: Path) -> dict[str, str]:
@@ -162,6 +166,11 @@ def entry_points(_: Path) -> dict[str, str]:
             for name, flow in flows.items()
         },
         "launch.json": runnable,
+        "job templates": {
+            str(path.relative_to(ROOT)): sorted(json.loads(path.read_text())["variables"]["properties"])
+            for package in PACKAGES
+            for path in sorted((ROOT / package).rglob("*-job-template.json"))
+        },
         "dvc.yaml": {
             name: one["cmd"] for name, one in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].items()
         },
