@@ -18,7 +18,6 @@ import os
 import pkgutil
 import re
 import shutil
-import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
@@ -57,11 +56,13 @@ LAUNCHED = (
 )
 # The packages whose records and whose paths a store has.
 RECORDS, PATHS = "data_contracts", ("infra.store.layout", "infra.store.paths")
+# The functions that take a key of Prefect's artifacts (as the last argument), or the key itself (as the first).
+ARTIFACTS = ("artifact_key", "_artifact")
 # Specs of which validate and shard are carried out; their bytes are those of no library.
 MADE = ("evaluation sets", "documents by tokens")
 NAME = re.compile(r"trainwright[._-][\w.-]*|TRAINWRIGHT_[A-Z_]+|(pipeline|stage|training|node|cost):")
 ENVIRONMENT = {"COLUMNS": "100", "DO_NOT_TRACK": "1", "GX_ANALYTICS_ENABLED": "false"}
-# Far enough in time, so that no answer depends on the day.
+# Read-only commands about the golden store, with arguments by which no answer depends on the day.
 ANSWERS = (
     *("show tiny@champion", "show tiny@nobody", "history tiny@champion", "diff tiny@1 tiny@2", "prove tiny@champion"),
     *("checkpoints 20261122-185259-50d650", "canary tiny", "cost --since 2026-11-01", "nodes", "budget", "policy"),
@@ -139,9 +140,9 @@ def names(_: Path) -> dict[str, str]:
     for node in sources():
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and NAME.fullmatch(node.value):
             words.add(node.value)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("stage_artifact", "artifact_key")):
-            texts = {pattern(one) for one in node.args if isinstance(one, ast.Constant | ast.JoinedStr)}
-            artifacts |= {text for text in texts if re.fullmatch(r"[\w{}-]+", text)}
+        elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith(ARTIFACTS):
+            key = node.args[-1 if ast.unparse(node.func).endswith("_key") else 0]
+            artifacts |= {pattern(key)} if isinstance(key, ast.Constant | ast.JoinedStr) else set()
     metrics = {one.name: f"{one.kind} {' '.join(one.labels)}".strip() for one in internal("metrics")}
     return {"names.json": in_json({"words": sorted(words), "artifacts": sorted(artifacts), "metrics": metrics})}
 
@@ -189,17 +190,24 @@ def stored_fields(_: Path) -> dict[str, str]:
     package = importlib.import_module(RECORDS)
     for module in pkgutil.walk_packages(package.__path__, f"{RECORDS}."):
         importlib.import_module(module.name)
-    records: dict[str, Any] = {}
-    for kind in descendants(internal(f"{RECORDS}.records.Record")):
-        if kind.__module__.startswith(f"{RECORDS}."):
-            records[kind.__name__] = fields(kind.model_json_schema())
-    by_hand = {
-        ", ".join(sorted(ast.literal_eval(key) if key else "..." for key in node.keys))
-        for node in sources()
-        if isinstance(node, ast.Dict)
-        and any(isinstance(one, ast.Constant) and one.value == "schema_version" for one in node.keys)
-    }
+    kinds = [kind for kind in descendants(internal(f"{RECORDS}.records.Record")) if kind.__module__.startswith(RECORDS)]
+    records: dict[str, dict[str, str]] = {}
+    for kind in kinds:  # two classes of one name are one entry, with the fields of both
+        records.setdefault(kind.__name__, {}).update(fields(kind.model_json_schema()))
+    by_hand = set()
+    for node in sources():
+        if isinstance(node, ast.Dict) and "schema_version" in (keys := [constant(key) for key in node.keys]):
+            by_hand.add(", ".join(sorted(keys)))
+        # Records of other packages, which may import torch, as they are written.
+        elif isinstance(node, ast.ClassDef) and {"Record", "HandOff"} & set(map(ast.unparse, node.bases)):
+            lines = [line for line in node.body if isinstance(line, ast.AnnAssign)]
+            records.setdefault(node.name, {ast.unparse(line.target): ast.unparse(line.annotation) for line in lines})
     return {"stored-fields.json": in_json({"records": records, "by hand": sorted(by_hand), "paths": paths()})}
+
+
+def constant(node: ast.expr | None) -> str:
+    """A key of a table in the code; "..." for others that are put in."""
+    return str(node.value) if isinstance(node, ast.Constant) else "..."
 
 
 def descendants(kind: type[Any]) -> list[type[Any]]:
@@ -288,7 +296,7 @@ def keys(work: Path) -> dict[str, str]:
             command(stage, *words, "--store", work / "store", "--quiet")
     new = sorted({path.parent for path in (work / "store").rglob("manifest.json")} - before)
     made = {str(one.relative_to(work / "store")): json.loads((one / "manifest.json").read_text())["id"] for one in new}
-    of_specs = {name: keys_of(work, **spec) for name, spec in specs.items()}
+    of_specs = {name: keys_of(work, spec) for name, spec in specs.items()}
     return {"keys.json": in_json({"made": made, "specs": of_specs})}
 
 
@@ -297,13 +305,14 @@ def overrides(fields: dict[str, Any]) -> list[str]:
     return [f"{name}={json.dumps(value)}" for name, value in fields.items()]
 
 
-def keys_of(
-    work: Path, spec: str = "project/pipeline.yaml", set: dict[str, Any] | None = None, window: str | None = None
-) -> dict[str, Any]:
+def keys_of(work: Path, spec: dict[str, Any]) -> dict[str, Any]:
     """The digests of a spec and its code, and the key of each result, after hand-offs that are always the same."""
-    options = internal("options")(window=window)
     run = internal("open_run")(
-        work / spec, overrides=overrides(set or {}), store_uri=str(work / "store"), options=options, recorded=False
+        work / spec.get("spec", "project/pipeline.yaml"),
+        overrides=overrides(spec.get("set", {})),
+        store_uri=str(work / "store"),
+        options=internal("options")(window=spec.get("window")),
+        recorded=False,
     )
     kinds, values = internal("handoffs"), json.loads((GOLDEN / "handoffs-v1.json").read_text())
     given = {name: getattr(kinds, name).from_json(values[name]) for name in ("Dataset", "Checkpoint", "Evaluation")}
@@ -317,13 +326,10 @@ def keys_of(
         "promote": [checkpoint, dataset, evaluation],
     }
     found = {stage.name: stage.key(run, *taken.get(stage.name, ())) for stage in internal("stages")()}
-    found |= {
-        "code": run.resolved.code_digest,
-        "bundle": run.resolved.code.id,
-        "run": internal("run_key")(run.resolved),
-    }
+    resolved = run.resolved
+    found |= {"code": resolved.code_digest, "bundle": resolved.code.id, "run": internal("run_key")(resolved)}
     found |= {f"validate {name}": internal("set_key")(run, one) for name, one in internal("set_requests")(run).items()}
-    found |= {f"shard {name}": internal("set_dataset_key")(run, name) for name in run.resolved.sets}
+    found |= {f"shard {name}": internal("set_dataset_key")(run, name) for name in resolved.sets}
     if dataset is not None and (features := internal("features_key")(run, dataset)):
         found |= {"features": features, "predictions": internal("predictions_key")(run, evaluation, "")}
     return found
@@ -353,6 +359,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ.update(ENVIRONMENT, TRAINWRIGHT_HOME=f"{folder}/home")
         work = workspace(Path(folder))
+        shutil.rmtree(FROZEN / "help")  # with the files of commands that are gone
         for kind in KINDS:
             for name, text in kind(work).items():
                 (FROZEN / name).parent.mkdir(exist_ok=True)
@@ -360,4 +367,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
