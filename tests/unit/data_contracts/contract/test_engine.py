@@ -193,6 +193,14 @@ def test_mostly_holds_over_all_rows_and_not_per_batch(monkeypatch: pytest.Monkey
     assert not run(table, {**most, "kwargs": {**most["kwargs"], "mostly": 0.91}}, rows=10).accepted
 
 
+def test_mostly_holds_over_all_rows_where_only_great_expectations_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "BLOCK_ROWS", 10)
+    table = pa.table({"a": ["2026"] * 90 + ["later"] * 10})
+    for mostly, accepted in ((0.9, True), (0.91, False)):
+        years = E("column_values_to_match_strftime_format", column="a", strftime_format="%Y", mostly=mostly)
+        assert run(table, years, rows=10).accepted is accepted
+
+
 @pytest.mark.parametrize(
     ("fail_on", "severity", "accepted"),
     [

@@ -13,7 +13,7 @@ import pytest
 from data_contracts.errors import Fenced, StorageUnavailable
 from infra.processes.process_id import ProcessId, this_process
 from infra.store import Lease, PointerMoved, Store
-from infra.store.lease import RENEW_EVERY_S, process_of, with_process
+from infra.store.lease import RENEW_EVERY_S, process_of, standing_still, with_process
 from tests.support.processes import a_process, identified
 
 PATH = "trainings/k-0/lease"
@@ -96,6 +96,14 @@ def test_a_beat_that_moves_keeps_the_lease(folder_store: Store, time: Time) -> N
     assert take(folder_store, "two", time, on_wait=lambda holder, still_s: still.append(still_s)).token == 1
     assert time.now == 1000 + 190 + 30
     assert max(still[:191]) == 9.0
+
+
+def test_of_two_leases_only_the_one_that_never_moves_stands_still(folder_store: Store, time: Time) -> None:
+    renewed, other = take(folder_store, "one", time), "trainings/k-1/lease"
+    Lease.take(folder_store, other, "two")
+    time.each = lambda passed: renewed.renew() if passed == 10 else None
+    still = standing_still(folder_store, [PATH, other], sleep=time.sleep, clock=time.clock)
+    assert still.keys() == {other}
 
 
 def test_a_waiting_taker_gets_a_released_lease_at_its_next_look(folder_store: Store, time: Time) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -322,6 +323,24 @@ def test_a_claim_of_today_is_found(folder_store: Store) -> None:
     before = folder_store.now_s()
     assert folder_store.claim(URI)
     assert before < folder_store.last_claim_s(URI) <= folder_store.now_s() + 86_400
+
+
+def test_a_claim_fails_if_a_removal_began_before_it_was_written(
+    folder_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(folder_store)
+    create_once = folder_store.create_once
+
+    def is_claimed() -> bool:
+        return folder_store.last_claim_s(URI) > 0
+
+    def remove_first(path: str, value: bytes | dict[str, Any]) -> bool:
+        if path.startswith(layout.uses(URI)):
+            assert folder_store.remove(URI, why="old", by="a test", unless=is_claimed)
+        return create_once(path, value)
+
+    monkeypatch.setattr(folder_store, "create_once", remove_first)
+    assert not folder_store.claim(URI)
 
 
 def test_a_sealed_file_is_read_as_what_it_should_be(folder_store: Store) -> None:

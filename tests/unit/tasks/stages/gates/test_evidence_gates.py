@@ -221,6 +221,12 @@ def test_each_verdict_has_its_own_sentence(
     assert "comparison" not in result.sentence
 
 
+@pytest.mark.parametrize(("counts", "met"), [(EQUAL, True), ((40, 70), False)])
+def test_a_margin_is_what_a_candidate_may_lose(store: Store, counts: tuple[int, int], met: bool) -> None:
+    result = Nights(store).judge("a", counts, GateSpec(metric="accuracy", margin=0.02, confidence=0.95))
+    assert (result.met, result.bound) == (met, -0.02)
+
+
 BOUNDS = [
     ({"min": 0.9}, 930, "better", "accuracy is 0.9300 on 1,000 rows (95 % interval 0.9124 to 0.9450), which shows a"),
     ({"min": 0.9}, 910, "insufficient", "insufficient evidence of a value above 0.9 (p = 0.16; accepted is at most"),
