@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
+import psutil
 import pyarrow.parquet as pq
 from validate import made
 
@@ -83,10 +84,11 @@ class Stage:
         return self._timed("DuckDB", copy)
 
     def _timed(self, name: str, turn: Callable[[], object]) -> float:
+        running = _children()
         since, used = time.perf_counter(), _processor_s()
         turn()
         taken = time.perf_counter() - since
-        _reap()
+        _wait_for_adopted(running)
         self.processor_s[name].append(_processor_s() - used)
         return taken
 
@@ -96,10 +98,13 @@ def _processor_s() -> float:
     return sum(one.ru_utime + one.ru_stime for one in both)
 
 
-def _reap() -> None:
-    """Wait for processes whose parent has ended."""
-    try:
-        while True:
-            os.waitpid(-1, 0)
-    except ChildProcessError:
-        pass
+def _children() -> set[int]:
+    return {process.pid for process in psutil.Process().children()}
+
+
+def _wait_for_adopted(running: set[int]) -> None:
+    """Wait for the processes whose parent has ended, but not for those that ran before, such as peers."""
+    # The end of one may leave others to be adopted.
+    while adopted := _children() - running:
+        for process_id in adopted:
+            os.waitpid(process_id, 0)
