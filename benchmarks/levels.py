@@ -9,6 +9,7 @@ much. `benchmarks/gate.py` simulates whole years.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -110,19 +111,22 @@ CASES: Mapping[str, Case] = {
 
 
 def main() -> None:
-    """Print a line for each case: how often each level was met, as a multiple of it."""
+    """Print a line for each case: how often each level was met, as a multiple of it; last, all as JSON."""
     options = arguments(__doc__)
     times = 2_000 if options.quick else 20_000
     print(f"{machine()}\nNumPy {np.__version__}, SciPy {scipy.__version__}; {times:,} times each\n")
     print(f"{'case':<48}" + "".join(f"{f'at {level:g}':>16}" for level in LEVELS))
+    multiples = {}
     for name, case in CASES.items():
         draw = np.random.default_rng(1)
         found = np.array([case(draw) for _ in range(times)])
         shown = []
         for level in LEVELS:
             often = float(np.mean(found <= level))
+            multiples[f"{name}, at {level:g}"] = round(often / level, 2)
             shown.append(f"{often / level:.2f} ± {2 * (max(often, level) / times) ** 0.5 / level:.2f}")
         print(f"{name:<48}" + "".join(f"{one:>16}" for one in shown), flush=True)
+    print(json.dumps(multiples))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Many runs queued at once on a team's server with PostgreSQL: none lost, none twice, none failed; how many a minute.
 
-    python benchmarks/load.py [--runs 500] [--workers 4] [--whole 4]
+    python benchmarks/load.py [--quick] [--runs 500] [--workers 4] [--whole 4]
 
 The tests' pipeline of 600 rows. `--whole` runs train with a seed of their own; all others share one training and so
 reuse what the first of them sealed. Ctrl-C or SIGTERM stops waiting: what has ended by then is checked and reported.
@@ -34,10 +34,13 @@ PARTS = {"postgres": "database", "worker start": "workers", "server": "server"}
 def main() -> None:
     """Queue the runs, wait, check, print the figures; the last line is JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="6 runs, one of them whole, and 2 workers")
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--whole", type=int, default=4, help="runs that train with a seed of their own")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.runs, arguments.workers, arguments.whole = 6, 2, 1
     from tests.support.postgres import Postgres
     from tests.support.team_server import client_settings, migrate, server_settings, team_server
 

@@ -1,4 +1,7 @@
-"""What the step and GPU benchmarks run comes to an end on a small machine, with figures where there should be some."""
+"""Every benchmark ends on a small machine, with one JSON object as its last line.
+
+`--sweep` runs them all with `--quick`, which takes an hour or more and, on first use, makes the peers' environments.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+# The quickest, two seconds of processor time each; they run by default.
+SAMPLE = {"contamination.py", "interval.py"}
+NEEDS = {
+    "load.py": [pytest.mark.apt("postgresql")],
+    "soak.py": [pytest.mark.root, pytest.mark.apt("iproute2")],
+}
+# For one script, with the peers' environments, on a busy machine.
+DEADLINE_S = 3600
 TRIAL = """
 import json, sys
 from pathlib import Path
@@ -28,14 +41,31 @@ print(json.dumps(figures))
 """
 
 
-def run(repository: Path, *arguments: str | Path) -> dict[str, float]:
+def run(repository: Path, *arguments: str | Path, timeout_s: float = 500) -> dict[str, float]:
     environment = {**os.environ, "PYTHONPATH": str(repository)}
     done = subprocess.run(
-        [sys.executable, *arguments], env=environment, cwd=repository, capture_output=True, text=True, timeout=500
+        [sys.executable, *arguments], env=environment, cwd=repository, capture_output=True, text=True, timeout=timeout_s
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(figures, dict)
+    return figures
+
+
+def scripts() -> list[Any]:
+    """The scripts that a person runs: those with a `main`, apart from the peers, which another script starts."""
+    names = [path.name for path in sorted(BENCHMARKS.glob("*.py")) if "\ndef main(" in path.read_text()]
+    return [
+        pytest.param(name, marks=[*NEEDS.get(name, []), *([] if name in SAMPLE else [pytest.mark.sweep])])
+        for name in names
+        if not name.endswith("_peers.py")
+    ]
+
+
+@pytest.mark.timeout(DEADLINE_S + 60)
+@pytest.mark.parametrize("script", scripts())
+def test_each_benchmark_ends_with_a_json_object(repository: Path, script: str) -> None:
+    run(repository, BENCHMARKS / script, "--quick", timeout_s=DEADLINE_S)
 
 
 @pytest.mark.sweep
