@@ -1,7 +1,7 @@
 # The way to run everything: `make run` shows the whole line, `make test` and `make check` are what CI runs.
-# Needs Python 3.11 or 3.12 and make, nothing else.
+# Needs Python 3.11, 3.12 or 3.13 and make, nothing else.
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 BIN    := .venv/bin
 READY  := .venv/.ready
 # DVC's own default is a folder of all users of the machine, /var/tmp/dvc. No committed file can name another: it has to
@@ -44,8 +44,8 @@ $(PRIVATE_DVC):
 	printf '[core]\n    site_cache_dir = %s\n' "$(CURDIR)/.dvc/tmp/site" > $@
 
 $(READY): requirements.lock pyproject.toml
-	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
-	  || { echo "Trainwright needs Python 3.11 or 3.12; name one with: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+	  || { echo "Trainwright needs Python 3.11, 3.12 or 3.13; name one with: make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	"$(PYTHON)" -m venv .venv
 	$(call install,-r requirements.lock)
 	$(call install,--no-deps --no-build-isolation -e .)

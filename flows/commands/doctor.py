@@ -72,7 +72,7 @@ def inspect_machine() -> list[Check]:
     memory, state = psutil.virtual_memory(), _state()
     disk = shutil.disk_usage(state_folder() if state.ok else os.getcwd())
     return [
-        Check("python", (3, 11) <= version < (3, 13), f"Python {number}", "Use Python 3.11 or 3.12."),
+        Check("python", (3, 11) <= version < (3, 14), f"Python {number}", "Use Python 3.11, 3.12 or 3.13."),
         Check("cores", True, f"{os.cpu_count()} cores"),
         Check("memory", memory.total >= 3 * GIB, f"{memory.total / GIB:.0f} GiB memory", "Training needs 3 GiB."),
         Check("disk", disk.free >= GIB, f"{disk.free / GIB:.0f} GiB disk free", "Free 1 GiB."),

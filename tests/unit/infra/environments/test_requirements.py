@@ -151,8 +151,8 @@ def test_a_lock_gives_its_versions_and_stays(tmp_path: Path) -> None:
 def test_a_lock_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"there is no pyproject\.toml in"):
         read_requirements(tmp_path, tmp_path)
-    project(tmp_path, python=">=3.13")
-    with pytest.raises(SpecError, match=r"uv\.lock is for Python >=3\.13, but Trainwright runs with Python 3\."):
+    project(tmp_path, python=">=3.14")
+    with pytest.raises(SpecError, match=r"uv\.lock is for Python >=3\.14, but Trainwright runs with Python 3\."):
         read_requirements(tmp_path, tmp_path)
     project(tmp_path, source='{ editable = "lib" }')
     with pytest.raises(SpecError, match=r"uv\.lock: one of its packages is a folder, which nodes do not have"):
