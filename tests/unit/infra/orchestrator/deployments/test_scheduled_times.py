@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -50,7 +51,9 @@ def test_an_hour_that_occurs_twice_and_one_that_does_not_exist() -> None:
     nightly = CronSchedule(cron="30 2 * * *", timezone="Europe/Berlin")
     spring = times(nightly, since=datetime(2026, 3, 28, tzinfo=UTC))
     autumn = times(nightly, since=datetime(2026, 10, 24, tzinfo=UTC))
-    assert spring[:3] == ["03-28T01:30", "03-29T00:30", "03-30T00:30"]
+    # Prefect decides what an hour that is skipped becomes; on Python 3.13 it reckons with another library.
+    skipped = "03-29T01:30" if sys.version_info >= (3, 13) else "03-29T00:30"
+    assert spring[:3] == ["03-28T01:30", skipped, "03-30T00:30"]
     assert autumn[:3] == ["10-24T00:30", "10-25T00:30", "10-26T01:30"]
 
 
