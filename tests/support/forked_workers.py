@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -114,6 +115,8 @@ def main(folder: str, pairs: str, *arguments: str) -> None:
     gc.collect()
     gc.freeze()
     assert threading.active_count() == 1, "a fork has none of the threads that imports started"
+    # Python 3.12 warns of any thread, also of one that a library's compiled code keeps.
+    warnings.simplefilter("ignore", DeprecationWarning)
     workers = []
     streams = [int(number) for pair in pairs.split(";") for number in pair.split(",")]
     for stdin, stdout in zip(streams[::2], streams[1::2], strict=True):
