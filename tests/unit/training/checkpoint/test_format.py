@@ -17,6 +17,7 @@ from torch import nn
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from infra.store import Store, open_store
+from tests.support.damage import overwrite
 from training.checkpoint import UnsupportedState, load_module_weights, read_index, read_tensors
 from training.checkpoint.capture import Capture, Staging, capture, merge
 from training.checkpoint.files import DTYPES, file_pieces
@@ -329,7 +330,7 @@ def test_an_index_that_lies_is_refused(case: str, tmp_path: Path) -> None:
 
 def test_a_state_with_an_unknown_tag_is_corrupt(stored: Callable[..., Path]) -> None:
     folder = stored(state_of(Net()))
-    (folder / "state.json").write_text('{"state_dict": {"$": "pickle", "value": "x"}}')
+    overwrite(folder / "state.json", '{"state_dict": {"$": "pickle", "value": "x"}}')
     with pytest.raises(CorruptError, match="state.json cannot be read: ValueError: unknown tag 'pickle'"):
         load_module_weights(Net(), folder)
 
