@@ -16,6 +16,7 @@ from infra.store import layout
 from infra.store.records import write_record
 from tasks.queries.kept_seal import checked_seal
 from tasks.queries.proof import prove
+from tests.support.damage import overwrite
 from tests.support.signed import MODEL, SignedStore, pair
 
 HISTORY = layout.history(MODEL, "champion")
@@ -49,7 +50,7 @@ def point(made: SignedStore, receipt: int, version: int) -> None:
     path = layout.alias(MODEL, "champion")
     manifests = [made.store.manifest(uri) for uri in (f"{HISTORY}/{receipt}", layout.model(MODEL, version))]
     value = {"model_version": manifests[1].ref.to_json(), "receipt": manifests[0].ref.to_json(), "version": version}
-    (made.root / path).write_bytes(write_record(path, {"schema": 2, "value": value, "version": 9}))
+    overwrite(made.root / path, write_record(path, {"schema": 2, "value": value, "version": 9}))
 
 
 def test_the_proof_says_who_signed_and_what_to_keep(made: SignedStore) -> None:
@@ -92,7 +93,7 @@ def copied_alias(made: SignedStore) -> None:
     made.promote(3, "canary")
     path = layout.alias(MODEL, "champion")
     value = json.loads((made.root / layout.alias(MODEL, "canary")).read_bytes())["value"]
-    (made.root / path).write_bytes(write_record(path, {"schema": 2, "value": value, "version": 9}))
+    overwrite(made.root / path, write_record(path, {"schema": 2, "value": value, "version": 9}))
 
 
 ATTACKS: dict[str, tuple[Callable[[SignedStore], None], str]] = {

@@ -27,6 +27,7 @@ from tasks.run.options import RunOptions
 from tasks.run.reaping import Reaped, reap_stores
 from tasks.run.report import latest_report, report
 from tasks.run.run import open_run
+from tests.support.damage import overwrite
 from tests.support.pool import until
 from tests.support.processes import a_process, identified
 from tests.support.reaped import Site
@@ -225,7 +226,7 @@ def test_a_damaged_run_is_told_and_the_others_go_on(site: Site, tmp_path: Path) 
 
 
 def _damaged_lease(site: Site) -> None:
-    (Path(site.store.uri) / site.path).write_bytes(b"{}")
+    overwrite(Path(site.store.uri) / site.path, b"{}")
 
 
 def _spec_of_another_form(site: Site) -> None:
