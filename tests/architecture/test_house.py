@@ -18,7 +18,7 @@ ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
     "product files": 868,
     "product statements": 45_742,
-    "test statements": 46_210,  # from 45,806: what is frozen, and sixty faults as data, by which rebuilding is measured
+    "test statements": 46_300,  # from 45,806: what is frozen, sixty faults as data, a sweep of benchmarks
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 1,
     "product files under 60 lines that a single neighbour imports": 33,
