@@ -33,6 +33,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^ *```+", re.MULTILINE)
 # Whose fields a block of that page may begin with.
 OWN_SECTION = {"shard": ShardsSpec, "train": TrainSpec, "evaluate": EvaluateSpec, "promote": PromoteSpec}
+SECTION = re.compile(r"^(?=[a-z])", re.MULTILINE)
 # What a LightningCLI config begins with.
 LIGHTNING = {"model", "data", "trainer", "optimizer", "lr_scheduler"}
 # Read as shell if they look like commands; else they show what a file, a folder or a screen holds.
@@ -51,7 +52,7 @@ def fields_of(page: str) -> dict[str, Any]:
 
 
 def unknown_keys(text: str, page: str) -> list[str]:
-    """Keys of a part of a spec that no field has; ValidationError for a whole spec that cannot be loaded."""
+    """What is wrong in a part of a spec; ValidationError for a whole spec that cannot be loaded."""
     value = yaml.safe_load(text)
     if "version" in value:
         prices = page in ("cost", "plan")
@@ -66,15 +67,17 @@ def unknown_keys(text: str, page: str) -> list[str]:
     if "model" in value:
         return [name for name in value if name not in LIGHTNING]
     known, unknown = fields_of(page), []
-    for name, part in value.items():
-        if name not in known:
-            unknown.append(name)
-            continue
-        try:
-            TypeAdapter(known[name]).validate_python(part)
-        except ValidationError as error:
-            # A part may lack what a whole spec needs.
-            unknown += [str(one["loc"]) for one in error.errors() if one["type"] == "extra_forbidden"]
+    # A page may show a section in several ways, one below the other.
+    for section in SECTION.split(text):
+        for name, part in (parse(section, page).value or {}).items():
+            if name not in known:
+                unknown.append(f"no field is called {name}")
+                continue
+            try:
+                TypeAdapter(known[name]).validate_python(part)
+            except ValidationError as error:
+                # A part may lack what a whole spec needs.
+                unknown += [f"{one['loc']}: {one['msg']}" for one in error.errors() if one["type"] != "missing"]
     return unknown
 
 
@@ -84,7 +87,7 @@ def refuse(block: Block, page: str = "") -> None:
         ast.parse(block.text)
     elif block.language == "yaml":
         unknown = unknown_keys(block.text, page)
-        assert not unknown, f"no field is called {', '.join(unknown)}"
+        assert not unknown, ", ".join(unknown)
     elif block.language == "json":
         json.loads(block.text)
     elif is_shell(block):
@@ -117,6 +120,7 @@ def test_every_block_is_read_or_says_why_not(page: Path) -> None:
         ("yaml", "train: {sead: 1}\n"),
         ("yaml", "tarin: {seed: 1}\n"),
         ("yaml", "version: 1\nname: orders\n"),
+        ("yaml", "train:\n  loader: {shuffle: block, mixture: {column: a, weights: {x: 0.5, y: 0.5}}}\n"),
         ("json", "{...}\n"),
         ("bash", "if true\n"),
         ("bash", "trainwright run\n"),
