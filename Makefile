@@ -1,7 +1,9 @@
 # The way to run everything: `make run` shows the whole line, `make test` and `make check` are what CI runs.
 # Needs Python 3.11, 3.12 or 3.13 and make, nothing else.
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+# The first that runs: the name alone may be a shim of a version that is not chosen.
+PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3; do \
+  $$name -c '' 2>/dev/null && { command -v $$name; break; }; done)
 BIN    := .venv/bin
 READY  := .venv/.ready
 # DVC's own default is a folder of all users of the machine, /var/tmp/dvc. No committed file can name another: it has to
