@@ -15,6 +15,7 @@ from flows.cli import main
 from infra.records.nodes import decide, drained_nodes, nodes_of, record_mishap
 from infra.store import Store, open_store
 from infra.store.paths import node_paths
+from tests.support.damage import overwrite
 
 ODD = "Node_A.example.com/../x"
 
@@ -100,7 +101,7 @@ def test_what_others_put_beside_the_records_is_not_read(store: Store, capsys: py
 
 def test_several_stores_and_damage(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     decide(store, "gpu-1", drained=True, reason="x")
-    (Path(store.uri) / node_paths.node_standing("gpu-1", 0)).write_text("{}")
+    overwrite(Path(store.uri) / node_paths.node_standing("gpu-1", 0), "{}")
     with pytest.raises(CorruptError):
         nodes_of(store)
     assert "nodes/gpu-1/standing/0.json" in said(capsys, "nodes", store.uri, code=6)
