@@ -23,6 +23,7 @@ from infra.signing.keys import PRIVATE_FILE
 from infra.store import PointerMoved, layout
 from infra.store.pointers import Pointer
 from tasks.queries.proof import prove
+from tests.support.damage import overwrite
 from tests.support.signed import MODEL, SignedStore, pair
 
 
@@ -74,7 +75,7 @@ def test_every_move_is_signed_and_others_tools_verify_it(made: SignedStore, tmp_
     command += ["--public_key", public]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert (done.returncode, "Verification succeeded" in done.stdout) == (0, True), done.stdout + done.stderr
-    (folder / "weights-0.safetensors").write_bytes(b"others")
+    overwrite(folder / "weights-0.safetensors", b"others")
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode != 0
 
