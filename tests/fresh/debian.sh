@@ -7,16 +7,18 @@
 # CUDA build of torch, so CI does not run it.
 #
 # What this machine needs to reach a package index is passed on: the variables PIP_*, and the files and folders that
-# PIP_CERT and PIP_FIND_LINKS name. No certificates are installed, as pip brings its own. MIRROR names a mirror of Debian.
+# PIP_CERT and PIP_FIND_LINKS name. MIRROR names a mirror of Debian, if not its usual one.
 set -euo pipefail
 
 main() {
   local suite=${1:-trixie} paths path
   [[ $(id -u) == 0 ]] || { echo "tests/fresh/debian.sh needs root: debootstrap does." >&2; exit 2; }
   export root=${2:-} settings
+  umask 022
   if [[ -z $root ]]; then
     root=$(mktemp -d)
     trap 'rm -rf --one-file-system "$root"' EXIT
+    chmod 755 "$root"
   fi
   debootstrap --variant=minbase --include=python3,python3-venv,make,git "$suite" "$root" ${MIRROR:+"$MIRROR"}
   # What Debian's installer would write.
