@@ -23,7 +23,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> dict[
     folder = tmp_path_factory.mktemp("hostile")
     command = [sys.executable, "-m", "tests.support.hostile", str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, cwd=repository, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, env=environment, cwd=repository, capture_output=True, text=True, timeout=560)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(lines) == len(CASES), done.stderr[-4000:] + (folder / "train.log").read_text()[-4000:]
     return {name_of(case): answer for case, answer in zip(CASES, lines, strict=True)}
