@@ -42,6 +42,7 @@ from tasks.run.run import Run, open_run  # noqa: E402
 BATCH = 64
 # Epochs of the earlier training and of the one that is estimated.
 EPOCHS = (10, 30)
+QUICK = "mlp,cnn"
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,7 @@ def interval_loss(quick: bool) -> float | None:
 def main() -> None:
     """Print the table and the errors."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="half as many epochs")
+    parser.add_argument("--quick", action="store_true", help=f"half as many epochs; {QUICK} unless --only is given")
     parser.add_argument("--only", default="", help="names of models")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -244,7 +245,8 @@ def main() -> None:
         return
     os.environ.setdefault("TRAINWRIGHT_MACHINE", "local")
     epochs = (EPOCHS[0] // 2, EPOCHS[1] // 2) if options.quick else EPOCHS
-    wanted = [case for case in CASES if not options.only or case.name in options.only.split(",")]
+    only = options.only or (QUICK if options.quick else "")
+    wanted = [case for case in CASES if not only or case.name in only.split(",")]
     print(machine())
     print(f"{BATCH} rows a step; an earlier run of {epochs[0]} epochs, then one of {epochs[1]}")
     print(
