@@ -15,6 +15,7 @@ import importlib.metadata
 import os
 import random
 import statistics
+import subprocess
 import sys
 from pathlib import Path
 
@@ -63,7 +64,10 @@ def main() -> None:
     print(f"{common.machine()}\n{versions}; {len(faults)} faults")
     with common.scratch() as folder:
         os.environ["TRAINWRIGHT_HOME"] = str(folder / "home")
-        outcomes = soak(folder, faults, seed=1, say=lambda line: print(line, file=sys.stderr))
+        try:
+            outcomes = soak(folder, faults, seed=1, say=lambda line: print(line, file=sys.stderr))
+        finally:  # the undisturbed run started a server
+            subprocess.run([sys.executable, "-m", "flows.cli", "down"], cwd=ROOT, check=False, capture_output=True)
     print(f"\n{'':28}{'found after':>14}{'new step after':>16}{'steps lost':>12}  medians, s")
     for name in dict.fromkeys(one.fault for one in outcomes):
         ours = [one for one in outcomes if one.fault == name]
