@@ -19,6 +19,7 @@ import pkgutil
 import re
 import shutil
 import tempfile
+import textwrap
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,7 @@ INTERNAL = {
     "metrics": "infra.telemetry.catalogue.METRICS",
     "open_run": "tasks.run.run.open_run",
     "options": "tasks.run.options.RunOptions",
+    "parser": "flows.cli.parser",
     "predictions_key": "tasks.stages.predictions.predictions_key",
     "report": "data_contracts.run_report.RunReport",
     "run_key": "tasks.run.resolve.ci_key",
@@ -58,25 +60,32 @@ LAUNCHED = (
 RECORDS, PATHS = "data_contracts", ("infra.store.layout", "infra.store.paths")
 # The functions that take a key of Prefect's artifacts (as the last argument), or the key itself (as the first).
 ARTIFACTS = ("artifact_key", "_artifact")
+# What writes a table without a class: to a store, or for those who read events, logs, what CI gets, and `--json`.
+WRITERS = (
+    *("infra.store.lease._value", "infra.store.seal.write_manifest", "infra.store.creation.make"),
+    *("tasks.run.run.Run.provenance", "tasks.run.run.Run.raw_provenance"),
+    *("infra.models.registry.move_alias", "infra.models.registry._seal_next", "infra.models.registry._seal_receipt"),
+    *("infra.orchestrator.events.run_events.announce_end", "infra.orchestrator.events.model_events._send"),
+    *("infra.telemetry.json_logs.json_line", "tasks.ci.outputs.values", "flows.commands.guard.fail"),
+)
 # Specs of which validate and shard are carried out; their bytes are those of no library.
 MADE = ("evaluation sets", "documents by tokens")
-NAME = re.compile(r"trainwright[._-][\w.-]*|TRAINWRIGHT_[A-Z_]+|(pipeline|stage|training|node|cost):")
-ENVIRONMENT = {"COLUMNS": "100", "DO_NOT_TRACK": "1", "GX_ANALYTICS_ENABLED": "false"}
+NAME = re.compile(
+    r"(application/vnd\.)?trainwright[._-][\w.+-]*|TRAINWRIGHT_[A-Z_]+|TRACEPARENT|(pipeline|stage|training|node|cost):"
+)
+ENVIRONMENT = {"COLUMNS": "100", "DO_NOT_TRACK": "1", "PREFECT_API_URL": "", "GX_ANALYTICS_ENABLED": "false"}
 # Read-only commands about the golden store, with arguments by which no answer depends on the day.
 ANSWERS = (
     *("show tiny@champion", "show tiny@nobody", "history tiny@champion", "diff tiny@1 tiny@2", "prove tiny@champion"),
     *("checkpoints 20261122-185259-50d650", "canary tiny", "cost --since 2026-11-01", "nodes", "budget", "policy"),
+    *("status", "logs 20261122-185259-50d650", "validate {spec} --quiet", "drift {spec}"),
     *("gc --dry-run --keep-days 0 --grace-hours 0", "plan {spec} --no-estimate"),
 )
 
 
 def internal(what: str) -> Any:
     """The object, or else the module, of this dotted name."""
-    module, _, name = INTERNAL.get(what, what).rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except AttributeError:
-        return importlib.import_module(f"{module}.{name}")
+    return pkgutil.resolve_name(INTERNAL.get(what, what))
 
 
 def in_json(value: Any, indent: str = "") -> str:
@@ -107,7 +116,11 @@ def helps(_: Path) -> dict[str, str]:
     texts = {name: command(name, "--help").partition("\n\n") for name in names}
     # Python 3.13 breaks the lines of a usage elsewhere.
     helps = {f"help/{name}.txt": " ".join(usage.split()) + f"\n\n{rest}" for name, (usage, _, rest) in texts.items()}
-    return {"help/trainwright.txt": overview, **helps}
+    [commands] = [one.choices for one in internal("parser")()._actions if one.dest == "command"]
+    actions = [(name, action) for name, parser in commands.items() for action in parser._actions]
+    defaults = {f"{name} {one.option_strings[0]}": one.default for name, one in actions if one.option_strings}
+    defaults = {option: default for option, default in defaults.items() if default not in (None, False, "==SUPPRESS==")}
+    return {"help/trainwright.txt": overview, "defaults.json": in_json(defaults), **helps}
 
 
 def spec_schema(_: Path) -> dict[str, str]:
@@ -144,7 +157,9 @@ def names(_: Path) -> dict[str, str]:
             key = node.args[-1 if ast.unparse(node.func).endswith("_key") else 0]
             artifacts |= {pattern(key)} if isinstance(key, ast.Constant | ast.JoinedStr) else set()
     metrics = {one.name: f"{one.kind} {' '.join(one.labels)}".strip() for one in internal("metrics")}
-    return {"names.json": in_json({"words": sorted(words), "artifacts": sorted(artifacts), "metrics": metrics})}
+    rules = re.findall(r"alert: (\w+)", (ROOT / "infra/alerts/trainwright.yml").read_text())
+    found = {"words": sorted(words), "artifacts": sorted(artifacts), "metrics": metrics, "alerts": rules}
+    return {"names.json": in_json(found)}
 
 
 def pattern(text: ast.Constant | ast.JoinedStr) -> str:
@@ -202,6 +217,9 @@ def stored_fields(_: Path) -> dict[str, str]:
         elif isinstance(node, ast.ClassDef) and {"Record", "HandOff"} & set(map(ast.unparse, node.bases)):
             lines = [line for line in node.body if isinstance(line, ast.AnnAssign)]
             records.setdefault(node.name, {ast.unparse(line.target): ast.unparse(line.annotation) for line in lines})
+    for text in (textwrap.dedent(inspect.getsource(internal(name))) for name in WRITERS):
+        tables = [node.keys for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Dict) and node.keys]
+        by_hand |= {", ".join(sorted(map(constant, table))) for table in tables}
     return {"stored-fields.json": in_json({"records": records, "by hand": sorted(by_hand), "paths": paths()})}
 
 
