@@ -32,26 +32,40 @@ LEFT_OUT = (
 class Staging:
     """Host memory that captures are copied into. The next capture reuses it: allocating costs more than copying.
 
-    A capture in it is valid until the next capture begins. Pinned where the tensor is on a GPU.
+    A capture in it is valid until the next capture begins. Of tensors on a GPU, the memory is pinned and a stream of its
+    own copies: the device's next work waits for the copies, the host does not.
     """
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, str], torch.Tensor] = {}
-        self._on_gpu = False
+        self._stream: torch.cuda.Stream | None = None
+        self._copied: torch.cuda.Event | None = None
 
     def copy(self, file: str, key: str, tensor: torch.Tensor) -> torch.Tensor:
-        """A contiguous copy on the host, complete once `settle` has returned."""
+        """A contiguous copy on the host, complete once `wait` has returned."""
         buffer = self._buffers.get((file, key))
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
             buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
             self._buffers[file, key] = buffer
-        self._on_gpu |= tensor.is_cuda
-        return buffer.copy_(tensor, non_blocking=True)
+        if not tensor.is_cuda:
+            return buffer.copy_(tensor)
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(tensor.device)
+        # What computes the tensor comes first.
+        self._stream.wait_stream(torch.cuda.current_stream(tensor.device))
+        with torch.cuda.stream(self._stream):
+            return buffer.copy_(tensor, non_blocking=True)
 
-    def settle(self) -> None:
+    def close(self) -> None:
+        """Let what the device is given from now on come after the copies."""
+        if self._stream is not None:
+            self._copied = self._stream.record_event()
+            torch.cuda.current_stream(self._stream.device).wait_event(self._copied)
+
+    def wait(self) -> None:
         """Wait until all copies are complete."""
-        if self._on_gpu:
-            torch.cuda.synchronize()
+        if self._copied is not None:
+            self._copied.synchronize()
 
 
 class Capture:
@@ -119,9 +133,13 @@ class Capture:
         return self._held[identity][0]
 
     def close(self) -> None:
-        """Wait until the copies are complete, and release the originals."""
-        self._staging.settle()
+        """End the capture and release the originals. `wait` before the copies are read."""
+        self._staging.close()
         self._held.clear()
+
+    def wait(self) -> None:
+        """Wait until the copies are complete; from any thread."""
+        self._staging.wait()
 
 
 def capture(

@@ -104,6 +104,8 @@ def read_history(folder: Path) -> list[dict[str, float]]:
 
 
 def _put(writer: Writer, taken: Capture, place: Place) -> dict[str, Any]:
+    taken.wait()
+
     def put(name: str) -> FileEntry:
         return writer.put_pieces(name, file_pieces(taken.files[name]), place.scratch)
 

@@ -35,6 +35,10 @@ from training.loader import Split, TrainLoader
 from training.order.rank_plan import Plan
 
 
+# Steps that are so long that none is looked at for this time are waited for: they are reported, at no cost that shows.
+READ_EVERY_S = 30.0
+
+
 class Supervisor(L.Callback):
     """One rank's supervisor.
 
@@ -56,6 +60,8 @@ class Supervisor(L.Callback):
         self._loss = LossWatch(context.train.global_batch_size, context.train.spike_factor)
         self._resume = Resume(context, history, plan is None, resume)
         self._begun = False
+        # Whether this look between two steps has waited for the device, and when its values were last read.
+        self._looked, self._read_at = False, 0.0
 
     @property
     def last(self) -> Checkpoint | None:
@@ -103,6 +109,7 @@ class Supervisor(L.Callback):
             return
         due = self._cadence.is_due(trainer.global_step, self._saver.step, epoch_begins=done == 0)
         planned = self._context.stop if self._stops_here(trainer) else None
+        self._looked = False
         flag = self._agree(trainer, saving=due or planned is not None)
         if due or flag in (DUE, STOP):
             clocked = flag == DUE and not due
@@ -137,6 +144,7 @@ class Supervisor(L.Callback):
         """
         look = saving or trainer.strategy.root_device.type == "cpu" or trainer.global_step % LOOK_EVERY == 0
         finding = self._loss.look(trainer.lightning_module, weights=saving) if look else FINE
+        self._looked |= look
         flag = self._agreement.most_urgent(self._own_flag(trainer) if finding == FINE else WRONG + finding)
         if flag in (DUE, STOP) and not saving:
             # Until here, not all ranks knew that a checkpoint is due; now all check the state to be saved.
@@ -196,7 +204,9 @@ class Supervisor(L.Callback):
         progress.epoch = trainer.current_epoch
         progress.samples = self._samples(trainer)
         self._reports.measures.step()
-        if self._reports.is_due:
+        # To read a value is to wait for the device, unless that was done just now.
+        if self._reports.is_due and (self._looked or time.monotonic() - self._read_at > READ_EVERY_S):
+            self._read_at = time.monotonic()
             self.measuring.read(trainer)
             progress.metrics = finite(trainer.callback_metrics)
             self._reports.report()

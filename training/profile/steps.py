@@ -179,6 +179,6 @@ def _checkpoint_s(trainer: L.Trainer) -> float:
     staging, seconds = Staging(), 0.0
     for _ in range(2):
         began = time.perf_counter()
-        capture(dump_checkpoint(trainer), {}, trainer.global_rank, staging=staging)
+        capture(dump_checkpoint(trainer), {}, trainer.global_rank, staging=staging).wait()
         seconds = time.perf_counter() - began
     return seconds

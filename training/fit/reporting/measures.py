@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from data_contracts.messages.ranks import STEP_BOUNDS, RankMeasures, Saved
 from training.fit.reporting.rank_activity import RankActivity
@@ -42,12 +42,17 @@ class Measures:
 
         A step ends with its last micro-batch: a checkpoint or a validation after it does not count.
         """
+        if self._activity.device is not None:
+            self._activity.device.mark(self._activity.place, begins_step=True)
+            return
         done = self._activity.stepped_at
         if self._began is not None and done > self._began:
-            length = done - self._began
-            self._counts[bisect_left(STEP_BOUNDS, length)] += 1
-            self._steps_s += length
+            self._count(done - self._began)
         self._began = self._clock()
+
+    def _count(self, step_s: float) -> None:
+        self._counts[bisect_left(STEP_BOUNDS, step_s)] += 1
+        self._steps_s += step_s
 
     def saved(self, saved: Saved) -> None:
         """Count a checkpoint that was sealed, or that could not be; from any thread, one at a time."""
@@ -56,13 +61,16 @@ class Measures:
         self._saving_s += saved.ended - saved.began
         self._newest_saves = [*self._newest_saves, saved][-NAMED_SAVES:]
 
-    def record(self) -> RankMeasures:
-        """Everything so far."""
+    def record(self, spent_s: Mapping[str, float]) -> RankMeasures:
+        """Everything so far; `spent_s`: seconds in each place."""
+        device = self._activity.device
+        while device is not None and device.step_s:
+            self._count(device.step_s.pop())
         counts = list(self._counts)
         while counts and not counts[-1]:
             counts.pop()
         return RankMeasures(
-            spent_s={place: round(seconds, 6) for place, seconds in self._activity.spent_s.items() if seconds},
+            spent_s={place: round(seconds, 6) for place, seconds in spent_s.items() if seconds},
             step_counts=counts,
             steps_s=round(self._steps_s, 6),
             loss=self.loss,

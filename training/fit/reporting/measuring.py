@@ -14,9 +14,11 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from training.fit.reporting.device_times import DeviceTimes
 from training.fit.reporting.reports import Reports
 
-# The gradient's norm is taken once a second at most, and so rarely that it takes less than this share of the time.
+# The gradient's norm is taken once a second at most, and on a CPU so rarely that it takes less than this share of the
+# time. On a GPU it is queued with the step, and read with the loss.
 NORM_EVERY_S = 1.0
 NORM_SHARE = 0.001
 
@@ -27,6 +29,7 @@ class Measuring(L.Callback):
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
         self._outputs: Any = None
+        self._norm: Tensor | None = None
         self._norm_at = 0.0
         self._read = (time.monotonic(), 0)
         self._flops_per_batch, self._peak_flops = 0.0, 0.0
@@ -36,6 +39,7 @@ class Measuring(L.Callback):
         device = trainer.strategy.root_device
         if device.type == "cuda":
             self._reports.measures.device_memory = lambda: torch.cuda.max_memory_allocated(device)
+            self._reports.activity.device = DeviceTimes()
         flops = getattr(pl_module, "flops_per_batch", None)
         if isinstance(flops, int | float) and flops > 0:
             self._flops_per_batch = float(flops)
@@ -52,13 +56,14 @@ class Measuring(L.Callback):
         began = time.monotonic()
         if began < self._norm_at or trainer.global_rank:
             return
-        self._reports.measures.gradient_norm = gradient_norm(optimizer)
+        self._norm = gradient_norm(optimizer)
         ended = time.monotonic()
         self._norm_at = ended + max(NORM_EVERY_S, (ended - began) / NORM_SHARE)
 
     def read(self, trainer: L.Trainer) -> None:
         """Read the newest loss, and how much of the device's peak was used since the last call."""
         measures, outputs = self._reports.measures, self._outputs
+        measures.gradient_norm = None if self._norm is None else _finite(float(self._norm))
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if isinstance(loss, Tensor) and loss.numel() == 1:
             # Lightning divides a micro-batch's loss by their number in a step.
@@ -69,12 +74,14 @@ class Measuring(L.Callback):
             measures.mfu = self._flops_per_batch * (now[1] - steps) / (now[0] - before) / self._peak_flops
 
 
-def gradient_norm(optimizer: Optimizer) -> float | None:
-    """The 2-norm of all gradients of an optimizer; None where a rank has only parts of them, or if it is not finite."""
+def gradient_norm(optimizer: Optimizer) -> Tensor | None:
+    """The 2-norm of all gradients of an optimizer, which the device may still compute; None where a rank has only parts
+    of them.
+    """
     gradients = [one.grad for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
     if not gradients or any(isinstance(one, DTensor) or one.is_sparse for one in gradients):
         return None
-    return _finite(float(torch.nn.utils.get_total_norm(gradients)))
+    return torch.nn.utils.get_total_norm(gradients)
 
 
 def _finite(number: float) -> float | None:

@@ -167,7 +167,7 @@ class Reports:
             self._files.write_report(self._current())
 
     def _current(self) -> RankReport:
-        progress, activity = self.progress, self.activity
+        progress, activity = self.progress, self.activity.read()
         return RankReport(
             rank=self._files.rank,
             device=progress.device,
@@ -191,5 +191,5 @@ class Reports:
             own_s=round(activity.own_s, 6),
             steps=activity.steps,
             used=PROCESS.total(),
-            measured=self.measures.record(),
+            measured=self.measures.record(activity.spent_s),
         )
