@@ -10,6 +10,8 @@ beside a plain `torch.load`; as verify and evaluate take it (tensors as they lie
 training does (in memory of its own), each in a process that has not done it before: in one that has, `torch.load` finds
 its memory there and takes a fifth of the time, but nobody loads a checkpoint twice. `behind`: the same steps with a
 save running behind them and without.
+
+`tests/gpu/kit.py` measures some of it on a GPU.
 """
 
 from __future__ import annotations
@@ -61,9 +63,10 @@ class Timed:
 class Work:
     """A module, its optimizer's state, and everything that is measured of them."""
 
-    def __init__(self, folder: Path, num_bytes: int) -> None:
+    def __init__(self, folder: Path, num_bytes: int, device: str = "cpu", rows: int = 64) -> None:
         width = round((num_bytes / 12 / LAYERS) ** 0.5)
-        self.module = nn.Sequential(*(nn.Linear(width, width) for _ in range(LAYERS)))
+        self.module = nn.Sequential(*(nn.Linear(width, width) for _ in range(LAYERS))).to(device)
+        self.rows = torch.randn(rows, width, device=device)
         self.optimizer = torch.optim.Adam(self.module.parameters())
         for parameter in self.module.parameters():
             parameter.grad = torch.randn_like(parameter)
@@ -75,7 +78,10 @@ class Work:
         for number, state in self.optimizer.state_dict()["state"].items():
             self.flat |= {f"optimizer/{number}/{name}": value for name, value in state.items()}
         self.num_bytes = sum(value.nbytes for value in self.flat.values())
-        self.into = {name: torch.empty_like(value) for name, value in self.flat.items()}
+        self.into = {
+            name: torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+            for name, value in self.flat.items()
+        }
         self._saved = 0
 
     # ---- the stall
@@ -84,15 +90,17 @@ class Work:
         """The same bytes into memory that is there already."""
         with Timed() as taken:
             for name, value in self.flat.items():
-                self.into[name].copy_(value)
+                self.into[name].copy_(value, non_blocking=True)
+            self.wait_for_device()
         return taken.seconds
 
     def ours_stall(self) -> float:
-        """What a step waits for before the save goes on behind it."""
+        """What a step waits for before the save goes on behind it; a step on a device waits for the copies."""
         with Timed() as taken:
             assert all_finite(self.module)
             held = self.captured()
             self.behind.start(lambda: None)
+            self.wait_for_device()
         self.behind.wait()
         assert held.files
         return taken.seconds
@@ -178,12 +186,12 @@ class Work:
 
     def steps(self, count: int) -> float:
         """Seconds of some training steps."""
-        rows = torch.randn(64, self.module[0].in_features)
         with Timed() as taken:
             for _ in range(count):
                 self.optimizer.zero_grad()
-                self.module(rows).square().mean().backward()
+                self.module(self.rows).square().mean().backward()
                 self.optimizer.step()
+            self.wait_for_device()
         return taken.seconds
 
     def slowed(self, count: int) -> tuple[float, float]:
@@ -196,6 +204,11 @@ class Work:
         self.behind.wait()
         self.store.remove(refs[0].uri, why="measured", by="benchmark")
         return alone, beside
+
+    def wait_for_device(self) -> None:
+        """Wait until a GPU has done everything."""
+        if self.rows.is_cuda:
+            torch.cuda.synchronize()
 
     def captured(self) -> Capture:
         """A capture as training takes it."""

@@ -42,6 +42,21 @@ ENVIRONMENTS = {
 }  # fmt: skip
 
 
+# Dense bf16 FLOP/s by the makers' data sheets, by a part of the device's name; the first that fits counts.
+PEAK = {
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+    "A10G": 70e12,
+}
+GPT_2 = {"vocabulary": 50_257, "context": 1024, "width": 768, "depth": 12, "heads": 12}
+# For a trial on the CPU.
+TINY = {"vocabulary": 64, "context": 16, "width": 32, "depth": 2, "heads": 2}
+
+
 # ---- data sets
 
 
@@ -155,6 +170,16 @@ def _torchvision_operators() -> Any:
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     return library
+
+
+# ---- a GPU
+
+
+def flops_per_token(size: dict[str, int]) -> float:
+    """Forward and backward: 6 per parameter that multiplies, and attention's 12 x layers x width x context."""
+    width, depth = size["width"], size["depth"]
+    multiplied = 12 * depth * width**2 + size["vocabulary"] * width
+    return 6 * multiplied + 12 * depth * width * size["context"]
 
 
 # ---- figures

@@ -18,22 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import common
 import numpy as np
 import torch
+from common import GPT_2, PEAK, flops_per_token
 from contenders import Training
 from noise import Watch
-
-# Dense bf16 FLOP/s by the makers' data sheets, by a part of the device's name; the first that fits counts.
-PEAK = {
-    "H200": 989e12,
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-    "L4": 121e12,
-    "A10G": 70e12,
-}
-GPT_2 = {"vocabulary": 50_257, "context": 1024, "width": 768, "depth": 12, "heads": 12}
-# For a trial on the CPU.
-TINY = {"vocabulary": 64, "context": 16, "width": 32, "depth": 2, "heads": 2}
 
 
 def main() -> None:
@@ -90,13 +77,6 @@ def measure(folder: Path, size: dict[str, int], *, batch_size: int, steps: int, 
     for name, value in peaks.items():
         print(f"most memory of {name}: {value / 2**30:.2f} GiB")
     return figures
-
-
-def flops_per_token(size: dict[str, int]) -> float:
-    """Forward and backward: 6 per parameter that multiplies, and attention's 12 x layers x width x context."""
-    width, depth = size["width"], size["depth"]
-    multiplied = 12 * depth * width**2 + size["vocabulary"] * width
-    return 6 * multiplied + 12 * depth * width * size["context"]
 
 
 if __name__ == "__main__":

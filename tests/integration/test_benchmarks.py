@@ -30,12 +30,12 @@ sys.path.insert(0, "benchmarks")
 import gpu, step
 from contenders import Training
 folder = Path(sys.argv[1])
-figures = gpu.measure(step.made(folder / "gpu"), gpu.TINY, batch_size=4, steps=5, pairs=1)
+figures = gpu.measure(step.made(folder / "gpu"), gpu.common.TINY, batch_size=4, steps=5, pairs=1)
 x, label = (step.common.arrays("b", 400)[name] for name in ("x", "label"))
 small = Training(step.made(folder / "step"), "Perceptron", {}, {"x": x, "label": label}, 8, warm=5, steps=10**5)
 figures["vs_lightning"] = step.compare("steps", small, "lightning", 2, turn_s=2)
 tokens = {"tokens": gpu.np.zeros((400, 17), gpu.np.uint16)}
-pair = Training(step.made(folder / "pair"), "GPT", gpu.TINY, tokens, 4, warm=2, steps=5, ranks=2)
+pair = Training(step.made(folder / "pair"), "GPT", gpu.common.TINY, tokens, 4, warm=2, steps=5, ranks=2)
 figures["two_ranks_s"] = pair.whole("bare")["step_s"]
 print(json.dumps(figures))
 """

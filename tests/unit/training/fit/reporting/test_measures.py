@@ -21,7 +21,7 @@ def test_a_step_ends_with_its_last_micro_batch() -> None:
         clock.now += 30  # a checkpoint, or a validation
         measures.step()
     measures.step()  # no step in between
-    record = measures.record()
+    record = measures.record(activity.spent_s)
     assert record.steps_s == pytest.approx(0.28)
     counted = {STEP_BOUNDS[place]: number for place, number in enumerate(record.step_counts) if number}
     assert counted == {0.05: 2, 0.2: 1} or counted == {0.05: 2, 0.3: 1}  # 0.2 is a sum of floats
@@ -35,7 +35,7 @@ def test_a_step_beyond_all_bounds_has_a_class() -> None:
     clock.now += 1000
     activity.stepped()
     measures.step()
-    assert measures.record().step_counts == [0] * len(STEP_BOUNDS) + [1]
+    assert measures.record(activity.spent_s).step_counts == [0] * len(STEP_BOUNDS) + [1]
 
 
 def test_saves_places_and_memory() -> None:
@@ -47,7 +47,7 @@ def test_saves_places_and_memory() -> None:
     measures.saved(Saved(step=1, began=10.0, ended=12.0, sealed=True))
     measures.saved(Saved(step=2, began=13.0, ended=14.0, sealed=False))
     measures.device_memory = lambda: 7
-    record = measures.record()
+    record = measures.record(activity.spent_s)
     assert (record.saves, record.failed_saves, record.saving_s) == (1, 1, 3.0)
     assert [saved.step for saved in record.newest_saves] == [1, 2]
     assert (record.spent_s, record.device_memory_bytes, record.step_counts) == ({"starting": 3.0}, 7, [])

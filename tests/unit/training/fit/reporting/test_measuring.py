@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from tests.support.lightning_training import Batches, Net, quiet_trainer
 from training.fit.reporting import measuring
 from training.fit.reporting.activity_callback import ActivityCallback
-from training.fit.reporting.measuring import Measuring, gradient_norm
+from training.fit.reporting.measuring import Measuring
 from training.fit.reporting.reports import Reports
 
 
@@ -30,7 +31,7 @@ def trained(tmp_path: Path, **settings: Any) -> tuple[Reports, float]:
 
 def test_the_newest_loss_and_the_norm_are_read(tmp_path: Path) -> None:
     reports, first = trained(tmp_path)
-    measured = reports.measures.record()
+    measured = reports.measures.record({})
     assert measured.loss is not None
     assert measured.loss < first
     # The gradient of 3 w + 3 b.
@@ -54,8 +55,15 @@ def test_mfu_is_the_share_of_the_peak(tmp_path: Path, monkeypatch: pytest.Monkey
     ("gradients", "norm"),
     [([[3.0, 0.0], [4.0]], 5.0), ([[float("nan")]], None), ([None], None), ([[1.0], None], 1.0)],
 )
-def test_the_norm_is_over_all_gradients_that_are_there(gradients: list[Any], norm: float | None) -> None:
+def test_the_norm_is_over_all_gradients_that_are_there_and_read_with_the_loss(
+    gradients: list[Any], norm: float | None, tmp_path: Path
+) -> None:
     parameters = [torch.nn.Parameter(torch.zeros(1 if one is None else len(one))) for one in gradients]
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = None if gradient is None else torch.tensor(gradient)
-    assert gradient_norm(torch.optim.SGD(parameters, lr=1)) == norm
+    reports = Reports(tmp_path, 0, 1.0)
+    measure, trainer = Measuring(reports), SimpleNamespace(global_rank=0, accumulate_grad_batches=1, global_step=1)
+    measure.on_before_optimizer_step(trainer, None, torch.optim.SGD(parameters, lr=1))  # type: ignore[arg-type]
+    assert reports.measures.gradient_norm is None  # to read it would wait for the device
+    measure.read(trainer)  # type: ignore[arg-type]
+    assert reports.measures.gradient_norm == norm

@@ -27,10 +27,11 @@ def spend(where: RankActivity, clock: Clock, *path: tuple[str, float]) -> None:
 def test_own_work_is_fetching_forward_and_stepping(clock: Clock) -> None:
     where = RankActivity(clock)
     clock.now += 50
-    assert (where.place, where.place_s) == ("starting", 50)
+    activity = where.read()
+    assert (activity.place, activity.place_s) == ("starting", 50)
     spend(where, clock, ("fetching", 1), ("forward", 2), ("backward", 30), ("stepping", 4), ("checkpoint", 99))
     spend(where, clock, ("validation", 60), ("hooks", 9), ("collective", 70))
-    assert where.own_s == 7
+    assert where.read().own_s == 7
     where.moved()
     where.stepped()
     assert (where.moves, where.steps) == (2, 1)
@@ -59,10 +60,10 @@ def test_waiting_inside_a_collective_is_no_own_work(clock: Clock, waits: list[st
     where.enter("forward")
     clock.now += 1
     dist.Work.wait(work)
-    assert (waits, where.place, where.own_s) == (["collective"], "forward", 1)
+    assert (waits, where.place, where.read().own_s) == (["collective"], "forward", 1)
     clock.now += 1
     where.enter("between")
-    assert where.own_s == 2
+    assert where.read().own_s == 2
     # The thread that saves checkpoints waits for others, too.
     thread = threading.Thread(target=dist.Work.wait, args=(work,))
     thread.start()

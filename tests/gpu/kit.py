@@ -1,0 +1,826 @@
+"""Everything that only a GPU can show, measured in one go: `bash tests/gpu/run.sh --out DIR` runs this file.
+
+Each row of the table is a process of its own with a deadline; when that is over, the process is killed with all its
+descendants, and what it had found by then counts. Ours is a gang as the conductor starts it (node, torchrun, rank). The
+bare loop beside it is in `models.py`. The table is printed and saved after each row. `--dry-run` does the same on the
+CPU with tiny sizes: it proves that each line runs; its figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+sys.path[:0] = [str(ROOT), str(BENCHMARKS)]
+
+import common  # noqa: E402
+import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
+from noise import Median  # noqa: E402
+
+from data_contracts.errors import TrainwrightError  # noqa: E402
+from data_contracts.handoffs import Checkpoint, Dataset  # noqa: E402
+from data_contracts.messages.gang import Launch  # noqa: E402
+from data_contracts.messages.sizes import MODULE_MEMORY, SizeRequest  # noqa: E402
+from data_contracts.pipeline_spec import RetrySpec  # noqa: E402
+from infra.child import run_child  # noqa: E402
+from infra.files.digests import file_digest  # noqa: E402
+from infra.gang.conductor.conductor import conduct  # noqa: E402
+from infra.gang.conductor.request import GangOutcome, TrainingRequest  # noqa: E402
+from infra.machine.energy import Gpus, gpu_readings, installed_nvml  # noqa: E402
+from infra.processes.processes import MARK, find_marked, kill_marked, marked_env, new_mark  # noqa: E402
+from infra.project.code_bundle import CodeBundle, pack  # noqa: E402
+from infra.store import open_store  # noqa: E402
+from training import formats  # noqa: E402
+from training.formats.normalize import finish, narrow, settle  # noqa: E402
+from training.formats.schema import FILE, columns_of, to_json  # noqa: E402
+
+END_S = 540
+# Kept free at the end, for the last row to be killed and the table to be written.
+RESERVE_S = 6
+PACKAGES = ("torch", "lightning", "torchmetrics", "triton", "numpy", "pyarrow", "safetensors", "blake3", "pydantic")
+NEVER = RetrySpec(preempted=0, node_lost=0, hung=0, oom=0, diverged=0, storage=0, crashed=0)
+GPT = {"size": common.GPT_2, "batch_size": 16, "rows": 4096, "warm": 12, "steps": 40, "turns": 4}
+IMAGES = {"size": {"side": 160, "width": 256, "depth": 8}, "batch_size": 128, "rows": 4096}
+TINY_GPT = {"size": common.TINY, "batch_size": 4, "rows": 64, "warm": 2, "steps": 2, "turns": 1}
+TINY_IMAGES = {"size": {"side": 16, "width": 8, "depth": 1}, "batch_size": 4, "rows": 64}
+
+
+# ---- what rows share
+
+
+@dataclass
+class Bench:
+    """A row's place and sizes, and what it has found.
+
+    Attributes:
+        folder: its own; shared: that of all rows of a run, for what a later one compares with.
+        tiny: whether it is a dry run on the CPU.
+    """
+
+    folder: Path
+    shared: Path
+    tiny: bool
+
+    def __post_init__(self) -> None:
+        self.store = open_store(str(self.folder / "store"))
+        self.device = "cpu" if self.tiny else "cuda"
+        self.gpt, self.images = (TINY_GPT, TINY_IMAGES) if self.tiny else (GPT, IMAGES)
+
+    def report(self, name: str, value: str, met: bool | None = None) -> None:
+        """Note a figure at once; `met`: whether it reaches its goal, None where it has none."""
+        with (self.folder / "found.jsonl").open("a") as file:
+            file.write(json.dumps({"name": name, "value": value, "met": met}) + "\n")
+
+    @cached_property
+    def code(self) -> CodeBundle:
+        """The project of the modules, sealed."""
+        project = self.folder / "project"
+        project.mkdir()
+        (project / "pyproject.toml").write_text('[project]\nname = "kit"\nversion = "0"\n')
+        for path in (HERE / "models.py", BENCHMARKS / "modules.py", BENCHMARKS / "loops.py"):
+            shutil.copy(path, project)
+        return pack(project, self.store)
+
+
+@dataclass
+class Training:
+    """A training that ours and the bare loop can carry out.
+
+    Attributes:
+        model: class of models.py; size: its arguments.
+        columns: of the data, name → rows.
+    """
+
+    bench: Bench
+    model: str
+    size: dict[str, int]
+    columns: dict[str, np.ndarray]
+    batch_size: int
+    precision: str = "bf16-mixed"
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def ours(self, name: str, steering: dict[str, Any], trainer: dict[str, Any], **train: Any) -> GangOutcome:
+        """Train as a gang until it ends; raises what ended it, which is never retried unless `node_lost` says so."""
+        with self.lock:  # made by the first of several threads
+            dataset, code = self.dataset, self.bench.code
+        retry = NEVER.model_copy(update={"node_lost": train.pop("node_lost", 0)})
+        launch = Launch(
+            training=f"trainings/{name}-0",
+            nodes=1,
+            devices=1,
+            heartbeat_s=0.5,
+            hang_s=train.get("hang_timeout_s", 600.0),
+            code=code.ref,
+            dataset=dataset,
+            train=self.section(steering, trainer, **train),
+            sealed={"train": {}, "code_digest": code.digest, "dataset_id": dataset.ref.id},
+            provenance={"run_id": "kit"},
+        )
+        request = TrainingRequest(launch=launch, holder="kit", retry=retry, keep=2, select=None, rollcall_timeout_s=60)
+        return conduct(self.bench.store, request)
+
+    def section(self, steering: dict[str, Any], trainer: dict[str, Any], **train: Any) -> dict[str, Any]:
+        """The spec's `train`."""
+        accelerator = "cpu" if self.bench.tiny else "gpu"
+        arguments = {"steering": steering, "size": self.size}
+        return {
+            "lightning": {
+                "model": {"class_path": f"models.{self.model}", "init_args": arguments},
+                "trainer": {"accelerator": accelerator, "precision": self.precision, "max_epochs": -1, **trainer},
+            },
+            "strategy": "single",
+            "global_batch_size": self.batch_size,
+            "batch": {name: name for name in self.columns},
+            "checkpoint": {"every_steps": 10**9},
+            "hang_timeout_s": 600.0,
+            **train,
+        }
+
+    def bare(self, steering: dict[str, Any], **settings: Any) -> None:
+        """Train with a bare loop until it ends."""
+        with self.lock:
+            data = str(self.arrays)
+        arguments = {"steering": steering, "size": self.size}
+        given = {
+            "model": self.model, "init_args": arguments, "data": data, "batch_size": self.batch_size,
+            "device": self.bench.device, "precision": self.precision, **settings,
+        }  # fmt: skip
+        alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+        # Both compile into the same kind of cache, each into its own, and have as many threads.
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(self.bench.folder / "inductor"), "OMP_NUM_THREADS": "8"}
+        _ = self.bench.code
+        command = [sys.executable, "models.py", json.dumps(given)]
+        done = subprocess.run(
+            command,
+            cwd=self.bench.folder / "project",
+            env={**os.environ, **alone, **cache},
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise RuntimeError(f"the bare loop ended with exit code {done.returncode}: {done.stderr[-2000:]}")
+
+    @cached_property
+    def arrays(self) -> Path:
+        """Folder with the columns as NumPy's files."""
+        folder = self.bench.folder / f"arrays-{self.model}"
+        common.store(self.columns, folder)
+        return folder
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The columns as a sealed dataset of one split, in two shards."""
+        rows = len(next(iter(self.columns.values())))
+        table = pa.table({"id": pa.array(range(rows)), **{name: _cells(each) for name, each in self.columns.items()}})
+        narrowed = narrow(table)
+        table = settle(narrowed, finish(narrowed.schema, table.schema))
+        folder = self.bench.folder / f"rows-{self.model}"
+        folder.mkdir()
+        (folder / FILE).write_text(json.dumps(to_json(table.schema)))
+        shards = []
+        for number, part in enumerate((table.slice(0, rows // 2), table.slice(rows // 2))):
+            name = f"train-{number:05}{formats.get('parquet').SUFFIX}"
+            formats.get("parquet").write_shard(part, folder / name)
+            size, digest = (folder / name).stat().st_size, file_digest(folder / name)
+            shards.append({"uri": "", "path": name, "rows": part.num_rows, "bytes": size, "blake3": digest})
+        writer = self.bench.store.writer(f"datasets/{self.model.lower()}-0")
+        for path in sorted(folder.iterdir()):
+            writer.put(path.name, path)
+        ref = writer.seal("dataset", {}, {})
+        return Dataset.from_json(
+            {
+                "ref": ref.to_json(),
+                "key": self.model.lower(),
+                "format": "parquet",
+                "splits": {"train": [{**shard, "uri": ref.uri} for shard in shards]},
+                "columns": columns_of(table.schema),
+            }
+        )
+
+
+def _cells(values: np.ndarray) -> pa.Array:
+    flat = pa.array(values.reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, values.shape[1]) if values.ndim > 1 else flat
+
+
+def gpt(bench: Bench, precision: str = "bf16-mixed") -> Training:
+    """The GPT on drawn tokens."""
+    size = bench.gpt["size"]
+    shape = (bench.gpt["rows"], size["context"] + 1)
+    tokens = np.random.default_rng(common.SEED).integers(0, size["vocabulary"], shape, np.uint16)
+    return Training(bench, "GPT", size, {"tokens": tokens}, bench.gpt["batch_size"], precision)
+
+
+def images(bench: Bench, model: str = "Images", **size: int) -> Training:
+    """A model of drawn pictures."""
+    rows, sized = bench.images["rows"], {**bench.images["size"], **size}
+    draw = np.random.default_rng(common.SEED)
+    columns = {
+        "image": draw.integers(0, 256, (rows, 3 * sized["side"] ** 2), np.uint8),
+        "label": draw.integers(0, 10, rows, np.int64),
+    }
+    return Training(bench, model, sized, columns, bench.images["batch_size"])
+
+
+class Turns:
+    """Trainings that run at the same time, each in its turn alone: they wait at their gates (`models.Steered`).
+
+    Args:
+        starts: name → what carries the training out, given its steering.
+    """
+
+    def __init__(self, bench: Bench, warm: int, steps: int, starts: dict[str, Callable[[dict[str, Any]], Any]]) -> None:
+        self._pool = ThreadPoolExecutor(len(starts))
+        self.folders = {name: bench.folder / f"turns-{name.replace(' ', '-')}" for name in starts}
+        self.runs: dict[str, Future[Any]] = {}
+        for name, start in starts.items():
+            self.folders[name].mkdir()
+            self.runs[name] = self._pool.submit(start, {"out": str(self.folders[name]), "turns": [warm, steps]})
+
+    def take(self, names: Sequence[str], turns: int) -> dict[str, list[float]]:
+        """Seconds a step of each in each of its turns, one after another."""
+        taken: dict[str, list[float]] = {name: [] for name in names}
+        for name in names:
+            self._wait(name, "ready-0")
+        for turn in range(turns):
+            for name in names:
+                (self.folders[name] / f"go-{turn}").touch()
+                taken[name].append(float(self._wait(name, f"turn-{turn}")))
+        return taken
+
+    def end(self, name: str) -> Any:
+        """Let a training end; what it returned."""
+        (self.folders[name] / "end").touch()
+        return self.runs[name].result()
+
+    def notes(self, name: str) -> dict[str, Any]:
+        """What the training's module has noted."""
+        return notes(self.folders[name])
+
+    def _wait(self, name: str, file: str) -> str:
+        path = self.folders[name] / file
+        while not path.exists():
+            if self.runs[name].done():
+                raise RuntimeError(f"{name} ended: {self.runs[name].exception() or 'too early'}")
+            time.sleep(0.005)
+        return path.read_text()
+
+
+def notes(folder: Path) -> dict[str, Any]:
+    """What a module has noted."""
+    found: dict[str, Any] = json.loads((folder / "notes.json").read_text())
+    return found
+
+
+def compare(bench: Bench, taken: dict[str, list[float]], ours: str, bare: str, what: str, least: float) -> None:
+    """Report how fast ours is beside the bare loop."""
+    ratio = common.ratio(taken[bare], taken[ours], digits=4)
+    text = f"{ratio:.4f} ({ratio.pairs[0]:.4f} to {ratio.pairs[-1]:.4f}, {len(ratio.pairs)} pairs)"
+    step_ms = 1000 * Median(taken[ours], 6)
+    bench.report(what, f"{text}; a step {step_ms:.2f} ms", ratio >= least)
+
+
+def weights(bench: Bench, checkpoint: Checkpoint) -> dict[str, str]:
+    """The digest of each file with tensors of a checkpoint, every byte checked."""
+    manifest = bench.store.verify(checkpoint.ref.uri)
+    return {file.path: file.blake3 for file in manifest.files if file.path.endswith(".safetensors")}
+
+
+def seconds_of(work: Callable[[], Any], repeats: int) -> float:
+    """Median seconds of some work on the device, waited for."""
+    import models
+
+    taken = []
+    for _ in range(repeats + 1):
+        models.wait_for_device()
+        began = time.perf_counter()
+        work()
+        models.wait_for_device()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken[1:])
+
+
+# ---- the rows
+
+
+def ceilings(bench: Bench) -> None:
+    """The card alone: how fast it multiplies and copies."""
+    import torch
+
+    side, num_bytes = (64, 2**16) if bench.tiny else (8192, 2**32)
+    left, right = (torch.randn(side, side, device=bench.device, dtype=torch.bfloat16) for _ in range(2))
+    product_s = seconds_of(lambda: left @ right, 10)
+    bench.report(f"{side}³ bf16 product", f"{2 * side**3 / product_s / 1e12:.1f} TFLOP/s")
+    source = torch.empty(num_bytes, dtype=torch.uint8, device=bench.device)
+    into = torch.empty_like(source)
+    copy_s = seconds_of(lambda: into.copy_(source), 10)
+    bench.report("copy on the device (read and written)", f"{2 * num_bytes / copy_s / 1e9:.0f} GB/s")
+    host = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=not bench.tiny)
+    host_s = seconds_of(lambda: host.copy_(source, non_blocking=True), 5)
+    bench.report("pinned copy to the host", f"{num_bytes / host_s / 1e9:.1f} GB/s")
+
+
+def compiled(bench: Bench) -> dict[str, str]:
+    """The steering of a compiled model. A dry run leaves out the compiler of the last stage, which takes a minute."""
+    return {"compiled": "whole", "backend": "aot_eager" if bench.tiny else "inductor"}
+
+
+def gpt_beside_bare(bench: Bench) -> None:
+    """Tokens of a GPT, ours beside a bare loop, eager and compiled."""
+    training, whole = gpt(bench), compiled(bench)
+    began = time.perf_counter()
+    turns = Turns(
+        bench,
+        bench.gpt["warm"],
+        bench.gpt["steps"],
+        {
+            "ours compiled": lambda steering: training.ours("compiled", {**steering, **whole}, {}),
+            "bare compiled": lambda steering: training.bare({**steering, **whole}),
+            "ours eager": lambda steering: training.ours("eager", steering, {}),
+            "bare eager": lambda steering: training.bare(steering),
+        },
+    )
+    card = peak_flops()
+    for kind in ("compiled", "eager"):
+        names = [f"bare {kind}", f"ours {kind}"]
+        taken = turns.take(names, bench.gpt["turns"])
+        compare(bench, taken, names[1], names[0], f"{kind}, of the bare loop", 0.99)
+        tokens_per_s = [bench.gpt["batch_size"] * bench.gpt["size"]["context"] / min(taken[name]) for name in names]
+        use = (
+            [f"{each * common.flops_per_token(bench.gpt['size']) / card:.1%}" for each in tokens_per_s] if card else []
+        )
+        shown = f"bare {tokens_per_s[0]:,.0f}, ours {tokens_per_s[1]:,.0f}"
+        bench.report(f"{kind}, tokens/s (FLOPs utilisation)", f"{shown} ({', '.join(use) or 'the card is not known'})")
+        if kind == "compiled":
+            ticks = turns.notes("ours compiled")["ticks"]
+            first = {"start_s": ticks[-1] - began, "steps_s": ticks[-1] - ticks[0]}
+            (bench.shared / "first-start.json").write_text(json.dumps(first))
+        for name in names:
+            turns.end(name)
+
+
+def killed_and_resumed(bench: Bench) -> None:
+    """A rank killed by SIGKILL, with deterministic algorithms; what these cost."""
+    bitwise(bench, "single", {}, {"strategy": "single"}, {"deterministic": True})
+    training = gpt(bench)
+    steps, taken = 4 if bench.tiny else 30, {}
+    import models
+    import torch
+
+    for kind in (False, True):
+        torch.use_deterministic_algorithms(kind)
+        module = models.GPT({"out": str(bench.folder)}, training.size).to(bench.device)
+        optimizer = module.configure_optimizers()
+        batch = {"tokens": torch.from_numpy(training.columns["tokens"][: training.batch_size]).to(bench.device)}
+
+        def step(module: Any = module, optimizer: Any = optimizer, batch: Any = batch) -> None:
+            with torch.autocast(bench.device, torch.bfloat16):
+                loss = module(batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        taken[kind] = seconds_of(step, steps)
+    bench.report("a step with deterministic algorithms", f"{taken[True] / taken[False]:.3f} times as long")
+
+
+def bitwise(bench: Bench, name: str, steering: dict[str, Any], train: dict[str, Any], trainer: dict[str, Any]) -> None:
+    """Whether a training that was killed once ends with the weights of one that was not; both run at the same time."""
+    training = gpt(bench)
+    every, kill_at, last = (2, 5, 6) if bench.tiny else (8, 20, 24)
+    folders = {kind: bench.folder / f"{name}-{kind}" for kind in ("whole", "killed")}
+
+    def run(kind: str) -> GangOutcome:
+        folders[kind].mkdir()
+        more = {"kill_at": kill_at} if kind == "killed" else {}
+        return training.ours(
+            f"{name}-{kind}",
+            {"out": str(folders[kind]), **steering, **more},
+            {"max_steps": last, **trainer},
+            **{"checkpoint": {"every_steps": every}, "node_lost": 1, **train},
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        whole, killed = pool.map(run, folders)
+    resumed_at = notes(folders["killed"])["resumed_at"]
+    same = weights(bench, whole.checkpoint) == weights(bench, killed.checkpoint)
+    both = f"killed before step {kill_at}, resumed from step {resumed_at}, {killed.generations} generations"
+    was_resumed = (folders["killed"] / "killed").exists() and resumed_at > 0
+    equal = "equal to the bit" if same else "DIFFERENT"
+    bench.report(f"weights, {name}", f"{equal} after step {killed.checkpoint.step} ({both})", same and was_resumed)
+
+
+def checkpoints(bench: Bench) -> None:
+    """What a checkpoint costs the steps."""
+    import checkpoint as benchmark
+
+    num_bytes, rows, steps, rounds = (10**6, 8, 2, 1) if bench.tiny else (15 * 10**8, 4096, 20, 5)
+    work = benchmark.Work(bench.folder, num_bytes, bench.device, rows)
+    pairs = [(work.memory_copy(), work.ours_stall()) for _ in range(rounds + 1)][1:]
+    ratio = Median([stall / copy for copy, stall in pairs], 3)
+    copy_s, stall_s = (statistics.median(each) for each in zip(*pairs, strict=True))
+    shown = f"{1000 * stall_s:.1f} ms beside {1000 * copy_s:.1f} ms for {work.num_bytes / 1e6:,.0f} MB"
+    bench.report("stall, of the pinned copy to the host", f"{ratio:.3f}: {shown}", ratio <= 1.3)
+    work.steps(steps)
+    beside = Median([alone / saving for alone, saving in (work.slowed(steps) for _ in range(rounds))], 3)
+    bench.report("steps beside a save, of those alone", f"{beside:.3f}", beside >= 0.95)
+    bench.report("whole save", f"{work.ours_save():.2f} s, hashed, synced and sealed")
+
+
+def synchronisations(bench: Bench) -> None:
+    """How often the host waits for the device where a bare loop does not."""
+    first, count = (2, 16) if bench.tiny else (16, 64)
+    training = gpt(bench)
+    found = {}
+    for name in ("bare", "ours"):
+        folder = bench.folder / f"waits-{name}"
+        folder.mkdir()
+        steering = {"out": str(folder), "profile": [first, first + count]}
+        if name == "bare":
+            training.bare(steering, steps=first + count + 2)
+        else:
+            training.ours("waits", steering, {"max_steps": first + count + 2})
+        found[name] = notes(folder)
+    ours, bare = found["ours"], found["bare"]
+    added = ours["steps_with_waits"] - bare["steps_with_waits"]
+    shown = f"{added} of {count} (ours {ours['steps_with_waits']}, bare {bare['steps_with_waits']})"
+    bench.report("steps in which we wait", shown, added <= count / 16)
+    bench.report("calls that wait", f"ours {ours['waits']}, bare {bare['waits']}")
+
+
+def loader_to_device(bench: Bench) -> None:
+    """Our loader beside a batch that lies on the device."""
+    training = images(bench)
+    warm, steps, turns = (2, 2, 1) if bench.tiny else (64, 64, 3)
+    both = Turns(
+        bench,
+        warm,
+        steps,
+        {
+            "bare": lambda steering: training.bare(steering, resident=True),
+            "ours": lambda steering: training.ours("loader", steering, {}),
+        },
+    )
+    taken = both.take(["bare", "ours"], turns)
+    megabytes = sum(each[: training.batch_size].nbytes for each in training.columns.values()) / 1e6
+    compare(bench, taken, "ours", "bare", f"batches of {megabytes:.1f} MB, of one that lies there", 0.98)
+    outcome = both.end("ours")
+    both.end("bare")
+    noted = both.notes("ours")
+    share = (outcome.summary.wait_share or 0.0) * noted["total_s"] / (noted["total_s"] - noted["waited_s"])
+    bench.report("waiting for data", f"{share:.2%} of the steps' time", share <= 0.01)
+
+
+def sharded(bench: Bench) -> None:
+    """FSDP2 over one rank, ours beside a bare `fully_shard`; and its first loss beside that of a rank without it."""
+    training = gpt(bench)
+    folder = bench.folder / "one-rank"
+    folder.mkdir()
+    with ThreadPoolExecutor(1) as pool:
+        alone = pool.submit(training.ours, "one-rank", {"out": str(folder)}, {"max_steps": 1})
+        turns = Turns(
+            bench,
+            bench.gpt["warm"],
+            bench.gpt["steps"],
+            {
+                "bare": lambda steering: training.bare(steering, sharded=True),
+                "ours": lambda steering: training.ours("sharded", steering, {}, strategy="fsdp"),
+            },
+        )
+        alone.result()
+    taken = turns.take(["bare", "ours"], bench.gpt["turns"])
+    compare(bench, taken, "ours", "bare", "FSDP2, of the bare loop", 0.99)
+    for name in ("bare", "ours"):
+        turns.end(name)
+    losses = [turns.notes("ours")["first_loss"], notes(folder)["first_loss"]]
+    bench.report("first loss, with FSDP2 and without", " and ".join(map(repr, losses)), losses[0] == losses[1])
+
+
+def faults(bench: Bench) -> None:
+    """What is said of a rank that runs out of memory, fails an assertion on the device, or never ends."""
+    training, limit_s = gpt(bench), 4.0
+    wanted = {"oom": "oom", "assert": "user_code", "hang": "hung"}
+    step = 2 if bench.tiny else 12
+
+    def run(what: str) -> tuple[float, TrainwrightError | None]:
+        folder = bench.folder / what
+        folder.mkdir()
+        steering = {"out": str(folder), "fault": [what, step]}
+        try:
+            training.ours(what, steering, {"max_steps": step + 50}, hang_timeout_s=limit_s)
+        except TrainwrightError as error:
+            return time.monotonic() - notes(folder)["fault_at"], error
+        return 0.0, None
+
+    with ThreadPoolExecutor(len(wanted)) as pool:
+        for what, (after_s, error) in zip(wanted, pool.map(run, wanted), strict=True):
+            cause, rank = (None, None) if error is None else (error.cause, error.details.get("rank"))
+            right = (cause, rank) == (wanted[what], 0)
+            in_time = what != "hang" or after_s <= limit_s + 5
+            sentence = "" if error is None else error.message.splitlines()[0][:160]
+            bench.report(what, f"{cause}, rank {rank}, after {after_s:.1f} s: {sentence}", right and in_time)
+    left = len(find_marked(os.environ[MARK].rpartition("/")[2]))
+    contexts = compute_processes()
+    bench.report("processes and contexts left", f"{left} and {contexts}", not left and not contexts)
+
+
+def compute_processes() -> int:
+    """How many processes have a context on a GPU."""
+    if (nvml := installed_nvml()) is None:
+        return 0
+    devices = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+    return sum(len(nvml.nvmlDeviceGetComputeRunningProcesses(device)) for device in devices)
+
+
+def planned_memory(bench: Bench) -> None:
+    """What `plan` estimates of a step's memory, beside what torch's allocator gave out at most."""
+    wide = {} if bench.tiny else {"width": 4096, "depth": 6, "side": 32}
+    trainings = [gpt(bench), images(bench), images(bench, "MLP", **wide)]
+
+    def run(training: Training) -> tuple[int, str, int]:
+        folder = bench.folder / f"memory-{training.model}"
+        folder.mkdir()
+        steering = {"out": str(folder)}
+        training.ours(f"memory-{training.model.lower()}", steering, {"max_steps": 5})
+        request = SizeRequest(
+            train=training.section(steering, {}),
+            project=str(bench.folder / "project"),
+            columns=training.dataset.columns,
+            rows=[training.batch_size],
+            accelerated=True,
+        )
+        sizes = run_child(MODULE_MEMORY, request, project=bench.folder / "project")
+        planned = sizes.steps[0].peak if sizes.steps else 0
+        return planned, sizes.unknown or sizes.unprobed, notes(folder)["peak_bytes"]
+
+    with ThreadPoolExecutor(len(trainings)) as pool:
+        for training, (planned, why, taken) in zip(trainings, pool.map(run, trainings), strict=True):
+            error = planned / taken - 1 if taken else float("inf")
+            shown = f"planned {planned / 1e6:,.0f} MB, taken {taken / 1e6:,.0f} MB ({error:+.1%}) {why}"
+            bench.report(f"memory of {training.model}", shown.strip(), abs(error) <= 0.1)
+
+
+def second_start(bench: Bench) -> None:
+    """A compiled training whose kernels an earlier one has left below the state folder."""
+    folder = bench.folder / "second"
+    folder.mkdir()
+    began = time.perf_counter()
+    gpt(bench).ours("second", {"out": str(folder), **compiled(bench)}, {"max_steps": 5})
+    ticks = notes(folder)["ticks"]
+    start_s, steps_s = ticks[-1] - began, ticks[-1] - ticks[0]
+    first = json.loads((bench.shared / "first-start.json").read_text())
+    share, steps_share = start_s / first["start_s"], steps_s / first["steps_s"]
+    shown = f"{share:.1%}: {start_s:.1f} s, the first {first['start_s']:.1f} s (beside three others)"
+    bench.report("second start to its fourth step, of the first", shown, share <= 0.3)
+    bench.report("its first steps alone", f"{steps_share:.1%}: {steps_s:.1f} s and {first['steps_s']:.1f} s")
+
+
+def meters(bench: Bench) -> None:
+    """Our readings of a GPU beside `nvidia-smi`; its energy beside its summed power; what they cost."""
+    nvml = StandIn() if bench.tiny else installed_nvml()
+    load_s = 1.0 if bench.tiny else 8.0
+    with busy(bench, load_s + 6):
+        time.sleep(0.1 if bench.tiny else 4)
+        pairs = [(smi(bench), gpu_readings(nvml)[0]) for _ in range(3)]
+        energy, power = Gpus(nvml), []
+        energy.sample()
+        began = time.monotonic()
+        while time.monotonic() - began < load_s:
+            power.append(nvml.nvmlDeviceGetPowerUsage(nvml.nvmlDeviceGetHandleByIndex(0)) / 1000)
+            time.sleep(0.02)
+        joules, elapsed_s = energy.sample()[0] / 1e6, time.monotonic() - began
+    summed = statistics.fmean(power) * elapsed_s
+    for name, unit in (("used_bytes", "MiB"), ("watts", "W"), ("celsius", "°C"), ("busy", "%")):
+        scale = {"used_bytes": 2**-20, "busy": 100}.get(name, 1)
+        theirs, ours = (statistics.median(pair) for pair in zip(
+            *[(line[name], getattr(reading, name) * scale) for line, reading in pairs], strict=True
+        ))  # fmt: skip
+        near = abs(ours - theirs) <= max(0.02 * theirs, 1)
+        bench.report(f"{name}, ours and nvidia-smi's", f"{ours:.1f} and {theirs:.1f} {unit}", near)
+    bench.report("energy and summed power", f"{joules:.1f} J and {summed:.1f} J", abs(joules / summed - 1) <= 0.05)
+    began_s, repeats = time.process_time(), 20
+    for _ in range(repeats):
+        gpu_readings(nvml)
+        energy.sample()
+    share = (time.process_time() - began_s) / repeats  # a node reads them once a second
+    bench.report("processor time of a reading, of a second", f"{share:.4%}", share < 0.001)
+
+
+@contextlib.contextmanager
+def busy(bench: Bench, seconds: float) -> Iterator[None]:
+    """Products on the device beside the body, in a process of their own."""
+    side = 64 if bench.tiny else 8192
+    code = (
+        f"import time, torch; a = torch.randn({side}, {side}, device='{bench.device}', dtype=torch.bfloat16)\n"
+        f"end = time.monotonic() + {seconds}\n"
+        f"while time.monotonic() < end:\n    for _ in range(50): a @ a\n    float(a[0, 0])\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def smi(bench: Bench) -> dict[str, float]:
+    """What nvidia-smi says of the first GPU."""
+    if bench.tiny:
+        return {"used_bytes": 100.0, "watts": 300.0, "celsius": 50.0, "busy": 90.0}
+    names = "memory.used,power.draw.instant,temperature.gpu,utilization.gpu"
+    command = ["nvidia-smi", f"--query-gpu={names}", "--format=csv,noheader,nounits", "--id=0"]
+    values = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(",")
+    return dict(zip(("used_bytes", "watts", "celsius", "busy"), map(float, values), strict=True))
+
+
+class StandIn:
+    """A GPU's driver for a dry run."""
+
+    NVML_TEMPERATURE_GPU = 0
+    began = time.monotonic()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        memory = argparse.Namespace(used=100 * 2**20, total=2**30)
+        values = {
+            "nvmlDeviceGetCount": 1, "nvmlDeviceGetMemoryInfo": memory, "nvmlDeviceGetPowerUsage": 300_000,
+            "nvmlDeviceGetTemperature": 50, "nvmlDeviceGetUtilizationRates": argparse.Namespace(gpu=90),
+            "nvmlDeviceGetTotalEnergyConsumption": int(300_000 * (time.monotonic() - self.began)),
+            "nvmlDeviceGetHandleByIndex": "gpu",
+        }  # fmt: skip
+        return lambda *_: values[name]
+
+
+def killed_elsewhere(bench: Bench) -> None:
+    """A rank killed by SIGKILL under FSDP2, and one that is compiled."""
+    deterministic = {"deterministic": True}
+    bitwise(bench, "compiled", compiled(bench), {"strategy": "single"}, deterministic)
+    bitwise(bench, "fsdp2", {}, {"strategy": "fsdp"}, deterministic)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table; `deadline_s` None: the rest of the time."""
+
+    name: str
+    deadline_s: float | None
+    goal: str
+    measure: Callable[[Bench], None]
+
+
+ROWS = [
+    Row("ceilings", 40, "told", ceilings),
+    Row("gpt", 100, "at least 0.99 of the bare loop", gpt_beside_bare),
+    Row("killed", 30, "weights equal to the bit", killed_and_resumed),
+    Row("checkpoint", 40, "stall at most 1.3 of the copy, steps at least 0.95", checkpoints),
+    Row("waits", 20, "at most one step in 16", synchronisations),
+    Row("loader", 30, "at least 0.98; waiting at most 1 %", loader_to_device),
+    Row("fsdp2", 30, "at least 0.99; the same first loss", sharded),
+    Row("faults", 25, "cause and rank right; hang within 9 s; nothing left", faults),
+    Row("memory", 20, "within 10 %", planned_memory),
+    Row("second start", 20, "at most 30 % of the first", second_start),
+    Row("meters", 25, "within 2 %, energy 5 %; under 0.1 %", meters),
+    Row("killed elsewhere", None, "weights equal to the bit", killed_elsewhere),
+]
+
+
+# ---- the run
+
+
+def card() -> str:
+    """The GPU's name."""
+    nvml = installed_nvml()
+    return str(nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(0))) if nvml is not None else ""
+
+
+def peak_flops() -> float:
+    """The GPU's peak in dense bf16; 0 if it is not known."""
+    name = card()
+    return next((value for part, value in common.PEAK.items() if part in name), 0.0)
+
+
+def heading(dry: bool) -> str:
+    """What this is measured on."""
+    versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
+    nvml = installed_nvml()
+    driver = "no GPU" if nvml is None else f"{card()}, driver {nvml.nvmlSystemGetDriverVersion()}"
+    sort = "A DRY RUN ON THE CPU WITH TINY SIZES: the figures mean nothing.\n" if dry else ""
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, tests/gpu/run.sh{' --dry-run' if dry else ''}\n{sort}{driver}\n"
+        f"{common.machine()}\n{versions}\n"
+    )
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "missing"
+
+
+def run_row(row: Row, folder: Path, limit_s: float, dry: bool) -> dict[str, Any]:
+    """Measure a row in a process of its own; what it found, and why it ended without the rest."""
+    own = folder / row.name.replace(" ", "-")
+    own.mkdir()
+    mark, began = new_mark(), time.monotonic()
+    command = [sys.executable, str(HERE / "kit.py"), "--row", row.name, "--folder", str(own), *["--dry-run"] * dry]
+    why = ""
+    with (own / "log.txt").open("wb") as log:
+        process = subprocess.Popen(command, env=marked_env(mark), stdout=log, stderr=log, start_new_session=True)
+        try:
+            if process.wait(limit_s):
+                lines = (own / "log.txt").read_text(errors="replace").strip().splitlines()
+                why = f"exit code {process.returncode}: {' '.join(lines[-1:])[:300]}"
+        except subprocess.TimeoutExpired:
+            why = f"stopped at its deadline of {limit_s:.0f} s"
+        finally:
+            kill_marked(mark)
+            process.wait()
+    lines = (own / "found.jsonl").read_text().splitlines() if (own / "found.jsonl").exists() else []
+    seconds = round(time.monotonic() - began, 1)
+    return {"row": row.name, "seconds": seconds, "found": [json.loads(line) for line in lines], "why": why}
+
+
+def table(results: Sequence[dict[str, Any]]) -> str:
+    """All rows so far, those without a result with the reason."""
+    by_name = {result["row"]: result for result in results}
+    lines = []
+    for row in ROWS:
+        result = by_name.get(row.name)
+        if result is None:
+            continue
+        deadline = "rest" if row.deadline_s is None else f"{row.deadline_s:.0f} s"
+        lines.append(f"\n{row.name} ({result['seconds']} s of {deadline}; goal: {row.goal})")
+        for each in result["found"]:
+            verdict = {True: "met", False: "MISSED", None: ""}[each["met"]]
+            lines.append(f"  {verdict:8}{each['name']}: {each['value']}")
+        if result["why"]:
+            lines.append(f"  no result{' for the rest' if result['found'] else ''}: {result['why']}")
+    return "\n".join(lines)
+
+
+def run(out: Path, dry: bool, spent_s: float) -> int:
+    """Run all rows; prints and saves the table after each. 1 if a dry run left a row without a result."""
+    began, results = time.monotonic() - spent_s, []
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{datetime.now(UTC):%Y-%m-%d}-gpu{'-dry-run' if dry else ''}.txt"
+    head = heading(dry)
+    with tempfile.TemporaryDirectory(prefix="kit-", ignore_cleanup_errors=True) as name:
+        folder = Path(name).resolve()
+        os.environ["TRAINWRIGHT_HOME"] = str(folder / "home")
+        for row in ROWS:
+            left_s = END_S - RESERVE_S - (time.monotonic() - began)
+            if dry:
+                left_s = END_S
+            if left_s < 5:
+                results.append({"row": row.name, "seconds": 0, "found": [], "why": "no time was left"})
+            else:
+                results.append(run_row(row, folder, min(row.deadline_s or left_s, left_s) if not dry else left_s, dry))
+            for log in folder.glob("*/log.txt"):
+                shutil.copy(log, out / f"log-{log.parent.name}.txt") if results[-1]["why"] else None
+            text = f"{head}{table(results)}\n\n{json.dumps(results)}\n"
+            path.write_text(text)
+            print(table(results[-1:]), flush=True)
+    print(f"\n{path}")
+    return int(dry and any(result["why"] or not result["found"] for result in results))
+
+
+def main() -> int:
+    """Run everything, or one row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="folder of the result")
+    parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU")
+    parser.add_argument("--spent-s", type=float, default=0.0, help="seconds that are gone already")
+    parser.add_argument("--row", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.row is None:
+        return run(options.out, options.dry_run, options.spent_s)
+    sys.path.insert(0, str(HERE))
+    row = next(row for row in ROWS if row.name == options.row)
+    row.measure(Bench(options.folder, options.folder.parent, options.dry_run))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

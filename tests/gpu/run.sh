@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Measures everything that only a GPU can show, in nine minutes: bash tests/gpu/run.sh --out DIR [--dry-run]
+# Writes DIR/<date>-gpu.txt after each row. Needs no network; wheels that `carry.sh` has put beside it are unpacked.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+python=${PYTHON:-python3}
+path=$root
+site=
+if [[ -d $here/wheels ]]; then
+  site=$(mktemp -d)
+  trap 'rm -rf "$site"' EXIT
+  for wheel in "$here"/wheels/*.whl; do
+    "$python" -m zipfile -e "$wheel" "$site"
+  done
+  path=$path:$site
+fi
+export PYTHONPATH=$path${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+# A row that does not end is killed by its own deadline; this one is for the kit itself.
+timeout --kill-after=5 560 "$python" "$here/kit.py" --spent-s "$SECONDS" "$@"

@@ -1,0 +1,115 @@
+"""What a rank reports where a GPU works behind it: the device's place, its steps and its own work, not the host's."""
+
+from __future__ import annotations
+
+import pytest
+
+from data_contracts.messages.ranks import STEP_BOUNDS
+from tests.support.clocks import Clock
+from tests.support.device_events import Device
+from training.fit.reporting.device_times import DeviceTimes
+from training.fit.reporting.measures import Measures
+from training.fit.reporting.rank_activity import RankActivity
+
+STEP = (("fetching", 1.0), ("forward", 2.0), ("backward", 4.0), ("stepping", 3.0))
+STEP_S = 10.0
+
+
+class Rank:
+    """A rank whose host queues steps at once, and whose device takes STEP_S for each."""
+
+    def __init__(self) -> None:
+        self.clock, self.device = Clock(), Device()
+        self.activity = RankActivity(self.clock)
+        self.measures = Measures(self.activity, self.clock)
+        self.activity.device = DeviceTimes(self.device.event, self.clock)
+
+    def queue_step(self) -> None:
+        self.measures.step()
+        for place, seconds in STEP:
+            self.activity.enter(place)
+            self.device.give(seconds)
+        self.activity.stepped()
+        self.activity.enter("between")
+
+
+def test_the_places_are_passed_in_order_and_each_has_the_time_that_the_device_took() -> None:
+    rank = Rank()
+    rank.queue_step()
+    times = rank.activity.device
+    assert times is not None
+    seen = []
+    for _ in range(10):
+        assert not times.look() or rank.device.done_s == STEP_S
+        seen.append(times.place)
+        rank.device.do(1)
+    assert times.look()
+    assert seen == ["fetching", "forward", "forward", *["backward"] * 4, *["stepping"] * 3]
+    assert times.spent_s == pytest.approx({"starting": 0.0, **dict(STEP)})
+    assert times.place == "between"
+
+
+def test_a_step_lasts_as_long_as_the_device_takes_and_what_follows_its_last_micro_batch_is_no_part_of_it() -> None:
+    rank = Rank()
+    for _ in range(3):
+        rank.queue_step()
+        rank.device.give(70)  # a checkpoint, or a validation
+    rank.measures.step()
+    rank.device.do(STEP_S + 80 + STEP_S / 2)  # a third of the second step is still ahead
+    record = rank.measures.record(rank.activity.read().spent_s)
+    assert record.steps_s == pytest.approx(STEP_S)
+    rank.device.do(1000)
+    record = rank.measures.record(rank.activity.read().spent_s)
+    assert record.steps_s == pytest.approx(3 * STEP_S)
+    [(bound, number)] = [(STEP_BOUNDS[at], number) for at, number in enumerate(record.step_counts) if number]
+    assert number == 3
+    assert bound >= STEP_S
+
+
+def test_own_work_is_the_devices_without_its_backward_pass() -> None:
+    rank = Rank()
+    rank.queue_step()
+    rank.clock.now += 500  # whatever the host's clock says
+    rank.device.do(5)
+    assert rank.activity.read().own_s == pytest.approx(1 + 2)
+    rank.device.do(100)
+    activity = rank.activity.read()
+    assert activity.own_s == pytest.approx(1 + 2 + 3)
+    assert (activity.steps, activity.moves) == (1, 1)
+
+
+def test_a_device_that_stands_still_is_where_the_rank_is_while_the_host_goes_on() -> None:
+    rank = Rank()
+    for _ in range(4):
+        rank.queue_step()
+    rank.activity.moved()  # a part of a checkpoint, by the host
+    rank.device.do(2 * STEP_S + 2)
+    before = rank.activity.read()
+    rank.clock.now += 30
+    rank.queue_step()
+    after = rank.activity.read()
+    assert (before.place, after.place) == ("forward", "forward")
+    assert after.place_s == pytest.approx(30)
+    # The steps that the host has queued are no progress.
+    assert (before.steps, before.moves) == (after.steps, after.moves) == (2, 3)
+    rank.device.do(1000)
+    done = rank.activity.read()
+    assert (done.steps, done.moves) == (5, 6)
+
+
+def test_a_device_that_has_done_everything_leaves_the_place_to_the_host() -> None:
+    rank = Rank()
+    rank.queue_step()
+    rank.device.do(1000)
+    rank.activity.read()
+    rank.activity.enter("checkpoint")
+    rank.clock.now += 7
+    activity = rank.activity.read()
+    assert (activity.place, activity.place_s) == ("checkpoint", 7)
+
+
+def test_to_look_never_waits() -> None:
+    rank = Rank()
+    rank.queue_step()
+    rank.activity.read()
+    assert (rank.device.waits, rank.device.done_s) == (0, 0)
