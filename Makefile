@@ -104,10 +104,12 @@ lock: $(READY)
 
 lock-cpu: build = $(shell sed -n 's/^torch==.*/&+cpu/p' requirements.lock)
 lock-cuda: build = $(shell sed -n 's/^torch==/torch===/p' requirements.lock)
+lock-cuda: driver = --extra cuda
 lock-cpu lock-cuda: lock-%: $(READY)
 	echo "$(build)" > .venv/torch-$*.txt
 	rm -f .venv/versions-$*.txt
-	$(COMPILE) --extra postgres --extra redis --extra export --constraint requirements.lock --constraint .venv/torch-$*.txt \
+	$(COMPILE) --extra postgres --extra redis --extra export $(driver) --constraint requirements.lock \
+	  --constraint .venv/torch-$*.txt \
 	  --output-file .venv/versions-$*.txt pyproject.toml
 	{ echo "# What is deployed with torch for $*: every version with its hashes, made by \`make lock\`."; \
 	  $(BIN)/python .ci/lock.py < .venv/versions-$*.txt; } > .venv/lock-$*.txt

@@ -1,19 +1,22 @@
-"""The peers of `step.py` and `gpu.py`, as programs: a bare PyTorch loop (DDP on several ranks), Lightning's Trainer.
+"""The peers of `step.py`, `gpu.py` and `tests/gpu/kit.py`, as programs: a bare PyTorch loop (DDP on several ranks),
+Lightning's Trainer.
 
     python benchmarks/loops.py {bare,lightning} SETTINGS
 
-SETTINGS is JSON: `model` (class of modules.py) with `init_args`, `data` (folder of `<column>.npy`), `batch_size` of a
-rank, `steps`, `precision`, `accelerator`. Rows are gathered a batch at a time, which is the fastest that torch's
-DataLoader can.
+SETTINGS is JSON: `model` (class of modules.py, or of `module`) with `init_args`, `data` (folder of `<column>.npy`),
+`batch_size` of a rank, `steps`, `precision`, `accelerator`; for the bare loop also `resident` (one batch, which lies on
+the device) and `sharded` (FSDP2 instead of DDP, on one rank, too). Rows are gathered a batch at a time, which is the
+fastest that torch's DataLoader can.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ import modules
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, RandomSampler
 
 
@@ -50,16 +55,25 @@ def bare(told: dict[str, Any]) -> None:
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     on_gpu = told["accelerator"] == "gpu"
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if on_gpu else torch.device("cpu")
-    if world_size > 1:
+    sharded = told.get("sharded", False)
+    if world_size > 1 or sharded:
         dist.init_process_group("nccl" if on_gpu else "gloo")
     module = made(told).to(device)
-    model = torch.nn.parallel.DistributedDataParallel(module) if world_size > 1 else module
+    if sharded:
+        fully_shard(module, mesh=init_device_mesh(device.type, (world_size,)))
+    module.setup("fit")
+    model = torch.nn.parallel.DistributedDataParallel(module) if world_size > 1 and not sharded else module
     optimizer = module.configure_optimizers()
     half = (
         torch.autocast(device.type, torch.bfloat16) if told["precision"] == "bf16-mixed" else contextlib.nullcontext()
     )
-    for batch in batches(loader(told, world_size), told["steps"]):
+    source: Iterable[Any] = loader(told, world_size)
+    if told.get("resident"):
+        source = [{name: column.to(device) for name, column in next(iter(source)).items()}]
+    for batch in batches(source, told["steps"]):
         module.tick()
+        if module.ended:
+            break
         given = {name: column.to(device, non_blocking=True) for name, column in batch.items()}
         with half:
             loss = model(given)
@@ -69,7 +83,7 @@ def bare(told: dict[str, Any]) -> None:
     module.write()
 
 
-def batches(of: DataLoader, count: int) -> Iterator[Any]:
+def batches(of: Iterable[Any], count: int) -> Iterator[Any]:
     """So many batches, epoch after epoch."""
     taken = 0
     while True:
@@ -94,7 +108,8 @@ def lightning(told: dict[str, Any]) -> None:
 def made(told: dict[str, Any]) -> modules.Timed:
     """The module, with the same first weights each time."""
     torch.manual_seed(1)
-    found: modules.Timed = getattr(modules, told["model"])(**told["init_args"])
+    module = importlib.import_module(told.get("module", "modules"))
+    found: modules.Timed = getattr(module, told["model"])(**told["init_args"])
     return found
 
 

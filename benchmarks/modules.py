@@ -26,7 +26,12 @@ class Timed(L.LightningModule):
 
     Args:
         marks: the two steps between which is measured; there a device is waited for.
+
+    Attributes:
+        ended: whether a loop is to end before its last step.
     """
+
+    ended = False
 
     def __init__(self, marks: tuple[int, int]) -> None:
         super().__init__()

@@ -97,6 +97,8 @@ def test_what_runs_is_there_and_what_only_tests_need_is_not(build: str, reposito
     deployed = names(project["dependencies"]) | names(optional["postgres"]) | names(optional["redis"])
     # setuptools installs the checkout itself; torch needs it, too.
     assert deployed | {"setuptools"} <= set(locked)
+    # Without it, the dashboards of an image with CUDA have no GPUs.
+    assert (names(optional["cuda"]) <= set(locked)) is (build == "cuda")
     # What a library that is deployed needs itself is not for tests alone: onnx brings protobuf.
     dev = names(optional["dev"]) - deployed - {"setuptools", "protobuf"}
     assert set(locked) & (dev | TESTS_ALONE) == set()

@@ -2,8 +2,8 @@
 
 Each row of the table is a process of its own with a deadline; when that is over, the process is killed with all its
 descendants, and what it had found by then counts. Ours is a gang as the conductor starts it (node, torchrun, rank). The
-bare loop beside it is in `models.py`. The table is printed and saved after each row. `--dry-run` does the same on the
-CPU with tiny sizes: it proves that each line runs; its figures mean nothing.
+bare loop beside it is `benchmarks/loops.py`. The table is printed and saved after each row. `--dry-run` does the same
+on the CPU with tiny sizes: it proves that each line runs; its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -47,8 +47,9 @@ from infra.child import run_child  # noqa: E402
 from infra.files.digests import file_digest  # noqa: E402
 from infra.gang.conductor.conductor import conduct  # noqa: E402
 from infra.gang.conductor.request import GangOutcome, TrainingRequest  # noqa: E402
+from infra.gang.node.ranks import threads_per_rank  # noqa: E402
 from infra.machine.energy import Gpus, gpu_readings, installed_nvml  # noqa: E402
-from infra.processes.processes import MARK, find_marked, kill_marked, marked_env, new_mark  # noqa: E402
+from infra.processes.processes import MARK, find_marked, kill_marked, marked_env, new_mark, terminable  # noqa: E402
 from infra.project.code_bundle import CodeBundle, pack  # noqa: E402
 from infra.store import open_store  # noqa: E402
 from training import formats  # noqa: E402
@@ -83,9 +84,15 @@ class Bench:
     tiny: bool
 
     def __post_init__(self) -> None:
+        self.lock = threading.Lock()
         self.store = open_store(str(self.folder / "store"))
-        self.device = "cpu" if self.tiny else "cuda"
+        self.device, self.accelerator = ("cpu", "cpu") if self.tiny else ("cuda", "gpu")
         self.gpt, self.images = (TINY_GPT, TINY_IMAGES) if self.tiny else (GPT, IMAGES)
+
+    def new_folder(self, name: str) -> str:
+        """A new folder of a training's notes."""
+        (self.folder / name).mkdir()
+        return str(self.folder / name)
 
     def report(self, name: str, value: str, met: bool | None = None) -> None:
         """Note a figure at once; `met`: whether it reaches its goal, None where it has none."""
@@ -118,11 +125,10 @@ class Training:
     columns: dict[str, np.ndarray]
     batch_size: int
     precision: str = "bf16-mixed"
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ours(self, name: str, steering: dict[str, Any], trainer: dict[str, Any], **train: Any) -> GangOutcome:
         """Train as a gang until it ends; raises what ended it, which is never retried unless `node_lost` says so."""
-        with self.lock:  # made by the first of several threads
+        with self.bench.lock:  # made by the first of several threads
             dataset, code = self.dataset, self.bench.code
         retry = NEVER.model_copy(update={"node_lost": train.pop("node_lost", 0)})
         launch = Launch(
@@ -142,12 +148,16 @@ class Training:
 
     def section(self, steering: dict[str, Any], trainer: dict[str, Any], **train: Any) -> dict[str, Any]:
         """The spec's `train`."""
-        accelerator = "cpu" if self.bench.tiny else "gpu"
         arguments = {"steering": steering, "size": self.size}
         return {
             "lightning": {
                 "model": {"class_path": f"models.{self.model}", "init_args": arguments},
-                "trainer": {"accelerator": accelerator, "precision": self.precision, "max_epochs": -1, **trainer},
+                "trainer": {
+                    "accelerator": self.bench.accelerator,
+                    "precision": self.precision,
+                    "max_epochs": -1,
+                    **trainer,
+                },
             },
             "strategy": "single",
             "global_batch_size": self.batch_size,
@@ -159,25 +169,21 @@ class Training:
 
     def bare(self, steering: dict[str, Any], **settings: Any) -> None:
         """Train with a bare loop until it ends."""
-        with self.lock:
-            data = str(self.arrays)
+        with self.bench.lock:
+            data, _ = str(self.arrays), self.bench.code
         arguments = {"steering": steering, "size": self.size}
         given = {
-            "model": self.model, "init_args": arguments, "data": data, "batch_size": self.batch_size,
-            "device": self.bench.device, "precision": self.precision, **settings,
+            "module": "models", "model": self.model, "init_args": arguments, "data": data, "steps": sys.maxsize,
+            "batch_size": self.batch_size, "accelerator": self.bench.accelerator, "precision": self.precision,
+            **settings,
         }  # fmt: skip
         alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-        # Both compile into the same kind of cache, each into its own, and have as many threads.
-        cache = {"TORCHINDUCTOR_CACHE_DIR": str(self.bench.folder / "inductor"), "OMP_NUM_THREADS": "8"}
-        _ = self.bench.code
-        command = [sys.executable, "models.py", json.dumps(given)]
-        done = subprocess.run(
-            command,
-            cwd=self.bench.folder / "project",
-            env={**os.environ, **alone, **cache},
-            capture_output=True,
-            text=True,
-        )
+        # Each compiles into a cache of its own; as many threads as ours gives a rank.
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(self.bench.folder / "inductor")}
+        threads = {"OMP_NUM_THREADS": str(threads_per_rank(1))}
+        command, folder = [sys.executable, "loops.py", "bare", json.dumps(given)], self.bench.folder / "project"
+        environment = {**os.environ, **alone, **cache, **threads}
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"the bare loop ended with exit code {done.returncode}: {done.stderr[-2000:]}")
 
@@ -252,10 +258,9 @@ class Turns:
 
     def __init__(self, bench: Bench, warm: int, steps: int, starts: dict[str, Callable[[dict[str, Any]], Any]]) -> None:
         self._pool = ThreadPoolExecutor(len(starts))
-        self.folders = {name: bench.folder / f"turns-{name.replace(' ', '-')}" for name in starts}
+        self.folders = {name: Path(bench.new_folder(name)) for name in starts}
         self.runs: dict[str, Future[Any]] = {}
         for name, start in starts.items():
-            self.folders[name].mkdir()
             self.runs[name] = self._pool.submit(start, {"out": str(self.folders[name]), "turns": [warm, steps]})
 
     def take(self, names: Sequence[str], turns: int) -> dict[str, list[float]]:
@@ -309,14 +314,15 @@ def weights(bench: Bench, checkpoint: Checkpoint) -> dict[str, str]:
 
 def seconds_of(work: Callable[[], Any], repeats: int) -> float:
     """Median seconds of some work on the device, waited for."""
-    import models
+    import torch
 
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     taken = []
     for _ in range(repeats + 1):
-        models.wait_for_device()
+        wait()
         began = time.perf_counter()
         work()
-        models.wait_for_device()
+        wait()
         taken.append(time.perf_counter() - began)
     return statistics.median(taken[1:])
 
@@ -382,12 +388,14 @@ def gpt_beside_bare(bench: Bench) -> None:
 
 def killed_and_resumed(bench: Bench) -> None:
     """A rank killed by SIGKILL, with deterministic algorithms; what these cost."""
-    bitwise(bench, "single", {}, {"strategy": "single"}, {"deterministic": True})
+    with ThreadPoolExecutor(1) as pool:
+        trained = pool.submit(bitwise, bench, "single", {}, {"strategy": "single"})
+        import models  # meanwhile: it takes seconds
+        import torch
+
+        trained.result()
     training = gpt(bench)
     steps, taken = 4 if bench.tiny else 30, {}
-    import models
-    import torch
-
     for kind in (False, True):
         torch.use_deterministic_algorithms(kind)
         module = models.GPT({"out": str(bench.folder)}, training.size).to(bench.device)
@@ -409,15 +417,14 @@ def bitwise(bench: Bench, name: str, steering: dict[str, Any], train: dict[str, 
     """Whether a training that was killed once ends with the weights of one that was not; both run at the same time."""
     training = gpt(bench)
     every, kill_at, last = (2, 5, 6) if bench.tiny else (8, 20, 24)
-    folders = {kind: bench.folder / f"{name}-{kind}" for kind in ("whole", "killed")}
+    folders = {kind: Path(bench.new_folder(f"{name}-{kind}")) for kind in ("whole", "killed")}
 
     def run(kind: str) -> GangOutcome:
-        folders[kind].mkdir()
         more = {"kill_at": kill_at} if kind == "killed" else {}
         return training.ours(
             f"{name}-{kind}",
             {"out": str(folders[kind]), **steering, **more},
-            {"max_steps": last, **trainer},
+            {"max_steps": last, "deterministic": True},
             **{"checkpoint": {"every_steps": every}, "node_lost": 1, **train},
         )
 
@@ -435,7 +442,7 @@ def checkpoints(bench: Bench) -> None:
     """What a checkpoint costs the steps."""
     import checkpoint as benchmark
 
-    num_bytes, rows, steps, rounds = (10**6, 8, 2, 1) if bench.tiny else (15 * 10**8, 4096, 20, 5)
+    num_bytes, rows, steps, rounds = (10**6, 8, 2, 1) if bench.tiny else (15 * 10**8, 4096, 20, 3)
     work = benchmark.Work(bench.folder, num_bytes, bench.device, rows)
     pairs = [(work.memory_copy(), work.ours_stall()) for _ in range(rounds + 1)][1:]
     ratio = Median([stall / copy for copy, stall in pairs], 3)
@@ -451,17 +458,18 @@ def checkpoints(bench: Bench) -> None:
 def synchronisations(bench: Bench) -> None:
     """How often the host waits for the device where a bare loop does not."""
     first, count = (2, 16) if bench.tiny else (16, 64)
-    training = gpt(bench)
-    found = {}
-    for name in ("bare", "ours"):
-        folder = bench.folder / f"waits-{name}"
-        folder.mkdir()
-        steering = {"out": str(folder), "profile": [first, first + count]}
-        if name == "bare":
-            training.bare(steering, steps=first + count + 2)
-        else:
-            training.ours("waits", steering, {"max_steps": first + count + 2})
-        found[name] = notes(folder)
+    training, last = gpt(bench), first + count + 2
+    with ThreadPoolExecutor(2) as pool:
+        steering = {
+            name: {"out": bench.new_folder(name), "profile": [first, first + count]} for name in ("ours", "bare")
+        }
+        runs = [
+            pool.submit(training.ours, "waits", steering["ours"], {"max_steps": last}),
+            pool.submit(training.bare, steering["bare"], steps=last),
+        ]
+        for run in runs:
+            run.result()
+    found = {name: notes(Path(each["out"])) for name, each in steering.items()}
     ours, bare = found["ours"], found["bare"]
     added = ours["steps_with_waits"] - bare["steps_with_waits"]
     shown = f"{added} of {count} (ours {ours['steps_with_waits']}, bare {bare['steps_with_waits']})"
@@ -472,7 +480,7 @@ def synchronisations(bench: Bench) -> None:
 def loader_to_device(bench: Bench) -> None:
     """Our loader beside a batch that lies on the device."""
     training = images(bench)
-    warm, steps, turns = (2, 2, 1) if bench.tiny else (64, 64, 3)
+    warm, steps, turns = (2, 2, 1) if bench.tiny else (64, 48, 3)
     both = Turns(
         bench,
         warm,
@@ -494,11 +502,9 @@ def loader_to_device(bench: Bench) -> None:
 
 def sharded(bench: Bench) -> None:
     """FSDP2 over one rank, ours beside a bare `fully_shard`; and its first loss beside that of a rank without it."""
-    training = gpt(bench)
-    folder = bench.folder / "one-rank"
-    folder.mkdir()
+    training, folder = gpt(bench), bench.new_folder("one-rank")
     with ThreadPoolExecutor(1) as pool:
-        alone = pool.submit(training.ours, "one-rank", {"out": str(folder)}, {"max_steps": 1})
+        alone = pool.submit(training.ours, "one-rank", {"out": folder}, {"max_steps": 1})
         turns = Turns(
             bench,
             bench.gpt["warm"],
@@ -509,28 +515,28 @@ def sharded(bench: Bench) -> None:
             },
         )
         alone.result()
-    taken = turns.take(["bare", "ours"], bench.gpt["turns"])
+    taken = turns.take(["bare", "ours"], min(bench.gpt["turns"], 3))
     compare(bench, taken, "ours", "bare", "FSDP2, of the bare loop", 0.99)
     for name in ("bare", "ours"):
         turns.end(name)
-    losses = [turns.notes("ours")["first_loss"], notes(folder)["first_loss"]]
+    losses = [turns.notes("ours")["first_loss"], notes(Path(folder))["first_loss"]]
     bench.report("first loss, with FSDP2 and without", " and ".join(map(repr, losses)), losses[0] == losses[1])
 
 
 def faults(bench: Bench) -> None:
     """What is said of a rank that runs out of memory, fails an assertion on the device, or never ends."""
     training, limit_s = gpt(bench), 4.0
-    wanted = {"oom": "oom", "assert": "user_code", "hang": "hung"}
+    wanted = {"oom": "out_of_memory", "assert": "user_code", "hang": "hung"}
     step = 2 if bench.tiny else 12
 
     def run(what: str) -> tuple[float, TrainwrightError | None]:
-        folder = bench.folder / what
-        folder.mkdir()
-        steering = {"out": str(folder), "fault": [what, step]}
+        folder = bench.new_folder(what)
         try:
-            training.ours(what, steering, {"max_steps": step + 50}, hang_timeout_s=limit_s)
+            training.ours(
+                what, {"out": folder, "fault": [what, step]}, {"max_steps": step + 50}, hang_timeout_s=limit_s
+            )
         except TrainwrightError as error:
-            return time.monotonic() - notes(folder)["fault_at"], error
+            return time.monotonic() - notes(Path(folder)).get("fault_at", 0.0), error
         return 0.0, None
 
     with ThreadPoolExecutor(len(wanted)) as pool:
@@ -558,36 +564,36 @@ def planned_memory(bench: Bench) -> None:
     wide = {} if bench.tiny else {"width": 4096, "depth": 6, "side": 32}
     trainings = [gpt(bench), images(bench), images(bench, "MLP", **wide)]
 
-    def run(training: Training) -> tuple[int, str, int]:
-        folder = bench.folder / f"memory-{training.model}"
-        folder.mkdir()
-        steering = {"out": str(folder)}
-        training.ours(f"memory-{training.model.lower()}", steering, {"max_steps": 5})
-        request = SizeRequest(
-            train=training.section(steering, {}),
-            project=str(bench.folder / "project"),
-            columns=training.dataset.columns,
-            rows=[training.batch_size],
-            accelerated=True,
-        )
-        sizes = run_child(MODULE_MEMORY, request, project=bench.folder / "project")
-        planned = sizes.steps[0].peak if sizes.steps else 0
-        return planned, sizes.unknown or sizes.unprobed, notes(folder)["peak_bytes"]
+    folders = {training.model: bench.new_folder(f"memory-{training.model}") for training in trainings}
 
-    with ThreadPoolExecutor(len(trainings)) as pool:
-        for training, (planned, why, taken) in zip(trainings, pool.map(run, trainings), strict=True):
-            error = planned / taken - 1 if taken else float("inf")
-            shown = f"planned {planned / 1e6:,.0f} MB, taken {taken / 1e6:,.0f} MB ({error:+.1%}) {why}"
+    def train(training: Training) -> int:
+        name = f"memory-{training.model.lower()}"
+        training.ours(name, {"out": folders[training.model]}, {"max_steps": 5})
+        return int(notes(Path(folders[training.model]))["peak_bytes"])
+
+    def plan(training: Training) -> tuple[int, str]:
+        with bench.lock:
+            project, columns = bench.code.root, training.dataset.columns
+        request = SizeRequest(
+            train=training.section({"out": folders[training.model]}, {}),
+            project=str(project), columns=columns, rows=[training.batch_size], accelerated=True,
+        )  # fmt: skip
+        sizes = run_child(MODULE_MEMORY, request, project=project)
+        return sizes.steps[0].peak if sizes.steps else 0, sizes.unknown or sizes.unprobed
+
+    with ThreadPoolExecutor(2 * len(trainings)) as pool:
+        taken = [pool.submit(train, training) for training in trainings]
+        for training, peak, (planned, why) in zip(trainings, taken, pool.map(plan, trainings), strict=True):
+            error = planned / peak.result() - 1 if peak.result() else float("inf")
+            shown = f"planned {planned / 1e6:,.0f} MB, taken {peak.result() / 1e6:,.0f} MB ({error:+.1%}) {why}"
             bench.report(f"memory of {training.model}", shown.strip(), abs(error) <= 0.1)
 
 
 def second_start(bench: Bench) -> None:
     """A compiled training whose kernels an earlier one has left below the state folder."""
-    folder = bench.folder / "second"
-    folder.mkdir()
-    began = time.perf_counter()
-    gpt(bench).ours("second", {"out": str(folder), **compiled(bench)}, {"max_steps": 5})
-    ticks = notes(folder)["ticks"]
+    folder, began = bench.new_folder("second"), time.perf_counter()
+    gpt(bench).ours("second", {"out": folder, **compiled(bench)}, {"max_steps": 5})
+    ticks = notes(Path(folder))["ticks"]
     start_s, steps_s = ticks[-1] - began, ticks[-1] - ticks[0]
     first = json.loads((bench.shared / "first-start.json").read_text())
     share, steps_share = start_s / first["start_s"], steps_s / first["steps_s"]
@@ -672,10 +678,9 @@ class StandIn:
 
 
 def killed_elsewhere(bench: Bench) -> None:
-    """A rank killed by SIGKILL under FSDP2, and one that is compiled."""
-    deterministic = {"deterministic": True}
-    bitwise(bench, "compiled", compiled(bench), {"strategy": "single"}, deterministic)
-    bitwise(bench, "fsdp2", {}, {"strategy": "fsdp"}, deterministic)
+    """A rank killed by SIGKILL when it is compiled, and under FSDP2."""
+    bitwise(bench, "compiled", compiled(bench), {"strategy": "single"})
+    bitwise(bench, "fsdp2", {}, {"strategy": "fsdp"})
 
 
 @dataclass(frozen=True)
@@ -779,8 +784,8 @@ def table(results: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def run(out: Path, dry: bool, spent_s: float) -> int:
-    """Run all rows; prints and saves the table after each. 1 if a dry run left a row without a result."""
+def run(rows: Sequence[Row], out: Path, dry: bool, spent_s: float) -> int:
+    """Run these rows; prints and saves the table after each. 1 if a dry run left a row without a result."""
     began, results = time.monotonic() - spent_s, []
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{datetime.now(UTC):%Y-%m-%d}-gpu{'-dry-run' if dry else ''}.txt"
@@ -788,7 +793,7 @@ def run(out: Path, dry: bool, spent_s: float) -> int:
     with tempfile.TemporaryDirectory(prefix="kit-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
         os.environ["TRAINWRIGHT_HOME"] = str(folder / "home")
-        for row in ROWS:
+        for row in rows:
             left_s = END_S - RESERVE_S - (time.monotonic() - began)
             if dry:
                 left_s = END_S
@@ -810,12 +815,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder of the result")
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU")
+    parser.add_argument("--only", help="names of rows, with commas between them")
     parser.add_argument("--spent-s", type=float, default=0.0, help="seconds that are gone already")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row is None:
-        return run(options.out, options.dry_run, options.spent_s)
+        rows = [row for row in ROWS if not options.only or row.name in options.only.split(",")]
+        with terminable():  # so that no row outlives this process
+            return run(rows, options.out, options.dry_run, options.spent_s)
     sys.path.insert(0, str(HERE))
     row = next(row for row in ROWS if row.name == options.row)
     row.measure(Bench(options.folder, options.folder.parent, options.dry_run))

@@ -1,30 +1,19 @@
-"""What the kit trains, as ours and as a bare loop. A copy lies in the project that a gang's ranks unpack.
-
-    python models.py SETTINGS
-
-runs the bare loop. SETTINGS is JSON: `model` (a class of this file) with its `init_args`, `data` (folder of
-`<column>.npy`), `batch_size`, `device`, `precision`, and, if wanted, `resident` (one batch, which lies on the device)
-and `sharded` (FSDP2 on a mesh of one rank).
-"""
+"""What the kit trains: as ours, in the project that a gang's ranks unpack, and in the bare loop of `loops.py`."""
 
 from __future__ import annotations
 
 import bisect
-import contextlib
 import json
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import loops
 import modules
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 
 # How the profiler names what makes the host wait for the device; on a CPU, which never waits, a value that is read.
@@ -52,7 +41,8 @@ class Steered(modules.Timed):
         self.out, self.steering = Path(out), steering
         self.notes: dict[str, Any] = {"ticks": []}
         self.step, self.turn, self.waited_s = 0, -1, 0.0
-        self.ended, self.profiler = False, None
+        self.profiler: torch.profiler.profile | None = None
+        self.first_loss: Tensor | None = None
         self.began = 0.0
 
     def setup(self, stage: str) -> None:
@@ -127,7 +117,7 @@ class Steered(modules.Timed):
         wait_for_device()
         self.notes["total_s"] = time.perf_counter() - self.notes["started"]
         self.notes["waited_s"] = self.waited_s
-        self.notes["first_loss"] = float(self.first_loss)
+        self.notes["first_loss"] = None if self.first_loss is None else float(self.first_loss)
         self.notes["peak_bytes"] = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
         self.note()
 
@@ -224,48 +214,3 @@ def never_end(device: torch.device) -> None:
 FAULTS: dict[str, Callable[[torch.device], None]] = {
     "oom": run_out_of_memory, "assert": fail_an_assertion, "hang": never_end,
 }  # fmt: skip
-
-
-def bare(settings: dict[str, Any]) -> None:
-    """Nothing but the steps."""
-    device = torch.device(settings["device"])
-    torch.manual_seed(1)
-    module = globals()[settings["model"]](**settings["init_args"]).to(device)
-    if settings.get("sharded"):
-        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        mesh = torch.distributed.init_device_mesh(device.type, (1,))
-        fully_shard(module, mesh=mesh)
-    module.setup("fit")
-    optimizer = module.configure_optimizers()
-    bf16 = settings["precision"] == "bf16-mixed"
-    half = torch.autocast(device.type, torch.bfloat16) if bf16 else contextlib.nullcontext()
-    for batch in batches(settings, device):
-        module.tick()
-        if module.ended:
-            break
-        with half:
-            loss = module(batch)
-        if module.step == 1:
-            module.first_loss = loss.detach()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    module.write()
-
-
-def batches(settings: dict[str, Any], device: torch.device) -> Iterator[dict[str, Tensor]]:
-    """Batches on the device: for ever, or as many as `steps` says."""
-    with_accelerator = {**settings, "accelerator": "gpu" if device.type == "cuda" else "cpu"}
-    count = settings.get("steps", sys.maxsize)
-    if settings.get("resident"):
-        [batch] = loops.batches(loops.loader(with_accelerator, 1), 1)
-        given = {name: column.to(device) for name, column in batch.items()}
-        for _ in range(count):
-            yield given
-    else:
-        for batch in loops.batches(loops.loader(with_accelerator, 1), count):
-            yield {name: column.to(device, non_blocking=True) for name, column in batch.items()}
-
-
-if __name__ == "__main__":
-    bare(json.loads(sys.argv[1]))

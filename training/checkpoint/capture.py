@@ -32,8 +32,8 @@ LEFT_OUT = (
 class Staging:
     """Host memory that captures are copied into. The next capture reuses it: allocating costs more than copying.
 
-    A capture in it is valid until the next capture begins. Of tensors on a GPU, the memory is pinned and a stream of its
-    own copies: the device's next work waits for the copies, the host does not.
+    A capture in it is valid until the next capture begins. Of tensors on a GPU, the memory is pinned and a stream of
+    its own copies: the device's next work waits for the copies, the host does not.
     """
 
     def __init__(self) -> None:

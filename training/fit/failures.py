@@ -78,6 +78,13 @@ def classify(error: BaseException, project: Path, *, timeout_s: float) -> Trainw
         return UserCodeError(
             f"The user's code raised {describe(error, project)}.", user_traceback=user_traceback(error, project)
         )
+    if "device-side assert" in str(error):
+        # A device fails later than the line that gave it the work: the error comes out wherever it is waited for next.
+        return UserCodeError(
+            f"An assertion failed on the device, such as an index that is out of bounds: {describe(error, project)}.",
+            remedy="Run with CUDA_LAUNCH_BLOCKING=1, or on a CPU, to see the line; then correct it.",
+            user_traceback=user_traceback(error, project),
+        )
     if _taking_up(error):
         return CorruptError(
             f"The training cannot continue from its checkpoint, which does not fit it: {describe(error, project)}."

@@ -34,7 +34,6 @@ from training.lightning_adapter import dump_checkpoint
 from training.loader import Split, TrainLoader
 from training.order.rank_plan import Plan
 
-
 # Steps that are so long that none is looked at for this time are waited for: they are reported, at no cost that shows.
 READ_EVERY_S = 30.0
 

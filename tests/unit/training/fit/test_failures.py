@@ -36,6 +36,11 @@ CASES: dict[str, tuple[BaseException, str, int]] = {
         "out_of_memory",
         8,
     ),
+    "an assertion on a device, found out by a look of ours": (
+        RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be reported later"),
+        "user_code",
+        8,
+    ),
     "a misuse of Lightning": (MisconfigurationException("no training_step"), "usage", 2),
     "the process ended": (SystemExit(0), "user_code", 8),
     "Ctrl-C": (KeyboardInterrupt(), "cancelled", 130),
