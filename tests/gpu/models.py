@@ -42,7 +42,6 @@ class Steered(modules.Timed):
         self.notes: dict[str, Any] = {"ticks": []}
         self.step, self.turn, self.waited_s = 0, -1, 0.0
         self.profiler: torch.profiler.profile | None = None
-        self.first_loss: Tensor | None = None
         self.began = 0.0
 
     def setup(self, stage: str) -> None:
@@ -109,7 +108,7 @@ class Steered(modules.Timed):
             FAULTS[what](self.device)
         loss = super().training_step(batch, batch_idx)
         if self.step == 1:
-            self.first_loss = loss.detach()
+            self.notes["first_loss"] = float(loss)
         self.trainer.should_stop |= self.ended
         return loss
 
@@ -117,7 +116,6 @@ class Steered(modules.Timed):
         wait_for_device()
         self.notes["total_s"] = time.perf_counter() - self.notes["started"]
         self.notes["waited_s"] = self.waited_s
-        self.notes["first_loss"] = None if self.first_loss is None else float(self.first_loss)
         self.notes["peak_bytes"] = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
         self.note()
 
@@ -138,36 +136,28 @@ class Images(Steered):
 
     def __init__(self, steering: dict[str, Any], size: dict[str, int]) -> None:
         super().__init__((-1, -1))
-        width = size["width"]
-        self.side = size["side"]
-        layers = [nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU()) for _ in range(size["depth"])]
-        self.layers = nn.Sequential(nn.Conv2d(3, width, 7, stride=4), *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.head = nn.Linear(width, 10)
+        self.side, self.layers = size["side"], self.make_layers(**size)
+        self.head = nn.Linear(size["width"], 10)
         self.steer(**steering)
 
+    def make_layers(self, side: int, width: int, depth: int) -> nn.Sequential:
+        layers = [nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU()) for _ in range(depth)]
+        return nn.Sequential(nn.Conv2d(3, width, 7, stride=4), *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        pixels = batch["image"].view(-1, 3, self.side, self.side).to(memory_format=torch.channels_last).float() / 255
-        return F.cross_entropy(self.head(self.layers(pixels)), batch["label"])
+        pixels = batch["image"].view(-1, 3, self.side, self.side).to(memory_format=torch.channels_last)
+        return F.cross_entropy(self.head(self.layers(pixels.float() / 255)), batch["label"])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
 
 
-class MLP(Steered):
-    """A deep perceptron over {"image": [B, 3 x side x side] uint8, "label": [B]}, with Adam."""
+class MLP(Images):
+    """A perceptron of `depth` layers over the same."""
 
-    def __init__(self, steering: dict[str, Any], size: dict[str, int]) -> None:
-        super().__init__((-1, -1))
-        width = size["width"]
-        layers = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(size["depth"])]
-        self.layers = nn.Sequential(nn.Linear(3 * size["side"] ** 2, width), *layers, nn.Linear(width, 10))
-        self.steer(**steering)
-
-    def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        return F.cross_entropy(self.layers(batch["image"].float() / 255), batch["label"])
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=1e-4)
+    def make_layers(self, side: int, width: int, depth: int) -> nn.Sequential:
+        layers = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(depth)]
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * side**2, width), *layers)
 
 
 def wait_for_device() -> None:

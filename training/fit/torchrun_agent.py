@@ -9,6 +9,7 @@ supervisor hands over a socket that listens on the node's address alone.
 from __future__ import annotations
 
 import os
+import sys
 
 from infra.processes.light_imports import light_imports
 
@@ -28,6 +29,8 @@ with light_imports(OF_TENSORS, lasting=True):
 BACKEND = "bound"
 # The default of torch's static rendezvous.
 TIMEOUT_S = 600
+# Not known to torch 2.11.
+SHUTDOWN_TIMEOUT = "--shutdown-timeout"
 
 
 class BoundRendezvous(static_tcp_rendezvous.StaticTCPRendezvous):
@@ -67,10 +70,16 @@ def _create(parameters: RendezvousParameters) -> BoundRendezvous:
     return handler
 
 
+def understood(arguments: list[str]) -> list[str]:
+    """The arguments without SHUTDOWN_TIMEOUT where this torchrun does not know it, and waits for its own 30 s."""
+    known = SHUTDOWN_TIMEOUT in torch.distributed.run.get_args_parser().format_help()
+    return [argument for argument in arguments if known or not argument.startswith(f"{SHUTDOWN_TIMEOUT}=")]
+
+
 def main() -> None:
     """Run torchrun, with `bound` among its rendezvous backends."""
     rendezvous_handler_registry.register(BACKEND, _create)
-    torch.distributed.run.main()
+    torch.distributed.run.main(understood(sys.argv[1:]))
 
 
 if __name__ == "__main__":
