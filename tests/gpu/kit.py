@@ -59,6 +59,8 @@ from training.formats.schema import FILE, columns_of, to_json  # noqa: E402
 END_S = 540
 # Kept free at the end, for the last row to be killed and the table to be written.
 RESERVE_S = 6
+# Nothing starts in less.
+LEAST_S = 5
 PACKAGES = ("torch", "lightning", "torchmetrics", "triton", "numpy", "pyarrow", "safetensors", "blake3", "pydantic")
 PRECISION = "bf16-mixed"
 NEVER = RetrySpec(preempted=0, node_lost=0, hung=0, oom=0, diverged=0, storage=0, crashed=0)
@@ -308,19 +310,10 @@ def weights(bench: Bench, checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def seconds_of(work: Callable[[], Any], repeats: int) -> float:
-    """Median seconds of some work on the device, waited for."""
-    import torch
+    """Seconds of some work on the device, waited for, after it was done once."""
+    from torch.utils.benchmark import Timer
 
-    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
-
-    def timed() -> float:
-        wait()
-        began = time.perf_counter()
-        work()
-        wait()
-        return time.perf_counter() - began
-
-    return statistics.median([timed() for _ in range(repeats + 1)][1:])
+    return float(Timer("work()", globals={"work": work}).timeit(repeats).mean)
 
 
 # ---- the rows
@@ -692,22 +685,24 @@ def _version(name: str) -> str:
 
 def run_row(row: Row, folder: Path, limit_s: float, dry: bool) -> dict[str, Any]:
     """Measure a row in a process of its own; what it found, and why it ended without the rest."""
+    if limit_s < LEAST_S:
+        return {"row": row.name, "seconds": 0, "found": [], "why": "no time was left"}
     own = folder / row.name.replace(" ", "-")
     own.mkdir()
     mark, began = new_mark(), time.monotonic()
     command = [sys.executable, str(HERE / "kit.py"), "--row", row.name, "--folder", str(own), *["--dry-run"] * dry]
-    why = ""
     with (own / "log.txt").open("wb") as log:
         process = subprocess.Popen(command, env=marked_env(mark), stdout=log, stderr=log, start_new_session=True)
         try:
-            if process.wait(limit_s):
-                lines = (own / "log.txt").read_text(errors="replace").strip().splitlines()
-                why = f"exit code {process.returncode}: {' '.join(lines[-1:])[:300]}"
+            why = f"exit code {code}" if (code := process.wait(limit_s)) else ""
         except subprocess.TimeoutExpired:
             why = f"stopped at its deadline of {limit_s:.0f} s"
         finally:
             kill_marked(mark)
             process.wait()
+    if why and (printed := (own / "log.txt").read_text(errors="replace").strip()):
+        print(printed[-4000:])
+        why = f"{why} ({printed.splitlines()[-1][:300]})"
     lines = (own / "found.jsonl").read_text().splitlines() if (own / "found.jsonl").exists() else []
     seconds = round(time.monotonic() - began, 1)
     return {"row": row.name, "seconds": seconds, "found": [json.loads(line) for line in lines], "why": why}
@@ -715,12 +710,9 @@ def run_row(row: Row, folder: Path, limit_s: float, dry: bool) -> dict[str, Any]
 
 def table(results: Sequence[dict[str, Any]]) -> str:
     """All rows so far, those without a result with the reason."""
-    by_name = {result["row"]: result for result in results}
-    lines = []
-    for row in ROWS:
-        result = by_name.get(row.name)
-        if result is None:
-            continue
+    rows, lines = {row.name: row for row in ROWS}, []
+    for result in results:
+        row = rows[result["row"]]
         deadline = "rest" if row.deadline_s is None else f"{row.deadline_s:.0f} s"
         lines.append(f"\n{row.name} ({result['seconds']} s of {deadline}; goal: {row.goal})")
         for each in result["found"]:
@@ -741,16 +733,10 @@ def run(rows: Sequence[Row], out: Path, dry: bool, spent_s: float) -> int:
         folder = Path(name).resolve()
         os.environ["TRAINWRIGHT_HOME"] = str(folder / "home")
         for row in rows:
-            left_s = END_S - RESERVE_S - (time.monotonic() - began)
-            if dry:
-                left_s = END_S
-            if left_s < 5:
-                results.append({"row": row.name, "seconds": 0, "found": [], "why": "no time was left"})
-            else:
-                results.append(run_row(row, folder, min(row.deadline_s or left_s, left_s) if not dry else left_s, dry))
+            left_s = END_S if dry else END_S - RESERVE_S - (time.monotonic() - began)
+            limit_s = left_s if dry or row.deadline_s is None else min(row.deadline_s, left_s)
+            results.append(run_row(row, folder, limit_s, dry))
             shutil.rmtree(folder / row.name.replace(" ", "-") / "store", ignore_errors=True)
-            for log in folder.glob("*/log.txt"):
-                shutil.copy(log, out / f"log-{log.parent.name}.txt") if results[-1]["why"] else None
             text = f"{head}{table(results)}\n\n{json.dumps(results)}\n"
             path.write_text(text)
             print(table(results[-1:]), flush=True)

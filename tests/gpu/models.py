@@ -79,12 +79,9 @@ class Steered(modules.Timed):
         self.waited_s += self.began - now
 
     def count_waits(self, first: int, last: int) -> None:
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        names = READS
-        if torch.cuda.is_available():
-            activities, names = [*activities, torch.profiler.ProfilerActivity.CUDA], WAITS
+        names = WAITS if torch.cuda.is_available() else READS
         if self.step == first:
-            self.profiler = torch.profiler.profile(activities=activities)
+            self.profiler = torch.profiler.profile()
             self.profiler.start()
         if self.profiler is not None and self.step < last:
             with torch.profiler.record_function(STEP):
@@ -93,7 +90,7 @@ class Steered(modules.Timed):
             self.profiler.stop()
             events = self.profiler.events()
             begins = sorted(each.time_range.start for each in events if each.name == STEP)
-            waits = [each.time_range.start for each in events if each.name.startswith(names)]
+            waits = [each.time_range.start for each in events if each.name in names]
             steps = {bisect.bisect_right(begins, at) for at in waits}
             self.notes |= {"waits": len(waits), "steps_with_waits": len(steps)}
             self.profiler = None

@@ -15,5 +15,7 @@ if ! "$python" -c "import blake3, jsonargparse, platformdirs, pydantic" 2>/dev/n
   done
   path=$path:$site
 fi
+# Where no name server answers, each look-up of an address would take ten seconds.
+export RES_OPTIONS="timeout:1 attempts:1"
 export PYTHONPATH=$path${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 "$python" "$here/kit.py" --spent-s "$SECONDS" "$@"

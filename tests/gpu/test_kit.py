@@ -26,8 +26,7 @@ def dry_run(repository: Path, out: Path, **environment: str) -> str:
         ["bash", repository / "tests/gpu/run.sh", "--dry-run", "--out", out],
         env={**os.environ, "KIT_PYTHON": sys.executable, **environment}, capture_output=True, text=True,
     )  # fmt: skip
-    logs = [path.read_text()[-4000:] for path in out.glob("log-*")]
-    assert done.returncode == 0, "\n".join([done.stdout, done.stderr, *logs])
+    assert done.returncode == 0, done.stdout + done.stderr
     [path] = out.glob("*-gpu-dry-run.txt")
     return path.read_text()
 
