@@ -106,7 +106,8 @@ def gpu_readings(nvml: Any) -> list[GpuReading]:
     for index in range(nvml.nvmlDeviceGetCount()) if nvml is not None else ():
         with contextlib.suppress(Exception):  # a GPU that fell off the bus
             device = nvml.nvmlDeviceGetHandleByIndex(index)
-            memory = nvml.nvmlDeviceGetMemoryInfo(device)
+            # As nvidia-smi counts: without what the driver keeps for itself, which the first version adds to `used`.
+            memory = nvml.nvmlDeviceGetMemoryInfo(device, version=nvml.nvmlMemory_v2)
             more: dict[str, float] = {}
             with contextlib.suppress(Exception):  # not every GPU has both sensors
                 more["watts"] = nvml.nvmlDeviceGetPowerUsage(device) / 1000

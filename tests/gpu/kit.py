@@ -618,9 +618,9 @@ def stand_in() -> Any:
     memory, rates = argparse.Namespace(used=100 * 2**20, total=2**30), argparse.Namespace(gpu=90)
     values: dict[str, Any] = {"Count": 1, "HandleByIndex": "gpu", "MemoryInfo": memory, "UtilizationRates": rates}
     values |= {"PowerUsage": 300_000, "Temperature": 50}
-    calls = {f"nvmlDeviceGet{name}": lambda *_, value=value: value for name, value in values.items()}
+    calls = {f"nvmlDeviceGet{name}": lambda *_, value=value, **__: value for name, value in values.items()}
     energy = {"nvmlDeviceGetTotalEnergyConsumption": lambda *_: int(300_000 * time.monotonic())}
-    return argparse.Namespace(NVML_TEMPERATURE_GPU=0, **calls, **energy)
+    return argparse.Namespace(NVML_TEMPERATURE_GPU=0, nvmlMemory_v2=2, **calls, **energy)
 
 
 def killed_elsewhere(bench: Bench) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from data_contracts.costs.resources import Resources
-from infra.machine.energy import EnergyMeter, Gpus, Rapl
+from infra.machine.energy import EnergyMeter, Gpus, Rapl, gpu_readings
 
 RANGE = 262_143_328_850
 
@@ -93,3 +93,18 @@ def test_without_counters_or_without_the_lock_nothing_is_known(lock: str, tmp_pa
     meter = EnergyMeter(Rapl(tmp_path), Gpus(None), tmp_path / lock)
     assert meter.sample() == Resources()
     meter.close()
+
+
+def test_a_gpus_memory_is_counted_as_nvidia_smi_does_without_what_the_driver_keeps_for_itself() -> None:
+    def memory(_: object, version: int | None = None) -> SimpleNamespace:
+        return SimpleNamespace(total=80, used=10 if version == 2 else 16)
+
+    nvml = SimpleNamespace(
+        nvmlMemory_v2=2,
+        nvmlDeviceGetCount=lambda: 1,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetMemoryInfo=memory,
+        nvmlDeviceGetUtilizationRates=lambda _: SimpleNamespace(gpu=25),
+    )
+    [reading] = gpu_readings(nvml)  # of a GPU without sensors of power and temperature
+    assert (reading.used_bytes, reading.total_bytes, reading.busy, reading.watts) == (10, 80, 0.25, None)

@@ -15,5 +15,6 @@ ARGUMENTS = ["--nnodes=2", "--shutdown-timeout=30", "--no-python", "python"]
 
 def test_an_older_torchrun_is_not_given_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
     assert understood(ARGUMENTS) == ARGUMENTS
-    monkeypatch.setattr(torch.distributed.run, "get_args_parser", argparse.ArgumentParser)  # torch 2.11 lacks the option
+    # As in torch 2.11, which lacks the option.
+    monkeypatch.setattr(torch.distributed.run, "get_args_parser", argparse.ArgumentParser)
     assert understood(ARGUMENTS) == ["--nnodes=2", "--no-python", "python"]
