@@ -64,7 +64,8 @@ LEAST_S = 5
 PACKAGES = ("torch", "lightning", "torchmetrics", "triton", "numpy", "pyarrow", "safetensors", "blake3", "pydantic")
 PRECISION = "bf16-mixed"
 NEVER = RetrySpec(preempted=0, node_lost=0, hung=0, oom=0, diverged=0, storage=0, crashed=0)
-GPT = {"size": common.GPT_2, "batch_size": 16, "rows": 4096, "warm": 12, "steps": 40, "turns": 4}
+# Four of them fit a GPU of 80 GB at once.
+GPT = {"size": common.GPT_2, "batch_size": 12, "rows": 4096, "warm": 12, "steps": 40, "turns": 4}
 IMAGES = {"size": {"side": 160, "width": 256, "depth": 8}, "batch_size": 128, "rows": 4096}
 # Where no speed is measured: its checkpoints take a third of a second.
 SMALL = {"vocabulary": 8192, "depth": 4}
@@ -533,7 +534,7 @@ def planned_memory(bench: Bench) -> None:
         with bench.lock:
             project, columns = bench.code.root, training.dataset.columns
         request = SizeRequest(
-            train=training.section({"out": folders[training.model]}, {}),
+            train=training.section({"out": bench.new_folder(f"plan-{training.model}")}, {}),
             project=str(project), columns=columns, rows=[training.batch_size], accelerated=True,
         )  # fmt: skip
         sizes = run_child(MODULE_MEMORY, request, project=project)

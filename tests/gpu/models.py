@@ -41,6 +41,7 @@ class Steered(modules.Timed):
         self.out, self.steering = Path(out), steering
         self.notes: dict[str, Any] = {"ticks": []}
         self.step, self.turn, self.waited_s = 0, -1, 0.0
+        self.first_loss: Tensor | None = None
         self.profiler: torch.profiler.profile | None = None
         self.began = 0.0
 
@@ -71,6 +72,7 @@ class Steered(modules.Timed):
         if self.turn >= 0:
             put(self.out / f"turn-{self.turn}", str((now - self.began) / steps))
         self.turn += 1
+        self.note(waited=True)
         put(self.out / f"ready-{self.turn}", "")
         while not (self.out / f"go-{self.turn}").exists() and not self.ended:
             self.ended = (self.out / "end").exists()
@@ -105,7 +107,7 @@ class Steered(modules.Timed):
             FAULTS[what](self.device)
         loss = super().training_step(batch, batch_idx)
         if self.step == 1:
-            self.notes["first_loss"] = float(loss)
+            self.first_loss = loss.detach()  # to read it here would wait for the device
         self.trainer.should_stop |= self.ended
         return loss
 
@@ -114,9 +116,11 @@ class Steered(modules.Timed):
         self.notes["total_s"] = time.perf_counter() - self.notes["started"]
         self.notes["waited_s"] = self.waited_s
         self.notes["peak_bytes"] = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-        self.note()
+        self.note(waited=True)
 
-    def note(self) -> None:
+    def note(self, *, waited: bool = False) -> None:
+        if waited and self.first_loss is not None:
+            self.notes["first_loss"] = float(self.first_loss)
         put(self.out / "notes.json", json.dumps(self.notes))
 
 
