@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from training.fit.reporting.device_times import DeviceTimes
+from training.fit.reporting.rank_activity import DeviceTimes
 from training.fit.reporting.reports import Reports
 
 # The gradient's norm is taken once a second at most, and on a CPU so rarely that it takes less than this share of the
