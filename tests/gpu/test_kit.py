@@ -37,6 +37,7 @@ def results(text: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.warm
+@pytest.mark.timeout(1500)  # a minute or two of work, on a machine that others use as well
 def test_each_row_of_a_dry_run_has_a_result(repository: Path, tmp_path: Path) -> None:
     text = dry_run(repository, tmp_path)
     rows = results(text)
@@ -53,6 +54,7 @@ def test_each_row_of_a_dry_run_has_a_result(repository: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 @pytest.mark.warm(False)
 def test_it_needs_nothing_that_a_machine_with_a_gpu_lacks(repository: Path, tmp_path: Path) -> None:
     """Each process that it starts imports `sitecustomize`, after which these packages cannot be imported."""
