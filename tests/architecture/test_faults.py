@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults import Fault, copy_tree, find_fault, named_tests, read_faults, with_fault
+from tests.support.faults import Fault, copy_tree, find_fault, named_tests, read_faults, run_tests, with_fault
 
 FAULTS = read_faults()
 AREAS = {"store", "leases", "order", "conductor", "contract", "gates", "promote", "bundle"}
@@ -54,7 +54,13 @@ def test_a_fault_is_found(fault: Fault, copied: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("by", ["current.value['token'] + 1 + 0", "unknown + 1"])
+def test_the_named_tests_pass_without_a_fault(copied: Path, tmp_path: Path) -> None:
+    done = run_tests(copied, sorted({test for fault in FAULTS for test in named_tests(copied, fault)}), tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("by", ["current.value['token'] + 1 + 0", "unknown + 1", "current.token + 1", "_value() + 1"])
 def test_what_changes_nothing_or_cannot_run_counts_as_not_found(by: str, copied: Path, tmp_path: Path) -> None:
     fault = next(one for one in FAULTS if one.replace == 'current.value["token"] + 1')
     assert not find_fault(copied, replace(fault, by=by), tmp_path)[0]

@@ -19,6 +19,8 @@ DATA = Path(__file__).parents[1] / "golden/faults.toml"
 TEST_LIMIT_S = 120
 # A mistake in the fault itself, or a test that takes too long, proves nothing about the tests.
 _NO_PROOF = re.compile(r"\b(NameError|ImportError|ModuleNotFoundError|SyntaxError)\b|from pytest-timeout")
+# So does a name in it that the tree no longer has: an attribute, or a function with other parameters.
+_OUTDATED = re.compile(r"has no attribute '(\w+)'|\b(\w+)\(\) (?:missing|takes|got) ")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -120,17 +122,28 @@ def find_fault(tree: Path, fault: Fault, scratch: Path) -> tuple[bool, str]:
     """
     path, text = with_fault(tree, fault)
     original = path.read_text()
-    # What the outer run tells its own processes is no business of this one.
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV"))}
-    environ |= {"PYTHONPATH": str(tree), "TMPDIR": str(scratch), "NUMBA_CACHE_DIR": str(tree / ".numba")}
-    options = ["-q", "-x", "-n0", "-p", "no:cacheprovider", f"--basetemp={scratch}/t", f"--timeout={TEST_LIMIT_S}"]
-    command = [sys.executable, "-m", "pytest", *options, "--tb=short", "--hypothesis-seed=1", *named_tests(tree, fault)]
     # A run takes over a second, so Python sees by the file's date that the compiled code is out of date.
     path.write_text(text)
     try:
-        done = subprocess.run(command, cwd=tree, env=environ, capture_output=True, text=True, check=False)
+        done = run_tests(tree, named_tests(tree, fault), scratch)
     finally:
         path.write_text(original)
     # Not if a fixture fails, a module cannot be imported or no test runs.
     failed = done.returncode == 1 and re.search(r"\b[1-9]\d* failed\b", done.stdout) is not None
-    return failed and not _NO_PROOF.search(done.stdout), f"{done.stdout}{done.stderr}"
+    return failed and not _is_mistake(fault, done.stdout), f"{done.stdout}{done.stderr}"
+
+
+def run_tests(tree: Path, tests: list[str], scratch: Path) -> subprocess.CompletedProcess[str]:
+    """Run these tests of a copied tree up to the first that fails; all they write is in `scratch`."""
+    # What the outer run tells its own processes is no business of this one.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV"))}
+    environ |= {"PYTHONPATH": str(tree), "TMPDIR": str(scratch), "NUMBA_CACHE_DIR": str(tree / ".numba")}
+    options = ["-q", "-x", "-n0", "-p", "no:cacheprovider", f"--basetemp={scratch}/t", f"--timeout={TEST_LIMIT_S}"]
+    command = [sys.executable, "-m", "pytest", *options, "--tb=short", "--hypothesis-seed=1", *tests]
+    return subprocess.run(command, cwd=tree, env=environ, capture_output=True, text=True, check=False)
+
+
+def _is_mistake(fault: Fault, printed: str) -> bool:
+    """Whether the tests failed because the fault does not fit the tree, and not because of what it does."""
+    missing = {name for names in _OUTDATED.findall(printed) for name in names if name}
+    return bool(_NO_PROOF.search(printed)) or any(re.search(rf"\b{name}\b", fault.by) for name in missing)
