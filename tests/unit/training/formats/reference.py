@@ -24,7 +24,7 @@ def record(message: bytes) -> bytes:
 def messages(table: pa.Table) -> list[bytes]:
     """One message per row of a normalised table, features in the schema's order, nulls left out."""
     columns = [plain(column) for column in table.columns]
-    kinds = [kind_of(field.type) for field in table.schema]
+    kinds = [kind_of(column.type) for column in table.schema]
     return [
         field(
             1,
