@@ -14,8 +14,9 @@ trap 'rm -rf "$work"' EXIT
 code=0
 for version in "${versions[@]}"; do
   environment=$work/$version
-  grep -v '^torch==' requirements.lock >"$work/rest.lock"
-  echo "torch==$version" >>"$work/rest.lock"
+  # torch 2.11 needs an older setuptools.
+  grep -Ev '^(torch|setuptools)==' requirements.lock >"$work/rest.lock"
+  printf 'torch==%s\nsetuptools>=80\n' "$version" >>"$work/rest.lock"
   "$python" -m venv "$environment"
   PATH="$root/.venv/bin:$PATH" "$environment/bin/python" -m infra.environments.uv_install --quiet \
     --python "$environment/bin/python" -r "$work/rest.lock" \
