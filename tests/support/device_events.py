@@ -11,6 +11,7 @@ class Device:
     def __init__(self) -> None:
         self.given_s = self.done_s = 0.0
         self.waits = 0
+        self.failed = False
 
     def give(self, seconds: float) -> None:
         """Queue work."""
@@ -36,7 +37,9 @@ class Event:
         self._at = self._device.given_s
 
     def query(self) -> bool:
-        """Whether the device got here."""
+        """Whether the device got here; a device that has failed raises, as CUDA does from then on."""
+        if self._device.failed:
+            raise RuntimeError("CUDA error: device-side assert triggered")
         return self._device.done_s >= self._at
 
     def elapsed_time(self, end: Any) -> float:

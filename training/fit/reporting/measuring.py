@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ class Measuring(L.Callback):
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
-        self._outputs: Any = None
+        self._loss: Any = None
         self._norm: Tensor | None = None
         self._norm_at = 0.0
         self._read = (time.monotonic(), 0)
@@ -39,7 +40,8 @@ class Measuring(L.Callback):
         device = trainer.strategy.root_device
         if device.type == "cuda":
             self._reports.measures.device_memory = lambda: torch.cuda.max_memory_allocated(device)
-            self._reports.activity.device = DeviceTimes()
+            on_device = functools.partial(torch.cuda.device, device)
+            self._reports.activity.follow(DeviceTimes(on_device=on_device))
         flops = getattr(pl_module, "flops_per_batch", None)
         if isinstance(flops, int | float) and flops > 0:
             self._flops_per_batch = float(flops)
@@ -48,8 +50,8 @@ class Measuring(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Remember what the micro-batch returned."""
-        self._outputs = outputs
+        """Remember the micro-batch's loss alone: whatever else it returned may be large, and ends with it."""
+        self._loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
         """Take the gradient's norm, before it is clipped, if it is time."""
@@ -62,9 +64,8 @@ class Measuring(L.Callback):
 
     def read(self, trainer: L.Trainer) -> None:
         """Read the newest loss, and how much of the device's peak was used since the last call."""
-        measures, outputs = self._reports.measures, self._outputs
+        measures, loss = self._reports.measures, self._loss
         measures.gradient_norm = None if self._norm is None else _finite(float(self._norm))
-        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if isinstance(loss, Tensor) and loss.numel() == 1:
             # Lightning divides a micro-batch's loss by their number in a step.
             measures.loss = _finite(float(loss) * trainer.accumulate_grad_batches)

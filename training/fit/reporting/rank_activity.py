@@ -11,6 +11,7 @@ records; reading them never waits for it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -83,6 +84,13 @@ class RankActivity:
         if self.device is not None:
             self.device.mark(self.place, ends_batch=True)
 
+    def follow(self, device: DeviceTimes) -> None:
+        """Let a GPU say from now on where the rank is. What the host has spent until here stays counted."""
+        self.enter(self.place)
+        device.place, device.spent_s = self.place, dict(self.spent_s)
+        device.mark(self.place)
+        self.device = device
+
     def read(self) -> Activity:
         """Where the rank is. With a GPU: where that is, unless it has done everything that it was given."""
         device, place, since, moves, steps, spent_s = (
@@ -149,6 +157,10 @@ class DeviceTimes:
 
     The training thread adds marks. One thread at a time may look.
 
+    Args:
+        on_device: entered by the thread that looks, to choose the device. A thread that has chosen none makes CUDA
+            create a context on the first GPU, which takes half a gigabyte.
+
     Attributes:
         place: where the device is; since: when it was first seen there, by `clock`.
         spent_s: seconds in each place. batches: micro-batches that are done.
@@ -157,13 +169,16 @@ class DeviceTimes:
     """
 
     def __init__(
-        self, make_event: Callable[[], Event] = timed_event, clock: Callable[[], float] = time.monotonic
+        self,
+        make_event: Callable[[], Event] = timed_event,
+        clock: Callable[[], float] = time.monotonic,
+        on_device: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
         self.place, self.since = "starting", clock()
         self.spent_s: dict[str, float] = {}
         self.batches = 0
         self.step_s: list[float] = []
-        self._make_event, self._clock = make_event, clock
+        self._make_event, self._clock, self._on_device = make_event, clock, on_device
         self._ahead: deque[_Mark] = deque()
         self._reached: _Mark | None = None
         self._in_step_s = self._step_s = 0.0
@@ -175,11 +190,20 @@ class DeviceTimes:
         self._ahead.append(_Mark(place, event, begins_step, ends_batch))
 
     def look(self) -> bool:
-        """Count what the device has done since the last look; whether it has done all that was marked."""
+        """Count what the device has done since the last look; whether it has done all that was marked.
+
+        A device that fails answers no question any more. The training thread raises its error; the reports go on.
+        """
+        with contextlib.suppress(RuntimeError), self._on_device():
+            self._pass_marks()
+        return not self._ahead
+
+    def _pass_marks(self) -> None:
         while self._ahead and self._ahead[0].event.query():
-            mark = self._ahead.popleft()
+            mark = self._ahead[0]
             if self._reached is not None:
-                seconds = self._reached.event.elapsed_time(mark.event) / 1000
+                # Events on two streams may come in another order than they were recorded in.
+                seconds = max(0.0, self._reached.event.elapsed_time(mark.event) / 1000)
                 self.spent_s[self.place] = self.spent_s.get(self.place, 0.0) + seconds
                 self._in_step_s += seconds
             if mark.ends_batch:
@@ -190,4 +214,4 @@ class DeviceTimes:
                     self.step_s.append(self._step_s)
                 self._in_step_s = self._step_s = 0.0
             self._reached, self.place, self.since = mark, mark.place, self._clock()
-        return not self._ahead
+            self._ahead.popleft()

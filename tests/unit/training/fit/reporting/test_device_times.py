@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
+
 import pytest
 
 from data_contracts.messages.ranks import STEP_BOUNDS
@@ -112,3 +116,56 @@ def test_to_look_never_waits() -> None:
     rank.queue_step()
     rank.activity.read()
     assert (rank.device.waits, rank.device.done_s) == (0, 0)
+
+
+def test_a_device_that_has_failed_stays_where_it_was_and_ends_no_report() -> None:
+    rank = Rank()
+    rank.queue_step()
+    rank.device.do(2)
+    before = rank.activity.read()
+    rank.device.failed = True
+    rank.queue_step()
+    after = rank.activity.read()
+    assert (before.place, after.place) == ("forward", "forward")
+    assert (before.steps, before.moves, before.own_s) == (after.steps, after.moves, after.own_s)
+
+
+def test_what_was_spent_before_a_device_was_followed_stays_counted() -> None:
+    clock, device = Clock(), Device()
+    activity = RankActivity(clock)
+    clock.now += 40
+    activity.enter("hooks")
+    clock.now += 5
+    activity.follow(DeviceTimes(device.event, clock))
+    assert activity.read().spent_s == pytest.approx({**activity.spent_s, "starting": 40, "hooks": 5})
+    device.give(2)
+    activity.enter("forward")
+    device.do(2)
+    assert activity.read().spent_s["hooks"] == pytest.approx(5 + 2)
+
+
+def test_an_event_of_another_stream_that_came_before_takes_no_time_away() -> None:
+    rank = Rank()
+    rank.activity.enter("forward")
+    rank.device.give(3)
+    rank.activity.enter("collective")
+    times = rank.activity.device
+    assert times is not None
+    times._ahead[-1].event._at = -1.0  # type: ignore[attr-defined]
+    rank.device.do(3)
+    assert min(rank.activity.read().spent_s.values()) == 0.0
+
+
+def test_the_thread_that_looks_chooses_the_device() -> None:
+    chosen = []
+
+    @contextlib.contextmanager
+    def on_device() -> Iterator[None]:
+        chosen.append(threading.current_thread().name)
+        yield
+
+    times = DeviceTimes(Device().event, Clock(), on_device)
+    thread = threading.Thread(target=times.look, name="pulse")
+    thread.start()
+    thread.join()
+    assert chosen == ["pulse"]

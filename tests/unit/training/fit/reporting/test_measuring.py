@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,6 +50,17 @@ def test_mfu_is_the_share_of_the_peak(tmp_path: Path, monkeypatch: pytest.Monkey
     reports, _ = trained(tmp_path)
     assert reports.measures.mfu is not None
     assert 0 < reports.measures.mfu < 1
+
+
+def test_only_the_loss_of_what_a_step_returned_is_kept(tmp_path: Path) -> None:
+    measure, logits = Measuring(Reports(tmp_path, 0, 1.0)), torch.zeros(3)
+    kept = weakref.ref(logits)
+    outputs = {"loss": torch.ones(()), "logits": logits}
+    measure.on_train_batch_end(None, None, outputs, None, 0)  # type: ignore[arg-type]
+    del logits, outputs
+    assert kept() is None
+    measure.read(SimpleNamespace(accumulate_grad_batches=1))  # type: ignore[arg-type]
+    assert measure._reports.measures.loss == 1.0
 
 
 @pytest.mark.parametrize(
