@@ -51,6 +51,8 @@ class Staging:
             return buffer.copy_(tensor)
         if self._stream is None:
             self._stream = torch.cuda.Stream(tensor.device)
+        if tensor.device != self._stream.device:
+            return buffer.copy_(tensor)  # a copy runs on a stream of its tensor's own device, and this one is not it
         # What computes the tensor comes first.
         self._stream.wait_stream(torch.cuda.current_stream(tensor.device))
         with torch.cuda.stream(self._stream):
@@ -64,8 +66,10 @@ class Staging:
 
     def wait(self) -> None:
         """Wait until all copies are complete."""
-        if self._copied is not None:
-            self._copied.synchronize()
+        if self._stream is not None and self._copied is not None:
+            # A thread that has chosen no device would make a context on the first one.
+            with torch.cuda.device(self._stream.device):
+                self._copied.synchronize()
 
 
 class Capture:

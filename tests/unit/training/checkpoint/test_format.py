@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -391,14 +392,16 @@ def test_what_a_stream_copies_is_there_before_it_is_written_and_before_the_next_
             for buffer in staging._buffers.values():
                 buffer.fill_(7)
 
-    copied, later = Copied(), []
+    copied, later, chosen = Copied(), [], []
     staging._stream = SimpleNamespace(device="cuda:0", record_event=lambda: copied)  # type: ignore[assignment]
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(wait_event=later.append))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(chosen.append(device)))
     taken = capture({"state_dict": {"w": torch.zeros(3)}}, {}, 0, staging=staging)
     assert later == [copied]  # of what the device does from now on
     assert taken.files["weights-0.safetensors"]["w"].tolist() == [0, 0, 0]  # the host has not waited
     ref = save(Place(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path), taken, 1, [])
     assert load_file(store.local(ref) / "weights-0.safetensors")["w"].tolist() == [7, 7, 7]
+    assert chosen == ["cuda:0"]  # a thread that waits without having chosen would make a context on the first device
 
 
 def draws() -> tuple[float, float, float]:
