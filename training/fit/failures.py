@@ -34,6 +34,10 @@ def module_file(name: str) -> Path:
     return Path(found.origin)
 
 
+# What is said where memory is asked for without torch's allocator: by the driver, by cuBLAS and by NCCL.
+_NO_MEMORY = re.compile(
+    r"can't allocate memory|CUDA error: out of memory|Cuda failure[^\n]*out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+)
 # What gloo and NCCL say when a peer has died, and when it does not answer. gloo raises plain RuntimeErrors for both.
 _PEER_GONE = re.compile(
     r"connection (was )?(closed|reset|refused)|closed by peer|broken pipe|socket (error|timeout)|unhandled system error"
@@ -66,7 +70,7 @@ def classify(error: BaseException, project: Path, *, timeout_s: float) -> Trainw
     # Lightning answers Ctrl-C with sys.exit.
     if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
         return Cancelled("The rank was interrupted.")
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or _NO_MEMORY.search(str(error)):
         return OutOfMemory(
             f"A rank ran out of memory: {describe(error, project)}.", user_traceback=user_traceback(error, project)
         )

@@ -36,6 +36,16 @@ CASES: dict[str, tuple[BaseException, str, int]] = {
         "out_of_memory",
         8,
     ),
+    "no memory for the driver": (
+        torch.AcceleratorError("CUDA error: out of memory\nSearch for it"),
+        "out_of_memory",
+        8,
+    ),
+    "no memory for NCCL": (
+        torch.distributed.DistBackendError("NCCL error\nLast error:\nCuda failure 2 'out of memory'"),
+        "out_of_memory",
+        8,
+    ),
     "an assertion on a device, found out by a look of ours": (
         RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be reported later"),
         "user_code",
