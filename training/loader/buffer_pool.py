@@ -26,22 +26,31 @@ class BufferPool:
         self._lock = threading.Lock()
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="gather")
 
-    def take(self, values: NDArray[Any], rows: NDArray[np.int64], pin: bool = False) -> NDArray[Any]:
-        """`values[rows]`, (rows, *shape), in memory that nothing else uses; pinned on request, so that a GPU copies
-        from it while it computes.
-        """
-        shape = (len(rows), *values.shape[1:])
+    def take(self, values: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
+        """`values[rows]`, (rows, *shape), in memory that nothing else uses."""
         needed = len(rows) * values[:1].nbytes
-        # PyTorch itself reuses pinned memory, and knows when a copy from it has ended.
-        memory = torch.empty(needed, dtype=torch.uint8, pin_memory=True).numpy() if pin else self._of(needed)
-        out = memory[:needed].view(values.dtype).reshape(shape)
-        middle = len(rows) // 2 if needed >= LARGE else 0
+        out = self._of(needed)[:needed].view(values.dtype).reshape(len(rows), *values.shape[1:])
+        self._gather(values, rows, out)
+        return out
+
+    def take_pinned(self, values: NDArray[Any], rows: NDArray[np.int64]) -> torch.Tensor:
+        """The same in pinned memory, from which a GPU copies while it computes.
+
+        PyTorch itself reuses this memory once the copies from it have ended. It learns of a copy from the storage of
+        the tensor that is copied: of a batch that came by way of NumPy, it would know only the first in the memory.
+        """
+        dtype = torch.from_numpy(np.empty(0, values.dtype)).dtype
+        out = torch.empty((len(rows), *values.shape[1:]), dtype=dtype, pin_memory=True)
+        self._gather(values, rows, out.numpy())
+        return out
+
+    def _gather(self, values: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+        middle = len(rows) // 2 if out.nbytes >= LARGE else 0
         # The rows are in range by construction; mode="raise" would gather into a buffer first.
         first = self._helper.submit(np.take, values, rows[:middle], 0, out[:middle], "clip") if middle else None
         np.take(values, rows[middle:], axis=0, out=out[middle:], mode="clip")
         if first is not None:
             first.result()
-        return out
 
     def _of(self, needed: int) -> NDArray[Any]:
         """`needed` bytes of a released block, or of a new one; the block is released with the last view."""

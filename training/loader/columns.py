@@ -46,9 +46,10 @@ class Fixed:
             for place, array in enumerate(arrays):
                 out[at : at + PIECE, place] = array[at : at + PIECE]
 
-    def batches(self, values: NDArray[Any], size: int) -> list[torch.Tensor]:
+    def batches(self, values: NDArray[Any] | torch.Tensor, size: int) -> list[torch.Tensor]:
         """Views of `values`, (rows, *shape), of `size` rows each."""
-        return list(torch.from_numpy(values).split(size))
+        whole = values if isinstance(values, torch.Tensor) else torch.from_numpy(values)
+        return list(whole.split(size))
 
 
 @dataclass(frozen=True)

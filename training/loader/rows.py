@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import torch
 from numpy.typing import NDArray
 
 from data_contracts.errors import UsageError
@@ -21,7 +22,7 @@ from training.loader.buffer_pool import BufferPool
 from training.loader.columns import Column, Fixed, Varying, names_of
 from training.order.permutation import blocks_of
 
-Gathered = list[NDArray[Any] | pa.Array]
+Gathered = list[NDArray[Any] | torch.Tensor | pa.Array]
 # Blocks that are read and decoded in parallel; PyArrow and NumPy release the interpreter lock meanwhile.
 READERS = 2
 NO_ROWS = np.empty(0, np.int64)
@@ -40,7 +41,7 @@ class Rows(Protocol):
     spent: dict[str, float]
 
     def gather(self, rows: NDArray[np.int64], pin: bool = False, soon: NDArray[np.int64] = NO_ROWS) -> Gathered:
-        """These rows, column by column, in memory of their own; pinned on request.
+        """These rows, column by column, in memory of their own; on request pinned, as tensors.
 
         Args:
             rows: (n,), in any order.
@@ -67,7 +68,8 @@ class AllRows:
         gathered: Gathered = []
         for column, values in zip(self._columns, self._values, strict=True):
             if isinstance(column, Fixed):
-                gathered.append(self._memory.take(values, rows, pin))
+                take = self._memory.take_pinned if pin else self._memory.take
+                gathered.append(take(values, rows))
             else:
                 gathered.append(_take_varying(values, self._starts, rows))
         self.spent[self._where] += time.perf_counter() - since
@@ -156,7 +158,7 @@ class StreamedRows:
             if at + most >= len(needed):
                 for block in (np.searchsorted(self._starts, soon, side="right") - 1).tolist():
                     self._begin(block, part)
-            gathered.append([inside, *self._gather(rows[inside], blocks[inside], pin)])
+            gathered.append([inside, *self._gather(rows[inside], blocks[inside], pin and len(needed) <= most)])
         if len(gathered) == 1:
             return gathered[0][1:]
         back = np.argsort(np.concatenate([part[0] for part in gathered]))
@@ -203,10 +205,9 @@ class StreamedRows:
     def _gather(self, rows: NDArray[np.int64], blocks: NDArray[np.int64], pin: bool) -> Gathered:
         since = time.perf_counter()
         local = self._place_of[blocks] * self._size + (rows - self._starts[blocks])
+        take = self._memory.take_pinned if pin else self._memory.take
         gathered: Gathered = [
-            self._memory.take(pool, local, pin)
-            if isinstance(column, Fixed)
-            else _take_varying(pool, self._pool_bounds, local)
+            take(pool, local) if isinstance(column, Fixed) else _take_varying(pool, self._pool_bounds, local)
             for column, pool in zip(self._columns, self._pool, strict=True)
         ]
         self.spent["memory"] += time.perf_counter() - since

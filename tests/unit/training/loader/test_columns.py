@@ -55,6 +55,30 @@ def split(folder: Path, room: str = "memory", batch: Any = None, table: pa.Table
 
 
 @rooms
+def test_each_pinned_batch_is_a_view_of_the_tensor_whose_copies_torch_follows(
+    room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, pinned = torch.empty, []
+
+    def empty(*arguments: Any, pin_memory: bool = False, **more: Any) -> torch.Tensor:
+        """A processor without a GPU pins nothing."""
+        tensor = real(*arguments, **more)
+        if pin_memory:
+            pinned.append(tensor)
+        return tensor
+
+    made, rows = split(tmp_path, room, ["id", "image", "small", "flag"]), np.array([2, 3, 2, 3])
+    plain, _ = made.batches(rows, 1)
+    monkeypatch.setattr(torch, "empty", empty)
+    batches, num_bytes = made.batches(rows, 1, pin=True)
+    assert len(pinned) == 4
+    assert num_bytes == sum(tensor.nbytes for tensor in pinned)
+    for batch, expected in zip(batches, plain, strict=True):
+        assert all(map(torch.equal, batch, expected))
+        assert all(column._base is whole for column, whole in zip(batch, pinned, strict=True))
+
+
+@rooms
 def test_every_type_of_column_has_a_form(room: str, tmp_path: Path) -> None:
     batch = split(tmp_path, room).take(np.array([2, 0]))
     assert list(batch) == TABLE.column_names
