@@ -199,6 +199,7 @@ class Work:
         alone = self.steps(count)
         refs: list[Ref] = []
         held = self.captured()
+        self.wait_for_device()  # for the copies, which are the stall
         self.behind.start(lambda: refs.append(self._seal(held)))
         beside = self.steps(count)
         self.behind.wait()
