@@ -21,7 +21,7 @@ TOTALS = {
     "test statements": 47_100,  # from 45,806: frozen files, sixty faults, the kit for a GPU
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 1,
-    "product files under 60 lines that a single neighbour imports": 33,
+    "product files under 60 lines that a single neighbour imports": 32,
     "imports of our own modules inside functions": 145,
     "uses of dict[str, Any]": 499,
 }
