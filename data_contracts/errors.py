@@ -34,6 +34,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from data_contracts.quoting import escaped
+
 
 class TrainwrightError(Exception):
     """Root of the tree; raised itself only for a bug of ours.
@@ -58,9 +60,10 @@ class TrainwrightError(Exception):
         user_traceback: str = "",
         details: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = self.default_remedy if remedy is None else remedy
+        # A name or a value in it must not look like a line of ours, nor like a command to what shows it.
+        self.message = "\n".join(map(escaped, message.split("\n") if isinstance(self, SpecError) else [message]))
+        super().__init__(self.message)
+        self.remedy = self.default_remedy if remedy is None else escaped(remedy)
         self.user_traceback = user_traceback
         self.details = details or {}
 

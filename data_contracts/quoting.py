@@ -1,4 +1,4 @@
-"""Quotes a foreign exception in one of our sentences, or withholds its text.
+"""Shows values of data and foreign exceptions in our sentences: escaped, bounded, and withheld where they must be.
 
 With sensitive columns, rows are handled in child processes whose output goes to a withheld log: a file on that machine,
 readable by its owner alone (`infra.processes.private_texts` makes it, LOG names it to the child). There the text of an
@@ -9,6 +9,7 @@ has the whole text. Without LOG nothing is withheld.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 import traceback
@@ -24,6 +25,34 @@ MASK = "•••"
 _BECAUSE = "{} withheld because data.sensitive is set"
 
 
+# C0, DEL, C1, line separators, marks that change the writing direction, what XML cannot hold; and what makes a CI host
+# carry out a line from anywhere in it: `##[set-output …]`, `##vso[…]`, `##teamcity[…]`.
+_UNSEEN = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]|#(?=#(?:vso|teamcity)?\[)"
+)
+# The longest value, and the longest text of an exception, in a sentence.
+MOST_VALUE, MOST_TEXT = 200, 4_000
+
+
+def escaped(text: str, most: int | None = None) -> str:
+    """A foreign text on one line, with escapes such as `\\n` and `\\x1b` for what a terminal or a CI host would obey.
+
+    Args:
+        most: number of characters after which it is cut.
+    """
+    shown = _UNSEEN.sub(lambda found: _escape(found[0]), text if most is None else text[: most + 1])
+    return shown if most is None or len(shown) <= most else f"{shown[: most - 1]}…"
+
+
+def one_line(text: str, most: int | None = None) -> str:
+    """As `escaped`, with a blank for each run of blanks and line ends."""
+    return escaped(" ".join(text.split()), most)
+
+
+def _escape(character: str) -> str:
+    return "\\x23" if character == "#" else character.encode("unicode_escape").decode()
+
+
 def withholds() -> bool:
     """Whether this process handles rows with sensitive columns."""
     return bool(os.environ.get(LOG))
@@ -36,7 +65,7 @@ def log_place(log: str | Path) -> str:
 
 def shown(value: Any) -> str:
     """A value of a possibly sensitive column, for a sentence."""
-    return MASK if withholds() else repr(value)
+    return MASK if withholds() else escaped(repr(value), MOST_VALUE)
 
 
 def columns_shown(names: Collection[str], sensitive: bool = False) -> str:
@@ -48,13 +77,13 @@ def columns_shown(names: Collection[str], sensitive: bool = False) -> str:
     if sensitive or withholds():
         count = f"{len(names)} column{'s' if len(names) != 1 else ''}"
         return f"{count}, whose names {_BECAUSE.format('are')}"
-    return ", ".join(names)
+    return escaped(", ".join(names), MOST_TEXT)
 
 
 def column_shown(text: str, at: int | None = None) -> str:
     """A column that no spec or suite may name, for a sentence: `text`, or its number; `at` counts from 0."""
     if not withholds():
-        return text
+        return escaped(text, MOST_VALUE)
     return f"{'' if at is None else f'{at + 1} '}(its name {_BECAUSE.format('is')})"
 
 
@@ -112,7 +141,7 @@ def links(whole: traceback.TracebackException) -> Iterator[traceback.TracebackEx
 
 def _quoted(error: BaseException, text: str, project: Path | None = None) -> str:
     if not withholds():
-        return text
+        return one_line(text, MOST_TEXT)
     whole = "".join(traceback.format_exception(error)).rstrip()
     return withhold(whole, f"{type(error).__name__}{_place(error, project)}")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_contracts.errors import SpecError
+from data_contracts.quoting import escaped
 
 FieldPath = tuple[str | int, ...]
 
@@ -48,7 +49,7 @@ class Document:
             for problem in unique
         ]
         errors = [{"field": dotted(problem.field), "sentence": problem.sentence} for problem in unique]
-        return SpecError("\n".join(lines), details={"file": self.name, "errors": errors})
+        return SpecError("\n".join(map(escaped, lines)), details={"file": self.name, "errors": errors})
 
     def override(self, field: FieldPath, new: Document) -> None:
         """Put the value of `new` at `field` and create the sections above it; SpecError if the field cannot exist

@@ -11,10 +11,9 @@ import numpy as np
 from data_contracts.contract.row_numbers import Numbers
 from data_contracts.contract.suites import SEVERITIES
 from data_contracts.handoffs import Failure, Quarantine
-from data_contracts.quoting import MASK, columns_shown, withholds
+from data_contracts.quoting import MASK, MOST_VALUE, columns_shown, escaped, withholds
 
 EXAMPLES = 20
-_LONGEST = 200
 _LISTED = 5
 _COLUMNS_LISTED = 30
 
@@ -181,8 +180,8 @@ def _short(value: Any) -> str:
         return "null"
     if hasattr(value, "tolist"):  # a number of NumPy's, or the array that pandas makes of a list
         value = value.tolist()
-    text = f"[{', '.join(map(_short, value[:_LONGEST]))}]" if isinstance(value, list | tuple) else str(value)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    text = f"[{', '.join(map(_short, value[:MOST_VALUE]))}]" if isinstance(value, list | tuple) else str(value)
+    return escaped(text, MOST_VALUE)
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Literal
 from data_contracts.approvals import Answer as Given
 from data_contracts.approvals import Question
 from data_contracts.errors import Cancelled
+from data_contracts.quoting import escaped
 from data_contracts.times import readable
 from flows.commands.guard import Answer, log
-from flows.commands.terminal import on_one_line
 from flows.connection import QUIET
 from infra import audit
 from infra.approvals.approval_signatures import signing_key
@@ -47,7 +47,7 @@ def _answered(arguments: argparse.Namespace, decision: Literal["approved", "refu
 def _show(question: Question, decision: str, arguments: argparse.Namespace, *, signs: bool) -> None:
     """Print the question; at a terminal, Cancelled unless the person says yes."""
     for line in shown(question):
-        print(on_one_line(line), file=sys.stderr)
+        print(escaped(line), file=sys.stderr)
     if arguments.yes or arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
     does = {"approved": "Approve", "refused": "Refuse"}[decision] + (" and sign" if signs else "")

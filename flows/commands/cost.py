@@ -12,11 +12,11 @@ from functools import partial
 from data_contracts.canonical import is_name
 from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError
+from data_contracts.quoting import escaped
 from flows.commands.cost_csv import focus_csv, sums_csv
 from flows.commands.cost_month import cost_month
 from flows.commands.guard import Answer, log
 from flows.commands.tables import table
-from flows.commands.terminal import on_one_line
 from infra.machine import machines
 from infra.quantities import size
 from infra.sources.window import Window, parse_window
@@ -79,7 +79,7 @@ def cost(arguments: argparse.Namespace) -> Answer:
         text = _text(arguments, by, (groups, total), window)
     below = [*_unpriced(total, found), *(gain.line(amounts) for gain, amounts in gains), *(pool.line for pool in idle)]
     if arguments.format == "table" and below:
-        text = "\n".join([text, "", *map(on_one_line, below)])
+        text = "\n".join([text, "", *map(escaped, below)])
     return Answer(text, value)
 
 

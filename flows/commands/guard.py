@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_contracts.errors import Cancelled, TrainwrightError
+from data_contracts.quoting import escaped
 from flows.commands.terminal import draws, printable
 from infra import stopping
 from infra.telemetry.json_logs import LOG_FORMAT, JsonFormatter, json_line
@@ -64,7 +65,7 @@ def carry_out(load: Callable[[], Callable[[argparse.Namespace], Answer]], argume
         _explain(answer.error, sentence=arguments.json)
     try:
         text = (quiet and answer.line) or answer.text
-        print(json.dumps(answer.value) if arguments.json else printable(text), flush=True)
+        print(json.dumps(answer.value) if arguments.json else printable(text, colour=coloured(arguments)), flush=True)
     except BrokenPipeError:  # such as `… | head`: the command's work is done anyway
         _leave_stdout()
     return answer.exit_code
@@ -77,7 +78,7 @@ def _leave_stdout() -> None:
 
 def coloured(arguments: argparse.Namespace) -> bool:
     """Whether the answer may be coloured: stdout is a terminal, and neither `--no-color` nor NO_COLOR is set."""
-    return sys.stdout.isatty() and not arguments.no_color and not os.environ.get("NO_COLOR")
+    return sys.stdout.isatty() and not getattr(arguments, "no_color", False) and not os.environ.get("NO_COLOR")
 
 
 class _Stopped(KeyboardInterrupt):
@@ -132,8 +133,11 @@ def _sweep(arguments: argparse.Namespace) -> None:
 
 
 class _Printable(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(escaped(record.getMessage()))
+
+    def formatException(self, ei: Any) -> str:
+        return printable(super().formatException(ei))
 
 
 def _stages_shown(arguments: argparse.Namespace, quiet: bool) -> contextlib.AbstractContextManager[None]:

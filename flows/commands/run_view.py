@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from data_contracts.messages.raw_data import ShardProgress
+from data_contracts.quoting import one_line
 from data_contracts.run_report import Cost, StageResult
-from flows.commands.terminal import printable
 from flows.stages import verbs
 from infra.quantities import in_two_units
 from tasks.run.progress import StageBegan, StageEnded, percent, sentence
@@ -78,11 +78,6 @@ def updated(view: RunView | None, event: Any, now: float) -> RunView | None:
             running = next((row.name for row in view.rows if row.status == "running"), "")
             return _changed(view, running, words=one_line(sentence(event)), percent=percent(event))
     return view
-
-
-def one_line(text: str) -> str:
-    """A text in one line, with terminal control characters written out."""
-    return printable(" ".join(text.split()))
 
 
 def _changed(view: RunView, stage: str, **changes: Any) -> RunView:

@@ -6,7 +6,8 @@ import io
 import sys
 from collections.abc import Collection, Sequence
 
-from flows.commands.terminal import draws, on_one_line
+from data_contracts.quoting import escaped
+from flows.commands.terminal import draws
 
 # Wider than any row: for a program or a file nothing is wrapped.
 UNBOUNDED = 100_000
@@ -30,7 +31,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[
     from rich.text import Text
 
     ruled = draws(sys.stdout)
-    cells = [[on_one_line(cell) for cell in row] for row in rows]
+    cells = [[escaped(cell) for cell in row] for row in rows]
     page = io.StringIO()
     # Without styles: the answer's control characters are escaped.
     console = Console(file=page, color_system=None, width=None if ruled else UNBOUNDED)

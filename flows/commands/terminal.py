@@ -6,21 +6,24 @@ import os
 import re
 from typing import TextIO
 
-# C0 except line ends and tabs, DEL, C1, characters that change the writing direction, and halves of characters. The
-# colours of a verdict (`lines.text`) pass: they neither hide nor move anything.
-_UNSEEN = re.compile(
-    r"(?P<colour>\x1b\[(?:0|3[1-3])m)|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
+from data_contracts.quoting import escaped
+
+_LAYOUT = re.compile(r"([\n\t])")
+# The colours of a verdict (`lines.text`), which neither hide nor move anything.
+_LAYOUT_AND_COLOUR = re.compile(r"([\n\t]|\x1b\[(?:0|3[1-3])m)")
+# How a line begins that GitHub takes for a command.
+_COMMAND = re.compile(r"^(\s*):(?=:)", re.MULTILINE)
 
 
-def printable(text: str) -> str:
-    """The text with terminal control characters written as escapes such as `\\x1b`."""
-    return _UNSEEN.sub(lambda found: found["colour"] or found[0].encode("unicode_escape").decode(), text)
+def printable(text: str, *, colour: bool = False) -> str:
+    """Our lines with what a terminal or a CI host would obey written as escapes such as `\\x1b`.
 
-
-def on_one_line(text: str) -> str:
-    """As `printable`, without line ends: a name from a store must not look like a line of ours."""
-    return printable(text).replace("\n", " ")
+    Args:
+        colour: whether the colours of a verdict stay.
+    """
+    pieces = (_LAYOUT_AND_COLOUR if colour else _LAYOUT).split(text)
+    parts = [piece if at % 2 else escaped(piece) for at, piece in enumerate(pieces)]
+    return _COMMAND.sub(r"\1\\x3a", "".join(parts))
 
 
 def draws(stream: TextIO) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
+from data_contracts.quoting import escaped, one_line
 from infra.orchestrator.api import client_retries, client_settings
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def as_text(text: str) -> str:
     A sentence may come from a store, whose writers must not be able to put a link or an image on a page. A word that a
     page could make a link of is shown as code.
     """
-    return " ".join(map(_word, text.split()))
+    return " ".join(_word(escaped(word)) for word in text.split())
 
 
 def _word(word: str) -> str:
@@ -47,13 +48,14 @@ def _word(word: str) -> str:
 
 def as_code(text: str) -> str:
     """Markdown that shows a text as code, on one line; a backtick becomes an apostrophe."""
-    return f"`{' '.join(text.splitlines()).replace('`', chr(39)) or ' '}`"
+    return f"`{one_line(text).replace('`', chr(39)) or ' '}`"
 
 
 def as_code_block(text: str) -> str:
     """Markdown that shows a text as a block of code; no line of it can end the block."""
     fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
-    return f"{fence}\n{text.rstrip()}\n{fence}"
+    lines = "\n".join(map(escaped, text.rstrip().splitlines()))
+    return f"{fence}\n{lines}\n{fence}"
 
 
 def stage_artifact(key: str, markdown: str, description: str) -> None:

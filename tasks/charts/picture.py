@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
+from data_contracts.quoting import one_line
+
 TEXT = "var(--ink,#6f7c8b)"
 SOFT = "var(--soft,#8793a1)"
 GRID = "var(--grid,#9aa7b566)"
@@ -19,19 +21,6 @@ BLUE = "var(--blue,#3f83e0)"
 SERIES = (BLUE, "var(--orange,#df7b32)", "var(--violet,#9a6ddb)", GOOD, "var(--pink,#d6568f)", "var(--teal,#1f9aa5)")
 _FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif"
 _NARROW, _WIDE = set("fijlrt.,:;'|!()[] "), set("mwMW@%")
-# XML 1.0 has no place for other control characters, nor for halves of surrogate pairs.
-_ALLOWED_CONTROLS = "\t\n\r"
-# They turn the direction of what follows, also of a command beside the text that has them.
-_TURNS = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))
-
-
-def plain(text: str) -> str:
-    """A text as XML may hold it, without what no reader sees."""
-    return "".join(
-        " " if one in _ALLOWED_CONTROLS else "�" if ord(one) < 32 or 0xD800 <= ord(one) <= 0xDFFF else one
-        for one in text
-        if one not in _TURNS and ord(one) not in (0xFFFE, 0xFFFF)
-    )
 
 
 def width_of(text: str, size: float) -> float:
@@ -51,7 +40,7 @@ def _share(one: str) -> float:
 
 def fitted(text: str, size: float, room: float) -> str:
     """The text, cut off with an ellipsis where it is wider than the room."""
-    text = plain(text)
+    text = one_line(text)
     if width_of(text, size) <= room:
         return text
     while text and width_of(text + "…", size) > room:
@@ -123,7 +112,7 @@ class Picture:
         shown = fitted(words, size * (1.06 if bold else 1), room)
         if not shown:
             return
-        tip = f"<title>{escape(plain(words))}</title>" if shown != plain(words) else ""
+        tip = f"<title>{escape(one_line(words))}</title>" if shown != one_line(words) else ""
         weight = ' font-weight="600"' if bold else ""
         self.parts.append(
             f'<text x="{number(at[0])}" y="{number(at[1])}" font-size="{number(size)}" text-anchor="{anchor}" '
@@ -135,17 +124,17 @@ class Picture:
         x, y, wide, high = map(number, box)
         self.parts.append(
             f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" fill="none" pointer-events="all">'
-            f"<title>{escape(plain(words))}</title></rect>"
+            f"<title>{escape(one_line(words))}</title></rect>"
         )
 
     def svg(self) -> str:
         """The whole picture."""
         wide, high = number(self.width), number(self.height)
         # Double quotes in an attribute are the one thing that `escape` leaves.
-        label = escape(plain(self.title), {'"': "&quot;"})
+        label = escape(one_line(self.title), {'"': "&quot;"})
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
-            f'role="img" aria-label="{label}" font-family="{_FONT}"><title>{escape(plain(self.title))}</title>'
+            f'role="img" aria-label="{label}" font-family="{_FONT}"><title>{escape(one_line(self.title))}</title>'
             f"{''.join(self.parts)}</svg>"
         )
 

@@ -14,9 +14,9 @@ from data_contracts.contract.suites import load_suite, suite_digest
 from data_contracts.errors import SpecError
 from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.quoting import one_line
 from data_contracts.yaml_document import Document, FieldPath
 from data_contracts.yaml_text import read_document
-from tasks.ci.texts import plain
 
 Level = Literal["error", "warning", "notice"]
 
@@ -145,13 +145,13 @@ def findings(report: CiReport, files: SpecFiles, notes: Sequence[str] = ()) -> l
     if report.exit_code and not any(one.level == "error" for one in found):
         level: Level = "notice" if report.verdict == "waiting" else "error"
         file, line = files.find(CiCase(kind="spec", name="", status="failed"), "")
-        found.insert(0, Finding(level, report.verdict.replace("_", " "), plain(report.sentence), file, line))
-    return [*found, *(Finding("warning", plain(report.pipeline, 200), plain(note)) for note in notes)]
+        found.insert(0, Finding(level, report.verdict.replace("_", " "), one_line(report.sentence), file, line))
+    return [*found, *(Finding("warning", one_line(report.pipeline, 200), one_line(note)) for note in notes)]
 
 
 def _finding(report: CiReport, files: SpecFiles, case: CiCase) -> Finding:
     file, line = files.find(case, report.suite)
     level: Level = "error" if case.status == "failed" else "warning"
-    title = plain(f"{case.kind} {'failed' if level == 'error' else 'does not hold'}", 200)
+    title = one_line(f"{case.kind} {'failed' if level == 'error' else 'does not hold'}", 200)
     named = "" if case.kind == "spec" else f"{case.name}: "
-    return Finding(level, title, plain(f"{named}{case.sentence}", 2000), file, line)
+    return Finding(level, title, one_line(f"{named}{case.sentence}", 2000), file, line)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from data_contracts.ci_report import CiCase, CiReport
 from data_contracts.errors import TrainwrightError
+from data_contracts.quoting import escaped
 
 _TITLES = {
     "spec": "spec",
@@ -16,8 +16,6 @@ _TITLES = {
     "checkpoint": "checkpoints",
     "gate": "gates",
 }
-# What XML 1.0 cannot hold, not even escaped.
-_FORBIDDEN = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(report: CiReport) -> str:
@@ -25,7 +23,7 @@ def junit(report: CiReport) -> str:
 
     A run that did not end well and has no failed case gets one, the run itself; an error if it is a bug of ours.
     """
-    title = _text(f"trainwright {report.pipeline}")
+    title = escaped(f"trainwright {report.pipeline}")
     root = ET.Element("testsuites", name=title, tests="0", failures="0", errors="0", skipped="0")
     cases = list(report.cases)
     for kind, suite_name in _TITLES.items():
@@ -47,7 +45,7 @@ def _suite(root: ET.Element, name: str, cases: Sequence[CiCase], wrong: str = "f
     suite = ET.SubElement(
         root,
         "testsuite",
-        name=_text(name),
+        name=escaped(name),
         tests=str(len(cases)),
         failures=num_wrong if wrong == "failure" else "0",
         errors=num_wrong if wrong == "error" else "0",
@@ -55,17 +53,12 @@ def _suite(root: ET.Element, name: str, cases: Sequence[CiCase], wrong: str = "f
         time=f"{sum(case.seconds or 0.0 for case in cases):.3f}",
     )
     for case in cases:
-        made = ET.SubElement(suite, "testcase", classname=_text(name), name=_text(case.name))
+        made = ET.SubElement(suite, "testcase", classname=escaped(name), name=escaped(case.name))
         made.set("time", f"{case.seconds or 0.0:.3f}")
-        sentence = _text(case.sentence)
+        sentence = escaped(case.sentence)
         if case.status == "failed":
             ET.SubElement(made, wrong, message=sentence).text = sentence
         elif case.status == "skipped":
             ET.SubElement(made, "skipped", message=sentence)
         elif sentence:
             ET.SubElement(made, "system-out").text = sentence
-
-
-def _text(text: str) -> str:
-    """A text without the characters that XML cannot hold."""
-    return _FORBIDDEN.sub("\ufffd", text)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from data_contracts.ci_report import CiCase, CiReport
-from infra.orchestrator.artifacts import as_code
-from infra.orchestrator.artifacts import as_text as as_markdown
-from tasks.ci.texts import plain
+from infra.orchestrator.artifacts import as_code, as_text
 from tasks.run.report import cost_sentence
 
 # GitHub drops a step's summary that is larger as a whole.
@@ -46,21 +44,16 @@ def cut(page: str, most_bytes: int) -> str:
     return kept.decode() + _CUT
 
 
-def as_text(text: str) -> str:
-    """A text as Markdown that shows it as it is, on one line of visible characters."""
-    return as_markdown(plain(text))
-
-
 def _facts(report: CiReport) -> list[str]:
-    rows = [("Run", as_code(plain(report.run_id)))] if report.run_id else []
+    rows = [("Run", as_code(report.run_id))] if report.run_id else []
     if report.version:
         rows.append(("Model", as_text(report.version)))
     if report.commit:
-        rows.append(("Commit", as_code(plain(report.commit[:12]) + (" with changes" if report.dirty else ""))))
+        rows.append(("Commit", as_code(report.commit[:12] + (" with changes" if report.dirty else ""))))
     rows += [(as_text(name), f"{value:.4f}") for name, value in report.metrics.items()]
     if report.run_id:
         rows += [("Cost", as_text(cost_sentence(report.cost)))]
-        rows += [("More", as_code(plain(f"trainwright show {report.run_id}")))]
+        rows += [("More", as_code(f"trainwright show {report.run_id}"))]
     return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)] if rows else []
 
 

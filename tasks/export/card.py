@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from data_contracts import quoting
 from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import passed_over
 from data_contracts.messages.export import Exported, TensorFacts
@@ -246,7 +247,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def escaped(text: str) -> str:
     """A foreign text on one line, in which nothing is markup: no control character, tag, table cell or code mark."""
-    plain = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
+    plain = quoting.escaped(text)
     for mark, entity in (("&", "&amp;"), ("<", "&lt;"), ("|", "&#124;"), ("`", "&#96;"), ("[", "&#91;")):
         plain = plain.replace(mark, entity)
     return plain

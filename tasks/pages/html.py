@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from tasks.charts.picture import plain
+from data_contracts.quoting import one_line
 from tasks.pages.style import STYLE
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -33,7 +33,7 @@ NOTHING = Markup("")
 
 def escaped(text: str) -> Markup:
     """A text as markup that shows it; markup stays as it is."""
-    return text if isinstance(text, Markup) else Markup(html.escape(plain(text)))
+    return text if isinstance(text, Markup) else Markup(html.escape(one_line(text)))
 
 
 def join(parts: Iterable[str], between: str = "") -> Markup:
@@ -44,7 +44,7 @@ def join(parts: Iterable[str], between: str = "") -> Markup:
 def tag(name: str, *children: str, **attributes: str) -> Markup:
     """An element; `kind` is its class, and an attribute that is "" is left out."""
     written = "".join(
-        f' {"class" if key == "kind" else key}="{html.escape(plain(value))}"'
+        f' {"class" if key == "kind" else key}="{html.escape(one_line(value))}"'
         for key, value in attributes.items()
         if value
     )

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from data_contracts import quoting
+from data_contracts.errors import SpecError, UsageError
 from data_contracts.quoting import (
     column_shown,
     columns_shown,
     describe,
+    escaped,
     format_links,
     shown,
     text_of,
@@ -47,10 +49,36 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    ("text", "most", "expected"),
+    [
+        ("a\n::error::b\r\u2028c", None, "a\\n::error::b\\r\\u2028c"),
+        ("\x1b[31mred\u202e\x00\ud800\uffff", None, "\\x1b[31mred\\u202e\\x00\\ud800\\uffff"),
+        ("x ##[set-output name=a]b", None, "x \\x23#[set-output name=a]b"),
+        ("##vso[task] ##teamcity[a] ## [a]", None, "\\x23#vso[task] \\x23#teamcity[a] ## [a]"),
+        ("ärger ✅ 10 % 👩\u200d🔬", None, "ärger ✅ 10 % 👩\u200d🔬"),
+        ("abcdef", 4, "abc…"),
+        ("\n\n\n\n", 4, "\\n\\…"),
+        ("abcd", 4, "abcd"),
+        ("", 4, ""),
+    ],
+)
+def test_a_value_is_one_line_that_nothing_obeys(text: str, most: int | None, expected: str) -> None:
+    assert escaped(text, most) == expected
+    assert escaped(expected, most) == expected
+
+
+def test_an_error_is_one_line() -> None:
+    error = UsageError("a\n::set-output name=b::c", remedy="do\nthis")
+    assert str(error) == "a\\n::set-output name=b::c do\\nthis"
+    assert UsageError(error.message).message == error.message
+    assert str(SpecError("s.yaml:1: a: wrong.\ns.yaml:2: b: wrong.")).count("\n") == 1
+
+
 def test_nothing_is_withheld_without_a_log(tmp_path: Path) -> None:
     error = raised(tmp_path)
-    assert text_of(error) == f"bad {SECRET}\nsecond line"
-    assert type_and_text(error) == f"ValueError: bad {SECRET}\nsecond line"
+    assert text_of(error) == f"bad {SECRET} second line"
+    assert type_and_text(error) == f"ValueError: bad {SECRET} second line"
     assert describe(error, tmp_path) == f"ValueError: bad {SECRET}"
     assert shown(SECRET) == repr(SECRET)
     assert withhold("words", "others") == "words"

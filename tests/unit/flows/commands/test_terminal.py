@@ -23,12 +23,17 @@ SHOWN = "\\x1b]0;pwned\\x07\\x1b[2J"
         ("abc\u202etxt.\u2066\u200f", "abc\\u202etxt.\\u2066\\u200f"),
         ("half \udcff", "half \\udcff"),
         ("\x1b[8m\x1b[31;8m", "\\x1b[8m\\x1b[31;8m"),
-        ("\x1b[32mpromoted\x1b[0m", "\x1b[32mpromoted\x1b[0m"),
+        ("a\n ::set-output name=x::y\n##[debug]z", "a\n \\x3a:set-output name=x::y\n\\x23#[debug]z"),
         ("a\n\tb \\ ä 猫 👩\u200d🔬", "a\n\tb \\ ä 猫 👩\u200d🔬"),
     ],
 )
 def test_what_a_terminal_would_obey_is_written_out(text: str, shown: str) -> None:
     assert printable(text) == shown
+
+
+def test_colours_pass_only_if_asked_for() -> None:
+    assert printable("\x1b[32mpromoted\x1b[0m", colour=True) == "\x1b[32mpromoted\x1b[0m"
+    assert printable("\x1b[32mpromoted\x1b[0m") == "\\x1b[32mpromoted\\x1b[0m"
 
 
 def test_answers_logs_and_errors_are_escaped(
@@ -38,7 +43,7 @@ def test_answers_logs_and_errors_are_escaped(
         monkeypatch.setattr(guard.log, name, value)
 
     def told(arguments: Namespace) -> guard.Answer:
-        logging.getLogger("trainwright").info("logged %s", ATTACK)
+        logging.getLogger("trainwright").info("logged %s", f"{ATTACK}\nnot a line")
         return guard.Answer(f"answered {ATTACK}", {})
 
     def failed(arguments: Namespace) -> guard.Answer:
@@ -48,4 +53,4 @@ def test_answers_logs_and_errors_are_escaped(
     assert [guard.carry_out(lambda: told, arguments), guard.carry_out(lambda: failed, arguments)] == [0, 2]
     said = capsys.readouterr()
     assert said.out == f"answered {SHOWN}\n"
-    assert said.err == f"logged {SHOWN}\ntraced {SHOWN}\ntrainwright: failed {SHOWN}\n"
+    assert said.err == f"logged {SHOWN}\\nnot a line\ntraced {SHOWN}\ntrainwright: failed {SHOWN}\n"

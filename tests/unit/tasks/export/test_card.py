@@ -17,7 +17,7 @@ from tasks.export.card import _limitations, _metadata, _training, escaped
         ("plain", "plain"),
         ("a|b", "a&#124;b"),
         ("<script>", "&lt;script>"),
-        ("a\n## Use", "a\\x0a## Use"),
+        ("a\n## Use", "a\\n## Use"),
         ("\x1b[31m", "\\x1b&#91;31m"),
         ("`code`", "&#96;code&#96;"),
         ("ü & co", "ü &amp; co"),
