@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from data_contracts.records import HandOff, Record
+from data_contracts.records import HandOff, Record, Sentence
 from data_contracts.run_report import Cost, ModelName, Verdict
 
 CaseKind = Literal["spec", "stage", "expectation", "checkpoint", "gate"]
@@ -28,7 +28,7 @@ class CiCase(Record):
     kind: CaseKind
     name: str
     status: CaseStatus
-    sentence: str = ""
+    sentence: Sentence = ""
     seconds: float | None = None
     field: tuple[str | int, ...] = ()
     entry: int | None = None
@@ -49,7 +49,7 @@ class CiReport(HandOff):
     run_id: str
     verdict: Verdict
     exit_code: int = Field(ge=0, le=255)
-    sentence: str
+    sentence: Sentence
     cause: str = ""
     cases: tuple[CiCase, ...] = ()
     suite: str = ""

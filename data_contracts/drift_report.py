@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from data_contracts.records import Record
+from data_contracts.records import Record, Sentence
 
 Verdict = Literal["same", "negligible", "warning", "critical"]
 VERDICTS: tuple[Verdict, ...] = ("same", "negligible", "warning", "critical")
@@ -49,7 +49,7 @@ class ColumnDrift(Record):
     new_share: float = 0.0
     new: list[str] = Field(default_factory=list)
     bars: list[Bar] = Field(default_factory=list)
-    sentence: str
+    sentence: Sentence
 
     @property
     def what(self) -> str:
@@ -70,7 +70,7 @@ class DriftReport(Record):
     against: str
     rows: tuple[int, int] = (0, 0)
     columns: list[ColumnDrift] = Field(default_factory=list)
-    note: str = ""
+    note: Sentence = ""
 
     @property
     def verdict(self) -> Verdict:

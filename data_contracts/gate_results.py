@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from data_contracts.records import Record
+from data_contracts.records import Record, Sentence
 
 GateVerdict = Literal["better", "worse", "insufficient"]
 
@@ -61,7 +61,7 @@ class GateResult(Record):
     value: float
     bound: float
     champion_value: float | None = None
-    sentence: str
+    sentence: Sentence
     slice: str = Field(default="", exclude_if=lambda name: not name)
     evidence: Evidence | None = Field(default=None, exclude_if=lambda evidence: evidence is None)
     sealed: bool = Field(default=False, exclude_if=lambda sealed: not sealed)

@@ -20,6 +20,7 @@ from data_contracts.incidents import Incident
 from data_contracts.records import SCHEMA as SCHEMA
 from data_contracts.records import HandOff as HandOff
 from data_contracts.records import Record as Record
+from data_contracts.records import Sentence
 
 
 class Ref(Record):
@@ -91,10 +92,10 @@ class Failure(Record):
     rows: int
     of: int = Field(default=0, exclude_if=lambda of: not of)
     row_numbers: list[int] = []
-    values: list[str] = []
+    values: list[Sentence] = []
     places: list[RowPlace] = Field(default_factory=list, exclude_if=lambda places: not places)
-    observed: str = ""
-    sentence: str
+    observed: Sentence = ""
+    sentence: Sentence
     index: int | None = Field(default=None, exclude_if=lambda index: index is None)
 
 
@@ -281,7 +282,7 @@ class Receipt(HandOff):
     evaluation: Ref | None = None
     champion: Ref | None = None
     contamination: Ref | None = Field(default=None, exclude_if=lambda one: one is None)
-    sentence: str
+    sentence: Sentence
     quarantined_rows: int = Field(default=0, exclude_if=lambda rows: rows == 0)
     incident: Incident | None = Field(default=None, exclude_if=lambda one: one is None)
     approval: Approval | None = Field(default=None, exclude_if=lambda one: one is None)

@@ -50,7 +50,7 @@ def one_line(text: str, most: int | None = None) -> str:
 
 
 def _escape(character: str) -> str:
-    return "\\x23" if character == "#" else character.encode("unicode_escape").decode()
+    return "\\u0023" if character == "#" else character.encode("unicode_escape").decode()
 
 
 def withholds() -> bool:

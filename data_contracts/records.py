@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from data_contracts.errors import UsageError
+from data_contracts.quoting import escaped
 
 SCHEMA = 1
+# A text for people that may quote a value of the data, or come from a store that others write.
+Sentence = Annotated[str, AfterValidator(escaped)]
 
 
 class Record(BaseModel):

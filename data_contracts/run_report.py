@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from data_contracts.handoffs import HandOff, Record
+from data_contracts.records import Sentence
 
 StageStatus = Literal["ran", "reused", "rejected", "failed", "skipped", "cancelled", "waiting"]
 Verdict = Literal[
@@ -60,7 +61,7 @@ class StageResult(Record):
     seconds: float
     id: str | None = None
     reused_from: str | None = None
-    sentence: str = ""
+    sentence: Sentence = ""
 
 
 class ModelName(Record):
@@ -83,7 +84,7 @@ class RunReport(HandOff):
     pipeline: str
     verdict: Verdict
     exit_code: int
-    sentence: str
+    sentence: Sentence
     stages: list[StageResult]
     error: dict[str, Any] | None = None
     dataset_id: str | None = None

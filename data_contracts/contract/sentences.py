@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from data_contracts.quoting import escaped
+
 _LISTED = 10
 # {x}: the argument x, quoted; {range}: min_value and max_value with their strictness.
 SENTENCES: dict[str, str] = {
@@ -103,7 +105,9 @@ def sentence(expectation: Mapping[str, Any]) -> str:
         words["range"] = _range({name: kwargs.pop(name, None) for name in _BOUNDS})
     text = _in_most_rows(_filled(template, words), kwargs) + "".join(_more(kwargs))
     about = expectation.get("description")
-    return f"{text}{_SEVERITIES.get(expectation.get('severity', 'critical'), '')}.{f' [{about}]' if about else ''}"
+    return escaped(
+        f"{text}{_SEVERITIES.get(expectation.get('severity', 'critical'), '')}.{f' [{about}]' if about else ''}"
+    )
 
 
 def _named(template: str) -> set[str]:

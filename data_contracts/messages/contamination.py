@@ -9,6 +9,7 @@ from data_contracts.handoffs import Dataset, HandOff, Record, Ref
 from data_contracts.messages.children import Child, StoreAddress
 from data_contracts.messages.message import Message
 from data_contracts.pipeline_spec import ContaminationSpec
+from data_contracts.records import Sentence
 
 # What a side's rows are used for. A row must not be used earlier than where it is scored.
 TRAINED, HELD_OUT, SCORED = 0, 1, 2
@@ -94,7 +95,7 @@ class ContaminationReport(HandOff):
     conflicts: Conflicts | None = None
     dropped: dict[str, int] = {}
     dataset: Ref | None = None
-    sentence: str = ""
+    sentence: Sentence = ""
 
 
 class ContaminationRequest(Message):

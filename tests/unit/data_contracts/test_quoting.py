@@ -54,8 +54,8 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("a\n::error::b\r\u2028c", None, "a\\n::error::b\\r\\u2028c"),
         ("\x1b[31mred\u202e\x00\ud800\uffff", None, "\\x1b[31mred\\u202e\\x00\\ud800\\uffff"),
-        ("x ##[set-output name=a]b", None, "x \\x23#[set-output name=a]b"),
-        ("##vso[task] ##teamcity[a] ## [a]", None, "\\x23#vso[task] \\x23#teamcity[a] ## [a]"),
+        ("x ##[set-output name=a]b", None, "x \\u0023#[set-output name=a]b"),
+        ("##vso[task] ##teamcity[a] ## [a]", None, "\\u0023#vso[task] \\u0023#teamcity[a] ## [a]"),
         ("ärger ✅ 10 % 👩\u200d🔬", None, "ärger ✅ 10 % 👩\u200d🔬"),
         ("abcdef", 4, "abc…"),
         ("\n\n\n\n", 4, "\\n\\…"),

@@ -23,7 +23,7 @@ SHOWN = "\\x1b]0;pwned\\x07\\x1b[2J"
         ("abc\u202etxt.\u2066\u200f", "abc\\u202etxt.\\u2066\\u200f"),
         ("half \udcff", "half \\udcff"),
         ("\x1b[8m\x1b[31;8m", "\\x1b[8m\\x1b[31;8m"),
-        ("a\n ::set-output name=x::y\n##[debug]z", "a\n \\x3a:set-output name=x::y\n\\x23#[debug]z"),
+        ("a\n ::set-output name=x::y\n##[debug]z", "a\n \\x3a:set-output name=x::y\n\\u0023#[debug]z"),
         ("a\n\tb \\ ä 猫 👩\u200d🔬", "a\n\tb \\ ä 猫 👩\u200d🔬"),
     ],
 )
