@@ -43,14 +43,15 @@ class Incident(Record):
 
 
 class Hold(Record):
-    """A hold on a checkpoint that a person rolled an alias back from, or that was withdrawn as a canary: not promoted
-    there, or not put there again, until a person releases it.
+    """A hold on a checkpoint that a person rolled an alias back from, that was withdrawn as a canary, or that was made
+    with a bad package: not promoted there, or not put there again, until a person releases it.
 
     Attributes:
-        version: the version that the alias left.
-        by, at: the person who rolled back, or the actor of the run that withdrew it, and the time (UTC, ISO 8601).
+        version: the version that the alias left, or that has the checkpoint.
+        by, at: the person who placed it, or the actor of the run that withdrew it, and the time (UTC, ISO 8601).
         reason: as it was given; "" if there was none.
         withdrawn: whether it was withdrawn as a canary.
+        made_with: the package because of which a person put it on hold; "" for another hold.
     """
 
     checkpoint_id: str
@@ -59,6 +60,7 @@ class Hold(Record):
     at: str
     reason: str = ""
     withdrawn: bool = Field(default=False, exclude_if=lambda one: not one)
+    made_with: str = Field(default="", exclude_if=lambda one: not one)
 
     @property
     def sentence(self) -> str:
@@ -66,4 +68,6 @@ class Hold(Record):
         when = f" at {readable(self.at)}" if self.at else ""
         if self.withdrawn:
             return f"version {self.version} was withdrawn as canary{when} ({self.reason})"
+        if self.made_with:
+            return f'{self.by} held version {self.version}, made with {self.made_with}{when} ("{self.reason}")'
         return f"{self.by} rolled version {self.version} back{when}" + (f' ("{self.reason}")' if self.reason else "")

@@ -55,6 +55,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "protect": ("protect", "require an approval for each promotion to an alias"),
         "rollback": ("aliases", "move an alias back, and put the checkpoint it leaves on hold"),
         "release": ("aliases", "lift the hold that a rollback put on a checkpoint"),
+        "affected": ("affected", "list what was made with a package, and put its versions on hold"),
     },
     "use and prove models": {
         "predict": ("predict", "write what a model version predicts for the rows of files"),

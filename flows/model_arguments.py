@@ -91,6 +91,14 @@ def _release(command: argparse.ArgumentParser) -> None:
     command.add_argument("--reason", required=True, metavar="WHY", help="why; recorded in the receipt")
 
 
+def _affected(command: argparse.ArgumentParser) -> None:
+    help_ = "a package with its versions: lightning==2.6.2, 'lightning>=2.6.2,<2.6.4', or a name alone"
+    command.add_argument("package", metavar="PACKAGE", help=help_)
+    store_option(command)
+    command.add_argument("--hold", action="store_true", help="put the affected versions on hold for all their aliases")
+    command.add_argument("--reason", default="", metavar="WHY", help="with --hold: why; recorded in the holds")
+
+
 def _export(command: argparse.ArgumentParser) -> None:
     name_argument(command)
     command.add_argument("dir", metavar="DIR", help="folder to write; a new or an empty one")
@@ -115,6 +123,7 @@ MODELS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "rollback": _rollback,
     "release": _release,
     "canary": _canary,
+    "affected": _affected,
     "show": _show,
     "export": _export,
     "reproduce": _reproducing,

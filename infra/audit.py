@@ -50,8 +50,8 @@ def in_repository(folder: Path) -> bool:
 
 def lock() -> list[str]:
     """`name==version` of every installed distribution, sorted."""
-    headers = [_headers(distribution) for distribution in metadata.distributions()]
-    return sorted({f"{one['name'].lower()}=={one.get('version')}" for one in headers if "name" in one})
+    found = [headers(distribution) for distribution in metadata.distributions()]
+    return sorted({f"{one['name'].lower()}=={one.get('version')}" for one in found if "name" in one})
 
 
 def lock_digest(lines: Sequence[str] | None = None) -> str:
@@ -59,7 +59,7 @@ def lock_digest(lines: Sequence[str] | None = None) -> str:
     return hashlib.sha256("\n".join(lock() if lines is None else lines).encode()).hexdigest()
 
 
-def _headers(distribution: metadata.Distribution) -> dict[str, str]:
+def headers(distribution: metadata.Distribution) -> dict[str, str]:
     """A distribution's metadata above the description, by lower-case name; {} for an uninstallation's remains (`~x`).
 
     `distribution.metadata` parses the description, too: half a second for three hundred distributions.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
-from data_contracts.pipeline_spec.base import Section, Shorthand
+from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand
 
 
 def _below_the_root(pattern: str) -> str:
@@ -28,6 +28,13 @@ class CodeSpec(Section):
     source, a link that leaves the project or a file named like a secret needs its exact path."""
 
 
+class PackagesSpec(Section):
+    """Which releases of packages may be installed."""
+
+    min_age_days: int = Field(ge=1, le=3650)
+    """Refuse files that were uploaded fewer days ago, by the index's upload times; one without a time is refused."""
+
+
 class EnvironmentSpec(Shorthand):
     """The packages that your code needs, installed on every machine that imports it; a plain string is short for
     `file`.
@@ -44,3 +51,11 @@ class EnvironmentSpec(Shorthand):
     wheels: str | None = None
     """Folder of wheels, relative to the spec's folder, that this machine installs from instead of an index; other
     machines use pip's settings of their own. Default: the indexes that pip is set to use."""
+    packages: PackagesSpec | None = Field(default=None, exclude_if=lambda one: one is None)
+    """Which releases may be installed; default: all."""
+
+    @model_validator(mode="after")
+    def _has_upload_times(self) -> Self:
+        if self.packages is not None and self.wheels is not None:
+            raise FieldError("wheels", "has no upload times, which packages.min_age_days needs; leave one of them out")
+        return self

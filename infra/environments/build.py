@@ -38,6 +38,7 @@ class InstallPlan:
         build: names that are built from source.
         wheels: the folder that packages come from; None: the indexes of this machine.
         whole: whether the requirements name every package, so that nothing else is looked up.
+        uploaded_before: only files that an index got before this time (ISO 8601); "": all.
     """
 
     requirements: Sequence[str]
@@ -46,6 +47,7 @@ class InstallPlan:
     build: Sequence[str]
     wheels: Path | None
     whole: bool = False
+    uploaded_before: str = ""
 
 
 def make(folder: Path, plan: InstallPlan) -> Path:
@@ -63,7 +65,8 @@ def make(folder: Path, plan: InstallPlan) -> Path:
         constraints.write_text("".join(f"{line}\n" for line in plan.constraints))
     bounds = ["--constraints", str(constraints)] if plan.constraints else []
     alone = ["--no-deps"] if plan.whole else []
-    uv.install(interpreter_in(folder), ["--requirements", str(requirements), *bounds, *alone], plan.build, plan.wheels)
+    arguments = ["--requirements", str(requirements), *bounds, *alone]
+    uv.install(interpreter_in(folder), arguments, plan.build, plan.wheels, plan.uploaded_before)
     with on_this_machine(folder):
         _compile(site, linked)
         _record(folder, site)

@@ -22,7 +22,10 @@ import re
 import socket
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -36,7 +39,7 @@ from infra.environments.indexes import folder_listing, source_digests
 from infra.environments.installed import closure, packages_folder, packages_folder_in, versions
 from infra.environments.packages import INSTALL, SEALED, Packages, is_of_cuda, packages_of, public
 from infra.environments.requirements import FIELD, Requirements
-from infra.environments.uv import UvFailed
+from infra.environments.uv import TOO_YOUNG, UNDATED, UvFailed
 from infra.files import locks
 from infra.files.atomic import replace_private
 from infra.machine.settings import on_this_machine, state_folder
@@ -79,7 +82,14 @@ def environment(packages: Packages, wheels: Path | None = None) -> Path:
         if existing is not None:
             return existing
         log.info("environment: installing %d packages on this machine", len(packages.install))
-        plan = build.InstallPlan(packages.install, (), _packages_to_link(packages), packages.build, wheels)
+        plan = build.InstallPlan(
+            packages.install,
+            (),
+            _packages_to_link(packages),
+            packages.build,
+            wheels,
+            uploaded_before=packages.uploaded_before,
+        )
         with scratch.make("environment", root=base) as folder:
             try:
                 build.make(folder.path / "new", plan)
@@ -93,11 +103,20 @@ def environment(packages: Packages, wheels: Path | None = None) -> Path:
 
 
 def resolve(
-    requirements: Requirements, build_names: Sequence[str], wheels: Path | None, *, afresh: bool = False
+    requirements: Requirements,
+    build_names: Sequence[str],
+    wheels: Path | None,
+    *,
+    afresh: bool = False,
+    min_age_days: int = 0,
+    clock: Callable[[], float] = time.time,
 ) -> Packages:
     """The packages that a user's requirements and ours come to, installed on this machine.
 
     The same requirements give the same packages on this machine until they change, unless `afresh` is set.
+
+    Args:
+        min_age_days: files that an index got fewer days ago by the `clock` (Unix time) are refused; 0: none.
 
     Raises:
         SpecError: they cannot be installed, or not together with what Trainwright needs.
@@ -107,6 +126,7 @@ def resolve(
     lines = [*requirements.requirements, "", *requirements.constraints, "", *needs, "", *build_names]
     base = _environments_folder()
     facts = [VERSION, lines, _package_sources(wheels), _platform_facts(), versions(packages_folder())]
+    facts += [min_age_days] if min_age_days else []
     resolved = base / "resolved" / digest(facts)[:KEY_LENGTH]
     packages = None if afresh else _read_resolved(resolved)
     # Installed again from the list alone, a package would not be compared with the hashes in the requirements.
@@ -117,12 +137,15 @@ def resolve(
                 return packages
     parsed = [*map(Requirement, needs), *requirements.parsed()]
     log.info("environment: resolving %s", requirements.place)
+    age = timedelta(days=min_age_days)
+    before = (datetime.fromtimestamp(clock(), UTC) - age).isoformat(timespec="seconds") if min_age_days else ""
     plan = build.InstallPlan(
         [*needs, *requirements.requirements],
         requirements.constraints,
         closure(packages_folder(), parsed),
         build_names,
         wheels,
+        uploaded_before=before,
     )
     with scratch.make("environment", root=base) as folder:
         try:
@@ -131,6 +154,7 @@ def resolve(
             raise _not_installable(requirements, error.reason) from error
         contents = build.contents_digest(folder.path / "new")
         packages = Packages.of(versions(site), closure(site, requirements.parsed()), build_names, contents)
+        packages = replace(packages, uploaded_before=before)
         key = _key(packages)
         with _maker_lock(base, key):
             existing = _use_if_complete(base / key, key)
@@ -152,7 +176,11 @@ def packages_in(packages: Packages) -> Path:
 def _not_installable(requirements: Requirements, reason: str) -> SpecError:
     """The error for requirements that uv did not install."""
     absent = {canonicalize_name(name) for name in _ABSENT.findall(reason)}
-    if "building from source is disabled" in reason or "no usable wheels" in reason or "no wheels" in reason:
+    if UNDATED in reason:
+        remedy = "Use an index with upload times (PEP 700), or leave environment.packages.min_age_days out."
+    elif TOO_YOUNG in reason:
+        remedy = "Ask for an older version, wait, or lower environment.packages.min_age_days."
+    elif "building from source is disabled" in reason or "no usable wheels" in reason or "no wheels" in reason:
         remedy = "If its source may be built here and on every node, which runs its code, name it in environment.build."
     elif absent & requirements.names or "there is no version of" in reason:
         remedy = (

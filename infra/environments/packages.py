@@ -31,6 +31,7 @@ VERSION = 1
 _OF_CUDA = re.compile(r"nvidia-|cuda-|triton$|pytorch-triton")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 _CONTENTS = re.compile(r"(?:[0-9a-f]{64})?")
+_TIME = re.compile(r"(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00)?")
 _MAX_ENTRY_LENGTH = 128
 _MAX_ENTRIES = 10_000
 
@@ -44,12 +45,14 @@ class Packages:
         install: what is installed: `sealed` and what Trainwright needs.
         build: names that are built from source; every other package comes as a wheel.
         contents: digest of the files that uv installed where the list was resolved; "" if that is unknown.
+        uploaded_before: only files that an index got before this time are installed; "": all.
     """
 
     sealed: tuple[str, ...]
     install: tuple[str, ...]
     build: tuple[str, ...] = ()
     contents: str = ""
+    uploaded_before: str = ""
 
     @classmethod
     def of(cls, installed: Mapping[str, str], asked: Iterable[str], build: Iterable[str], contents: str = "") -> Self:
@@ -80,8 +83,8 @@ class Packages:
             "install": list(self.install),
             "build": list(self.build),
         }
-        if self.contents:
-            facts["contents"] = self.contents
+        more = {"contents": self.contents, "uploaded_before": self.uploaded_before}
+        facts |= {name: text for name, text in more.items() if text}
         return {SEALED: "".join(f"{entry}\n" for entry in self.sealed).encode(), INSTALL: json.dumps(facts).encode()}
 
     @classmethod
@@ -95,7 +98,8 @@ class Packages:
                 sealed=_list(sealed.decode().splitlines(), _checked),
                 install=_list(facts["install"], _checked),
                 build=_list(facts["build"], _checked_name),
-                contents=_checked_contents(facts.get("contents", "")),
+                contents=_checked_text(facts.get("contents", ""), _CONTENTS),
+                uploaded_before=_checked_text(facts.get("uploaded_before", ""), _TIME),
             )
             if not set(read.sealed) <= set(read.install) or len(read.versions) != len(read.install):
                 raise ValueError("its two lists do not agree")
@@ -149,9 +153,9 @@ def _list(entries: object, check: Callable[[str], str]) -> tuple[str, ...]:
     return tuple(map(check, entries))
 
 
-def _checked_contents(text: object) -> str:
-    if not isinstance(text, str) or not _CONTENTS.fullmatch(text):
-        raise ValueError("its contents are not a digest")
+def _checked_text(text: object, form: re.Pattern[str]) -> str:
+    if not isinstance(text, str) or not form.fullmatch(text):
+        raise ValueError("its contents are not a digest, or its time is not one")
     return text
 
 

@@ -15,6 +15,11 @@ from infra.processes.environment import for_user_code
 from infra.processes.processes import marked_env, module_command, new_mark, terminable
 
 MAX_CHARACTERS = 700
+# The ends of sentences about releases whose age counts.
+UNDATED = "does not say when it got its files, so their age is not known."
+TOO_YOUNG = "Only files that the index got before"
+_UNDATED_FILE = re.compile(r"^warning: `([^`]*)` is missing an upload date.*\n?", re.MULTILINE)
+_LEFT_OUT = re.compile(r"filtered by `exclude-newer` to only include packages uploaded before (\S+)\. ")
 # uv reads no configuration that a person made for other projects.
 _UV_VARIABLES = {
     "UV_NO_CONFIG": "1",
@@ -77,15 +82,23 @@ def make_venv(folder: Path, python: str) -> None:
     run_uv("venv", "--quiet", "--relocatable", "--no-project", "--python", python, str(folder))
 
 
-def install(python: Path, arguments: Sequence[str], build: Sequence[str], wheels: Path | None) -> None:
+def install(
+    python: Path, arguments: Sequence[str], build: Sequence[str], wheels: Path | None, uploaded_before: str = ""
+) -> None:
     """Install into the environment of `python`: from wheels alone, except the names in `build`.
 
     Args:
         arguments: files of requirements and constraints, as options.
         wheels: a folder that every package comes from; default: the indexes of this machine.
+        uploaded_before: only files that an index got before this time (ISO 8601); "": all.
     """
     sources = [option for name in build for option in ("--no-binary", name)]
     places = [] if wheels is None else ["--no-index", "--find-links", str(wheels)]
+    if uploaded_before:
+        # uv takes a wheel from a folder whatever its age.
+        if wheels is not None or uv_settings(os.environ)[0].get("UV_FIND_LINKS"):
+            raise UvFailed(f"A folder of wheels (find-links) {UNDATED}")
+        places += ["--exclude-newer", uploaded_before]
     # Copies, not links: damage here, or code that writes into a package, would reach uv's cache and come back from it.
     ways = ("--only-binary", ":all:", "--link-mode", "copy")
     run_uv("pip", "install", "--python", str(python), *ways, *sources, *places, *arguments)
@@ -116,7 +129,8 @@ def binary() -> str:
 
 def _failed(text: str) -> TrainwrightError | UvFailed:
     """The error for what uv printed."""
-    reason = as_sentence(text)
+    undated, left_out = _UNDATED_FILE.search(text), _LEFT_OUT.search(text)
+    reason = as_sentence(_UNDATED_FILE.sub("", text))
     if _DISK.search(reason):
         return UsageError(
             f"uv cannot write on this machine: {reason}",
@@ -135,6 +149,10 @@ def _failed(text: str) -> TrainwrightError | UvFailed:
         )
     if _UNREACHABLE.search(reason):
         return StorageUnavailable(f"The package index does not answer uv: {reason}")
+    if undated is not None:
+        reason += f" The index of {undated[1]} {UNDATED}"
+    elif left_out is not None:
+        reason += f" {TOO_YOUNG} {left_out[1]} count."
     return UvFailed(reason)
 
 

@@ -25,6 +25,7 @@ from data_contracts.messages.ranks import RankAnswer, RankReport
 from data_contracts.pipeline_spec import RetrySpec
 from infra import stopping
 from infra.child import run_module
+from infra.environments.cache import interpreter
 from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.checkpoints.participants import generations
 from infra.gang.conductor.allowance import UNLIMITED, Allowance, raise_why_over
@@ -34,6 +35,7 @@ from infra.gang.conductor.generation import Generation
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.recovery import restore_budgets
 from infra.gang.environment import SCRATCH, STORE, store_options
+from infra.gang.node.inputs import note_environments
 from infra.gang.node.local import Room, Start, local
 from infra.gang.rank_files import RankFiles, read_launch, stop_file
 from infra.processes.idle import IdleLimit
@@ -252,6 +254,7 @@ def main() -> int:
         store = open_store(os.environ[STORE], store_options(), create=False)
         paths = lay_out(store, job.needs, lambda ref: unpack(store, ref, scratch / f"code-{ref.id[:16]}"))
         project = Path(paths[job.code[0].id])
+        note_environments(store, launch, interpreter(project))
         value = run_module(
             job.module, job.request_at(paths), project=project, limit=idle_limit(store, launch.hang_s), on_poll=mind
         )

@@ -42,12 +42,17 @@ from infra.store.paths.run_paths import backfilled as backfilled
 from infra.store.paths.run_paths import backfills as backfills
 from infra.store.paths.run_paths import crash as crash
 from infra.store.paths.run_paths import crashes as crashes
+from infra.store.paths.run_paths import environment as environment
+from infra.store.paths.run_paths import environments as environments
 from infra.store.paths.run_paths import errands as errands
 from infra.store.paths.run_paths import execution as execution
 from infra.store.paths.run_paths import executions as executions
+from infra.store.paths.run_paths import imported_from as imported_from
 from infra.store.paths.run_paths import month_costs as month_costs
 from infra.store.paths.run_paths import month_folder as month_folder
 from infra.store.paths.run_paths import profiled as profiled
+from infra.store.paths.run_paths import run_of_errand as run_of_errand
+from infra.store.paths.run_paths import runs_with as runs_with
 from infra.store.paths.run_paths import slot as slot
 from infra.store.paths.run_paths import slots as slots
 from infra.store.paths.run_paths import stages as stages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from data_contracts.errors import SpecError
@@ -10,6 +11,7 @@ from infra.environments.cache import resolve
 from infra.environments.packages import Packages
 from infra.environments.requirements import Requirements, read_requirements
 from infra.project.code_bundle import project_root
+from infra.store import Store
 
 
 def read_spec_requirements(spec: PipelineSpec, path: Path) -> Requirements | None:
@@ -19,11 +21,15 @@ def read_spec_requirements(spec: PipelineSpec, path: Path) -> Requirements | Non
     return read_requirements(path.parent / spec.environment.file, project_root(path.parent))
 
 
-def resolve_environment(spec: PipelineSpec, path: Path, *, afresh: bool = False) -> Packages | None:
+def resolve_environment(
+    spec: PipelineSpec, path: Path, store: Store | None = None, *, afresh: bool = False
+) -> Packages | None:
     """The packages of the spec's environment, installed on this machine; None without an environment.
 
     Args:
         path: the spec's file.
+        store: the age of a release counts by the earlier of its clock and this machine's: a wrong clock then refuses
+            more, and lets nothing through that is too young.
         afresh: whether requirements that were resolved before are resolved again.
 
     Raises:
@@ -35,7 +41,14 @@ def resolve_environment(spec: PipelineSpec, path: Path, *, afresh: bool = False)
     wheels = None if spec.environment.wheels is None else path.parent / spec.environment.wheels
     if wheels is not None and not wheels.is_dir():
         raise SpecError(f"{path}: environment.wheels: {wheels} is not a folder.", remedy="Correct the path.")
-    packages = resolve(requirements, spec.environment.build, wheels, afresh=afresh)
+    packages = resolve(
+        requirements,
+        spec.environment.build,
+        wheels,
+        afresh=afresh,
+        min_age_days=spec.environment.packages.min_age_days if spec.environment.packages else 0,
+        clock=lambda: min(time.time(), store.now_s()) if store else time.time(),
+    )
     tracked = not isinstance(spec.data, str) and any(source.rev is not None for source in spec.data.source)
     if tracked and spec.shards is not None and spec.shards.transform and "dvc" not in packages.versions:
         raise SpecError(

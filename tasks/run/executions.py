@@ -18,6 +18,7 @@ def begin_execution(run: Run, token: int) -> None:
         run_id=run.run_id, token=token, ends=num_ends(run.store, run.run_id), flow_run=_flow_run(), started=now()
     )
     run.store.create_once(layout.execution(run.run_id, token), mine.to_json())
+    run.note_environments()
 
 
 def newest_execution(store: Store, run_id: str) -> Execution | None:

@@ -73,7 +73,7 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
     )
     started_by = _audited(root, options.trigger)
     provenance = {**started_by, "run_id": run_id, "tags": spec.tags}
-    packages = resolve_environment(spec, path, afresh=options.rehash)
+    packages = resolve_environment(spec, path, store, afresh=options.rehash)
     bundle = _pack(spec, path, store, lightning, provenance, packages)
     return Resolved(
         run_id=run_id,

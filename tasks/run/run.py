@@ -22,10 +22,12 @@ from data_contracts.run_report import Cost, StageResult
 from infra import scratch
 from infra.audit import now
 from infra.budgets.policy import refuse_by_policy
+from infra.environments.cache import interpreter
 from infra.gang.conductor.replaying import Replay
 from infra.machine import settings
 from infra.models.recipes import seal_recipe
 from infra.project import code_bundle
+from infra.records.environments import note_environment
 from infra.signing.configured import configured_key
 from infra.store import Store, absolute_address, layout, open_store
 from tasks.run.idempotency_keys import claim, note_time, of_pipeline, resolved_before
@@ -45,6 +47,7 @@ class Run:
         results: how the stages ended so far, by name.
         spent: the cost of nodes so far; meters: record what this process and its nodes use (`tasks.run.meter`).
         budgets: what it uses of its budgets (`tasks.budgets.spending`); empty outside of a flow.
+        environments: the digests of what its processes on this machine import from, by interpreter.
     """
 
     resolved: Resolved
@@ -56,6 +59,7 @@ class Run:
     spent: list[Cost] = field(default_factory=list)
     meters: list[Any] = field(default_factory=list)
     budgets: list[Any] = field(default_factory=list)
+    environments: dict[str, str] = field(default_factory=dict)
 
     @property
     def run_id(self) -> str:
@@ -97,7 +101,19 @@ class Run:
         ref = bundle or self.resolved.code
         folder = self.workspace / f"project-{ref.id[:16]}"
         mine = self.resolved.code_digest if ref == self.resolved.code else None
-        return folder if folder.exists() else code_bundle.unpack(self.store, ref, folder, code_digest=mine)
+        if not folder.exists():
+            code_bundle.unpack(self.store, ref, folder, code_digest=mine)
+            if self.environments:
+                self.note_environments()
+        return folder
+
+    def note_environments(self, *projects: Path) -> list[str]:
+        """Write down what this process, and those that run its unpacked projects, import from; returns the digests."""
+        for project in (None, *projects, *self.workspace.glob("project-*")):
+            python = interpreter(project)
+            if python not in self.environments:
+                self.environments[python] = note_environment(self.store, self.run_id, python)
+        return sorted(self.environments.values())
 
     def train_settings(self) -> dict[str, Any]:
         """`train` as JSON with the Lightning config inlined, for ranks, verifiers and evaluators."""
@@ -133,6 +149,7 @@ class Run:
             "code": {"ref": resolved.code.to_json(), "commit": resolved.commit, "dirty": resolved.dirty},
             "spec_digest": digest(resolved.spec),
             "lock_digest": resolved.lock_digest,
+            "environments": self.note_environments(),
             "started": started or resolved.started,
             "finished": now(),
             "actor": resolved.actor,

@@ -40,6 +40,7 @@ from infra.machine.settings import is_private_place
 from infra.processes.idle import IdleLimit
 from infra.project import code_bundle
 from infra.project.installed_versions import installed
+from infra.records.environments import note_lists
 from tasks.policies import piece_policy
 from tasks.run.run import Run
 from tasks.stages.cluster_stage import ClusterStage
@@ -89,15 +90,19 @@ def run_on_dask(
         def send(order: PieceOrder) -> None:
             pieces.send(order.work, _piece_request(stage, request, folder, order.piece))
 
-        return run_child(
-            child,
-            request,
-            project=project if child is OWN_CONTRACT else None,
-            withhold=run.withholds,
-            limit=limit,
-            on_report={PieceOrder: send, **(on_report or {})},
-            on_poll=pieces.poll,
-        )
+        try:
+            run.note_environments(*filter(None, [project]))
+            return run_child(
+                child,
+                request,
+                project=project if child is OWN_CONTRACT else None,
+                withhold=run.withholds,
+                limit=limit,
+                on_report={PieceOrder: send, **(on_report or {})},
+                on_poll=pieces.poll,
+            )
+        finally:
+            note_lists(run.store, run.run_id, folder)
 
 
 def _unpacked(run: Run, folder: Path) -> Path:
@@ -135,8 +140,11 @@ def do_piece(work: str, request: dict[str, Any], wanted: dict[str, str], withhol
             raise UsageError(f"{request['field']}.dask: a worker has {', '.join(unlike)}.", remedy=SAME)
         from data_contracts.messages.raw_data import PIECE, PieceRequest
         from infra.child import run_child
+        from infra.records.environments import keep_lists
 
-        run_child(PIECE, PieceRequest.from_json(request), withhold=withhold)
+        piece = PieceRequest.from_json(request)
+        keep_lists(piece.folder, piece.project)
+        run_child(PIECE, piece, withhold=withhold)
     except TrainwrightError as error:
         return Failed(message=error.message, data=error.to_json())
     return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from data_contracts.errors import CorruptError
@@ -10,7 +12,8 @@ from data_contracts.messages.gang import Launch
 from infra.environments.cache import interpreter
 from infra.project.code_bundle import unpack
 from infra.records.datasets import local_dataset, mixed
-from infra.store import Store
+from infra.records.environments import note_environment
+from infra.store import Store, layout
 from infra.store.retry import patiently
 
 
@@ -40,6 +43,7 @@ def lay_out_inputs(store: Store, launch: Launch, project: Path) -> Inputs:
     if (code := launch.code) is not None:
         patiently(lambda: unpack(store, code, project, code_digest=launch.code_digest))
     python = patiently(lambda: interpreter(project))
+    note_environments(store, launch, sys.executable, python)
     if launch.dataset is None:
         return Inputs(project, python, None)
     sealed = mixed(launch.dataset, launch.mixture)
@@ -47,3 +51,10 @@ def lay_out_inputs(store: Store, launch: Launch, project: Path) -> Inputs:
         return Inputs(project, python, patiently(lambda: local_dataset(store, sealed)))
     except FileNotFoundError as error:
         raise CorruptError(f"The dataset {sealed.ref.uri} is missing.") from error
+
+
+def note_environments(store: Store, launch: Launch, *interpreters: str) -> None:
+    """Write down for the launch's run what this node's processes import from, before they begin; a game has no run."""
+    run_id = launch.provenance.get("run_id") or layout.run_of_errand(launch.training)
+    for python in set(interpreters) if run_id is not None else ():
+        patiently(partial(note_environment, store, str(run_id), python))

@@ -14,9 +14,9 @@ from infra.store.paths.path_parts import name_part, number_part
 SIGNATURES = ("provenance.dsse", "model.sig", "receipt.dsse")
 
 
-def models(name: str) -> str:
-    """Folder of a model's versions."""
-    return f"models/{name_part(name)}"
+def models(name: str | None = None) -> str:
+    """Folder of a model's versions, or the folder of all models."""
+    return "models" if name is None else f"models/{name_part(name)}"
 
 
 def model(name: str, version: int) -> str:

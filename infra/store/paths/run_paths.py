@@ -47,10 +47,36 @@ def errands(run_id: str) -> str:
     return f"runs/{_name(run_id)}/errands"
 
 
+def run_of_errand(errand: str) -> str | None:
+    """The run that a node elsewhere does a job for, by the job's folder; None for another folder, as of a training."""
+    parts = errand.split("/")
+    return parts[1] if parts[0] == "runs" and len(parts) == 4 else None
+
+
 def profiled(run_id: str, n: int, what: str) -> str:
     """The `page` or the `trace` of profile `n` of a run's training, from 0; created once."""
     ending = {"page": "html", "trace": "trace.json.gz"}[what]
     return f"runs/{_name(run_id)}/profiles/{_number(n)}.{ending}"
+
+
+def environments() -> str:
+    """Folder of what is installed where processes of runs imported from, a folder for each such environment."""
+    return "environments"
+
+
+def environment(content_digest: str) -> str:
+    """The list of what is installed in an environment, named by its digest."""
+    return f"{environments()}/{_name(content_digest)}/packages.json"
+
+
+def runs_with(content_digest: str) -> str:
+    """Folder of the runs with a process that imported from an environment."""
+    return f"{environments()}/{_name(content_digest)}/runs"
+
+
+def imported_from(content_digest: str, run_id: str) -> str:
+    """Mark: a process of a run imported from an environment, created once."""
+    return f"{runs_with(content_digest)}/{_name(run_id)}"
 
 
 def trainings() -> str:

@@ -1,8 +1,8 @@
-"""A person's decisions about an alias: `rollback` puts the checkpoint that it leaves on hold, `release` lifts that."""
+"""A person's decisions about an alias: `rollback` and `hold` put checkpoints on hold, `release` lifts that."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from data_contracts.approvals import MOST_REASON
@@ -87,10 +87,61 @@ def release(
             "--checkpoint: an empty id is not on hold.",
             remedy="Give the checkpoint's id, or its first characters.",
         )
+
+    def released(held: Holds, by: str) -> tuple[Holds, str]:
+        lifted = _chosen(store, model, alias, which, held)
+        sentence = f'version {lifted.version} was released from hold by {by}: "{why}"'
+        return without_hold(held, lifted.checkpoint_id), sentence
+
+    return _stay(store, model, alias, provenance, released)
+
+
+def hold(
+    store: Store,
+    model: str,
+    alias: str,
+    checkpoints: Mapping[str, int],
+    made_with: str,
+    reason: str,
+    provenance: dict[str, Any],
+) -> Receipt | None:
+    """Put checkpoints on hold for an alias, which stays where it is; None if all of them are on hold already.
+
+    Args:
+        checkpoints: the version by checkpoint id.
+        made_with: the package that makes them suspect, for the sentence.
+
+    Raises:
+        UsageError: there is no such alias, or no reason is given.
+    """
+    why = checked_reason(reason)
+    at = provenance.get("finished", "")
+    if {one.checkpoint_id for one in registry.holds(store, _named(store, model, alias)[0])} >= checkpoints.keys():
+        return None
+
+    def added(held: Holds, by: str) -> tuple[Holds, str]:
+        for checkpoint, version in checkpoints.items():
+            held = with_hold(
+                held,
+                Hold(checkpoint_id=checkpoint, version=version, by=by, at=at, reason=why, made_with=made_with),
+            )
+        what = f"version{'' if len(checkpoints) == 1 else 's'} {', '.join(map(str, sorted(checkpoints.values())))}"
+        return held, f'{what} made with {made_with} put on hold by {by}: "{why}"'
+
+    return _stay(store, model, alias, provenance, added)
+
+
+def _stay(
+    store: Store,
+    model: str,
+    alias: str,
+    provenance: dict[str, Any],
+    decide: Callable[[Holds, str], tuple[Holds, str]],
+) -> Receipt:
+    """Change the holds of an alias that stays where it is; its receipt has the sentence that `decide` returns."""
     while True:
         current, version = _named(store, model, alias)
-        held = registry.holds(store, current)
-        hold = _chosen(store, model, alias, which, held)
+        held, sentence = decide(registry.holds(store, current), provenance.get("actor") or "someone")
         stays = versions.model_version(store, Ref.model_validate(current.value["model_version"]))
         receipt = Receipt(
             decision="unchanged",
@@ -101,12 +152,10 @@ def release(
             candidate=stays.ref,
             evaluation=stays.evaluation,
             champion=stays.ref,
-            sentence=f"{model}@{alias} stays version {version}; version {hold.version} was released from hold "
-            f'by {provenance.get("actor") or "someone"}: "{why}"',
+            sentence=f"{model}@{alias} stays version {version}; {sentence}",
         )
         try:
-            kept = without_hold(held, hold.checkpoint_id)
-            return registry.move_alias(store, current, stays, receipt, provenance, kept)
+            return registry.move_alias(store, current, stays, receipt, provenance, held)
         except PointerMoved:
             continue
 

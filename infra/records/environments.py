@@ -1,0 +1,104 @@
+"""What processes of runs import from: one record for each environment, and a mark for each run that used it.
+
+Whoever starts a process writes this down first, from files, so that no package can keep itself off the list. A process
+on another machine has its own environment: a node and a Dask worker write down theirs.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from data_contracts.canonical import KEY_LENGTH, digest
+from data_contracts.errors import CorruptError
+from data_contracts.installed_packages import InstalledPackage, InstalledPackages
+from infra.audit import headers
+from infra.environments.cache import interpreter
+from infra.environments.installed import packages_folder_in
+from infra.files.atomic import replace_json
+from infra.store import Store, layout
+
+_LIST = ".environment.json"
+# Rows of a RECORD that installers write themselves.
+_OF_INSTALLERS = tuple(
+    f".dist-info/{name}" for name in ("INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json")
+)
+
+
+def note_environment(store: Store, run_id: str, python: str) -> str:
+    """Write down that a process of the run imports from the environment of `python`; returns its name, a digest.
+
+    Args:
+        run_id: as the provenance of the results has it.
+    """
+    return note_packages(store, run_id, installed_packages(python))
+
+
+def note_packages(store: Store, run_id: str, packages: InstalledPackages) -> str:
+    """`note_environment` for a list that was made before, perhaps on another machine."""
+    name = _name_of(packages)
+    if not store.exists(layout.environment(name)):
+        store.create_once(layout.environment(name), packages.to_json())
+    store.create_once(layout.imported_from(name, run_id), {"schema_version": 1})
+    return name
+
+
+def keep_lists(folder: str, project: str | None) -> None:
+    """Leave the lists of this process and of one with the project's code in a folder, for `note_lists`."""
+    for python in {sys.executable, interpreter(Path(project) if project else None)}:
+        packages = installed_packages(python)
+        replace_json(Path(folder) / f"{_name_of(packages)}{_LIST}", packages.to_json())
+
+
+def note_lists(store: Store, run_id: str, folder: Path) -> None:
+    """`note_packages` for each list that a machine which may not reach the store left in the folder."""
+    for path in folder.glob(f"*{_LIST}"):
+        note_packages(store, run_id, InstalledPackages.from_json(json.loads(path.read_text())))
+
+
+def read_environment(store: Store, name: str) -> list[InstalledPackage]:
+    """What is installed in an environment; CorruptError if the record is not what its name stands for, or is gone."""
+    path = layout.environment(name)
+    found = store.find_as(path, InstalledPackages.from_json)
+    if found is None or _name_of(found) != name:
+        raise CorruptError(f"{path} is not the list that its name stands for.", details={"file": path})
+    return found.packages
+
+
+def _name_of(packages: InstalledPackages) -> str:
+    return digest(packages.to_json())[:KEY_LENGTH]
+
+
+@functools.cache
+def installed_packages(python: str) -> InstalledPackages:
+    """What a process of this interpreter can import; of this process's own interpreter, also from its further paths."""
+    folder = packages_folder_in(Path(python).parent.parent)
+    places = metadata.distributions() if python == sys.executable else metadata.distributions(path=[str(folder)])
+    packages = {(one.name, one.version, one.record): one for one in map(_package, places) if one is not None}
+    return InstalledPackages(packages=[packages[key] for key in sorted(packages)])
+
+
+def _package(distribution: metadata.Distribution) -> InstalledPackage | None:
+    """A package; None for an uninstallation's remains."""
+    about = headers(distribution)
+    if "name" not in about:
+        return None
+    return InstalledPackage(
+        name=canonicalize_name(about["name"]), version=about.get("version", ""), record=_record_digest(distribution)
+    )
+
+
+def _record_digest(distribution: metadata.Distribution) -> str:
+    if '"editable":true' in (distribution.read_text("direct_url.json") or "").replace(" ", ""):
+        return "editable"
+    # pip and uv add rows of their own, and programs name the folder that they were installed into.
+    lines = (distribution.read_text("RECORD") or "").splitlines()
+    rows = [line for line in lines if not line.startswith(("..", '"..', "/")) and not line.endswith(",,")]
+    kept = sorted(row for row in rows if not row.partition(",")[0].endswith(_OF_INSTALLERS))
+    return hashlib.sha256("\n".join(kept).encode()).hexdigest() if kept else ""

@@ -1,0 +1,90 @@
+"""What processes import from is written down by whoever starts them, from files, once for each environment."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import CorruptError
+from infra.environments.installed import packages_folder_in
+from infra.records.environments import installed_packages, keep_lists, note_environment, note_lists, read_environment
+from infra.store import layout, open_store
+from tests.support.wheels import write_wheel
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """An environment with one package."""
+    write_wheel(tmp_path / "wheels", "Some_Stranger", "1.0")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    target = packages_folder_in(tmp_path / "env")
+    install(tmp_path / "wheels/Some_Stranger-1.0-py3-none-any.whl", target, "uv")
+    return tmp_path / "env"
+
+
+def install(wheel: Path, target: Path, installer: str) -> None:
+    program = [sys.executable, "-m", *([installer] if installer == "uv" else ["pip", "--disable-pip-version-check"])]
+    command = [*program, *(["pip"] if installer == "uv" else []), "install", "--no-deps", "--no-index"]
+    subprocess.run([*command, "--target", str(target), str(wheel)], check=True, capture_output=True)
+
+
+def test_pip_and_uv_give_one_digest_for_one_wheel(tmp_path: Path) -> None:
+    other = write_wheel(tmp_path / "other", "Some_Stranger", "1.0", {"some_stranger.py": "poison = 1\n"})
+    wheel = write_wheel(tmp_path, "Some_Stranger", "1.0")
+    found = []
+    for installer, one in (("uv", wheel), ("pip", wheel), ("uv", other)):
+        site = packages_folder_in(tmp_path / f"env{len(found)}")
+        install(one, site, installer)
+        found += installed_packages(str(tmp_path / f"env{len(found)}/bin/python")).packages
+    assert [(one.name, one.version) for one in found] == [("some-stranger", "1.0")] * 3
+    assert len(found[0].record) == 64
+    assert found[0].record == found[1].record != found[2].record
+
+
+def test_a_package_without_a_record_and_one_run_from_its_sources_say_so(made: Path) -> None:
+    info = packages_folder_in(made) / "Some_Stranger-1.0.dist-info"
+    (info / "RECORD").unlink()
+    assert [one.record for one in installed_packages(str(made / "bin/python")).packages] == [""]
+    installed_packages.cache_clear()
+    (info / "direct_url.json").write_text('{"url": "file:///x", "dir_info": {"editable": true}}')
+    assert [one.record for one in installed_packages(str(made / "bin/python")).packages] == ["editable"]
+    installed_packages.cache_clear()
+
+
+def test_this_process_imports_from_everything_that_is_installed_here() -> None:
+    here = {one.name: one for one in installed_packages(sys.executable).packages}
+    assert here["torch"].version == metadata.version("torch")
+    assert here["trainwright"].record == "editable"
+    assert all(len(here[name].record) == 64 for name in ("torch", "lightning", "prefect"))
+
+
+def test_an_environment_is_written_once_and_each_run_marks_it(made: Path, tmp_path: Path) -> None:
+    store, python = open_store(str(tmp_path / "store")), str(made / "bin/python")
+    [name] = {note_environment(store, run_id, python) for run_id in ("run-1", "run-2", "run-1")}
+    assert store.list(layout.environments()) == [name]
+    assert store.list(layout.runs_with(name)) == ["run-1", "run-2"]
+    assert [one.name for one in read_environment(store, name)] == ["some-stranger"]
+    path = tmp_path / "store" / layout.environment(name)
+    other = note_environment(store, "run-3", sys.executable)
+    path.chmod(0o644)
+    shutil.copy(tmp_path / "store" / layout.environment(other), path)
+    with pytest.raises(CorruptError):
+        read_environment(store, name)
+    path.unlink()
+    with pytest.raises(CorruptError, match="not the list that its name stands for"):
+        read_environment(store, name)
+
+
+def test_a_machine_without_the_store_leaves_its_lists_in_a_folder(tmp_path: Path) -> None:
+    store, folder = open_store(str(tmp_path / "store")), tmp_path / "shared"
+    folder.mkdir()
+    keep_lists(str(folder), None)
+    note_lists(store, "run-1", folder)
+    [name] = store.list(layout.environments())
+    assert store.list(layout.runs_with(name)) == ["run-1"]
+    assert read_environment(store, name) == installed_packages(sys.executable).packages
