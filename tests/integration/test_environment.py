@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from data_contracts.load import load_spec
 from flows.stages import stages
 from infra.environments import cache, uv
 from infra.project import code_bundle
+from infra.records.environments import installed_packages
+from tasks.queries.affected import affected
 from tasks.queries.proof import Environment, prove
 from tasks.run.environments import resolve_environment
 from tasks.run.run import Run, open_run
@@ -85,6 +88,20 @@ def test_the_proof_says_what_it_ran_with(line: dict[str, Any]) -> None:
     }
     assert f"torch=={metadata.version('torch').partition('+')[0]}" in packages.install
     assert not {"prefect", "dvc", "great-expectations"} & packages.versions.keys()
+
+
+def test_what_its_processes_imported_from_is_written_down(line: dict[str, Any]) -> None:
+    run: Run = line["run"]
+    label = next(one.label for one in installed_packages(sys.executable).packages if one.name == "prefect")
+    assert affected(run.store, "prefect").runs == {run.run_id: (label,)}
+    found = affected(run.store, "Stranger>=1.2,<1.3")
+    [packages] = found.runs.values()
+    assert packages[0].startswith("stranger 1.2.0 (RECORD ")
+    assert [(one.model, one.version) for one in found.versions] == [("tiny", 1)]
+    assert found.aliases == [("tiny", "champion", 1)]
+    assert found.unknown_versions == affected(run.store, "stranger==1.3").versions == []
+    about = run.store.manifest(line["verify"].ref).provenance
+    assert len(about["environments"]) == 2  # our own, and that of the project
 
 
 @pytest.mark.slow

@@ -1,0 +1,189 @@
+"""Releases that are too young are refused, and an index that does not say when it got a file is named."""
+
+from __future__ import annotations
+
+import html
+import json
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import SpecError, UsageError
+from data_contracts.load import load_spec
+from infra.environments import cache
+from infra.environments.build import interpreter_in
+from infra.environments.installed import packages_folder_in
+from infra.environments.packages import Packages
+from infra.environments.requirements import read_requirements
+from infra.store import open_store
+from tasks.run import environments
+from tests.support.tiny import write_project
+from tests.support.wheels import write_wheel
+
+NOW = datetime(2026, 11, 28, tzinfo=UTC).timestamp()
+DAY_S = 86400.0
+OLD, YOUNG = "2026-11-01T00:00:00Z", "2026-11-27T00:00:00Z"
+Resolve = Callable[..., Packages]
+
+
+class Index(ThreadingHTTPServer):
+    """An index over HTTP; `times` has the upload time by file, and a file without one has none in the answer."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.folder, self.as_html = folder, False
+        self.times: dict[str, str] = {}
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/simple"
+
+    def put(self, version: str, time: str | None, build: str = "") -> None:
+        """Add a file of the package; its text is its version and build."""
+        text = f"text = {version + build!r}\n"
+        wheel = write_wheel(self.folder.parent / f"made{build}", "stranger", version, {"stranger.py": text})
+        name = wheel.name.replace("-py3", f"-{build}-py3") if build else wheel.name
+        wheel = wheel.rename(self.folder / name)
+        if time is not None:
+            self.times[wheel.name] = time
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Index
+
+    def do_GET(self) -> None:
+        name = self.path.rstrip("/").rpartition("/")[2]
+        wheels = sorted(path.name for path in self.server.folder.iterdir())
+        kind, data = "application/octet-stream", b""
+        if name in wheels:
+            data = (self.server.folder / name).read_bytes()
+        elif name == "stranger" and self.server.as_html:
+            kind, data = "text/html", "".join(f'<a href="/f/{html.escape(one)}">{one}</a>' for one in wheels).encode()
+        elif name == "stranger":
+            kind = "application/vnd.pypi.simple.v1+json"
+            files = [{"filename": one, "url": f"/f/{one}", "hashes": {}, **self._time(one)} for one in wheels]
+            data = json.dumps({"meta": {"api-version": "1.1"}, "name": name, "files": files}).encode()
+        self.send_response(200 if data else 404)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+    do_HEAD = do_GET
+
+    def _time(self, name: str) -> dict[str, str]:
+        return {"upload-time": self.server.times[name]} if name in self.server.times else {}
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def index(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    """An index with an old and a young version; Trainwright itself needs only pyyaml."""
+    (tmp_path / "needs.txt").write_text("pyyaml>=6\n")
+    (tmp_path / "files").mkdir()
+    monkeypatch.setattr(cache, "RANK_NEEDS_FILE", tmp_path / "needs.txt")
+    monkeypatch.setattr(cache, "_in_use", {})
+    server = Index(tmp_path / "files")
+    server.put("1.0", OLD)
+    server.put("2.0", YOUNG)
+    for name, value in {"UV_CACHE_DIR": str(tmp_path / "uv"), "UV_DEFAULT_INDEX": server.url}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "UV_FIND_LINKS", "UV_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def resolve(index: Index, tmp_path: Path) -> Resolve:
+    """Resolves a line of requirements; by default releases must be a week old."""
+    file = tmp_path / "requirements.txt"
+
+    def resolved(line: str, days: int = 7, now: float = NOW) -> Packages:
+        file.write_text(f"{line}\n")
+        return cache.resolve(read_requirements(file, tmp_path), [], None, min_age_days=days, clock=lambda: now)
+
+    return resolved
+
+
+def test_the_newest_release_that_is_old_enough_is_taken(resolve: Resolve) -> None:
+    assert resolve("stranger", days=0).sealed == ("stranger==2.0",)
+    packages = resolve("stranger")
+    assert packages.sealed == ("stranger==1.0",)
+    assert packages.uploaded_before == "2026-11-21T00:00:00+00:00"
+    # A week later it is still what the requirements were resolved to, as without the setting.
+    assert resolve("stranger", now=NOW + 8 * DAY_S) == packages
+    assert Packages.of_files(*packages.files().values(), "here") == packages
+
+
+def test_a_younger_release_is_refused_in_words(resolve: Resolve) -> None:
+    with pytest.raises(SpecError, match="Only files that the index got before 2026-11-21T00:00:00Z count") as caught:
+        resolve("stranger==2.0")
+    assert "min_age_days" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("as_html", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_an_index_without_upload_times_is_named(as_html: bool, index: Index, resolve: Resolve) -> None:
+    index.times, index.as_html = {}, as_html
+    with pytest.raises(SpecError, match=r"stranger-\S+ does not say when it got its files") as caught:
+        resolve("stranger")
+    assert "PEP 700" in str(caught.value.remedy)
+
+
+@pytest.mark.slow
+def test_a_file_without_a_time_is_never_taken(index: Index, resolve: Resolve) -> None:
+    del index.times["stranger-2.0-py3-none-any.whl"]
+    assert resolve("stranger").sealed == ("stranger==1.0",)
+
+
+def test_a_folder_of_wheels_is_refused(index: Index, resolve: Resolve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index.folder))
+    with pytest.raises(SpecError, match=r"A folder of wheels \(find-links\) does not say when"):
+        resolve("stranger")
+
+
+@pytest.mark.slow
+def test_a_node_takes_no_file_that_was_added_to_the_release_later(
+    index: Index, resolve: Resolve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    packages = resolve("stranger")
+    index.put("1.0", YOUNG, build="9")
+    monkeypatch.setattr(cache, "_in_use", {})  # as another machine
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "node"))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "node-uv"))
+    site = packages_folder_in(cache.environment(packages))
+    assert (site / "stranger.py").read_text() == "text = '1.0'\n"
+    assert interpreter_in(cache.environment(packages)).exists()
+
+
+@pytest.mark.slow
+def test_of_two_clocks_the_earlier_counts(
+    index: Index, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = {"file": "requirements.txt", "packages": {"min_age_days": 7}}
+    path = write_project(tmp_path / "project", {"environment": section})
+    (path.parent / "requirements.txt").write_text("stranger\n")
+    store = open_store(str(tmp_path / "store"))
+    monkeypatch.setattr(store, "now_s", lambda: NOW)
+    monkeypatch.setattr(environments.time, "time", lambda: NOW + 30 * DAY_S)
+    packages = environments.resolve_environment(load_spec(path, []), path, store)
+    assert packages is not None
+    assert packages.sealed == ("stranger==1.0",)
+
+
+def test_wheels_and_a_least_age_exclude_each_other(tmp_path: Path) -> None:
+    section = {"file": "requirements.txt", "wheels": ".", "packages": {"min_age_days": 7}}
+    with pytest.raises(UsageError, match=r"environment\.wheels.*has no upload times"):
+        load_spec(write_project(tmp_path, {"environment": section}), [])
