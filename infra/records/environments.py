@@ -25,6 +25,8 @@ from infra.files.atomic import replace_json
 from infra.store import Store, layout
 
 _LIST = ".environment.json"
+# In place of an environment: runs that began in an earlier version, which left no marks.
+EARLIER = "earlier"
 # Rows of a RECORD that installers write themselves.
 _OF_INSTALLERS = tuple(
     f".dist-info/{name}" for name in ("INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json")
@@ -47,6 +49,13 @@ def note_packages(store: Store, run_id: str, packages: InstalledPackages) -> str
         store.create_once(layout.environment(name), packages.to_json())
     store.create_once(layout.imported_from(name, run_id), {"schema_version": 1})
     return name
+
+
+def note_earlier(store: Store, run_id: str) -> None:
+    """Before a run is continued: write down if it has no mark, so that later marks do not seem to be all."""
+    names = store.list(layout.environments())
+    if not any(store.exists(layout.imported_from(name, run_id)) for name in names):
+        store.create_once(layout.imported_from(EARLIER, run_id), {"schema_version": 1})
 
 
 def keep_lists(folder: str, project: str | None) -> None:

@@ -8,6 +8,7 @@ from data_contracts.costs.executions import Crash, Execution
 from data_contracts.errors import Fenced
 from data_contracts.run_report import RunReport
 from infra.audit import now
+from infra.records.environments import note_earlier
 from infra.store import Store, layout
 from tasks.run.run import Run
 
@@ -18,6 +19,8 @@ def begin_execution(run: Run, token: int) -> None:
         run_id=run.run_id, token=token, ends=num_ends(run.store, run.run_id), flow_run=_flow_run(), started=now()
     )
     run.store.create_once(layout.execution(run.run_id, token), mine.to_json())
+    if token:
+        note_earlier(run.store, run.run_id)
     run.note_environments()
 
 

@@ -1,4 +1,4 @@
-"""A store with many runs, each of one of eleven kinds, planted without a training; a package is in some of them.
+"""A store with many runs, each of one of a dozen kinds, planted without a training; a package is in some of them.
 
 A kind says with which version of the package its run worked, on which machine, and what it took over from others.
 """
@@ -17,12 +17,12 @@ from infra import audit
 from infra.environments.packages import Packages
 from infra.models import recipes, registry, versions
 from infra.project import code_bundle
-from infra.records.environments import note_packages
+from infra.records.environments import note_earlier, note_packages
 from infra.store import Store, layout
 
 GOOD, BAD = "2.6.4", "2.6.2"
 # Kinds whose run had the bad version, and those whose version of the model did.
-RUNS = {"bad", "bad_node", "bad_earlier", "bad_code"}
+RUNS = {"bad", "bad_node", "bad_earlier", "bad_code", "continued"}
 VERSIONS = {*RUNS, "reuses_bad", "warm_from_bad", "resumes_bad", "seals_bad"}
 NOT_KNOWN = {"silent", "damaged"}
 # A move of an alias is many files; later versions stand beside the champion.
@@ -85,9 +85,12 @@ class Planted:
 
     def _record(self, kind: str, run_id: str) -> list[str]:
         """What the run leaves of its environments; returns the digests for its provenance."""
-        if kind in ("bad_earlier", "good_earlier", "bad_code", "silent"):
+        if kind in ("bad_earlier", "good_earlier", "bad_code", "silent", "continued"):
             self._record_earlier(kind, run_id)
-            return []
+            if kind != "continued":
+                return []
+            note_earlier(self.store, run_id)  # by this version, with packages that are good again
+            return [note_packages(self.store, run_id, installed(GOOD))]
         self.store.create_json(layout.resolved(run_id), {"name": run_id})
         if kind == "damaged":
             name = note_packages(self.store, run_id, installed(GOOD, name="damaged"))
@@ -100,7 +103,7 @@ class Planted:
         return [note_packages(self.store, self.runs["bad"][-1], installed(BAD))] if kind == "seals_bad" else [own]
 
     def _record_earlier(self, kind: str, run_id: str) -> None:
-        version = BAD if kind == "bad_earlier" else GOOD
+        version = BAD if kind in ("bad_earlier", "continued") else GOOD
         code = self.bad_code if kind == "bad_code" else self.code
         lock = [f"lightning=={version}", f"torch==2.13.{self._count if kind == 'silent' else 0}"]
         more = {"run_id": run_id, "code": code.ref, "code_digest": code.digest}

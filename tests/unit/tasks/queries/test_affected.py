@@ -135,11 +135,12 @@ def test_the_answer_is_for_people_too(
     assert main(["affected", "lightning", "--store", store.uri]) == 0
     [bad], [silent] = runs.runs["bad"], runs.runs["silent"]
     assert capsys.readouterr().out.splitlines() == [
-        f"{store.uri}: made with lightning: 1 run, 1 version, 1 alias",
+        f"{store.uri}:",
+        "made with lightning: 1 aliases, 1 versions of models, 1 runs",
         "  alias    m1@champion is version 1",
         f"  version  m1@1: lightning {BAD} (RECORD {'a' * 12})",
         f"  run      {bad}: lightning {BAD} (RECORD {'a' * 12})",
-        "not known, because the packages were not written down: 1 run, 1 version",
+        "not known: 1 versions of models, 1 runs",
         "  version  m2@1",
         f"  run      {silent}",
     ]
