@@ -148,17 +148,23 @@ class _Search:
         """The traces of the run that sealed a directory, and of those that launched earlier generations of it."""
         try:
             manifest = self._store.manifest(place)
-            about, runs = manifest.provenance, {manifest.provenance.get("run_id")}
-            for part in about.get("generations", []):
-                if (part["training"], part["generation"]) != (about["training"], about["generation"]):
-                    launch = self._store.read_json(layout.launch(part["training"], part["generation"]))
-                    runs.add(launch["provenance"]["run_id"])
+            about = manifest.provenance
+            own = (about.get("training"), about.get("generation"))
+            launches = {(part["training"], part["generation"]) for part in about.get("generations", [])} - {own}
+            runs = [about.get("run_id"), *(self._launcher(*launch) for launch in launches)]
             found = [self.by_run.get(str(run_id), NOT_KNOWN) for run_id in runs]
             found += [self._by_environment.get(name, NOT_KNOWN) for name in about.get("environments", [])]
             parents = [ref for ref in manifest.parents if not ref.uri.startswith(_FROM_OUTSIDE)]
-            return _Made(str(manifest.settings.get("checkpoint_id", "")), frozenset().union(*found), parents)
+            return _Made(str(manifest.settings.get("checkpoint_id", "")), found[0].union(*found), parents)
         except _UNREADABLE:
             return _Made("", NOT_KNOWN, [])
+
+    def _launcher(self, training: str, generation: int) -> str | None:
+        """The run that launched a generation; None if its record is gone or damaged."""
+        try:
+            return str(self._store.read_json(layout.launch(training, generation))["provenance"]["run_id"])
+        except _UNREADABLE:
+            return None
 
     def _in_environment(self, name: str) -> Traces:
         try:
@@ -167,7 +173,7 @@ class _Search:
             return NOT_KNOWN
 
     def _in_recipe(self, run_ids: set[str], name: str) -> tuple[str, Traces]:
-        """The run of a recipe, if it is one of these, and its traces in the names and versions that are recorded there."""
+        """The run of a recipe, if it is one of these, and its traces in the names and versions that were recorded."""
         try:
             manifest = self._store.manifest(f"{recipes.AREA}/{name}")
             if manifest.provenance["run_id"] not in run_ids:
