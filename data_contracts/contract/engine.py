@@ -12,15 +12,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from data_contracts.contract.expectation_scope import without_condition
 from data_contracts.contract.findings import Outcome, outcome, rejected
 from data_contracts.contract.great_expectations_engine import Check, load_great_expectations, on_whole, row_by_row
+from data_contracts.contract.json_schema import ForeignReference, local_schema
 from data_contracts.contract.measures import Question
 from data_contracts.contract.own_expectations import Classes
+from data_contracts.contract.row_condition import ConditionError
 from data_contracts.contract.rows import Data, Files, Read, no_files
 from data_contracts.contract.scan.duck import Resources
 from data_contracts.contract.suites import load_suite, suite_digest
 from data_contracts.contract.translation.translation import every_translated
 from data_contracts.contract.verdicts import Verdicts, decided
+from data_contracts.errors import SpecError
 
 __all__ = ["Outcome", "Resources", "check", "load_suite", "suite_digest"]
 
@@ -50,11 +54,14 @@ def check(
         files: opens the same rows for the scan to read by itself, if they are Parquet files.
 
     Raises:
-        SpecError: Great Expectations refuses the value of an expectation's argument.
+        SpecError: Great Expectations refuses the value of an expectation's argument, or we do, because a library would
+            carry it out as a program.
     """
     entries: Entries = dict(enumerate(suite["expectations"]))
     if not (count := len(entries)):
         return rejected(0, 0, "suite", f"the suite {suite['name']} has no expectations, so it vouches for nothing")
+    for index, asked in entries.items():
+        _refuse_programs(index, asked)
     schema = next((batch.schema for batch in read(None) if batch.num_rows), None)
     if schema is None:
         return rejected(0, count, "rows", "the data has no rows")
@@ -76,6 +83,18 @@ def check(
         decisions |= {index: one.failure(read) for index, one in left.items()}
     failures = {index: failure for index in sorted(decisions) if (failure := decisions[index])}
     return outcome(rows, count, failures, fail_on)
+
+
+def _refuse_programs(index: int, asked: dict[str, Any]) -> None:
+    """SpecError for a text that a library would carry out; a suite that comes from a store was not checked before."""
+    kwargs = f"contract.suite: expectations.{index}.kwargs"
+    try:
+        without_condition(asked)
+        local_schema(asked["kwargs"].get("json_schema"))
+    except ConditionError as error:
+        raise SpecError(f"{kwargs}.row_condition: {error}; docs/validate.md lists what is.") from error
+    except ForeignReference as error:
+        raise SpecError(f"{kwargs}.json_schema: {error}.") from error
 
 
 def _scanned(

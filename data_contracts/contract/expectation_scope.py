@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC
@@ -11,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from data_contracts.contract.frames import Layout, Nulls, is_time
+from data_contracts.contract.row_condition import Condition, read_condition
 
 # Arrow bytes of whole columns in memory at once; a single larger column is read all the same.
 WHOLE_BYTES = 256 * 2**20
@@ -39,12 +39,12 @@ class Scope:
     """The scope of one expectation.
 
     Attributes:
-        columns: the columns it refers to, in its own order.
-        absent: those of them that the data does not have; it is not run then.
+        columns: the columns it refers to, in its own order, without those of its row condition.
+        absent: those, and columns of its row condition, that the data does not have; it is not run then.
         of_names: it refers to column names only and reads no rows.
         row_wise: it judges each row alone, so it may see one block after the other.
         layout: what it sees, the columns of its row condition included.
-        kwargs: its arguments, with ISO texts as times where the column holds times.
+        kwargs: its arguments without the row condition, with ISO texts as times where the column holds times.
     """
 
     columns: list[str]
@@ -56,29 +56,32 @@ class Scope:
 
 
 def scope_of(asked: dict[str, Any], schema: pa.Schema) -> Scope:
-    """The scope of one expectation of a suite over data of this schema."""
-    name, kwargs = asked["type"], asked["kwargs"]
+    """The scope of one expectation of a suite over data of this schema; ConditionError."""
+    name, condition, kwargs = asked["type"], *without_condition(asked)
     of_table = name.startswith("expect_table")
     listed = [] if of_table else kwargs.get("column_list") or []
     columns = [*(kwargs[key] for key in ("column", "column_A", "column_B") if key in kwargs), *listed]
     of_names = name == "expect_column_to_exist" or name.startswith("expect_table_column")
-    absent = [] if of_names else [column for column in columns if schema.get_field_index(column) < 0]
-    condition = kwargs.get("row_condition") or ""
-    said = condition if isinstance(condition, str) else json.dumps(condition, ensure_ascii=False)
-    row_wise = name in _ROW_WISE and not _looks_around(kwargs)
-    reads = () if of_names else _reads(columns, said, schema)
+    named = columns if condition is None else [*columns, *condition.columns]
+    absent = [] if of_names else [column for column in named if schema.get_field_index(column) < 0]
+    row_wise = name in _ROW_WISE
+    reads = () if of_names else _reads(named, schema)
     single = columns[0] if len(columns) == 1 and not of_names and not absent else None
     text = single if any(part in name for part in _READS_TEXT) else None
     if single and not text and is_time(schema.field(single).type):
         kwargs = _with_times(kwargs, zoned=getattr(schema.field(single).type, "tz", None) is not None)
-    layout = Layout(reads, _nulls(name, row_wise and single is not None, bool(said)), text)
+    layout = Layout(reads, _nulls(name, row_wise and single is not None, condition is not None), text, condition)
     return Scope(columns, absent, of_names, row_wise, layout, kwargs)
 
 
-def _reads(columns: list[str], condition: str, schema: pa.Schema) -> tuple[str, ...]:
-    """These columns and those that the text of a condition may name, in the data's order."""
-    if condition:
-        return tuple(one for one in schema.names if one in columns or (one and one in condition))
+def without_condition(asked: dict[str, Any]) -> tuple[Condition | None, dict[str, Any]]:
+    """An expectation's row condition, and the arguments that Great Expectations gets; ConditionError."""
+    kwargs = {key: value for key, value in asked["kwargs"].items() if key != "row_condition"}
+    return read_condition(asked["kwargs"].get("row_condition")), kwargs
+
+
+def _reads(columns: list[str], schema: pa.Schema) -> tuple[str, ...]:
+    """These columns in the data's order."""
     return tuple(schema.field(at).name for at in sorted({schema.get_field_index(name) for name in columns} - {-1}))
 
 
@@ -115,12 +118,6 @@ def _width(kind: pa.DataType) -> int:
         return max(kind.bit_width // 8, 1)
     except ValueError:
         return 32  # a guess for text, good enough to estimate the number of passes
-
-
-def _looks_around(kwargs: dict[str, Any]) -> bool:
-    """Whether the row condition may depend on other rows, as pandas' query language allows: `price > price.mean()`."""
-    condition, parser = kwargs.get("row_condition"), kwargs.get("condition_parser")
-    return isinstance(condition, str) and parser in (None, "pandas") and ("(" in condition or "index" in condition)
 
 
 def _with_times(kwargs: dict[str, Any], zoned: bool) -> dict[str, Any]:

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from data_contracts.contract.row_condition import Condition
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -29,11 +31,12 @@ Nulls = Literal["drop", "masked", "nan", "typed"]
 
 
 class Layout(NamedTuple):
-    """What an expectation needs to see: columns, how nulls are shown, and the column that it reads as text."""
+    """What an expectation needs to see: columns, how nulls are shown, the column that it reads as text, which rows."""
 
     columns: tuple[str, ...]
     nulls: Nulls
     text: str | None = None
+    condition: Condition | None = None
 
 
 def blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:

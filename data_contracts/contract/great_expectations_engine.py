@@ -18,9 +18,10 @@ from data_contracts.arrow_types import is_text
 from data_contracts.contract.expectation_scope import narrowest, packed, scope_of
 from data_contracts.contract.findings import EXAMPLES, Finding
 from data_contracts.contract.frames import Layout, blocks, frame, names_only, rows_only
+from data_contracts.contract.json_schema import local_schema
 from data_contracts.contract.own_expectations import Classes, own_expectation, own_scope
+from data_contracts.contract.row_condition import rows_that_meet
 from data_contracts.contract.rows import Read
-from data_contracts.contract.syntax import unknown_columns
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import Failure
 from data_contracts.quoting import text_of, withhold
@@ -111,13 +112,14 @@ class Check:
     def failure(self, read: Read) -> Failure | None:
         """The failure, or None if the expectation holds."""
         if self.scope.absent:
-            return self.finding.missing(self.scope.absent[0], self.schema.names)
+            absent = self.scope.absent[0]
+            return self.finding.missing(absent, self.schema.names, by_condition=absent not in self.scope.columns)
         if self.scope.row_wise and not self.error:
             self.judge(_engine(), self.metrics)
         if self.error:
             columns = self.scope.layout.columns
             kinds = {name: str(self.schema.field(name).type) for name in self.scope.columns if name in columns}
-            return self._named_by_condition() or self._words(read) or self.finding.unclear(self.error, kinds)
+            return self._words(read) or self.finding.unclear(self.error, kinds)
         if self.judged.success:
             return None
         unnamed = [name for name in self.scope.columns if self.schema.get_field_index(name) < 0]
@@ -131,12 +133,6 @@ class Check:
         return self.finding.broken(
             int(result["unexpected_count"]), int(asked_of), numbers, result.get("partial_unexpected_list") or []
         )
-
-    def _named_by_condition(self) -> Failure | None:
-        """The failure for a row_condition that names a column that the data does not have."""
-        asked = self.finding.expectation["kwargs"]
-        unknown = unknown_columns(asked.get("row_condition"), asked.get("condition_parser"), self.schema.names)
-        return self.finding.missing(unknown[0], self.schema.names, by_condition=True) if unknown else None
 
     def _words(self, read: Read) -> Failure | None:
         """The failing rows of a column of numbers that is text only because some of its rows hold words."""
@@ -223,7 +219,14 @@ class _Probe:
 
         An expectation that cannot be measured gets its `error` and is left out from then on.
         """
-        self.engine.load_batch_data("data", shown)
+        condition = self.checks[0].scope.layout.condition  # the checks of a probe have one layout
+        try:
+            rows = shown if condition is None else rows_that_meet(condition, shown)
+        except Exception as error:  # pandas raises whatever the comparison of two types raises
+            for one in self.checks:
+                one.error = text_of(error) or type(error).__name__
+            return []
+        self.engine.load_batch_data("data", rows)
         resolved, aborted = self.calculator.resolve_validation_graph(self.graph)
         if aborted and len(self.checks) > 1:  # one by one, so that each error belongs to one expectation
             return [probe for one in self.checks for probe in _Probe([one], shown).measure(shown)]
@@ -241,6 +244,8 @@ def _domain(index: int, asked: dict[str, Any], kwargs: dict[str, Any]) -> Any:
     """GX's own object for an expectation; SpecError with GX's reason when it refuses an argument's value."""
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
+    if "json_schema" in kwargs:
+        kwargs = {**kwargs, "json_schema": local_schema(kwargs["json_schema"])}
     try:
         plain = ExpectationConfiguration(type=asked["type"], kwargs=copy.deepcopy(kwargs), severity=asked["severity"])
         return plain.to_domain_obj()

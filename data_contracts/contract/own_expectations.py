@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_contracts.contract.expectation_scope import Scope
+from data_contracts.contract.expectation_scope import Scope, without_condition
 from data_contracts.contract.frames import Layout
 from data_contracts.errors import SpecError
 from data_contracts.quoting import text_of
@@ -60,7 +60,7 @@ def own_expectation(index: int, asked: dict[str, Any], kind: type) -> Any:
         asked: its entry.
     """
     try:
-        return kind(**copy.deepcopy(asked["kwargs"]))
+        return kind(**copy.deepcopy(without_condition(asked)[1]))
     except (ValueError, TypeError) as error:
         reasons = error.errors() if hasattr(error, "errors") else []
         field, reason = (".".join(map(str, reasons[0]["loc"])), reasons[0]["msg"]) if reasons else ("", text_of(error))
@@ -91,7 +91,10 @@ def own_scope(expectation: Any, asked: dict[str, Any], schema: pa.Schema) -> Sco
     named = [getattr(expectation, key, None) for key in ("column", "column_A", "column_B")]
     listed = getattr(expectation, "column_list", None) or []
     columns = [one for one in [*named, *listed] if isinstance(one, str)]
-    absent = [one for one in columns if schema.get_field_index(one) < 0]
+    condition, kwargs = without_condition(asked)
+    read = columns if condition is None else [*columns, *condition.columns]
+    absent = [one for one in read if schema.get_field_index(one) < 0]
+    # The class itself may state a condition, which is code, as the class is.
     whole = not isinstance(expectation, of_columns) or getattr(expectation, "row_condition", None) is not None
-    reads = tuple(one for one in schema.names if whole or one in columns)
-    return Scope(columns, absent, False, False, Layout(reads, "nan"), asked["kwargs"])
+    reads = tuple(one for one in schema.names if whole or one in read)
+    return Scope(columns, absent, False, False, Layout(reads, "nan", condition=condition), kwargs)

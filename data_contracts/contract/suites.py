@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import yaml
 
 from data_contracts.canonical import digest
-from data_contracts.contract.syntax import wrong_argument
+from data_contracts.contract.syntax import parameter_names, wrong_argument, wrong_condition
 from data_contracts.errors import SpecError
 
 SEVERITIES = ("info", "warning", "critical")
@@ -131,9 +131,11 @@ def load_suite(
     listed = _catalogue()
     known = listed["expectations"]
     for index, expectation in enumerate(plain["expectations"]):
-        if "class_path" in expectation:
-            continue  # only the child process that imports the class knows its arguments
         here: list[str | int] = ["expectations", index]
+        if "class_path" in expectation:  # only the child process that imports the class knows its other arguments
+            if why := wrong_condition(expectation["kwargs"]):
+                text.refuse([*here, "kwargs", "row_condition"], why)
+            continue
         name = expectation["type"]
         if name in listed["sql_only"]:
             text.refuse([*here, "type"], f"{name} needs a SQL database and cannot run on files; leave it out.")
@@ -171,15 +173,7 @@ def with_line(message: str, field: str, suite: str | dict[str, Any], root: Path)
 
 def parameters_of(suite: str | dict[str, Any], root: Path) -> set[str]:
     """The names of the parameters that a suite uses; SpecError as `load_suite`."""
-    return {name for one in _open(suite, root, None)[0]["expectations"] for name in _names(one["kwargs"])}
-
-
-def _names(value: Any) -> Iterator[str]:
-    if isinstance(value, dict) and "$PARAMETER" in value:
-        yield str(value["$PARAMETER"])
-    elif isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _names(one)
+    return {name for one in _open(suite, root, None)[0]["expectations"] for name in parameter_names(one["kwargs"])}
 
 
 @cache

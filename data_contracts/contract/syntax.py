@@ -1,20 +1,17 @@
 """Finds faults in an argument of a suite, whatever the data is: in a name, a regular expression, a bound, a condition.
 
-It reports only what Great Expectations would certainly refuse.
+It reports what Great Expectations would certainly refuse, and texts that it would carry out as a program.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
-from data_contracts.expressions.syntax_trees import syntax_tree
-
-# Names that pandas' expressions define (pandas.core.computation.scope): they hide columns of these names.
-OF_PANDAS = {"Inf", "Timestamp", "datetime", "inf", "list", "tuple", "index"}
+from data_contracts.contract.json_schema import ForeignReference, local_schema
+from data_contracts.contract.row_condition import ConditionError, read_condition
 
 # Of pandas' quantiles.
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
@@ -35,9 +32,11 @@ def wrong_argument(kind: str, kwargs: Mapping[str, Any]) -> tuple[str, str] | No
                 return name, f"{regex!r} is not a regular expression: {reason}."
     if wrong := _wrong_bounds(kind, kwargs):
         return wrong
-    condition = kwargs.get("row_condition")
-    reason = _why_no_condition(condition, kwargs.get("condition_parser"))
-    return ("row_condition", f"{condition!r} is not a condition that pandas can read: {reason}.") if reason else None
+    try:
+        local_schema(kwargs.get("json_schema"))
+    except ForeignReference as error:
+        return "json_schema", f"{error}."
+    return ("row_condition", reason) if (reason := wrong_condition(kwargs)) else None
 
 
 def _wrong_bounds(kind: str, kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -73,51 +72,25 @@ def _is_parameter(value: Any) -> bool:
     return isinstance(value, dict) and "$PARAMETER" in value
 
 
-def unknown_columns(condition: Any, parser: Any, present: Collection[str]) -> list[str]:
-    """The names in a `row_condition` that are no columns of the data, and that nothing else can mean."""
-    if isinstance(condition, str):
-        parsed = _module(condition) if parser in (None, "pandas") else None
-        nodes = [] if parsed is None else list(ast.walk(parsed))
-        called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-        named = [node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in called]
-        return [one for one in named if one not in present and one not in OF_PANDAS and "level_" not in one]
-    return [one for one in _names(condition) if one not in present]
-
-
-def _why_no_condition(condition: Any, parser: Any) -> str:
-    """Why pandas refuses a condition; "" if it may accept it."""
-    if not isinstance(condition, str) or not condition or parser not in (None, "pandas"):
+def wrong_condition(kwargs: Mapping[str, Any]) -> str:
+    """Why an expectation's `row_condition` cannot be read; "" if it can."""
+    condition = kwargs.get("row_condition")
+    if any(parameter_names(condition)):
         return ""
     try:
-        parsed = _module(condition)
-    except SyntaxError as error:
-        return error.msg
-    assigns = parsed is not None and any(isinstance(node, ast.Assign) for node in parsed.body)
-    return "it assigns a value; write == to compare" if assigns else ""
+        read_condition(condition)
+    except ConditionError as error:
+        return f"{condition!r} is not a condition on rows: {error}; docs/validate.md lists what is."
+    return ""
 
 
-def _module(text: str) -> ast.Module | None:
-    """What pandas parses; None if its own signs are in the text, or Python's parser cannot hold it."""
-    if "`" in text or "@" in text:
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return syntax_tree(text.strip().replace("&", " and ").replace("|", " or "))
-    except SyntaxError:
-        raise
-    except (ValueError, RecursionError, MemoryError):
-        return None
-
-
-def _names(tree: Any) -> Iterator[str]:
-    """The columns that the JSON of a condition names."""
-    if isinstance(tree, dict):
-        column = tree.get("column")
-        if isinstance(column, dict) and isinstance(column.get("name"), str):
-            yield column["name"]
-        for one in tree.get("conditions") or []:
-            yield from _names(one)
+def parameter_names(value: Any) -> Iterator[str]:
+    """The suite parameters that an argument names, at any depth."""
+    if isinstance(value, dict) and "$PARAMETER" in value:
+        yield str(value["$PARAMETER"])
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from parameter_names(part)
 
 
 def _why_no_regex(regex: str) -> str:

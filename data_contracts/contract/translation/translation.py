@@ -51,7 +51,7 @@ def reason(asked: dict[str, Any]) -> str:
     kwargs = _given(asked)
     if "row_condition" in kwargs and not (rule.kinds or rule.several):
         return "it has a row_condition"
-    if "row_condition" in kwargs and not is_translatable(kwargs["row_condition"], kwargs.get("condition_parser")):
+    if "row_condition" in kwargs and not is_translatable(kwargs["row_condition"]):
         return "its row_condition has no exact translation"
     for name, value in kwargs.items():
         if name in ("row_condition", "condition_parser"):
@@ -91,8 +91,7 @@ def translated(asked: dict[str, Any], schema: pa.Schema, kinds: Kinds | None = N
     kinds = _kinds(schema) if kinds is None else kinds
     if "row_condition" not in asked["kwargs"] or asked["kwargs"]["row_condition"] is None:
         return _of_all_rows(asked, schema, kinds)
-    condition = asked["kwargs"]["row_condition"]
-    where = condition_sql(condition, asked["kwargs"].get("condition_parser"), kinds)
+    where = condition_sql(asked["kwargs"]["row_condition"], kinds)
     if where is None:
         return "its row_condition has no exact translation"
     question = _of_all_rows(asked, schema, kinds)
