@@ -31,6 +31,8 @@ _NULLNESS = {"expect_column_values_to_be_null", "expect_column_values_to_not_be_
 _TYPES = {
     "expect_column_type_to_be", "expect_column_values_to_be_in_type_list", "expect_column_values_to_be_of_type",
 }  # fmt: skip
+# Arguments that Python's `re` searches for, or from which a library makes such a pattern.
+_PATTERNS = ("regex", "regex_list", "json_schema", "strftime_format")
 _READS_TEXT = ("regex", "strftime", "dateutil", "json", "value_lengths")
 
 
@@ -53,6 +55,11 @@ class Scope:
     row_wise: bool
     layout: Layout
     kwargs: dict[str, Any]
+
+
+def pattern_argument(asked: dict[str, Any]) -> str | None:
+    """The argument of an expectation that holds patterns for Python's `re`; None without, and for a class of a user."""
+    return None if "class_path" in asked else next((name for name in _PATTERNS if asked["kwargs"].get(name)), None)
 
 
 def scope_of(asked: dict[str, Any], schema: pa.Schema) -> Scope:

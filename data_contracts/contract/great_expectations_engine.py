@@ -6,16 +6,18 @@ then decides on the total, so `mostly` holds over all rows. The others see only 
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import signal
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from data_contracts.arrow_types import is_text
-from data_contracts.contract.expectation_scope import narrowest, packed, scope_of
+from data_contracts.contract.expectation_scope import narrowest, packed, pattern_argument, scope_of
 from data_contracts.contract.findings import EXAMPLES, Finding
 from data_contracts.contract.frames import Layout, blocks, frame, names_only, rows_only
 from data_contracts.contract.json_schema import local_schema
@@ -27,6 +29,10 @@ from data_contracts.handoffs import Failure
 from data_contracts.quoting import text_of, withhold
 
 _RUNTIME = {"result_format": {"result_format": "SUMMARY", "partial_unexpected_count": EXAMPLES}}
+# Python may search a text for a pattern in time that doubles with each character, and holds the interpreter meanwhile.
+# So an expectation gets this time for a block. An ordinary pattern takes microseconds a row, a JSON Schema 0.5 ms.
+PATTERN_S = 60.0
+PATTERN_ROW_S = 0.0015
 # They compare values with numbers, or with one another, and so raise for a column that holds words among numbers.
 _OF_NUMBERS = {
     *(f"expect_column_{what}_to_be_between" for what in (
@@ -51,6 +57,7 @@ class Check:
     """One expectation while the data is checked.
 
     Attributes:
+        pattern: the argument with its regular expressions, or with what makes some; None without.
         metrics: what Great Expectations measured, merged over the blocks.
         judged: its verdict, once there is one.
         error: why it could not be measured or judged, or "".
@@ -65,6 +72,7 @@ class Check:
         classes: Classes = MappingProxyType({}),
     ) -> None:
         self.schema, self._index = schema, index
+        self.pattern = pattern_argument(asked)
         if own := asked.get("class_path"):
             self.expectation = own_expectation(index, asked, classes[own])
             self.scope = own_scope(self.expectation, asked, schema)
@@ -78,6 +86,28 @@ class Check:
         self.metrics: dict[Any, Any] = {}
         self.judged: Any = None
         self.error = ""
+
+    @contextlib.contextmanager
+    def within_time(self, rows: int) -> Iterator[None]:
+        """SpecError if searching a block of so many rows for its patterns takes too long; for a main thread alone."""
+        if self.pattern is None:
+            yield
+            return
+        seconds = PATTERN_S + rows * PATTERN_ROW_S
+        handler = signal.signal(signal.SIGALRM, _expire)
+        left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        except _Expired as error:
+            where = f"contract.suite: expectations.{self._index}.kwargs.{self.pattern}"
+            written = repr(self.finding.expectation["kwargs"][self.pattern])
+            raise SpecError(
+                f"{where}: {written} was not found or excluded in {rows:,} row{'s' * (rows != 1)} in {seconds:.0f} s.",
+                remedy="Write the pattern without a repetition inside a repetition.",
+            ) from error
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, left)
+            signal.signal(signal.SIGALRM, handler)
 
     def needs(self, engine: Any) -> dict[str, Any]:
         """The metrics that decide it, by name; SpecError if Great Expectations refuses its arguments only here."""
@@ -169,7 +199,7 @@ def row_by_row(checks: Sequence[Check], read: Read, schema: pa.Schema) -> int:
         for layout, group in groups.items():
             shown = frame(table, layout, first)
             if layout not in probes:
-                probes[layout] = [_Probe(group, shown)]
+                probes[layout] = _probes(group, shown)
             probes[layout] = [after for probe in probes[layout] for after in probe.measure(shown)]
     return rows
 
@@ -193,9 +223,24 @@ def _grouped(checks: Sequence[Check]) -> dict[Layout, list[Check]]:
 
 
 def _judged_on(checks: list[Check], shown: Any) -> None:
-    for probe in _Probe(checks, shown).measure(shown):
-        for one in probe.checks:
-            one.judge(probe.engine, one.metrics)
+    for probe in _probes(checks, shown):
+        for measured in probe.measure(shown):
+            for one in measured.checks:
+                one.judge(measured.engine, one.metrics)
+
+
+def _probes(checks: list[Check], shown: Any) -> list[_Probe]:
+    """Probes for checks of one layout; each one with a pattern is alone, because its time is limited."""
+    plain = [one for one in checks if one.pattern is None]
+    return [_Probe(some, shown) for some in [plain, *([one] for one in checks if one.pattern is not None)] if some]
+
+
+class _Expired(BaseException):
+    """The time for a pattern is over. It is no Exception, which Great Expectations would catch."""
+
+
+def _expire(signum: int, frame: Any) -> NoReturn:
+    raise _Expired
 
 
 class _Probe:
@@ -227,7 +272,8 @@ class _Probe:
                 one.error = text_of(error) or type(error).__name__
             return []
         self.engine.load_batch_data("data", rows)
-        resolved, aborted = self.calculator.resolve_validation_graph(self.graph)
+        with self.checks[0].within_time(len(rows)):
+            resolved, aborted = self.calculator.resolve_validation_graph(self.graph)
         if aborted and len(self.checks) > 1:  # one by one, so that each error belongs to one expectation
             return [probe for one in self.checks for probe in _Probe([one], shown).measure(shown)]
         if aborted:

@@ -169,16 +169,22 @@ def _columns(source: SourceSpec, file: SourceEntry, place: object, root: Path, h
         path = os.path.relpath(file.uri, os.path.abspath(root / Path(start).expanduser()))
     if source.pattern is None:
         return {name: path}
-    match = _pattern(source.pattern, ours, here).search(file.uri)
-    if match is None:
+    import pyarrow as pa  # takes a while, and most sources have no pattern
+    import pyarrow.compute as pc
+
+    names, pattern = _pattern(source.pattern, ours, here)
+    # RE2, because Python would try every way of sharing a name out among many columns.
+    values = pc.extract_regex(pa.array([file.uri]), pattern)[0].as_py()
+    if values is None:
         raise UsageError(
             f"{here}.pattern: the path {file.uri} does not end in {source.pattern}.",
             remedy="Correct the pattern or the glob.",
         )
-    return {name: path, **match.groupdict()}
+    return {name: path, **dict(zip(names, values.values(), strict=True))}
 
 
-def _pattern(text: str, ours: tuple[str, ...], here: str) -> re.Pattern[str]:
+def _pattern(text: str, ours: tuple[str, ...], here: str) -> tuple[list[str], str]:
+    """The columns that a pattern of paths names, and its regular expression."""
     names = _COLUMN.findall(text)
     bad = [name for name in names if not name.isidentifier() or name in ours]
     if not names or bad or len(set(names)) < len(names):
@@ -188,5 +194,5 @@ def _pattern(text: str, ours: tuple[str, ...], here: str) -> re.Pattern[str]:
             remedy="Write each column once in braces, such as {label}/{name}.png.",
         )
     parts = _COLUMN.split(text)
-    literal = [re.escape(part) if i % 2 == 0 else f"(?P<{part}>[^/]+)" for i, part in enumerate(parts)]
-    return re.compile(f"(?:^|/){''.join(literal)}$")
+    literal = [re.escape(part) if i % 2 == 0 else f"(?P<c{i}>[^/]+)" for i, part in enumerate(parts)]
+    return names, rf"(?:^|/){''.join(literal)}\z"

@@ -73,7 +73,7 @@ def check_input(
     if own_classes(suite):
         with_code = request.model_copy(update={"project": str(project)})
         outcome = run_child(OWN_CONTRACT, with_code, project=project, withhold=withhold)
-    elif withhold or needs_child(files):
+    elif withhold or needs_child(files, suite):
         outcome = run_child(CONTRACT, request, withhold=withhold)
     else:
         outcome = contract_worker.main(request, lambda report: None)

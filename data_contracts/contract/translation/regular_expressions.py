@@ -5,7 +5,7 @@ parts mean a set of texts, the same by definition: literals, sets and ranges of 
 break, alternatives, groups, repetitions. Which match is found, and what a group holds, does not count here. Of the
 others,
 
-- classes such as `\d` are those of each engine's Unicode tables: not written;
+- `\d`, `\s`, `\w` and their opposites are the code points that Python counts to them, because RE2's are of ASCII alone;
 - flags, references, look-around, possessive and atomic groups, word boundaries: not written;
 - `^` and `\A` are the beginning of the text, since no flag is set; `\Z` is its end;
 - `$` is the end, or before a line break at the end: written as `\n?\z`, which is the same only if nothing follows it;
@@ -16,9 +16,14 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from data_contracts.contract.measures import Question
 from data_contracts.contract.translation.questions import Arguments, Kind, is_text, of_rows
@@ -27,6 +32,10 @@ _PARSER: Any = importlib.import_module("re._parser")
 _LONGEST = 500
 _MOST = 1000  # repetitions, which RE2 writes out one after the other
 _SURROGATES = range(0xD800, 0xE000)
+_CLASSES = {
+    "CATEGORY_DIGIT": r"\d", "CATEGORY_SPACE": r"\s", "CATEGORY_WORD": r"\w",
+    "CATEGORY_NOT_DIGIT": r"\D", "CATEGORY_NOT_SPACE": r"\S", "CATEGORY_NOT_WORD": r"\W",
+}  # fmt: skip
 _ENDS = {"AT_BEGINNING": r"\A", "AT_BEGINNING_STRING": r"\A", "AT_END_STRING": r"\z"}
 
 
@@ -34,6 +43,7 @@ class _Other(Exception):
     """A part that may mean something else to RE2."""
 
 
+@cache
 def for_re2(regex: str) -> str | None:
     """The regular expression for RE2, of ASCII without quotes; None if it may not mean the same."""
     if len(regex) > _LONGEST:
@@ -44,8 +54,10 @@ def for_re2(regex: str) -> str | None:
             parsed = _PARSER.parse(regex)
         if parsed.state.flags != re.UNICODE.value:
             return None
-        return _sequence(parsed, tail=True, inside=False, times=1)
-    except (_Other, re.error, OverflowError, RecursionError, Warning):
+        written = _sequence(parsed, tail=True, inside=False, times=1)
+        pc.match_substring_regex(pa.array([""]), written)  # raises if its repetitions are too many for RE2
+        return written
+    except (_Other, re.error, OverflowError, RecursionError, Warning, pa.ArrowInvalid):
         return None
 
 
@@ -134,9 +146,22 @@ def _set(items: Iterable[tuple[Any, Any]]) -> str:
             written += _point(of)
         elif name == "RANGE" and not (of[0] < _SURROGATES.start and of[1] >= _SURROGATES.stop):
             written += f"{_point(of[0])}-{_point(of[1])}"
+        elif name == "CATEGORY" and str(of) in _CLASSES:
+            written += _class(_CLASSES[str(of)])
         else:
             raise _Other
     return f"[{written}]"
+
+
+@cache
+def _class(name: str) -> str:
+    """The ranges of the code points that one of Python's classes, such as `\\d`, has."""
+    runs = [
+        run[0]
+        for points in (range(_SURROGATES.start), range(_SURROGATES.stop, sys.maxunicode + 1))
+        for run in re.finditer(f"{name}+", "".join(map(chr, points)))
+    ]
+    return "".join(f"{_point(ord(run[0]))}-{_point(ord(run[-1]))}" for run in runs)
 
 
 def _point(code: int) -> str:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from data_contracts.contract.expectation_scope import pattern_argument
 from data_contracts.contract.parts import reads_all_files
 from data_contracts.contract.suites import own_classes, suite_digest
 from data_contracts.contract.translation.translation import reason
@@ -96,9 +97,14 @@ def where_measured(run: Run) -> str:
     )
 
 
-def needs_child(files: Iterable[SourceFile]) -> bool:
-    """Whether the check may hang or take long: it then runs in a process that can be ended. Starting one costs time."""
+def needs_child(files: Iterable[SourceFile], suite: dict[str, Any]) -> bool:
+    """Whether the check may hang or take long: it then runs in a process that can be ended. Starting one costs time.
+
+    A pattern may hold the interpreter, and with it the threads that renew this run's lease.
+    """
     known = list(files)
+    if any(map(pattern_argument, suite["expectations"])):
+        return True
     return sum(file.bytes for file in known) > IN_PROCESS_BYTES or any("://" in file.uri for file in known)
 
 
@@ -135,7 +141,7 @@ def _checked(run: Run, request: ContractRequest) -> ContractOutcome:
         return again_after_hangs(run, partial(run_on_dask, run, ON_CLUSTER, runner, child, request))
     if runner != "local" and request.profile:
         log.warning("validate: %s", NO_CLUSTER.format(why_no_parts(request)))
-    if child is OWN_CONTRACT or run.withholds or needs_child(request.files):
+    if child is OWN_CONTRACT or run.withholds or needs_child(request.files, request.suite):
         return run_here(run, child, request, project=project)
     return contract_worker.main(request, lambda report: None)
 

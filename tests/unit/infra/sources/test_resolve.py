@@ -129,6 +129,15 @@ def test_columns_are_taken_from_the_end_of_the_path(raw: Raw) -> None:
     assert file.columns == {"path": "1.png", "label": "cats", "name": "1"}
 
 
+def test_a_name_is_shared_out_among_many_columns_without_trying_every_way(raw: Raw) -> None:
+    raw.write(f"{'-' * 200}.png", "x")
+    many = "-".join(f"{{c{at}}}" for at in range(12))
+    with pytest.raises(UsageError, match="does not end in"):
+        raw.resolve({"uri": "*.png", "format": "files", "pattern": f"{many}.jpg"})
+    (file,) = raw.resolve({"uri": "*.png", "format": "files", "pattern": f"{many}.png"})
+    assert [len(file.columns[f"c{at}"]) for at in range(12)] == [178, *[1] * 11]
+
+
 def test_an_empty_text_among_texts_is_a_text(raw: Raw) -> None:
     raw.write("a/__init__.py", "")
     raw.write("a/b.py", "x = 1")

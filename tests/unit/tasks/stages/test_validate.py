@@ -20,6 +20,7 @@ from tasks.stages.contract.contract_check import IN_PROCESS_BYTES, needs_child
 from tasks.stages.validate import contract_key, make_report, validate
 from tests.support.tiny import write_project, write_rows
 
+PLAIN = {"name": "s", "expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "id"}}]}
 COLUMN = {"kwargs": {"column": "id"}}
 REJECTED = "The contract rejects the data:"
 YEAR = "2027-01-01T00:00:00+00:00..2028-01-01T00:00:00+00:00"
@@ -55,9 +56,23 @@ def test_a_rejection_without_rows_says_whether_the_window_is_the_reason(case: st
 
 def test_large_or_remote_data_are_checked_in_a_process_that_can_be_ended() -> None:
     file = SourceFile(uri="/rows.csv", bytes=IN_PROCESS_BYTES, blake3="", format="csv")
-    assert not needs_child([file])
-    assert needs_child([file, file.model_copy(update={"bytes": 1})])
-    assert needs_child([file.model_copy(update={"uri": "s3://b/rows.csv", "bytes": 1})])
+    assert not needs_child([file], PLAIN)
+    assert needs_child([file, file.model_copy(update={"bytes": 1})], PLAIN)
+    assert needs_child([file.model_copy(update={"uri": "s3://b/rows.csv", "bytes": 1})], PLAIN)
+    patterns = {"regex": "a", "regex_list": ["a"], "json_schema": {"type": "string"}, "strftime_format": "%Y"}
+    for kwargs in ({name: value} for name, value in patterns.items()):
+        assert needs_child([], {"name": "s", "expectations": [{"type": "expect_some", "kwargs": kwargs}]}), kwargs
+
+
+@pytest.mark.usefixtures("home")
+def test_a_pattern_is_searched_for_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = write_project(tmp_path / "tiny")
+    (tmp_path / "tiny/rows.csv").write_text(f"t,id\nab 1,1\n{'a' * 60}!,2\n")
+    monkeypatch.setattr(contract_worker, "main", lambda *_: pytest.fail("it was searched for beside the lease"))
+    listed = [{"type": "expect_column_values_to_match_regex", "kwargs": {"column": "t", "regex": r"^(\w+\s?)*$"}}]
+    suite = json.dumps({"name": "s", "expectations": listed})
+    done = validate.find_or_make(open_run(spec, overrides=[f"contract.suite={suite}"], recorded=False))
+    assert "expect_column_values_to_match_regex on t: 1 of 2 rows (row 1) broke it" in str(done.error)
 
 
 @pytest.mark.usefixtures("home")
@@ -65,7 +80,7 @@ def test_a_plan_names_what_runs_on_great_expectations_and_why(tmp_path: Path) ->
     spec = write_project(tmp_path / "tiny")
     listed = [
         {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "t"}},
-        {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "t", "regex": r"\d"}},
+        {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "t", "regex": r"\b"}},
         {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id", "row_condition": "not id > 3"}},
     ]
 

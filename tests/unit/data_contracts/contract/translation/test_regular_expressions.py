@@ -9,10 +9,15 @@ import pytest
 
 from data_contracts.contract.translation.regular_expressions import for_re2
 
-TEXTS = ["", "a", "ab", "abab", "a\n", "\n", "b\na", "é", "\u0665", "a.c", "a\0b", "ABC-12", "👩‍👩", "aaa", " a", "ß]"]
+TEXTS = [
+    "", "a", "ab", "abab", "a\n", "\n", "b\na", "é", "\u0665", "a.c", "a\0b", "ABC-12", "👩‍👩", "aaa", " a", "ß]",
+    "\x1c", "\x0b", "\u00a0", "\u3000", "\u00b2", "\u2167", "_", "aaaa aaaa aa!", "x" * 200 + "b", "\u0663\u0664 1",
+]  # fmt: skip
 SAME = [
     "a", "^a$", "^(ab)+$", "^a?$|^é", r"a\.c", "a.c", "[^a]", "[a-z]{2,3}", r"\Aa\Z", "^[A-Z]{3}-[0-9]+$", "(a|b|)b",
     r"\x00", "[]-]", "a{2}", "(?:a|b)*?b", "^.$", r"^[^\n]*$", "|a", "^$", "a$",
+    r"\d", r"^\w+$", r"\s", r"[^\d]", r"^\D+$", r"\S", r"[\w.]+-\d{2}", r"^\W", r"^(\w+\s?)*$",
+    r"[\d\s]{2,40}|\w{200}b",
 ]  # fmt: skip
 
 
@@ -27,7 +32,7 @@ def test_re2_finds_what_python_finds(regex: str) -> None:
 
 
 OTHER = {
-    "classes of Unicode": r"\d", "words": r"^\w$", "space": r"[\s]", "a boundary": r"\ba", "case": "(?i)a",
+    "too many of a class": r"(?:\w{30}){30}", "a boundary": r"\ba", "case": "(?i)a",
     "lines": "(?m)^a", "dot and line break": "(?s).", "a reference": r"(a)\1", "ahead": "(?=a)", "behind": "(?<=b)a",
     "possessive": "a*+", "atomic": "(?>a|ab)c", "an end before something": "a$\n", "an end inside": "(a$|b)c",
     "a repeated end": "(?:a|^)+", "a repeated nothing": "(?:a?)*", "an empty group": "a()", "a surrogate": "\ud800",

@@ -29,7 +29,7 @@ CONDITION_LEFT = "its row_condition has no exact translation"
 LEFT: list[tuple[dict[str, Any], str]] = [
     (E("column_values_to_match_strftime_format", column="s", strftime_format="%Y"), "it has no exact translation"),
     ({**E("x"), "class_path": "checks.X"}, "it is a class of your own"),
-    (E("column_values_to_match_regex", column="s", regex=r"\d"), ARGUMENT.format("regex")),
+    (E("column_values_to_match_regex", column="s", regex=r"\b"), ARGUMENT.format("regex")),
     (E("column_values_to_be_between", **BETWEEN, **CONDITION), CONDITION_LEFT),
     (E("column_values_to_be_between", **BETWEEN, row_condition="a == 'x'"), CONDITION_LEFT),
     (E("table_row_count_to_equal", value=1, row_condition="a > 0"), "it has a row_condition"),
