@@ -25,6 +25,7 @@ from data_contracts.contract.suites import load_suite, suite_digest
 from data_contracts.contract.translation.translation import every_translated
 from data_contracts.contract.verdicts import Verdicts, decided
 from data_contracts.errors import SpecError
+from data_contracts.quoting import text_of
 
 __all__ = ["Outcome", "Resources", "check", "load_suite", "suite_digest"]
 
@@ -92,9 +93,9 @@ def _refuse_programs(index: int, asked: dict[str, Any]) -> None:
         without_condition(asked)
         local_schema(asked["kwargs"].get("json_schema"))
     except ConditionError as error:
-        raise SpecError(f"{kwargs}.row_condition: {error}; docs/validate.md lists what is.") from error
+        raise SpecError(f"{kwargs}.row_condition: {text_of(error)}; docs/validate.md lists what is.") from error
     except ForeignReference as error:
-        raise SpecError(f"{kwargs}.json_schema: {error}.") from error
+        raise SpecError(f"{kwargs}.json_schema: {text_of(error)}.") from error
 
 
 def _scanned(
