@@ -40,8 +40,7 @@ def _protect(command: argparse.ArgumentParser) -> None:
 def _reproducing(command: argparse.ArgumentParser) -> None:
     name_argument(command)
     command.add_argument("--into", metavar="DIR", help="new folder to work in; default: reproduced-NAME-VERSION here")
-    help_ = "folder that has the raw files now, in place of the spec's folder"
-    command.add_argument("--data", metavar="DIR", help=help_)
+    _data(command)
     help_ = "install the packages that this installation lacks from this folder of wheels, and ask no index"
     command.add_argument("--wheels", metavar="DIR", help=help_)
     help_ = "use this installation, which must have the recorded versions, instead of a new environment"
@@ -59,6 +58,15 @@ def _prove(command: argparse.ArgumentParser) -> None:
     command.add_argument("--key", action="append", default=[], metavar="PUBLIC.pem", help=help_)
     help_ = "seal of a receipt, kept elsewhere, that must be in the alias's history"
     command.add_argument("--at-least", default="", metavar="SEAL", help=help_)
+    _data(command)
+
+
+def _data(command: argparse.ArgumentParser) -> None:
+    help_ = (
+        "where the raw data lies: the folder that has the files now, or is in their DVC repository; s3://… once for "
+        "each place on S3. Places on S3 and repositories that only the store names are not opened"
+    )
+    command.add_argument("--data", action="append", default=[], metavar="DIR|s3://…", help=help_)
 
 
 def _key(command: argparse.ArgumentParser) -> None:

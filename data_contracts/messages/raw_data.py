@@ -178,8 +178,28 @@ class PieceOutcome(Message):
     error: dict[str, Any] | None = None
 
 
+class DigestRequest(Message):
+    """Hash raw files again in the places that a record names.
+
+    Attributes:
+        sources: as recorded; they decide which credentials the process gets.
+        root: a folder in the DVC repository of files with a revision.
+    """
+
+    files: list[SourceFile]
+    sources: list[SourceSpec]
+    root: str
+
+
+class FileDigests(Message):
+    """The files' digests, in order; None for a file that no longer exists."""
+
+    digests: list[str | None]
+
+
 CONTRACT: Final = Child("infra.contract.contract_worker", ContractRequest, ContractOutcome)
 OWN_CONTRACT: Final = Child("training.user.contract_worker", ContractRequest, ContractOutcome)
 CUT: Final = Child("training.shard.cut_worker", CutRequest, TextCuts)
 SHARD: Final = Child("training.shard.worker", ShardRequest, Dataset)
+DIGESTS: Final = Child("infra.sources.digest_worker", DigestRequest, FileDigests)
 PIECE: Final = Child("infra.pieces.piece_worker", PieceRequest, PieceDone)

@@ -19,6 +19,7 @@ from infra.gang.checkpoints.listing import Found
 from infra.models import registry
 from infra.quantities import BYTES, SECONDS, in_words
 from infra.records.receipts import holds_after
+from infra.sources.named_places import NamedPlaces
 from infra.store import Store, layout
 from tasks.mirrors.outbox import NEWEST, due
 from tasks.queries.checkpoints import checkpoints_of
@@ -141,10 +142,15 @@ def prove(arguments: argparse.Namespace) -> Answer:
         log.info("ok  %-11s %s  %s, id %s", link.kind, link.uri, _content(link), link.id[:16])
 
     at_least = checked_seal(arguments.at_least) if arguments.at_least else ""
-    proof = prove_version(store_with(arguments), arguments.name, say, keys=_keys(arguments.key), at_least=at_least)
+    keys, places = _keys(arguments.key), NamedPlaces.of(arguments.data)
+    proof = prove_version(store_with(arguments), arguments.name, say, keys=keys, at_least=at_least, places=places)
     lines = [f"{proof.name} version {proof.version}: {len(proof.links)} sealed parts read again, every byte as sealed."]
     lines += [f"  raw file re-hashed: {uri}" for uri in proof.raw_checked]
     lines += [f"  raw file that is missing now: {uri}" for uri in proof.gone]
+    lines += [
+        f"  raw file that was not read: {uri} (only the store names its place: name it with --data)"
+        for uri in proof.unopened
+    ]
     lines += [f"  {uri} was trained{passed_over(spans)}" for uri, spans in proof.skipped.items()]
     lines += [
         f"  environment of {uri}: packages {one.packages:,} (digest {one.digest[:16]}), with Trainwright's own needs "

@@ -9,6 +9,7 @@ from data_contracts.errors import CorruptError
 from flows.commands.guard import Answer
 from flows.commands.queries import store_with
 from flows.commands.tables import table
+from infra.sources.named_places import NamedPlaces
 from tasks.reproduction.comparison import Comparison
 from tasks.reproduction.reproduce import Reproduction, Request
 from tasks.reproduction.reproduce import reproduce as make_again
@@ -19,8 +20,9 @@ SHOWN = 16
 
 def reproduce(arguments: argparse.Namespace) -> Answer:
     """The `reproduce` command."""
-    folders = {name: _folder(getattr(arguments, name)) for name in ("into", "data", "wheels")}
-    found = make_again(store_with(arguments), Request(arguments.name, here=arguments.here, **folders))
+    folders = {name: _folder(getattr(arguments, name)) for name in ("into", "wheels")}
+    places = NamedPlaces.of(arguments.data)
+    found = make_again(store_with(arguments), Request(arguments.name, places=places, here=arguments.here, **folders))
     lines = [*_table(found.comparison), "", *(f"note: {note}" for note in found.notes), _verdict(found)]
     code = 0 if found.comparison.equal else CorruptError.exit_code
     return Answer("\n".join(lines), found.to_json(), code, line=lines[-1])

@@ -59,7 +59,7 @@ def for_user_code(environ: Mapping[str, str], request: Mapping[str, Any]) -> dic
         request: request of the process. Its `store` (a `StoreAddress`) and `sources` decide which credentials are kept:
             the variables that they name (`env:NAME`), `AWS_*` for S3 and DVC, `PG*` for PostgreSQL.
     """
-    passed = [*_needed(request), *environ.get(PASS_ENV, "").replace(",", " ").split()]
+    passed = [*_needed(request), *patterns_to_pass(environ)]
     left_out = {
         name
         for name, value in environ.items()
@@ -67,6 +67,16 @@ def for_user_code(environ: Mapping[str, str], request: Mapping[str, Any]) -> dic
     }
     kept = {name: value for name, value in environ.items() if name not in left_out}
     return {**kept, LEFT_OUT: " ".join(sorted(left_out.union(environ.get(LEFT_OUT, "").split())))}
+
+
+def patterns_to_pass(environ: Mapping[str, str]) -> list[str]:
+    """The names and patterns of variables that a person passes on (PASS_ENV)."""
+    return environ.get(PASS_ENV, "").replace(",", " ").split()
+
+
+def named_variables(value: Any) -> set[str]:
+    """The variables that an address or options name (`env:NAME`) as credentials."""
+    return set(re.findall(r"\benv:([A-Za-z_]\w*)", json.dumps(value)))
 
 
 def without_signing(environ: Mapping[str, str]) -> dict[str, str]:
@@ -103,8 +113,8 @@ def explain(error: UserCodeError, environ: Mapping[str, str]) -> None:
 
 def _needed(request: Mapping[str, Any]) -> set[str]:
     """Names and patterns of the variables that are needed to open the places that a request names."""
-    places = json.dumps({name: request[name] for name in _PLACES if name in request})
-    needed = set(re.findall(r"\benv:([A-Za-z_]\w*)", places))
+    named = {name: request[name] for name in _PLACES if name in request}
+    places, needed = json.dumps(named), named_variables(named)
     if re.search(r'"s3://|"rev": "', places):
         needed.add("AWS_*")
     if '"postgresql' in places:

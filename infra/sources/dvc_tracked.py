@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 from data_contracts.errors import UsageError
 from infra.machine.settings import library_folders
 from infra.sources.places import WILDCARDS, SourceEntry, SourceMissing
+from infra.store.backends.s3_errors import translate
 
 
 class DvcTracked:
@@ -65,7 +66,8 @@ class DvcTracked:
         if not self._filesystem.exists(uri):
             raise FileNotFoundError(uri)
         try:
-            return self._filesystem.open(uri, "rb")
+            with translate(uri, "DVC's remote"):
+                return self._filesystem.open(uri, "rb")
         except FileNotFoundError as error:
             raise SourceMissing(
                 f"{uri} at {self.rev} is neither in DVC's cache nor in a remote.",

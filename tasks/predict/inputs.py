@@ -12,6 +12,7 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.machine.settings import state_folder
 from infra.sources import resolve_sources
+from infra.sources.named_places import refuse_foreign_credentials
 from infra.sources.resolve import base_name
 
 ENDINGS = (".csv", ".jsonl", ".ndjson", ".json", ".parquet")
@@ -30,6 +31,8 @@ def resolve_input(text: str, trained_on: Sequence[SourceSpec]) -> tuple[list[Sou
     columns = next((one.columns for one in trained_on if one.columns), None)
     options = next((one.storage_options for one in trained_on if one.storage_options), {})
     uris = [text] if "://" in text else _named(text)
+    if any(uri.startswith("s3://") for uri in uris):
+        refuse_foreign_credentials(options)
     sources = []
     for uri in uris:
         ending = base_name(uri)[0]

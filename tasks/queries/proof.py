@@ -13,7 +13,7 @@ from data_contracts.handoffs import ModelVersion, Receipt, Ref, SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.models import recipes, registry
 from infra.project import code_bundle
-from infra.sources import Places, digest_now
+from infra.sources.named_places import NO_PLACES, NamedPlaces, digests_now
 from infra.store import Manifest, Store
 from infra.weights import imported_weights
 from tasks.queries.kept_seal import require_seal
@@ -56,7 +56,8 @@ class Proof:
     """The chain of a model version.
 
     Attributes:
-        gone: raw files that no longer exist; external: whether the training used data that we never saw.
+        gone: raw files that no longer exist; unopened: those in a place that only the store names.
+        external: whether the training used data that we never saw.
         skipped: checkpoint → the samples (from, to) that it did not see, because a training with them diverged.
         environments: bundle of code → the packages that it ran with, if they are not Trainwright's own.
         signed: the signatures that were verified; None if no keys were given.
@@ -68,6 +69,7 @@ class Proof:
     links: list[Link] = field(default_factory=list)
     raw_checked: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
+    unopened: list[str] = field(default_factory=list)
     external: bool = False
     skipped: dict[str, list[list[int]]] = field(default_factory=dict)
     environments: dict[str, Environment] = field(default_factory=dict)
@@ -85,6 +87,7 @@ def prove(
     *,
     keys: Sequence[PublicKey] = (),
     at_least: str = "",
+    places: NamedPlaces = NO_PLACES,
 ) -> Proof:
     """Read every byte again, from the model version back to the raw files.
 
@@ -92,6 +95,7 @@ def prove(
         keys: public keys, one of which must have signed each receipt since the first that was signed; none: signatures
             are not verified.
         at_least: seal of a receipt that must be in the alias's history; "" for none.
+        places: where the reader says that the raw data lies.
 
     Raises:
         CorruptError: a byte differs anywhere, or is not what was signed; the file is named.
@@ -113,7 +117,7 @@ def prove(
         require_seal(store, version.name, alias, [ref.seal for ref in refs], at_least)
     elif at_least:
         raise UsageError("--at-least needs an alias or --key.", remedy="Name NAME@ALIAS.")
-    _read_all(store, starts, proof, on_link)
+    _read_all(store, starts, proof, on_link, places)
     return proof
 
 
@@ -127,7 +131,13 @@ def _check_newest(newest: Receipt, version: ModelVersion, alias: str) -> None:
         )
 
 
-def _read_all(store: Store, starts: Iterable[tuple[str, Ref]], proof: Proof, on_link: Callable[[Link], None]) -> None:
+def _read_all(
+    store: Store,
+    starts: Iterable[tuple[str, Ref]],
+    proof: Proof,
+    on_link: Callable[[Link], None],
+    places: NamedPlaces,
+) -> None:
     """Read everything that the starts lead to, and enter it in the proof."""
     seen: dict[str, Ref] = {}
     seen_raw: set[str] = set()
@@ -146,7 +156,7 @@ def _read_all(store: Store, starts: Iterable[tuple[str, Ref]], proof: Proof, on_
             proof.environments[ref.uri] = Environment(found.digest, len(found.sealed), len(found.install))
         on_link(link)
         waiting += [(ref.uri, parent) for parent in _made_from(manifest)]
-        _check_raw(manifest.provenance, proof, seen_raw)
+        _check_raw(manifest.provenance, proof, seen_raw, places)
     proof.external = not any(link.kind == "dataset" for link in proof.links)
 
 
@@ -166,16 +176,17 @@ def _made_from(manifest: Manifest) -> list[Ref]:
     return [*manifest.parents, *(Ref.model_validate(one) for one in named if one)]
 
 
-def _check_raw(provenance: dict[str, Any], proof: Proof, seen: set[str]) -> None:
+def _check_raw(provenance: dict[str, Any], proof: Proof, seen: set[str], places: NamedPlaces) -> None:
     sources = [SourceSpec.model_validate(one) for one in provenance.get("raw_sources", [])]
-    places = Places(sources, Path(provenance.get("raw_root", "")))
-    for one in provenance.get("raw", []):
-        file = SourceFile.model_validate(one)
-        name = f"{file.uri}@{file.rev}" if file.rev else file.uri
-        if name in seen:
-            continue
-        seen.add(name)
-        digest = digest_now(file, places)
+    files = [SourceFile.model_validate(one) for one in provenance.get("raw", [])]
+    unseen = {name: file for file in files if (name := _name_of(file)) not in seen}
+    seen.update(unseen)
+    unopened = [name for name, file in unseen.items() if not places.include(file, sources[file.source])]
+    proof.unopened += unopened
+    for name in unopened:
+        del unseen[name]
+    digests = digests_now(list(unseen.values()), sources, Path(provenance.get("raw_root", "")), places)
+    for (name, file), digest in zip(unseen.items(), digests, strict=True):
         if digest is None:
             proof.gone.append(name)
         elif digest != file.blake3:
@@ -185,3 +196,7 @@ def _check_raw(provenance: dict[str, Any], proof: Proof, seen: set[str]) -> None
             )
         else:
             proof.raw_checked.append(name)
+
+
+def _name_of(file: SourceFile) -> str:
+    return f"{file.uri}@{file.rev}" if file.rev else file.uri

@@ -11,6 +11,8 @@ import logging
 import sys
 from pathlib import Path
 
+from pydantic import Field
+
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Record, Ref
 from data_contracts.messages.children import StoreAddress
@@ -19,6 +21,7 @@ from data_contracts.quoting import type_and_text
 from data_contracts.resolved import Resolved
 from infra.audit import actor, now
 from infra.processes.processes import terminable
+from infra.sources.named_places import NamedPlaces
 from infra.store import Store, open_store
 from infra.store.transfer import copy_sealed
 from tasks.reproduction.recorded import read_recorded
@@ -39,11 +42,13 @@ class RemakeRequest(Record):
     Attributes:
         source: the store of the model; name: the model, with its version (`tiny@3`).
         data: the folder that has the raw files now; None: they are where they were.
+        addresses: the places on S3 that may be read.
     """
 
     source: StoreAddress
     name: str
     data: str | None = None
+    addresses: list[str] = Field(default_factory=list)
 
 
 class Made(Record):
@@ -81,7 +86,8 @@ def remake(request: RemakeRequest, folder: Path) -> Made:
     source = open_store(address.uri, address.options, create=False, pointers=address.pointers)
     recorded = read_recorded(source, request.name)
     store = open_store(str(folder / STORE))
-    resolved = moved(recorded.recipe.resolved, None if request.data is None else Path(request.data))
+    places = NamedPlaces(None if request.data is None else Path(request.data), tuple(request.addresses))
+    resolved = moved(recorded.recipe.resolved, places)
     for ref in recorded.copied:
         copy_sealed(source, store, ref)
     run = Run(inputs_here(resolved, store), store, recorded=False, replay=recorded.replay)

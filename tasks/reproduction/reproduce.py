@@ -20,6 +20,7 @@ from infra.files.new_folder import check_new
 from infra.processes.command import run_to_end
 from infra.processes.environment import without_signing
 from infra.processes.processes import marked_env, module_command, new_mark, terminable
+from infra.sources.named_places import NO_PLACES, NamedPlaces
 from infra.store import Store, open_store
 from tasks.reproduction.comparison import Comparison, compare
 from tasks.reproduction.conditions import lock_differences, machine_differences, revision_difference
@@ -41,14 +42,14 @@ class Request:
 
     Attributes:
         into: a new folder; None: one beside, named after the version.
-        data: the folder that has the raw files now; None: where they were.
+        places: where the raw files lie now; those in the spec's folder are where they were unless it names a folder.
         wheels: the folder of wheels for packages that are not installed here; None: the indexes of this machine.
         here: whether this installation is used instead of a new environment.
     """
 
     name: str
     into: Path | None = None
-    data: Path | None = None
+    places: NamedPlaces = NO_PLACES
     wheels: Path | None = None
     here: bool = False
 
@@ -81,7 +82,8 @@ def reproduce(store: Store, request: Request) -> Reproduction:
     check_new(folder, "Name a new folder with --into, or remove it.")
     log.warning("%s", TRUST.format(uri=store.uri))
     notes = _notes(recorded)
-    checked = check_sources(moved(recorded.recipe.resolved, request.data))
+    places = request.places
+    checked = check_sources(moved(recorded.recipe.resolved, places), places)
     log.info("sources   %s as before", "1 raw file is" if checked == 1 else f"{checked:,} raw files are")
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -90,8 +92,9 @@ def reproduce(store: Store, request: Request) -> Reproduction:
         # So that the same command can be tried again.
         shutil.rmtree(folder / ENVIRONMENT, ignore_errors=True)
         raise
-    address, data = store.address, None if request.data is None else str(request.data.resolve())
-    (folder / REQUEST).write_text(RemakeRequest(source=address, name=version, data=data).model_dump_json())
+    data, addresses = None if places.folder is None else str(places.folder), list(places.addresses)
+    remake = RemakeRequest(source=store.address, name=version, data=data, addresses=addresses)
+    (folder / REQUEST).write_text(remake.model_dump_json())
     _run_child(folder, python)
     made = Made.model_validate_json((folder / MADE).read_text())
     made_in = open_store(str(folder.resolve() / STORE), create=False)

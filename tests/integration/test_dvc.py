@@ -162,7 +162,7 @@ def test_a_run_reads_a_tracked_source_at_its_revision_and_records_it(tracked: tu
     [contract] = store.list("contracts")
     assert store.verify(f"contracts/{contract}").provenance["raw"] == [file]
     # The workspace has moved on to v2; the proof looks at v1.
-    proof = answer(trainwright("prove", "tiny@champion", "--store", store.uri, "--json"))
+    proof = answer(trainwright("prove", "tiny@champion", "--store", store.uri, "--data", folder, "--json"))
     assert proof["raw_checked"] == [f"rows.csv@{commits['v1']}"]
 
 

@@ -18,6 +18,10 @@ from tests.support.tiny import SPEC, answer, trainwright, write_project, write_r
 # Two lines, each made twice.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
+# The sources name these variables, which a store could name as well.
+PASSED = {"TRAINWRIGHT_PASS_ENV": "TRAINWRIGHT_TEST_S3_*"}
+ENV = {**PASSED, "AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
+
 
 @pytest.fixture(autouse=True)
 def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +73,8 @@ def test_it_is_equal_to_the_bit(s3_server: S3Server, tmp_path: Path) -> None:
     for name in ("tiny", "base"):
         done = trainwright(
             "reproduce", name, "--store", f"s3://{kept}/team", "--into", tmp_path / f"{name}-again", "--here", "--json",
-            env={"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_ENDPOINT_URL": s3_server.url},
+            "--data", f"s3://{raw}",
+            env={**ENV, "AWS_ENDPOINT_URL": s3_server.url},
             timeout_s=1200,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

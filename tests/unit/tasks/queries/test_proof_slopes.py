@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from data_contracts.handoffs import SourceFile
+from infra.sources.named_places import NO_PLACES
 from tasks.queries import proof as proof_module
 from tasks.queries.proof import Proof, _check_raw
 
@@ -21,11 +22,11 @@ class Growing(list[str]):
 def test_raw_files_are_found_among_those_checked_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
-    def digest(file: SourceFile, _: Any) -> str | None:
-        read.append(file.uri)
-        return None if file.uri.endswith("3.csv") else file.blake3
+    def digests(files: list[SourceFile], *_: Any) -> list[str | None]:
+        read.extend(file.uri for file in files)
+        return [None if file.uri.endswith("3.csv") else file.blake3 for file in files]
 
-    monkeypatch.setattr(proof_module, "digest_now", digest)
+    monkeypatch.setattr(proof_module, "digests_now", digests)
     raw = [
         SourceFile(uri=f"/data/{at}.csv", bytes=1, blake3=f"{at:064}", format="csv", source=0).to_json()
         for at in range(40)
@@ -33,6 +34,6 @@ def test_raw_files_are_found_among_those_checked_without_a_search(monkeypatch: p
     proof = Proof("m", 1, None, raw_checked=Growing(), gone=Growing())
     seen: set[str] = set()
     for _ in range(2):
-        _check_raw({"raw": raw, "raw_sources": [{"uri": "/data/*.csv"}]}, proof, seen)
+        _check_raw({"raw": raw, "raw_sources": [{"uri": "/data/*.csv"}]}, proof, seen, NO_PLACES)
     assert len(read) == 40
     assert (len(proof.raw_checked), proof.gone) == (36, ["/data/3.csv", "/data/13.csv", "/data/23.csv", "/data/33.csv"])

@@ -16,6 +16,7 @@ from flows.cli import main
 from infra.gc.census import take_census
 from infra.gc.retention import Limits, StoreItem, items_to_delete
 from infra.models.recipes import read_recipe
+from infra.sources.named_places import NO_PLACES, NamedPlaces
 from infra.store import Store, open_store
 from infra.store.transfer import copy_sealed
 from tasks.reproduction.comparison import compare
@@ -137,11 +138,12 @@ def test_a_raw_file_that_changed_or_is_gone_is_refused_before_anything_is_made(
     line: Path, recorded: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     resolved = recorded.recipe.resolved
-    assert check_sources(resolved) == 1
+    assert check_sources(resolved, NO_PLACES) == 1
     elsewhere = tmp_path / "data"
     elsewhere.mkdir()
     shutil.copy(line / "rows.csv", elsewhere)
-    assert check_sources(moved(resolved, elsewhere)) == 1
+    places = NamedPlaces(elsewhere)
+    assert check_sources(moved(resolved, places), places) == 1
     with (elsewhere / "rows.csv").open("a") as rows:
         rows.write("600,0,0,0,1\n")
     command = ["reproduce", "tiny", "--store", str(line / ".trainwright"), "--here"]
