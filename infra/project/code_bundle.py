@@ -160,7 +160,7 @@ def packages_in(store: Store, manifest: Manifest) -> Packages | None:
         return None
     if install not in files or sealed not in files:
         raise environments.incomplete(f"{manifest.uri}/{environments.FOLDER}")
-    read = [store.read(f"{manifest.uri}/{name}") for name in (sealed, install)]
+    read = [store.read_sealed(manifest, name) for name in (sealed, install)]
     return Packages.of_files(read[0], read[1], f"{manifest.uri}/{environments.FOLDER}")
 
 

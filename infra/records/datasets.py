@@ -51,12 +51,12 @@ def local_dataset(store: Store, dataset: Dataset) -> Path:
     Raises as `Store.local`.
     """
     own = store.local(dataset.ref)
-    elsewhere = _elsewhere(dataset)
-    if store.is_local or not elsewhere:
+    elsewhere = {uri: store.local(uri) for uri in _elsewhere(dataset)}
+    if store.is_local or not elsewhere:  # the folders of one store lie below one root
         return own
     # Copies from S3 are named by their seals: links place them at their URIs below one root.
     root = state_folder() / "cache" / f"{dataset.ref.seal}-with-parents"
-    for uri, folder in [(dataset.ref.uri, own), *((uri, store.local(uri)) for uri in elsewhere)]:
+    for uri, folder in [(dataset.ref.uri, own), *elsewhere.items()]:
         link = root / uri
         link.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):

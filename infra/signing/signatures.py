@@ -20,13 +20,14 @@ from typing import Any
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Receipt, Ref
-from infra.files.digests import hash_stream
 from infra.records.receipts import chain, is_signed, pointed_at, read_receipt
 from infra.signing.envelopes import IN_TOTO, Signed, sign_bytes, unverified_payload, verify
 from infra.signing.keys import PublicKey, SigningKey
 from infra.signing.statements import RECEIPT, files_statement, receipt_statement, training_statement
 from infra.store import Manifest, Store, layout
 from infra.store.records import corrupt, parsed
+from infra.store.seal import read_manifest
+from infra.store.sealed_files import sha256_as_sealed
 
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 
@@ -181,19 +182,14 @@ def _checkpoint(store: Store, manifest: Manifest, receipt: Receipt) -> Manifest:
 
 def _sha256_of_files(store: Store, checkpoint: Manifest) -> dict[str, str]:
     """SHA-256 of each file of a checkpoint and of its manifest; CorruptError if one is not as sealed."""
-    folder, digests = store.local(checkpoint.ref), {layout.MANIFEST: _manifest_sha256(store, checkpoint)}
-    for entry in checkpoint.files:
-        digest = hashlib.sha256()
-        with (folder / entry.path).open("rb") as file:
-            found = hash_stream(file, digest.update)
-        if found != (entry.bytes, entry.blake3):
-            raise corrupt(f"{checkpoint.uri}/{entry.path}", "does not hold the bytes that were sealed")
-        digests[entry.path] = digest.hexdigest()
-    return digests
+    digests = {entry.path: sha256_as_sealed(store, checkpoint, entry) for entry in checkpoint.files}
+    return {layout.MANIFEST: _manifest_sha256(store, checkpoint), **digests}
 
 
 def _manifest_sha256(store: Store, manifest: Manifest) -> str:
-    return hashlib.sha256(store.read(layout.manifest(manifest.uri))).hexdigest()
+    data = store.read(layout.manifest(manifest.uri))
+    read_manifest(manifest.uri, data, manifest.ref)
+    return hashlib.sha256(data).hexdigest()
 
 
 def _check_files(store: Store, path: str, payload: bytes, checkpoint: Manifest) -> None:

@@ -8,23 +8,36 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import shutil
+import threading
 from pathlib import Path
 
+from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, UsageError
 from infra import scratch
 from infra.files import locks
 from infra.files.digests import hash_stream
 from infra.machine.settings import on_this_machine
 from infra.store.backends.backend import Backend
+from infra.store.layout import MANIFEST
 from infra.store.seal import Manifest
 
 _COPY = re.compile(r"[0-9a-f]{64}")
 _THERE = (errno.EEXIST, errno.ENOTEMPTY)
 # Handles of this process's locks: it may use a copy until it ends, whichever store the copy came from.
 _held: dict[Path, int] = {}
+# Private folders of this process, by the store to whose files their links lead; the last is in use.
+_roots: dict[str, list[scratch.Scratch]] = {}
+_linking = threading.Lock()
+# Kinds of sealed directories with large files, and the ends of those files' names.
+_LINKED = {
+    "checkpoint": (".safetensors",),
+    "import": (".safetensors",),
+    "dataset": (".parquet", ".tfrecord"),
+}
 
 
 def copy_of(manifest: Manifest, backend: Backend, base: Path) -> Path:
@@ -41,6 +54,32 @@ def copy_of(manifest: Manifest, backend: Backend, base: Path) -> Path:
         while not hold(target):  # another process deleted it to make room
             _make(manifest, backend, target)
         return target
+
+
+def linked(manifest: Manifest, backend: Backend, stored: Path) -> Path:
+    """A private folder for a directory of a folder store, until this process ends: copies of its files, checked.
+
+    Files of tensors and shards are links into `stored`, the directory itself: they may be large, and who reads them
+    checks what is read (`infra.store.sealed_files`).
+    """
+    with _linking:
+        roots = _roots.setdefault(backend.uri, [])
+        if not roots or _seal_of(roots[-1].path / manifest.uri) not in (None, manifest.seal):  # it was sealed again
+            roots.append(scratch.make("sealed"))
+        target = roots[-1].path / manifest.uri
+        if not target.exists():
+            with scratch.make("linked", root=roots[-1].path) as folder:
+                copy = folder.path / "copy"
+                _download(manifest, backend, copy, stored)
+                about = {name: getattr(manifest, name) for name in ("content", "id", "provenance", "seal")}
+                (copy / MANIFEST).write_bytes(canonical(about))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                copy.rename(target)
+        return target
+
+
+def _seal_of(folder: Path) -> str | None:
+    return json.loads((folder / MANIFEST).read_bytes())["seal"] if folder.exists() else None
 
 
 def hold(folder: Path) -> bool:
@@ -87,10 +126,13 @@ def _make(manifest: Manifest, backend: Backend, target: Path) -> None:
                 raise
 
 
-def _download(manifest: Manifest, backend: Backend, folder: Path) -> None:
+def _download(manifest: Manifest, backend: Backend, folder: Path, stored: Path | None = None) -> None:
     folder.mkdir()
     for entry in manifest.files:
         (folder / entry.path).parent.mkdir(parents=True, exist_ok=True)
+        if stored is not None and entry.path.endswith(_LINKED.get(manifest.kind, ())):
+            (folder / entry.path).symlink_to(stored / entry.path)
+            continue
         path = f"{manifest.uri}/{entry.path}"
         try:
             actual = backend.digest(path, folder / entry.path)

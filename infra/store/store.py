@@ -17,7 +17,7 @@ from infra.share import WHOLE, Share
 from infra.store import deletion, layout
 from infra.store.backends.backend import Backend, Leftover, Stored
 from infra.store.earlier_records import EarlierRecords
-from infra.store.local_copies import copy_of
+from infra.store.local_copies import copy_of, linked
 from infra.store.pointers import Pointer
 from infra.store.records import SCHEMA, corrupt, parsed, read_record, read_strictly, write_record
 from infra.store.seal import Manifest, read_manifest
@@ -211,16 +211,17 @@ class Store:
         return manifest
 
     def local(self, ref: Ref | str, *, cache: Path | None = None) -> Path:
-        """A folder on this machine with the files of a sealed directory.
+        """A private folder on this machine with the files of a sealed directory, at least until this process ends.
 
-        In a folder store it is the directory itself (`verify` reads its bytes). From S3 it is a copy below `cache`
-        (default: Trainwright's state folder), with every byte checked, which stays until this process ends; copies that
-        no process uses are deleted to make room. Raises as `verify`; UsageError if this machine cannot hold the copy.
+        From S3 it is a copy below `cache` (default: Trainwright's state folder), with every byte checked; copies that
+        no process uses are deleted to make room. From a folder store it has checked copies of small files, and links to
+        files of tensors and shards, which are to be read through `infra.store.sealed_files`. Raises as `verify`;
+        UsageError if this machine cannot hold the copy.
         """
         manifest = self.manifest(ref)
-        folder = self._backend.local(manifest.uri)
-        if folder is not None:
-            return folder
+        stored = self._backend.local(manifest.uri)
+        if stored is not None:
+            return linked(manifest, self._backend, stored)
         return copy_of(manifest, self._backend, cache if cache is not None else state_folder() / "cache")
 
     def newest(self, area: str, key: str) -> Ref | None:

@@ -26,6 +26,7 @@ from infra.files.digests import hash_stream
 from infra.machine.settings import on_this_machine, state_folder, writing
 from infra.sources.places import Place, SourceEntry, place_of
 from infra.store import Manifest, Store, layout
+from infra.store.sealed_files import sha256_as_sealed
 
 KIND = "import"
 ENDING = ".safetensors"
@@ -95,8 +96,7 @@ def check_import(store: Store, manifest: Manifest) -> None:
     if manifest.kind == KIND and manifest.uri.startswith("imports/") and kind in ("sha256", "blake3"):
         digests = {file.path: file.blake3 for file in manifest.files}
         if kind == "sha256":
-            folder = store.local(manifest.ref)
-            digests = {name: _sha256(folder / name) for name in digests}
+            digests = {file.path: sha256_as_sealed(store, manifest, file) for file in manifest.files}
         found = {_of_list(sorted(digests.items()), kind)}
         found |= {digests[ONE]} if digests.keys() == {ONE} else set()
     if expected not in {digest[:KEY_LENGTH] for digest in found}:
@@ -104,11 +104,6 @@ def check_import(store: Store, manifest: Manifest) -> None:
             f"{manifest.uri} does not hold the weights that its name stands for: it was changed and sealed again.",
             details={"file": path},
         )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _find(place: Place, weights: str, field: str) -> list[tuple[str, SourceEntry]]:

@@ -125,7 +125,7 @@ def test_ranks_verify_as_one_process_to_the_bit(scoring: Scoring) -> None:
     }
     for name, files in (("changed", ["weights-0.safetensors"]), ("two changed", ["state.json", "train.json"])):
         for file in files:
-            change_a_byte(scoring.store.local(checkpoints[name].ref) / file)
+            change_a_byte(Path(scoring.store.uri) / checkpoints[name].ref.uri / file)
     asked, expected = [], []
     for name, checkpoint in checkpoints.items():
         request = scoring.verification(checkpoint, **(half if name == "half" else {}))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import HandOff, Record
 from data_contracts.quoting import text_of, type_and_text
 from infra.records.checkpoints import WEIGHT_FILES
 from infra.share import WHOLE, Share
+from infra.store.sealed_files import sealed_file
+from training.checkpoint.files import DTYPES
 from training.checkpoint.state import Get, decode
 
 INDEX = "index.json"
@@ -149,12 +150,12 @@ def read_json(path: Path) -> Any:
 
 
 class TensorReader:
-    """Reads tensors, whole or in part, from the files that hold their pieces; files are mapped, not loaded."""
+    """Reads tensors, whole or in part, from the files that hold their pieces."""
 
     def __init__(self, folder: Path, index: Index | None = None) -> None:
         self.folder = folder
         self.index = index or read_index(folder)
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, TensorFile] = {}
 
     def __enter__(self) -> TensorReader:
         return self
@@ -163,7 +164,7 @@ class TensorReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for file in self._files.values():
-            file.__exit__(kind, error, trace)
+            file.close()
         self._files.clear()
 
     def entry(self, name: str) -> Entry:
@@ -178,10 +179,7 @@ class TensorReader:
         return self.read_part(name, (0,) * len(entry.shape), entry.shape)
 
     def view(self, name: str) -> torch.Tensor:
-        """The whole tensor, on the CPU, read-only. If it is one piece, this is that piece of the mapped file.
-
-        The mapping is private, and lasts as long as the tensor is referenced.
-        """
+        """The whole tensor, on the CPU, read-only: if it is one piece, without a copy in memory of its own."""
         entry = self.entry(name)
         if len(entry.pieces) != 1:
             return self.read(name)
@@ -209,20 +207,70 @@ class TensorReader:
     def _read_piece(self, name: str, entry: Entry, piece: Piece, box: tuple[slice, ...]) -> torch.Tensor:
         try:
             if piece.file not in self._files:
-                self._files[piece.file] = safe_open(self.folder / piece.file, framework="pt").__enter__()
-            held = self._files[piece.file].get_slice(piece.key)
-            shape = tuple(held.get_shape())
-            # A whole tensor is a view of the mapped file.
-            whole = tuple(slice(0, size) for size in shape) == box
-            found = self._files[piece.file].get_tensor(piece.key) if whole else held[box]
-        except (OSError, SafetensorError) as error:
+                self._files[piece.file] = TensorFile(self.folder / piece.file)
+            file = self._files[piece.file]
+            dtype, shape = file.kind(piece.key)
+            if shape == piece.shape and DTYPES[getattr(torch, entry.dtype)] == dtype:
+                return file.read(piece.key, box)
+        except (OSError, ValueError, TypeError, LookupError) as error:
             raise CorruptError(f"{self.folder.name}/{piece.file} cannot be read: {text_of(error)}.") from error
-        if shape != piece.shape or found.dtype != getattr(torch, entry.dtype):
-            raise CorruptError(
-                f"{self.folder.name}/{piece.file}: {piece.key} is {found.dtype} {list(shape)}, "
-                f"but the index says {entry.dtype} {list(piece.shape)} of {name}."
-            )
-        return found
+        raise CorruptError(
+            f"{self.folder.name}/{piece.file}: {piece.key} is {dtype} {list(shape)}, "
+            f"but the index says {entry.dtype} {list(piece.shape)} of {name}."
+        )
+
+
+class TensorFile:
+    """The tensors of a safetensors file; only bytes that were hashed are used (`infra.store.sealed_files`).
+
+    Raises OSError, ValueError, TypeError or LookupError for a file that is not of this form.
+    """
+
+    def __init__(self, path: Path) -> None:
+        sealed = sealed_file(path)
+        self._reader = None if sealed is None else sealed.open()
+        self._span = _mapped(path) if self._reader is None else self._reader.span
+        size = int.from_bytes(self._span(0, 8), "little")
+        if size > MAX_JSON_BYTES:
+            raise ValueError("its header is larger than any checkpoint's")
+        header = json.loads(bytes(self._span(8, 8 + size)))
+        self._body = 8 + size
+        self._entries = {key: entry for key, entry in header.items() if key != "__metadata__"}
+
+    def keys(self) -> list[str]:
+        """The tensors' keys, in the order of the header."""
+        return list(self._entries)
+
+    def kind(self, key: str) -> tuple[str, tuple[int, ...]]:
+        """A tensor's dtype, as safetensors names it, and shape."""
+        entry = self._entries[key]
+        return str(entry["dtype"]), tuple(int(size) for size in entry["shape"])
+
+    def read(self, key: str, box: tuple[slice, ...]) -> torch.Tensor:
+        """A box of a tensor of a storable dtype; whole rows of it are read."""
+        name, shape = self.kind(key)
+        dtype = next(dtype for dtype, known in DTYPES.items() if known == name)
+        start, stop = self._entries[key]["data_offsets"]
+        if stop - start != math.prod(shape) * dtype.itemsize:
+            raise ValueError(f"{key} has another number of bytes than its shape takes")
+        if shape:
+            row = math.prod(shape[1:]) * dtype.itemsize
+            start, stop = start + box[0].start * row, start + box[0].stop * row
+            shape = (box[0].stop - box[0].start, *shape[1:])
+        data = self._span(self._body + start, self._body + stop)
+        found = torch.frombuffer(data, dtype=torch.uint8).view(dtype).reshape(shape)
+        return found[(slice(None), *box[1:])] if shape else found
+
+    def close(self) -> None:
+        """Close the file; tensors that were read stay."""
+        if self._reader is not None:
+            self._reader.close()
+
+
+def _mapped(path: Path) -> Callable[[int, int], memoryview]:
+    """Spans of a private file, mapped: what is written to them stays in this process."""
+    data = np.memmap(path, np.uint8, mode="c").data
+    return lambda start, stop: data[start:stop]
 
 
 def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

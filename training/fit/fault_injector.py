@@ -9,6 +9,7 @@ import os
 import signal
 import stat
 import time
+from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
@@ -141,7 +142,7 @@ def checked_supervisor(pid: int) -> int:
 def damage(store: Store, checkpoint: Checkpoint) -> None:
     """Flip one bit in the middle of a checkpoint's largest file, in a store that is a folder."""
     largest = max(store.manifest(checkpoint.ref).files, key=lambda file: file.bytes)
-    path = store.local(checkpoint.ref) / largest.path
+    path = Path(store.uri) / checkpoint.ref.uri / largest.path
     if not stat.S_ISREG(path.lstat().st_mode):
         raise CorruptError(f"{path} is a link, which a store never holds.", details={"file": str(path)})
     path.chmod(0o600)

@@ -13,12 +13,11 @@ from typing import Any
 
 import lightning as L
 import torch
-from safetensors import safe_open
 from torch import nn
 
 from data_contracts.errors import UsageError
 from training.checkpoint.files import DTYPES
-from training.checkpoint.tensors import INDEX, WEIGHTS, Entry, Index, Piece, TensorReader, read_index
+from training.checkpoint.tensors import INDEX, WEIGHTS, Entry, Index, Piece, TensorFile, TensorReader, read_index
 from training.lightning_adapter import dump_checkpoint
 
 _NAMED = 3
@@ -123,16 +122,16 @@ def _outside(folder: Path) -> Index:
     """The index of external safetensors files, made from their headers."""
     tensors: dict[str, Entry] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as held:
-            for key in held.keys():  # noqa: SIM118  (no dictionary)
-                part = held.get_slice(key)
-                shape, dtype, name = tuple(part.get_shape()), part.get_dtype(), f"{WEIGHTS}/{key}"
-                if dtype not in _DTYPES:
-                    raise UsageError(f"train.init_from: {path.name}: {key} is {dtype}, which is not read here.")
-                if name in tensors:
-                    raise UsageError(f"train.init_from: {key} is in {path.name} and in another file of the folder.")
-                piece = Piece(file=path.name, key=key, offset=(0,) * len(shape), shape=shape)
-                tensors[name] = Entry(shape=shape, dtype=_DTYPES[dtype], pieces=[piece] if 0 not in shape else [])
+        file = TensorFile(path)
+        for key in file.keys():  # noqa: SIM118  (no dictionary)
+            (dtype, shape), name = file.kind(key), f"{WEIGHTS}/{key}"
+            if dtype not in _DTYPES:
+                raise UsageError(f"train.init_from: {path.name}: {key} is {dtype}, which is not read here.")
+            if name in tensors:
+                raise UsageError(f"train.init_from: {key} is in {path.name} and in another file of the folder.")
+            piece = Piece(file=path.name, key=key, offset=(0,) * len(shape), shape=shape)
+            tensors[name] = Entry(shape=shape, dtype=_DTYPES[dtype], pieces=[piece] if 0 not in shape else [])
+        file.close()
     return Index(tensors=tensors)
 
 

@@ -9,6 +9,11 @@ from typing import Protocol, cast
 
 import pyarrow as pa
 
+from infra.store.sealed_files import SealedFile
+
+# A file, which is trusted, or one that was hashed; then no byte is used that was not.
+Shard = Path | SealedFile
+
 
 class Format(Protocol):
     """The functions of a format's module."""
@@ -30,7 +35,7 @@ class Format(Protocol):
         """The rows of a file, in order, with exactly the schema's fields; CorruptError naming file and place."""
 
     def read_blocks(
-        self, path: Path, schema: pa.Schema, columns: list[str] | None = None, start: int = 0
+        self, path: Shard, schema: pa.Schema, columns: list[str] | None = None, start: int = 0
     ) -> Iterator[pa.Table]:
         """The rows of `read_shard` from row `start` on, a bounded number of rows and bytes at a time, never an empty
         block.

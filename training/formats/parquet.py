@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from data_contracts.errors import CorruptError
 from data_contracts.quoting import text_of
+from training.formats import Shard
 from training.formats.schema import pick
 
 SUFFIX = ".parquet"
@@ -103,7 +104,7 @@ def read_shard(path: Path, schema: pa.Schema, columns: list[str] | None = None) 
         return _fitted(file.read(columns=wanted.names), wanted)
 
 
-def read_blocks(path: Path, schema: pa.Schema, columns: list[str] | None = None, start: int = 0) -> Iterator[pa.Table]:
+def read_blocks(path: Shard, schema: pa.Schema, columns: list[str] | None = None, start: int = 0) -> Iterator[pa.Table]:
     """The rows of `read_shard` from row `start` on, a row group at a time; earlier groups are not read."""
     wanted = pick(schema, columns)
     with _opened(path) as file:
@@ -122,18 +123,22 @@ def num_rows(path: Path) -> int:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+def _opened(path: Shard) -> Iterator[pq.ParquetFile]:
     try:
         # ParquetFile, because read_table would take `name=value` parts of the path for columns.
-        with pq.ParquetFile(path, memory_map=True) as file:
-            yield file
+        if isinstance(path, Path):
+            with pq.ParquetFile(path, memory_map=True) as file:
+                yield file
+        else:
+            with path.open() as reader, pq.ParquetFile(pa.PythonFile(reader, mode="r")) as file:
+                yield file
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise CorruptError(f"Shard {path.name} cannot be read as Parquet: {text_of(error)}.") from error
 
 
-def _check(path: Path, stored: pa.Schema, wanted: pa.Schema) -> None:
+def _check(path: Shard, stored: pa.Schema, wanted: pa.Schema) -> None:
     there = set(stored.names)
     for field in wanted:
         if field.name not in there:

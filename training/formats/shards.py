@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
-from blake3 import blake3
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from data_contracts.handoffs import Dataset, ShardFile
+from infra.store.sealed_files import SealedFile
 from training import formats
 from training.formats.schema import read_schema
 
@@ -53,7 +53,7 @@ class Shards:
         self._shards = shards
         self._paths = [shard_path(folder, dataset, shard) for shard in shards]
         self._format = formats.get(dataset.format)
-        self._checked: set[int] = set()
+        self._checked: dict[int, SealedFile] = {}
         self._refuse_strangers(folder, dataset)
         try:
             self.schema = read_schema(folder)
@@ -71,10 +71,9 @@ class Shards:
             StorageUnavailable: the disk cannot read them.
         """
         stop = self.rows[number] if stop is None else stop
-        self._check(number)
-        path, at = self._paths[number], start
+        path, at, sealed = self._paths[number], start, self._check(number)
         with self._time("decoding"), _named(path):
-            for block in self._format.read_blocks(path, self.schema, columns, start) if at < stop else ():
+            for block in self._format.read_blocks(sealed, self.schema, columns, start) if at < stop else ():
                 yield block.slice(0, stop - at)
                 at += block.num_rows
                 if at >= stop:
@@ -82,19 +81,16 @@ class Shards:
         if at < stop:
             raise CorruptError(f"Shard {path.name} has {at} rows, but the dataset says {self.rows[number]}.")
 
-    def _check(self, number: int) -> None:
-        if number in self._checked:
-            return
-        shard, path = self._shards[number], self._paths[number]
-        with self._time("reading"), _named(path):
-            if path.stat().st_size != shard.bytes:
-                raise CorruptError(f"Shard {path.name} has {path.stat().st_size} bytes, but {shard.bytes} were sealed.")
-            # An empty file cannot be mapped; an empty shard still has a footer or no bytes to be wrong.
-            digest = blake3(max_threads=blake3.AUTO)
-            digest = digest.update_mmap(path) if shard.bytes else digest
-        if digest.hexdigest() != shard.blake3:
-            raise CorruptError(f"Shard {path.name} does not hold the bytes that were sealed.")
-        self._checked.add(number)
+    def _check(self, number: int) -> SealedFile:
+        if number not in self._checked:
+            shard, path = self._shards[number], self._paths[number]
+            with self._time("reading"), _named(path):
+                if path.stat().st_size != shard.bytes:
+                    raise CorruptError(
+                        f"Shard {path.name} has {path.stat().st_size} bytes, but {shard.bytes} were sealed."
+                    )
+                self._checked[number] = SealedFile(path, shard.bytes, shard.blake3, f"Shard {path.name}")
+        return self._checked[number]
 
     def _refuse_strangers(self, folder: Path, dataset: Dataset) -> None:
         for path in self._paths:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.quoting import column_shown
-from training.formats import example, example_decoder, example_encoder
+from training.formats import Shard, example, example_decoder, example_encoder
 from training.formats.kernels import read
 from training.formats.kernels.native import HEAD_BYTES, SPARE_BYTES
 from training.formats.schema import pick
@@ -101,7 +101,7 @@ def read_shard(path: Path, schema: pa.Schema, columns: list[str] | None = None) 
     return pa.concat_tables(blocks) if blocks else pick(schema, columns).empty_table()
 
 
-def read_blocks(path: Path, schema: pa.Schema, columns: list[str] | None = None, start: int = 0) -> Iterator[pa.Table]:
+def read_blocks(path: Shard, schema: pa.Schema, columns: list[str] | None = None, start: int = 0) -> Iterator[pa.Table]:
     """The rows of `read_shard` from row `start` on, at most BLOCK_ROWS and READ_BYTES at a time.
 
     Of earlier records only the checksums are checked.
@@ -125,15 +125,16 @@ def num_rows(path: Path) -> int:
     return sum(len(framed.starts) for framed, _, _ in _records(path))
 
 
-def _records(path: Path) -> Iterator[tuple[example.Framed, int, int]]:
+def _records(path: Shard) -> Iterator[tuple[example.Framed, int, int]]:
     """The records of a file, checked, a block at a time, with the number and the place of the block's first.
 
     The buffer is reused for the next block.
     """
     starts, stops = np.empty(BLOCK_ROWS, np.int64), np.empty(BLOCK_ROWS, np.int64)
     row = place = 0
-    with path.open("rb", buffering=0) as file:
-        unread = os.fstat(file.fileno()).st_size
+    with path.open("rb", buffering=0) if isinstance(path, Path) else path.open() as file:
+        unread = file.seek(0, os.SEEK_END)
+        file.seek(0)
         data = np.empty(min(unread, READ_BYTES) + SPARE_BYTES, np.uint8)
         at = end = 0  # data[at:end] is read and not yet checked; it lies at `place` in the file
         while True:

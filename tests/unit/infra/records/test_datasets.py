@@ -79,5 +79,5 @@ def test_the_dataset_with_the_most_of_the_files_is_extended(tmp_path: Path) -> N
     assert dataset_to_extend(store, "s", files) == (two, files[:2])
     assert dataset_to_extend(store, "s", files[:2]) == (one, files[:1])
     assert dataset_to_extend(store, "s", files[2:]) is None
-    (store.local(two.ref) / "train-00000.parquet").unlink()
+    (Path(store.uri) / two.ref.uri / "train-00000.parquet").unlink()
     assert dataset_to_extend(store, "s", files) == (one, files[:1])

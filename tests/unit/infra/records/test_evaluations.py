@@ -140,7 +140,7 @@ def test_pairs_are_kept_by_what_the_metric_is_and_not_by_what_a_model_answers(tm
 @pytest.mark.parametrize("file", ["outcomes.parquet", "pairs-0.parquet"])
 def test_a_changed_file_is_refused(store: Store, tmp_path: Path, file: str) -> None:
     evaluation = sealed(store, tmp_path, (SCORES, TRUTH))
-    path = store.local(evaluation.ref) / file
+    path = Path(store.uri) / evaluation.ref.uri / file
     path.chmod(0o600)
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(CorruptError, match=f"evaluations/e-0/{file} is not what was sealed"):

@@ -172,9 +172,13 @@ def test_links_are_removed_and_not_followed(folder_store: Store, tmp_path: Path,
     assert folder_store.exists(f"tombstones/{URI}.json")
 
 
-def test_local_in_a_folder_is_the_folder(folder_store: Store) -> None:
+def test_local_in_a_folder_is_a_checked_copy_with_links_to_large_files(folder_store: Store) -> None:
     ref = make(folder_store)
-    assert folder_store.local(ref) == Path(folder_store.uri, URI) == folder_store.local(URI)
+    folder = folder_store.local(ref)
+    assert folder == folder_store.local(URI) != Path(folder_store.uri, URI)
+    assert (folder / "a").read_bytes() == b"aaaa"
+    overwrite(folder_store, f"{URI}/a", b"bbbb")
+    assert (folder / "a").read_bytes() == b"aaaa"
 
 
 def test_local_from_s3_is_a_checked_copy(s3_store: Store, tmp_path: Path) -> None:

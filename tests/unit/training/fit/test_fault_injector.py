@@ -157,7 +157,7 @@ def test_only_what_started_the_ranks_torchrun_is_its_supervisor(monkeypatch: pyt
 
 def test_one_bit_of_the_largest_file_is_flipped(store: Store) -> None:
     saved = checkpoint(store)
-    path = store.local(saved.ref) / "weights.safetensors"
+    path = Path(store.uri) / saved.ref.uri / "weights.safetensors"
     damage(store, saved)
     assert path.read_bytes() == bytes(500) + b"\x01" + bytes(499)
     with pytest.raises(CorruptError):
@@ -168,7 +168,7 @@ def test_a_link_in_place_of_a_checkpoints_file_is_not_followed(store: Store, tmp
     saved = checkpoint(store)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(bytes(1000))
-    path = store.local(saved.ref) / "weights.safetensors"
+    path = Path(store.uri) / saved.ref.uri / "weights.safetensors"
     path.unlink()
     path.symlink_to(elsewhere)
     with pytest.raises(CorruptError, match="is a link"):

@@ -78,7 +78,7 @@ def test_nothing_is_said_without_rows_and_of_sensitive_data(store: Store) -> Non
 
 def test_a_damaged_file_is_a_warning_on_a_page(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     scored = evaluation(store, [199])
-    path = store.local(scored.ref) / "shown.parquet"
+    path = Path(store.uri) / scored.ref.uri / "shown.parquet"
     path.chmod(0o600)
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     assert suspect_lines(run_of(store), scored) == []

@@ -68,7 +68,7 @@ def test_rows_are_set_aside_counted_everywhere_and_not_made_again(spec: Path) ->
     assert dataset.dropped_rows == {"quarantined": 3}
     assert ids(run, dataset) == set(range(600)) - {7, 8, 599}
     assert report.ref is not None
-    stored = Path(run.store.local(report.ref)) / FILE
+    stored = Path(run.store.uri) / report.ref.uri / FILE
     assert stat.S_IMODE(stored.stat().st_mode) == 0o400
     assert pq.read_table(stored)["row"].to_pylist() == [7, 8, 599]
     page = artifact_pages.stage_page(run, "validate", handoff=report)
@@ -90,7 +90,7 @@ def test_a_killed_check_or_sharding_is_continued_with_the_same_rows(spec: Path) 
     report, dataset = made(run)
     assert report.ref is not None
     for ref in (report.ref, dataset.ref):
-        manifest = Path(run.store.local(ref)) / "manifest.json"
+        manifest = Path(run.store.uri) / ref.uri / "manifest.json"
         manifest.unlink()
     resumed, again = made(opened(spec, ON))
     assert (resumed.ref.id if resumed.ref else "", again.ref.id) == (report.ref.id, dataset.ref.id)
