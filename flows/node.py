@@ -18,10 +18,12 @@ from prefect.states import Cancelled, Completed, Failed, State
 from data_contracts.errors import Cancelled as CancelledError
 from data_contracts.errors import from_json
 from data_contracts.messages.gang import Joined, NodeExit
-from infra.gang.environment import ADDRESS, STORE_OPTIONS, store_options
+from infra.gang.codes import derived_key, generation_key
+from infra.gang.environment import ADDRESS, NODE_KEY, STORE_OPTIONS, store_options
 from infra.gang.node.address import own_address
 from infra.gang.node.local import LocalNode
 from infra.orchestrator.flow_engine import without_waits
+from infra.orchestrator.launch_secret import launch_secret
 from infra.orchestrator.variables import API_URL
 from infra.records.nodes import this_node
 from infra.store import layout, open_store
@@ -44,7 +46,10 @@ def node(store: str, training: str, generation: int, node: int) -> State:
     options = store_options()
     endpoint = options.get("endpoint_url") or options.get("client_kwargs", {}).get("endpoint_url", "")
     peers = [os.environ.get(API_URL, ""), str(endpoint)]
-    env = {STORE_OPTIONS: json.dumps(options), ADDRESS: own_address(peers)}
+    secret = launch_secret()
+    assert secret is not None, "this is a flow run"
+    key = generation_key(derived_key(secret, store, training), generation)
+    env = {STORE_OPTIONS: json.dumps(options), ADDRESS: own_address(peers), NODE_KEY: key.hex()}
     supervisor = LocalNode([store, training, str(generation), str(node)], env, with_parent=True)
     try:
         _wait_for(supervisor)

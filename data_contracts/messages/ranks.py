@@ -129,6 +129,7 @@ class TrainingSummary(Record, extra="ignore"):
         wait_share: share of the training's time that the rank waited for data.
         wait_cause: what took longest in preparing the data.
         begun_with: what was and was not loaded from `train.init_from`; "" without `init_from`.
+        ended_early: whether a callback ended it before its last epoch and step, as early stopping and `max_time` do.
         stepping_s: from the end of the first step to the end of the last epoch, by the rank's own clock.
     """
 
@@ -142,6 +143,7 @@ class TrainingSummary(Record, extra="ignore"):
     wait_share: float = 0.0
     wait_cause: str = ""
     begun_with: str = ""
+    ended_early: bool = Field(default=False, exclude_if=operator.not_)
     stepping_s: float = Field(default=0.0, ge=0, exclude_if=operator.not_)
 
 

@@ -22,6 +22,8 @@ STORE_OPTIONS = "TRAINWRIGHT_STORE_OPTIONS"
 SCRATCH = "TRAINWRIGHT_SCRATCH"
 # Local folder of the sealed dataset; "" with `data: external`.
 DATASET = "TRAINWRIGHT_DATASET"
+# The key of the generation, in hexadecimal; see `infra.gang.codes`. Only the supervisor gets it.
+NODE_KEY = "TRAINWRIGHT_NODE_KEY"
 # The address under which the other nodes reach this host.
 ADDRESS = "TRAINWRIGHT_ADDRESS"
 

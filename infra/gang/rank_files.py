@@ -1,6 +1,7 @@
 """The files in a node's scratch folder by which its ranks and its supervisor communicate; only this module uses them.
 
     launch.json           the generation's launch, for the ranks
+    key                   the key of the generation, for the codes of checkpoints; see `infra.gang.codes`
     stop                  written by the supervisor: save a checkpoint and end
     rank-<r>.json         how far the rank is; replaced as it trains
     rank-<r>.error.json   the error that ended it
@@ -25,7 +26,8 @@ from data_contracts.errors import TrainwrightError, UsageError, from_json
 from data_contracts.messages.gang import Launch
 from data_contracts.messages.message import Message
 from data_contracts.messages.ranks import RankAnswer, RankProcess, RankReport
-from infra.files.atomic import replace_json
+from infra.files.atomic import replace_json, replace_private
+from infra.gang.codes import NO_CODES, Codes
 from infra.gang.environment import LAUNCH
 
 
@@ -121,6 +123,17 @@ def read_launch(environ: Mapping[str, str] = os.environ) -> Launch:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise TrainwrightError(f"The launch file cannot be read: {where}: {first['msg']}.") from error
+
+
+def write_key(scratch: Path, codes: Codes) -> None:
+    """Write the key of the generation for the ranks; not into their environment, which users' code may print."""
+    replace_private(scratch / "key", "".join(key.hex() for key in codes.keys))
+
+
+def read_codes(scratch: Path) -> Codes:
+    """The codes of the generation, as the supervisor knows them."""
+    key = _text(scratch / "key")
+    return Codes((bytes.fromhex(key),)) if key else NO_CODES
 
 
 def _write(path: Path, message: Message) -> None:

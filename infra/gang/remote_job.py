@@ -28,6 +28,7 @@ from infra.child import run_module
 from infra.environments.cache import interpreter
 from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.checkpoints.participants import generations
+from infra.gang.codes import codes_of_generation
 from infra.gang.conductor.allowance import UNLIMITED, Allowance, raise_why_over
 from infra.gang.conductor.bad_nodes import without_drained
 from infra.gang.conductor.conductor import WAIT_S
@@ -81,6 +82,7 @@ class RemoteJobRequest:
             a generation used.
         allowance: what the nodes may use.
         withhold: see `infra.child.run_module`.
+        secret: as in `TrainingRequest`.
         hang_s: how long the job may make no progress; see `infra.processes.idle`.
         nodes, devices: of the gang; `entry`: the module of its ranks; `layout`: its `train`, for an entry that reads
             how the ranks share the work.
@@ -98,6 +100,7 @@ class RemoteJobRequest:
     room: Room | None = None
     allowance: Allowance = UNLIMITED
     withhold: bool = False
+    secret: bytes | None = field(default=None, repr=False)
     hang_s: float = 45.0
     nodes: int = 1
     devices: int = 1
@@ -141,7 +144,8 @@ def run_remote_job(store: Store, request: RemoteJobRequest) -> dict[str, Any]:
                 request.on_progress(
                     Progress(-1, "waiting", sentence="another process does this already; waiting for its result")
                 )
-            return _generations(store, request, patiently(lambda: Ledger(store, request.uri, token)), keeper)
+            ledger = patiently(lambda: Ledger(store, request.uri, token, request.secret))
+            return _generations(store, request, ledger, keeper)
     finally:
         with uninterrupted():
             if request.room is not None:
@@ -161,7 +165,9 @@ def _generations(store: Store, request: RemoteJobRequest, ledger: Ledger, keeper
         _admit(request, keeper, number)
         request.allowance.admit(request.nodes)
         launch = without_drained(store, request.launch(), here=False).for_generation(number, ledger.token)
-        patiently(partial(store.create_once, layout.launch(request.uri, number), launch.to_json()))
+        path = layout.launch(request.uri, number)
+        record = codes_of_generation(store.uri, request.uri, number).coded(path, launch.to_json())
+        patiently(partial(store.create_once, path, record))
         generation = Generation(
             store,
             launch,

@@ -16,6 +16,7 @@ from data_contracts.resolved import Price
 from infra.child import answer_of, run_child
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.remote_job import RemoteJobRequest, idle_limit, lay_out, run_remote_job, spent
+from infra.orchestrator.launch_secret import launch_secret
 from infra.store import layout
 from infra.usage.cost import cost
 from tasks.budgets.spending import allowance
@@ -77,6 +78,7 @@ def done_by_child(
         retry=run.spec.retry,
         rollcall_timeout_s=run.spec.train.rollcall_timeout_s,
         withhold=run.withholds,
+        secret=launch_secret(),
         hang_s=run.spec.train.hang_timeout_s,
         on_progress=_once(show),
         on_spent=lambda seconds: run.spent.append(cost(seconds, _price(run, section))),

@@ -14,6 +14,7 @@ from infra.gang.checkpoints.listing import committed
 from infra.gang.conductor.conductor import conduct
 from infra.gang.conductor.conductor import finished as is_finished
 from infra.gang.conductor.request import GangOutcome, TrainingRequest
+from infra.orchestrator.launch_secret import launch_secret
 from infra.store import layout
 from infra.telemetry.trace_context import current
 from infra.usage.cost import cost
@@ -79,6 +80,7 @@ def run_training(
             select=spec.select,
             rollcall_timeout_s=spec.rollcall_timeout_s,
             from_step=run.from_step,
+            secret=launch_secret(),
             replay=run.replay,
             on_progress=Reporter(run, training, dataset),
             on_launch=lambda launch, usage: notify(GangLaunched(launch, usage)),

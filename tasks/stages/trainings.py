@@ -10,7 +10,7 @@ from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.gang import Launch
 from data_contracts.run_report import StageResult
-from infra.gang.checkpoints.ledger import at_step
+from infra.gang.checkpoints.ledger import at_step, refuse_forged_result
 from infra.gang.checkpoints.listing import committed, why_from
 from infra.gang.checkpoints.participants import generations
 from infra.records.checkpoints import verify_checkpoint
@@ -84,6 +84,7 @@ def find_training(run: Run, key: str, *, warn: bool = True) -> tuple[str, Checkp
         return following
     if run.store.exists(layout.result(training)):
         checkpoint = run.store.read_as(layout.result(training), Checkpoint.from_json)
+        refuse_forged_result(run.store, training, checkpoint)
         return (training, checkpoint, True) if usable(run, checkpoint, warn=warn) else following
     return training, None, begun
 

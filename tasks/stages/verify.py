@@ -7,6 +7,7 @@ import logging
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.children import VERIFY, VerifyRequest
+from infra.gang.codes import Codes, launch_keys
 from infra.records.checkpoints import is_verified, verify_checkpoint
 from infra.records.handoffs import read_handoff
 from infra.store import layout
@@ -23,7 +24,7 @@ log = logging.getLogger("trainwright")
 
 def find_mark(run: Run, mark: str, checkpoint: Checkpoint) -> StageOutcome[Checkpoint] | None:
     """The checkpoint, if it was verified before and its bytes still match the seal."""
-    if not run.store.exists(mark):
+    if not run.store.exists(mark) or not _is_own(run, mark, checkpoint):
         return None
     verify_checkpoint(run.store, checkpoint)
     is_verified(run.store, checkpoint.ref)
@@ -51,7 +52,8 @@ def load_and_mark(run: Run, mark: str, checkpoint: Checkpoint) -> StageOutcome[C
         raise
     facts = found.model_dump(mode="json", exclude={"schema_version"})
     fact = {"schema_version": 1, "checkpoint": checkpoint.ref.to_json(), "stage_version": VERSION, **facts}
-    run.store.create_once(mark, {**fact, "provenance": run.provenance(checkpoint.ref)})
+    fact |= {"provenance": run.provenance(checkpoint.ref)}
+    run.store.create_once(mark, _codes(run, checkpoint).coded(mark, fact))
     read = f"{found.bytes:,} bytes re-read, {found.tensors} tensors loaded, all finite"
     if found.loss is not None:
         read += f", loss {found.loss:.4g} on the held batch as recorded"
@@ -63,6 +65,17 @@ def load_and_mark(run: Run, mark: str, checkpoint: Checkpoint) -> StageOutcome[C
         read += ", its loss not compared: the step raised outside of a training"
     sentence = f"step {checkpoint.step:,}{gang.used}: {read}"
     return StageOutcome(_verified(checkpoint), "ran", sentence, checkpoint.ref)
+
+
+def _codes(run: Run, checkpoint: Checkpoint) -> Codes:
+    """The codes of a training that this machine has launched; without keys if it has not."""
+    return Codes(tuple(launch_keys(run.store.uri, checkpoint.training)))
+
+
+def _is_own(run: Run, mark: str, checkpoint: Checkpoint) -> bool:
+    """Whether to believe a mark. A machine that launched the training verifies again if the mark has no right code."""
+    codes = _codes(run, checkpoint)
+    return not codes.keys or codes.are_right(mark, run.store.read_json(mark))
 
 
 def ranks_of(run: Run, checkpoint: Checkpoint | None) -> str:

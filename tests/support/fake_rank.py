@@ -27,11 +27,13 @@ from data_contracts.errors import (
 )
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.ranks import RankAnswer, RankReport, TrainingSummary
+from infra.gang.codes import FIELD
 from infra.gang.environment import SCRATCH as SCRATCH_NAME
 from infra.gang.environment import STORE as STORE_NAME
 from infra.gang.environment import store_options
-from infra.gang.rank_files import RankFiles, read_launch, stop_file
+from infra.gang.rank_files import RankFiles, read_codes, read_launch, stop_file
 from infra.store import layout, open_store
+from infra.store.seal import write_manifest
 from tests.support.warm_children import SUPERVISOR
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -101,11 +103,13 @@ def micro_batch() -> int:
 def checkpoint(step: int) -> None:
     uri = layout.checkpoint(LAUNCH.training, step, LAUNCH.generation)
     writer = STORE.writer(uri)
-    writer.put("state.json", json.dumps({"step": step}).encode())
+    entry = writer.put("state.json", json.dumps({"step": step}).encode())
     metrics = {"score": FAKE["scores"][str(step)]} if "scores" in FAKE else {}
     facts: dict[str, Any] = {"step": step, "epoch": 0, "world_size": WORLD, "metrics": metrics, "dropped_rows": 3}
     place: dict[str, Any] = {"training": LAUNCH.training, "generation": LAUNCH.generation}
-    ref = writer.seal("checkpoint", facts, place)
+    identity = write_manifest("checkpoint", facts, {}, [entry])[1]
+    coded = read_codes(SCRATCH).coded(layout.manifest(uri), {"id": identity})
+    ref = writer.seal("checkpoint", facts, {**place, **({FIELD: coded[FIELD]} if FIELD in coded else {})})
     checkpoints.append(Checkpoint(ref=ref, key="k", **place, **facts))
 
 

@@ -21,6 +21,7 @@ from data_contracts.handoffs import FileEntry, Ref
 from data_contracts.quoting import type_and_text
 from infra.store import Store, Writer
 from infra.store.retry import patiently
+from infra.store.seal import write_manifest
 from training.checkpoint.capture import Capture, merge
 from training.checkpoint.files import file_pieces
 from training.checkpoint.limits import check_sizes, dumps
@@ -47,6 +48,7 @@ class Place:
         provenance: not part of its id.
         sealed: what a module is rebuilt from; a file of the checkpoint, so that its id covers it.
         scratch: local folder for files on their way to the store.
+        code: the part of the provenance that depends on the URI and the id.
         on_wait: called with the reason why a save waits for the store.
     """
 
@@ -56,6 +58,7 @@ class Place:
     provenance: dict[str, Any]
     sealed: dict[str, Any]
     scratch: Path
+    code: Callable[[str, str], dict[str, Any]] = lambda uri, identity: {}
     on_wait: Callable[[StorageUnavailable], None] = lambda error: None
 
 
@@ -140,7 +143,9 @@ def _seal(
     entries.append(writer.put(STATE, state))
     entries.append(writer.put(HISTORY, dumps(history)))
     entries.append(writer.put(TRAIN, dumps(place.sealed)))
-    return writer.seal(KIND, place.settings, place.provenance, entries).to_json()
+    identity = write_manifest(KIND, place.settings, {}, entries)[1]
+    provenance = {**place.provenance, **place.code(place.uri, identity)}
+    return writer.seal(KIND, place.settings, provenance, entries).to_json()
 
 
 def _rank_file(rank: int) -> str:

@@ -12,7 +12,9 @@ import torch
 from data_contracts.handoffs import Checkpoint
 from data_contracts.replay import Segment
 from infra import audit
+from infra.gang.codes import FIELD
 from infra.gang.node.ranks import SAVED_WITHIN_S
+from infra.gang.rank_files import read_codes
 from infra.store import Store, layout
 from training.checkpoint.background import BackgroundWork
 from training.checkpoint.capture import Staging, capture
@@ -40,6 +42,7 @@ class Saver:
         self._staging = Staging()
         self._background = BackgroundWork()
         self._generations: list[dict[str, Any]] | None = None
+        self._codes = read_codes(context.scratch)
 
     def meet(self) -> None:
         """Create the background thread's group. Collective; call it once the ranks have found each other."""
@@ -137,6 +140,11 @@ class Saver:
             facts=machine_facts(device),
         )
 
+    def _code(self, uri: str, identity: str) -> dict[str, Any]:
+        """The code of a checkpoint with this id, for its provenance; see `infra.gang.codes`."""
+        coded = self._codes.coded(layout.manifest(uri), {"id": identity})
+        return {name: one for name, one in coded.items() if name == FIELD}
+
     def _place(self, step: int, settings: dict[str, Any], generations: dict[str, Any]) -> Place:
         context = self._context
         versions = {"python": platform.python_version(), "torch": torch.__version__, "lightning": L.__version__}
@@ -154,5 +162,6 @@ class Saver:
             },
             sealed=context.sealed,
             scratch=context.scratch,
+            code=self._code,
             on_wait=lambda error: self._reports.waits(error.message),
         )

@@ -32,6 +32,8 @@ from training.fit.reporting.reports import Reports
 from training.order.rank_plan import Plan, make_plan
 
 if TYPE_CHECKING:
+    from lightning import Trainer
+
     from training.fit.warm_start import WarmStart
 
 
@@ -130,7 +132,14 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
         )
     activity = supervisor.activity
     summary = _summary(plan, activity.waits(trainer), warm.sentence if warm else "", activity.stepping_s)
+    summary = summary.model_copy(update={"ended_early": _ended_early(trainer, context.lightning.get("trainer") or {})})
     return supervisor.last if context.rank == 0 else None, summary
+
+
+def _ended_early(trainer: Trainer, configured: dict[str, Any]) -> bool:
+    """Whether a callback ended the training before its configured end, or has moved that end."""
+    ends = {"max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}
+    return trainer.should_stop or any(configured.get(name) not in (None, end) for name, end in ends.items())
 
 
 def _summary(plan: Plan | None, waits: tuple[float, str], begun_with: str, stepping_s: float) -> TrainingSummary:

@@ -11,6 +11,8 @@ checkpoints stay in the pointer under a key of their own:
 * `handed_over`: the checkpoint that training hands over. It is recorded here before `result.json` is written, because a
   conductor that lost the training cannot move the pointer.
 
+Each value carries the code of the conductor that wrote it (`infra.gang.codes`).
+
 `skipped` holds the samples that training skips, and `retries` what failures have used up and changed so far. `settled`
 is the last generation of an earlier conductor whose checkpoints were adopted (`adopt`).
 """
@@ -29,9 +31,10 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Aside, Latest, Retries
 from data_contracts.pipeline_spec.train import SelectSpec
 from infra import audit
+from infra.gang.codes import Codes, launch_keys, next_key, remember_key
 from infra.records.checkpoints import check_against_seal, read_trained_with, verify_checkpoint
 from infra.store import PointerMoved, Store, Versioned, layout
-from infra.store.records import parsed
+from infra.store.records import corrupt, parsed
 
 log = logging.getLogger(__name__)
 # A claim is valid for the day on which it was made and for as long after it.
@@ -39,10 +42,24 @@ IN_USE_S = 86_400.0
 
 
 class Ledger:
-    """The committed checkpoints of one training, held by one conductor."""
+    """The committed checkpoints of one training, held by one conductor.
 
-    def __init__(self, store: Store, training: str, token: int) -> None:
+    CorruptError if this machine has launched the training, and `latest` does not carry the code of its conductor.
+
+    Args:
+        secret: of the machines that may conduct the training; None: of this machine alone.
+
+    Attributes:
+        is_launched_here: whether this machine had launched the training before.
+        is_checked: whether `latest` carried a right code, or there was none.
+        codes: of this training's conductors, as far as this machine has their keys.
+    """
+
+    def __init__(self, store: Store, training: str, token: int, secret: bytes | None = None) -> None:
         self.store, self.training, self.token = store, training, token
+        known, key = launch_keys(store.uri, training), next_key(store.uri, training, secret)
+        self.is_launched_here, self.is_checked = bool(known), True
+        self.codes = Codes((*known, key))
         self._pointer = store.pointer(layout.latest(training))
         self._retiring: list[str] = []
         self._verified: set[str] = set()
@@ -54,6 +71,8 @@ class Ledger:
         self.handed_over: Checkpoint | None = None
         self.checkpoints: list[Checkpoint] = []
         self._at = self._take_over()
+        # Not before: until then, `latest` has the code of an earlier conductor, or none.
+        remember_key(store.uri, training, key)
 
     @property
     def newest(self) -> Checkpoint | None:
@@ -239,6 +258,9 @@ class Ledger:
 
     def _take_in(self, value: dict[str, Any]) -> None:
         """Load what the pointer holds; Fenced if a later conductor wrote it."""
+        self.is_checked = self.codes.are_right(self._pointer.path, value)
+        if self.is_launched_here:
+            self.codes.checked(self._pointer.path, value)
         latest = Latest.from_json(value)
         if latest.token > self.token:
             raise Fenced(f"{self.training} was taken over by another conductor.")
@@ -272,7 +294,7 @@ class Ledger:
             retries=self.retries,
             settled=self.settled,
         )
-        return latest.to_json()
+        return self.codes.coded(self._pointer.path, latest.to_json())
 
     def _quarantine(self) -> None:
         """Mark the broken checkpoints, including those that earlier conductors found; a failed call may be repeated."""
@@ -280,6 +302,17 @@ class Ledger:
             uri, reason = self._broken[0]
             self.store.create_once(layout.quarantined(uri), {"schema_version": 1, "reason": reason})
             self._broken.pop(0)
+
+
+def refuse_forged_result(store: Store, training: str, result: Checkpoint) -> None:
+    """CorruptError if this machine has launched the training, and its conductor did not hand over `result`."""
+    known, path = launch_keys(store.uri, training), layout.latest(training)
+    if not known:
+        return
+    pointer = store.pointer(path).read()
+    value = Codes(tuple(known)).checked(path, {} if pointer is None else pointer.value)
+    if parsed(path, Latest.from_json, value).handed_over != result:
+        raise corrupt(layout.result(training), f"names another checkpoint than the conductor handed over in {path}")
 
 
 def at_step(checkpoints: Sequence[Checkpoint], step: int, training: str) -> Checkpoint:

@@ -23,9 +23,10 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Launch, Retries
 from data_contracts.messages.ranks import RankAnswer, TrainingSummary
 from infra import stopping
-from infra.gang.checkpoints.ledger import Ledger
+from infra.gang.checkpoints.ledger import Ledger, refuse_forged_result
 from infra.gang.checkpoints.listing import adoptable, why_from
 from infra.gang.checkpoints.participants import begun_generations
+from infra.gang.codes import FIELD, Codes, codes_of_generation, generation_key
 from infra.gang.conductor.allowance import raise_why_over
 from infra.gang.conductor.bad_nodes import remember, without_drained
 from infra.gang.conductor.generation import Generation
@@ -84,6 +85,24 @@ def adopted_sentence(steps: list[int]) -> str:
     return f"{noun} {numbers} had been sealed but not committed by the previous conductor; {they_are} committed now"
 
 
+def refuse_short(launch: Launch, last: Checkpoint) -> None:
+    """CorruptError if a training that nothing ended early says that it is complete before its last epoch or step.
+
+    The plan is the Trainer's; without its own `max_epochs` or `max_steps` nothing is known.
+    """
+    trainer = (launch.train.get("lightning") or {}).get("trainer") or {}
+    ends = [("epoch", last.epoch, trainer.get("max_epochs")), ("step", last.step, trainer.get("max_steps"))]
+    planned = [(what, done, end) for what, done, end in ends if isinstance(end, int) and end > 0]
+    if planned and not trainer.get("fast_dev_run") and all(done < end for _, done, end in planned):
+        what, done, end = planned[0]
+        raise CorruptError(
+            f"{last.ref.uri} was reported as the end of the training, but is of {what} {done:,} of {end:,}, and no "
+            "callback ended the training early.",
+            remedy="Find out who wrote the checkpoint, and run with --new to train again.",
+            details={"file": layout.manifest(last.ref.uri)},
+        )
+
+
 class _Conductor:
     def __init__(self, store: Store, request: TrainingRequest) -> None:
         self.store, self.request, self.training = store, request, request.training
@@ -117,7 +136,8 @@ class _Conductor:
                     f"{self.training} was deleted while it was waited for.",
                     remedy="Resume the run: it starts another training.",
                 )
-            return self._train(patiently(lambda: Ledger(self.store, self.training, token)), keeper)
+            secret = self.request.secret
+            return self._train(patiently(lambda: Ledger(self.store, self.training, token, secret)), keeper)
         finally:
             with uninterrupted():
                 if self.room is not None:
@@ -130,6 +150,9 @@ class _Conductor:
             # The previous conductor died before it wrote result.json.
             self._write_result(ledger.handed_over)
             return self._attached()
+        if ledger.checkpoints and not ledger.is_checked:
+            sentence = "this machine cannot check who committed its checkpoints; they are taken by their seals alone"
+            self.on_progress(Progress(self._next() - 1, "starting", sentence=sentence))
         self._adopt(ledger)
         if (step := self.request.from_step) is not None:
             patiently(lambda: ledger.go_back(step, by=self.holder.rpartition("/")[0]))
@@ -138,6 +161,8 @@ class _Conductor:
         patiently(lambda: ledger.delete_retired(by=self.holder))
         plan = self._generations(ledger, keeper).plan
         summary = parsed(f"{self.training}: the ranks' answer", TrainingSummary.model_validate, plan)
+        if ledger.newest is not None and not summary.ended_early:
+            refuse_short(self.launch, ledger.newest)
         checkpoint = ledger.chosen(self.request.select)
         patiently(lambda: self._retire(ledger))
         patiently(lambda: ledger.hand_over(checkpoint))
@@ -156,13 +181,24 @@ class _Conductor:
         newest = -1 if ledger.newest is None else ledger.newest.step
         found: list[Checkpoint] = []
         with contextlib.suppress(CorruptError):  # a damaged launch file: the generation's steps are taken again
-            launch = patiently(lambda: self.store.find_as(layout.launch(self.training, last), Launch.from_json))
+            path = layout.launch(self.training, last)
+            value = patiently(lambda: self.store.find_as(path, dict))
             # Otherwise the generation trained on samples that are skipped now.
-            if launch is not None and launch.skip == ledger.skipped:
+            if value is not None and parsed(path, Launch.from_json, value).skip == ledger.skipped:
                 found = patiently(lambda: adoptable(self.store, self.training, last, newest))
+        # The ranks of an earlier version wrote no codes.
+        if found and value is not None and (ledger.is_launched_here or FIELD in value):
+            found = [checkpoint for checkpoint in found if self._is_own(ledger, checkpoint)]
         if new := patiently(lambda: ledger.adopt(last, found)):
             sentence = adopted_sentence([checkpoint.step for checkpoint in new])
             self.on_progress(Progress(last, "starting", step=new[-1].step, sentence=sentence))
+
+    def _is_own(self, ledger: Ledger, checkpoint: Checkpoint) -> bool:
+        """Whether a rank of its generation sealed it, by its code; CorruptError if not and this machine launched it."""
+        codes = Codes(tuple(generation_key(key, checkpoint.generation) for key in ledger.codes.keys))
+        manifest = patiently(lambda: self.store.manifest(checkpoint.ref))
+        path, value = layout.manifest(manifest.uri), {"id": manifest.id, FIELD: manifest.provenance.get(FIELD)}
+        return codes.are_right(path, codes.checked(path, value) if ledger.is_launched_here else value)
 
     def _retire(self, ledger: Ledger) -> None:
         steps = () if self.request.replay is None else self.request.replay.keep_steps
@@ -270,17 +306,22 @@ class _Conductor:
             if self.request.replay is not None:
                 launch = self.request.replay.launch(launch)
             path = layout.launch(self.training, launch.generation)
+            codes = codes_of_generation(self.store.uri, self.training, launch.generation)
             # Otherwise the number is taken, by a fenced conductor or by this call when its answer was lost: try the
             # next.
-            if patiently(partial(self.store.create_once, path, launch.to_json())):
+            if patiently(partial(self.store.create_once, path, codes.coded(path, launch.to_json()))):
                 return launch
 
     def _write_result(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint that the ledger hands over; a fenced conductor may have written the same file."""
         patiently(lambda: self.store.create_once(layout.result(self.training), checkpoint.to_json()))
+        self._result()
 
     def _result(self) -> Checkpoint | None:
-        return patiently(lambda: self.store.find_as(layout.result(self.training), Checkpoint.from_json))
+        result = patiently(lambda: self.store.find_as(layout.result(self.training), Checkpoint.from_json))
+        if result is not None:
+            patiently(lambda: refuse_forged_result(self.store, self.training, result))
+        return result
 
     def _attached(self) -> GangOutcome:
         checkpoint = self._result()

@@ -14,6 +14,7 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import CancelMarker, Launch, Meeting, reports_of
 from data_contracts.messages.ranks import RankAnswer
 from infra import stopping
+from infra.gang.codes import codes_of_generation
 from infra.gang.conductor.activity import Activity
 from infra.gang.conductor.allowance import EndEarly, Over
 from infra.gang.conductor.members import Members, Node
@@ -59,7 +60,8 @@ class Generation:
         self._outage = Outage()
         self.reports = RankReports(launch, commit, self._say)
         self.activity = Activity(launch, self.members.nodes, self.reports)
-        self._records = NodeRecords(store, launch, on_slow=self._unheard)
+        self._codes = codes_of_generation(store.uri, self.training, self.number)
+        self._records = NodeRecords(store, launch, self._codes, on_slow=self._unheard)
         self._progress = Progress(self.number, "starting")
 
     @property
@@ -169,9 +171,10 @@ class Generation:
                 raise self.members.incomplete(timeout_s)
             time.sleep(self.poll_s)
         joined = [node.joined for node in self.members.fix().values() if node.joined is not None]
-        meeting = Meeting(address=joined[0].address, port=joined[0].port, nodes=joined).to_json()
         path = layout.rollcall(self.training, self.number)
-        while not self._reach(lambda: self.store.create_once(path, meeting)):
+        meeting = Meeting(address=joined[0].address, port=joined[0].port, nodes=joined)
+        record = self._codes.coded(path, meeting.to_json())
+        while not self._reach(lambda: self.store.create_once(path, record)):
             time.sleep(self.poll_s)
         self._leave_out()
 

@@ -65,6 +65,7 @@ class TrainingRequest:
         start: launches a node; None: as a process on this machine.
         room: admits all nodes of a generation, or none; held until the end. None: there is always room.
         allowance: what the nodes may use; a gang that may use no more ends with a checkpoint.
+        secret: of the machines that may conduct the training, see `infra.gang.codes`; None: of this machine alone.
         patience_s: how long another conductor's lease must stand still before it is taken over.
     """
 
@@ -83,6 +84,7 @@ class TrainingRequest:
     start: Start | None = None
     room: Room | None = None
     allowance: Allowance = UNLIMITED
+    secret: bytes | None = field(default=None, repr=False)
     patience_s: float = PATIENCE_S
 
     @property

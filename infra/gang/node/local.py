@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from infra import scratch
 from infra.child import log_tail
-from infra.gang.environment import ADDRESS, SCRATCH, store_env
+from infra.gang.codes import generation_key, launch_key
+from infra.gang.environment import ADDRESS, NODE_KEY, SCRATCH, store_env
 from infra.processes.child_main import PARENT
 from infra.processes.processes import end, marked_env, module_command, new_mark, state
 
@@ -113,6 +114,7 @@ def local(store_uri: str, store_options: Mapping[str, Any], training: str, point
     env = {**store_env(store_options, pointers), ADDRESS: LOOPBACK}
 
     def start(generation: int, node: int) -> Handle:
-        return LocalNode([store_uri, training, str(generation), str(node)], env)
+        key = generation_key(launch_key(store_uri, training), generation)
+        return LocalNode([store_uri, training, str(generation), str(node)], {**env, NODE_KEY: key.hex()})
 
     return start

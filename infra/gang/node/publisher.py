@@ -11,6 +11,7 @@ from data_contracts.costs.resources import Resources
 from data_contracts.errors import Fenced, TrainwrightError
 from data_contracts.messages.gang import Heartbeat, NodeExit
 from data_contracts.messages.ranks import RankEnd
+from infra.gang.codes import Codes
 from infra.gang.node.peer_probe import PeerProbe
 from infra.gang.node.rank_logs import RankLogs
 from infra.gang.node.ranks import RankWatch
@@ -29,6 +30,7 @@ class Publisher:
     Args:
         place: training, generation and number of the node.
         interval_s: between two heartbeats.
+        codes: of the generation, for every record.
 
     Attributes:
         ranks: the node's ranks, as far as they are known.
@@ -43,11 +45,13 @@ class Publisher:
         conductor: ConductorWatch,
         interval_s: float,
         ranks: Sequence[RankFiles],
+        codes: Codes,
     ) -> None:
         self.ranks = ranks
         self.watch: RankWatch | None = None
         self.probe: PeerProbe | None = None
         self._store, self._place, self._conductor, self._interval_s = store, place, conductor, interval_s
+        self._codes = codes
         self._logs = RankLogs(store, place)
         self._energy, self._nvml = EnergyMeter(), installed_nvml()
         self._beats = 0
@@ -100,7 +104,8 @@ class Publisher:
         )
         self._energy.close()
         if not isinstance(error, Fenced):
-            patiently(lambda: self._store.create_once(layout.node_exit(*self._place), record.to_json()))
+            path = layout.node_exit(*self._place)
+            patiently(lambda: self._store.create_once(path, self._codes.coded(path, record.to_json())))
 
     def _used(self) -> Resources:
         """What this process has used so far, with the machine's energy."""
@@ -109,13 +114,14 @@ class Publisher:
 
     def _beat(self) -> None:
         path = layout.beat(*self._place, self._beats)
-        beat = Heartbeat(
+        record = Heartbeat(
             time=now_s(),
             ranks=[] if self.watch is None else self.watch.reports(),
             unreachable=[] if self.probe is None else self.probe.unreachable,
             used=self._used(),
             sensors=gpu_readings(self._nvml),
-        ).to_json()
+        )
+        beat = self._codes.coded(path, record.to_json())
         # A store that is unreachable does not end training: the same number is tried again with the next beat.
         if self._conductor.tolerantly(lambda: self._store.create_once(path, beat)):
             self._beats += 1

@@ -27,13 +27,14 @@ from data_contracts.messages.gang import Joined, Launch, Meeting
 from data_contracts.quoting import LOG, PROJECT
 from infra import scratch
 from infra.child import log_tail
-from infra.gang.environment import ADDRESS, DATASET, LAUNCH, SCRATCH, STORE, store_env, store_options
+from infra.gang.codes import NO_CODES, Codes
+from infra.gang.environment import ADDRESS, DATASET, LAUNCH, NODE_KEY, SCRATCH, STORE, store_env, store_options
 from infra.gang.node import ranks
 from infra.gang.node.inputs import Inputs, lay_out_inputs
 from infra.gang.node.peer_probe import PeerProbe
 from infra.gang.node.publisher import Publisher
 from infra.gang.node.stacks import take_stacks
-from infra.gang.rank_files import RankFiles, stop_file, write_launch
+from infra.gang.rank_files import RankFiles, stop_file, write_key, write_launch
 from infra.processes.child_main import PARENT, end_with_parent
 from infra.processes.clock import now_s
 from infra.processes.environment import explain, for_user_code
@@ -49,15 +50,26 @@ SETTLE_S = 1.0
 
 
 def run_node(
-    store_uri: str, options: Mapping[str, Any], training: str, generation: int, node: int, *, address: str = "127.0.0.1"
+    store_uri: str,
+    options: Mapping[str, Any],
+    training: str,
+    generation: int,
+    node: int,
+    *,
+    address: str = "127.0.0.1",
+    codes: Codes = NO_CODES,
 ) -> int:
     """Supervise node `node` of a generation until it ends; returns the error's exit code, 0 when done.
 
     SIGTERM, or a marker that says so, asks the ranks for a checkpoint and ends with Preempted. A cancel marker, a newer
     token or a lease that stood still for `lease_silence_s` ends everything at once. The result is in `exit.json`.
+
+    Args:
+        address: under which the other nodes reach this host.
+        codes: of the generation: the node takes no launch and no meeting without a right code.
     """
     store = patiently(lambda: open_store(store_uri, options, create=False))
-    supervisor = _Supervisor(store, training, generation, node, address)
+    supervisor = _Supervisor(store, training, generation, node, address, codes)
     if threading.current_thread() is not threading.main_thread():
         return supervisor.run()
     before = signal.signal(signal.SIGTERM, lambda *_: supervisor.ask_to_stop())
@@ -68,10 +80,11 @@ def run_node(
 
 
 class _Supervisor:
-    def __init__(self, store: Store, training: str, generation: int, node: int, address: str) -> None:
+    def __init__(self, store: Store, training: str, generation: int, node: int, address: str, codes: Codes) -> None:
         self.store, self.training, self.generation, self.node = store, training, generation, node
-        self.address, self.place = address, (training, generation, node)
-        self.launch = patiently(lambda: store.read_as(layout.launch(training, generation), Launch.from_json))
+        self.address, self.place, self.codes = address, (training, generation, node), codes
+        path = layout.launch(training, generation)
+        self.launch = patiently(lambda: store.read_as(path, codes.checking(path, Launch.from_json)))
         self.poll_s, self.grace_s, self.devices = self.launch.poll_s, self.launch.grace_s, self.launch.devices
         self.listener: socket.socket | None = None
         self.stacks: dict[int, str] = {}
@@ -84,7 +97,7 @@ class _Supervisor:
         self.scratch.mkdir(parents=True, exist_ok=True)
         # Until the roll-call fixes the order of the nodes.
         self.ranks = self._ranks_at(node)
-        self.publisher = Publisher(store, self.place, self.conductor, self.launch.heartbeat_s, self.ranks)
+        self.publisher = Publisher(store, self.place, self.conductor, self.launch.heartbeat_s, self.ranks, codes)
         self.stop_asked: float | None = None
 
     def ask_to_stop(self) -> None:
@@ -140,10 +153,11 @@ class _Supervisor:
             links=None if self.publisher.probe is None else self.publisher.probe.port,
         )
         path = layout.joined(*self.place)
-        if patiently(lambda: self.store.create_once(path, mine.to_json())):
+        if patiently(lambda: self.store.create_once(path, self.codes.coded(path, mine.to_json()))):
             return
         # If only the answer was lost, the record there is ours.
-        if patiently(lambda: self.store.read_as(path, Joined.from_json)).instance != self.mark:
+        parse = self.codes.checking(path, Joined.from_json)
+        if patiently(lambda: self.store.read_as(path, parse)).instance != self.mark:
             raise Fenced(f"Node {self.node} of generation {self.generation} of {self.training} runs already.")
 
     def _roll_call(self, inputs: Background) -> Meeting:
@@ -154,7 +168,7 @@ class _Supervisor:
         def look() -> None:
             nonlocal meeting
             with contextlib.suppress(FileNotFoundError):
-                meeting = self.store.read_as(rollcall, Meeting.from_json)
+                meeting = self.store.read_as(rollcall, self.codes.checking(rollcall, Meeting.from_json))
 
         while meeting is None or not inputs.done:
             self._tick()
@@ -261,6 +275,7 @@ class _Supervisor:
         raise NodeLost(f"torchrun on node {self.node} {how} before its ranks had answered.", details=details)
 
     def _env(self, meeting: Meeting, inputs: Inputs, log: Path) -> dict[str, str]:
+        write_key(self.scratch, self.codes)
         neighbours = sum(joined.host == this_node() for joined in meeting.nodes)
         # A rank that scores has as many threads as one process does.
         threads = ranks.threads_per_rank(1 if self.launch.errand else self.devices * neighbours)
@@ -293,7 +308,9 @@ def main() -> None:
     store, training, generation, node = sys.argv[1:]
     begin_json_logs(generation=int(generation), node=int(node))
     address = os.environ.get(ADDRESS, "127.0.0.1")
-    sys.exit(run_node(store, store_options(), training, int(generation), int(node), address=address))
+    key = os.environ.pop(NODE_KEY, "")
+    codes = Codes((bytes.fromhex(key),)) if key else NO_CODES
+    sys.exit(run_node(store, store_options(), training, int(generation), int(node), address=address, codes=codes))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from infra.gang.node.local import local
 from infra.machine.settings import known_stores, remember_store, state_folder
 from infra.store import Store, layout, open_store
 from infra.store.opening import STORE_POINTERS
+from tests.support.coded import publish
 from training.shard.worker import _writer
 
 TRAINING = "trainings/k-0"
@@ -152,7 +153,7 @@ def test_a_node_is_told(named_store: Store, another_home: Path, monkeypatch: pyt
     """A real one, in a state folder that knows of no store."""
     launch = {"training": TRAINING, "generation": 0, "token": 0, "nodes": 1, "devices": 1, "poll_s": 0.05}
     launch |= {"schema_version": 1, "grace_s": 1, "heartbeat_s": 0.1, "lease_silence_s": 60, "code": None}
-    named_store.create_json(layout.launch(TRAINING, 0), {**launch, "dataset": None})
+    publish(named_store, layout.launch(TRAINING, 0), {**launch, "dataset": None})
     node = local(named_store.uri, named_store.storage_options, TRAINING, named_store.pointers)(0, 0)
     try:
         deadline = time.monotonic() + 120

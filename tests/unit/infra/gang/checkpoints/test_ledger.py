@@ -14,6 +14,7 @@ from data_contracts.messages.gang import Retries
 from data_contracts.pipeline_spec.train import SelectSpec
 from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.checkpoints.listing import committed
+from infra.gang.codes import FIELD
 from infra.store import Store, Versioned, layout, open_store
 from tests.support.conducting import losing_answers
 from tests.support.damage import overwrite
@@ -190,10 +191,12 @@ def test_a_retired_checkpoint_is_deleted_only_once_the_trail_no_longer_names_it(
     assert kept(store) == [5, 10]
 
 
-def test_a_trail_of_before_is_read(store: Store) -> None:
+def test_a_trail_of_before_is_read(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = ledger_of(store, 5)
-    value = {name: part for name, part in ledger._at.value.items() if name != "retiring"}
+    value = {name: part for name, part in ledger._at.value.items() if name not in ("retiring", FIELD)}
     store.pointer(layout.latest(TRAINING)).swap(ledger._at, value)
+    # As on a machine that has not launched the training, nothing is known of its keys.
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     assert kept(store) == [5]
 
 

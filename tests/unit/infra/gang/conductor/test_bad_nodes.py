@@ -26,6 +26,7 @@ from infra.gang.conductor.conductor import conduct
 from infra.gang.conductor.request import TrainingRequest
 from infra.records.nodes import NODE, decide, nodes_of
 from infra.store import Store, layout, open_store
+from tests.support.coded import publish
 from tests.unit.infra.gang.conductor.test_conductor_run import TRAINING, Node
 
 
@@ -41,7 +42,7 @@ class At(Node):
         super().__init__(store, generation, node, "")
         os.remove(Path(store.uri) / layout.joined(*self.place))
         joined = Joined(node=node, address="127.0.0.1", port=1, host=host)
-        store.create_json(layout.joined(*self.place), joined.to_json())
+        publish(store, layout.joined(*self.place), joined.to_json())
         self.end, self.over = end or "", end is None
 
 

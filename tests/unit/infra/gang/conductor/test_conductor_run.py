@@ -30,6 +30,7 @@ from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.request import GangOutcome, TrainingRequest
 from infra.store import Lease, Store, layout, open_store
 from infra.store.backends import folder
+from tests.support.coded import publish
 
 TRAINING = "trainings/k-0"
 Ends = TrainwrightError | str
@@ -41,7 +42,7 @@ class Node:
     def __init__(self, store: Store, generation: int, node: int, end: Ends) -> None:
         self.store, self.place, self.end, self.over = store, (TRAINING, generation, node), end, False
         joined = Joined(node=node, address="127.0.0.1", port=1, host="h")
-        store.create_json(layout.joined(*self.place), joined.to_json())
+        publish(store, layout.joined(*self.place), joined)
 
     def ended(self) -> None:
         _, generation, _ = self.place
@@ -58,7 +59,7 @@ class Node:
             made = [seal(self.store, step, generation) for step in self.end.details.pop("made", [])]
             rank = RankEnd(rank=0, report=report(made))
             record = NodeExit(status="failed", error=self.end.to_json(), ranks=[rank])
-        self.store.create_json(layout.node_exit(*self.place), record.to_json())
+        publish(self.store, layout.node_exit(*self.place), record)
 
     def log(self) -> str:
         return ""

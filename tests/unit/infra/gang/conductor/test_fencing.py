@@ -26,6 +26,7 @@ from infra.gang.conductor.conductor import conduct
 from infra.gang.conductor.request import TrainingRequest
 from infra.store import Store, layout, lease_keeper, open_store, retry
 from infra.store.backends import folder
+from tests.support.coded import publish
 from tests.support.damage import overwrite
 
 pytestmark = pytest.mark.warm
@@ -93,7 +94,7 @@ class ScriptedNode:
         self.store, self.case, self.place, self.trained = store, case, (TRAINING, generation, 0), False
         self.wait = wait
         joined = {"address": "127.0.0.1", "port": 1, "host": "h", "node": 0}
-        store.create_json(layout.joined(*self.place), joined)
+        publish(store, layout.joined(*self.place), joined)
 
     def ended(self) -> None:
         generation = self.place[1]
@@ -111,7 +112,7 @@ class ScriptedNode:
         if self.case.diverges and not told["skip"]:
             error = Diverged("no number.", details={"samples": [8, 16], "rows": [1]})
             record = {"status": "failed", "error": error.to_json(), "ranks": [{**answer, "done": None}]}
-        self.store.create_json(layout.node_exit(*self.place), record)
+        publish(self.store, layout.node_exit(*self.place), record)
 
     def log(self) -> str:
         return ""

@@ -17,6 +17,7 @@ from infra.gang.conductor import liveness as liveness_module
 from infra.gang.conductor.generation import Generation
 from infra.gang.conductor.members import Node
 from infra.store import layout, open_store
+from tests.support.coded import publish
 
 TRAINING = "trainings/k-0"
 
@@ -162,7 +163,7 @@ def test_a_hang_is_raised_with_its_node_and_a_straggler_said(
             {"rank": rank, "step": step, "steps": step, "own_s": own * step, "place": place[rank], "checkpoints": []}
             for rank, own in own_s.items()
         ]
-        generation.store.create_json(layout.beat(TRAINING, 2, 0, number), {"ranks": ranks})
+        publish(generation.store, layout.beat(TRAINING, 2, 0, number), {"ranks": ranks})
 
     steps = [5, 10, *[15] * 12]
     clock.happens = [lambda n=n, step=step: beat(n, step) for n, step in enumerate(steps)]
@@ -192,7 +193,7 @@ def test_a_store_that_is_away_is_no_hang(launched: Callable[..., Generation], mo
     def beat(number: int) -> None:
         gone[0] = False
         report = {"rank": 0, "step": 5, "steps": 5, "place": "forward", "checkpoints": []}
-        generation.store.create_json(layout.beat(TRAINING, 2, 0, number), {"ranks": [report]})
+        publish(generation.store, layout.beat(TRAINING, 2, 0, number), {"ranks": [report]})
 
     def away() -> None:
         gone[0] = True
@@ -236,7 +237,7 @@ def test_who_answered_by_the_deadline_trains_if_they_are_enough(
         handle.kill = lambda number=number: killed.append(number)  # type: ignore[attr-defined]
         generation.members.nodes.append(Node(handle, 0.0))
     for number in joins:
-        generation.store.create_json(layout.joined(TRAINING, 2, number), joined("h", number).to_json())
+        publish(generation.store, layout.joined(TRAINING, 2, number), joined("h", number).to_json())
     if trains is None:
         with pytest.raises(errors.GangIncomplete) as raised:
             generation._roll_call(60, 60)
@@ -263,7 +264,7 @@ def test_a_host_that_is_left_out_does_not_take_anothers_place(
     killed: list[int] = []
 
     def start(_: int, number: int) -> Any:
-        generation.store.create_json(layout.joined(TRAINING, 2, number), joined(hosts[number], number).to_json())
+        publish(generation.store, layout.joined(TRAINING, 2, number), joined(hosts[number], number).to_json())
         handle = Handle()
         handle.kill = lambda: killed.append(number)  # type: ignore[attr-defined]
         return handle
@@ -331,7 +332,7 @@ def test_a_node_that_is_silent_when_connections_break_is_waited_for(
     broken = NodeLost("The connection to another rank was lost.", details={"link": True, "node": 0})
     generation.members.gang[0].exit = failed(broken)
     if beats:
-        clock.happens[0] = lambda: generation.store.create_json(layout.beat(TRAINING, 2, 1, 0), {"ranks": []})
+        clock.happens[0] = lambda: publish(generation.store, layout.beat(TRAINING, 2, 1, 0), {"ranks": []})
     with pytest.raises(NodeLost) as raised:
         generation._follow()
     if beats:

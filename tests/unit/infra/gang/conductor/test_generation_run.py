@@ -27,6 +27,7 @@ from infra.gang.conductor import liveness, node_records
 from infra.gang.conductor.generation import Generation
 from infra.gang.conductor.rank_reports import Progress
 from infra.store import Store, layout, open_store
+from tests.support.coded import publish
 
 TRAINING, NUMBER = "trainings/k-0", 2
 HOSTS = "abcd"
@@ -89,11 +90,11 @@ class Gang:
     def join(self, *nodes: int) -> None:
         for node in nodes:
             joined = Joined(node=node, address=f"10.0.0.{node}", port=7000 + node, host=HOSTS[node])
-            self.store.create_json(layout.joined(TRAINING, NUMBER, node), joined.to_json())
+            publish(self.store, layout.joined(TRAINING, NUMBER, node), joined)
 
     def beat(self, node: int, beat: int, *ranks: RankReport) -> None:
         heartbeat = Heartbeat(ranks=list(ranks))
-        self.store.create_json(layout.beat(TRAINING, NUMBER, node, beat), heartbeat.to_json())
+        publish(self.store, layout.beat(TRAINING, NUMBER, node, beat), heartbeat)
 
     def end(
         self, node: int, *, error: TrainwrightError | None = None, checkpoint: Checkpoint | None = None, stack: str = ""
@@ -101,7 +102,7 @@ class Gang:
         done = RankAnswer(checkpoint=checkpoint, plan={"rank": node})
         rank = RankEnd(rank=node, report=report(node, 10, begun_with="2 tensors"), done=done, stack=stack)
         ended = NodeExit(status="failed" if error else "done", error=error and error.to_json(), ranks=[rank])
-        self.store.create_json(layout.node_exit(TRAINING, NUMBER, node), ended.to_json())
+        publish(self.store, layout.node_exit(TRAINING, NUMBER, node), ended)
 
     def run(self, **options: Any) -> RankAnswer:
         return self.generation.run(60, **options)

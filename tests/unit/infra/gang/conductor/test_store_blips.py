@@ -21,6 +21,7 @@ from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.request import GangOutcome, TrainingRequest
 from infra.store import Store, layout, lease_keeper, open_store, retry
 from infra.store.backends import folder
+from tests.support.coded import publish
 
 pytestmark = pytest.mark.warm
 
@@ -34,7 +35,7 @@ class ScriptedNode:
     def __init__(self, store: Store, generation: int, node: int) -> None:
         self.store, self.place, self.trained = store, (TRAINING, generation, node), False
         joined = {"address": "127.0.0.1", "port": 1, "host": "h", "node": node}
-        store.create_json(layout.joined(*self.place), joined)
+        publish(store, layout.joined(*self.place), joined)
 
     def ended(self) -> None:
         """Asked each round: the moment to train."""
@@ -45,9 +46,9 @@ class ScriptedNode:
         checkpoints = [seal(self.store, step, generation) for step in (5, 10)]
         report = {"rank": 0, "step": 10, "checkpoints": [one.to_json() for one in checkpoints]}
         done = {"checkpoint": checkpoints[-1].to_json(), "plan": {"dropped_rows": 3}}
-        self.store.create_json(layout.beat(*self.place, 0), {"ranks": [{**report, "step": 5}]})
+        publish(self.store, layout.beat(*self.place, 0), {"ranks": [{**report, "step": 5}]})
         record = {"status": "done", "error": None, "ranks": [{"rank": 0, "report": report, "done": done}]}
-        self.store.create_json(layout.node_exit(*self.place), record)
+        publish(self.store, layout.node_exit(*self.place), record)
 
     def log(self) -> str:
         return ""

@@ -15,6 +15,7 @@ from infra.gang.conductor.conductor import adopted_sentence
 from infra.gang.conductor.rank_reports import Progress
 from infra.processes.processes import find_marked, kill_marked, new_mark
 from infra.store import Lease, Store, layout, open_store
+from tests.support.coded import seal_checkpoint
 from tests.support.conducting import TRAINING, run
 
 pytestmark = pytest.mark.warm
@@ -80,9 +81,7 @@ def test_only_a_generation_on_the_same_samples_is_adopted(skipped: list[tuple[in
         run(store, {"steps": 2000, "every": 3000, "step_s": 0.05}, on_progress=stop, devices=1)
     # As its ranks would have sealed it, had they not been ended.
     facts = {"step": 15, "epoch": 0, "world_size": 1, "metrics": {}, "dropped_rows": 3}
-    writer = store.writer(layout.checkpoint(TRAINING, 15, 0))
-    writer.put("state.json", b"{}")
-    writer.seal("checkpoint", facts, {"training": TRAINING, "generation": 0})
+    seal_checkpoint(store, TRAINING, 15, 0, facts)
     if skipped:
         Ledger(store, TRAINING, 0).record_recovery(skipped, Retries())
     said: list[str] = []

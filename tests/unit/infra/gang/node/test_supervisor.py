@@ -24,6 +24,7 @@ from infra.processes import processes
 from infra.processes.processes import find_marked, kill_marked, new_mark
 from infra.project.code_bundle import pack
 from infra.store import Lease, Store, layout, open_store, retry
+from tests.support.coded import publish
 from tests.support.conducting import steps
 
 TRAINING = "trainings/k-0"
@@ -58,7 +59,7 @@ def launch(store: Store) -> Callable[..., None]:
             "heartbeat_s": 0.1,
             "train": {"fake": {"steps": 10, "every": 5, "trace": trace, **fake}},
         }
-        store.create_json(layout.launch(TRAINING, 0), Launch(training=TRAINING, **{**told, **changes}).to_json())
+        publish(store, layout.launch(TRAINING, 0), Launch(training=TRAINING, **{**told, **changes}).to_json())
 
     return write
 
@@ -82,7 +83,7 @@ def meet(store: Store, node: LocalNode) -> None:
     path = layout.joined(TRAINING, 0, 0)
     until(lambda: store.exists(path) or node.ended(), "the node answers the roll-call")
     joined = store.read_json(path)
-    store.create_json(layout.rollcall(TRAINING, 0), {**joined, "nodes": [joined]})
+    publish(store, layout.rollcall(TRAINING, 0), {**joined, "nodes": [joined]})
 
 
 def finished(store: Store, node: LocalNode) -> tuple[str, dict[str, Any]]:
@@ -163,7 +164,7 @@ def test_a_node_that_the_roll_call_goes_on_without_leaves(store: Store, launch: 
     node = start(store)
     until(lambda: store.exists(layout.joined(TRAINING, 0, 0)), "the node joins")
     other = {**store.read_json(layout.joined(TRAINING, 0, 0)), "node": 1}
-    store.create_json(layout.rollcall(TRAINING, 0), {**other, "nodes": [other]})
+    publish(store, layout.rollcall(TRAINING, 0), {**other, "nodes": [other]})
     ended, record = finished(store, node)
     assert ended == "ended with exit code 5"
     assert record["error"]["message"] == "Generation 0 of trainings/k-0 continues without node 0."
@@ -218,7 +219,7 @@ def test_a_torchrun_that_fails_shows_its_log(store: Store, launch: Callable[...,
     node = start(store)
     until(lambda: store.exists(layout.joined(TRAINING, 0, 0)), "the node joins")
     joined = store.read_json(layout.joined(TRAINING, 0, 0))
-    store.create_json(layout.rollcall(TRAINING, 0), {"address": "127.0.0.1", "port": 99999, "nodes": [joined]})
+    publish(store, layout.rollcall(TRAINING, 0), {"address": "127.0.0.1", "port": 99999, "nodes": [joined]})
     _, record = finished(store, node)
     assert record["error"]["cause"] == "node_lost"
     assert "torchrun on node 0 ended with exit code 1" in record["error"]["message"]
@@ -257,7 +258,7 @@ def test_a_store_that_is_away_delays_beats_but_loses_none(
     thread.start()
     until(lambda: store.exists(layout.joined(TRAINING, 0, 0)), "the node joins")
     joined = store.read_json(layout.joined(TRAINING, 0, 0))
-    store.create_json(layout.rollcall(TRAINING, 0), {**joined, "nodes": [joined]})
+    publish(store, layout.rollcall(TRAINING, 0), {**joined, "nodes": [joined]})
     thread.join()
     assert codes == [0]
     assert failures == [0]
@@ -295,7 +296,7 @@ def test_a_store_that_is_away_at_the_start_and_at_the_roll_call_delays_a_node(
     until(lambda: store.exists(path) or not thread.is_alive(), "the node joins")
     joined = store.read_json(path)
     until(lambda: f"read {layout.rollcall(TRAINING, 0)}" in failed or codes, "it asks for the roll-call")
-    store.create_json(layout.rollcall(TRAINING, 0), {**joined, "nodes": [joined]})
+    publish(store, layout.rollcall(TRAINING, 0), {**joined, "nodes": [joined]})
     thread.join()
     assert codes == [0]
     assert {f"open {store.uri}", f"create {path}"} < failed
@@ -326,7 +327,7 @@ def test_heartbeats_go_on_while_a_node_ends(
     thread = threading.Thread(target=lambda: run_node(store.uri, {}, TRAINING, 0, 0))
     thread.start()
     joined = until(lambda: store.exists(path) and store.read_json(path), "the node joins")
-    store.create_json(layout.rollcall(TRAINING, 0), {**joined, "nodes": [joined]})
+    publish(store, layout.rollcall(TRAINING, 0), {**joined, "nodes": [joined]})
     thread.join()
     assert counts[1] - counts[0] >= 3
 

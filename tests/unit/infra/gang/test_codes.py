@@ -1,0 +1,205 @@
+"""What another process than those of a training writes into it does not count, however whole it is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import Checkpoint
+from data_contracts.messages.gang import Launch, NodeExit
+from data_contracts.messages.ranks import RankAnswer, RankEnd
+from infra.gang.checkpoints.ledger import Ledger, refuse_forged_result
+from infra.gang.codes import NO_CODES, Codes, codes_of_generation, launch_keys
+from infra.gang.conductor.conductor import refuse_short
+from infra.gang.conductor.rank_reports import Progress
+from infra.gang.node.local import Handle
+from infra.store import Store, layout, open_store
+from tests.support.coded import publish, seal_checkpoint
+from tests.support.conducting import TRAINING, run
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    return open_store(str(tmp_path / "store"))
+
+
+def sealed(store: Store, step: int, generation: int = 0) -> Checkpoint:
+    """A checkpoint that anyone who can write to the store could have sealed."""
+    writer = store.writer(layout.checkpoint(TRAINING, step, generation))
+    writer.put("state.json", b"{}")
+    facts: dict[str, Any] = {"step": step, "epoch": 0, "world_size": 1}
+    ref = writer.seal("checkpoint", facts, {"training": TRAINING, "generation": generation})
+    return Checkpoint(ref=ref, key="k", training=TRAINING, generation=generation, **facts)
+
+
+def ended(checkpoint: Checkpoint) -> dict[str, Any]:
+    return NodeExit(status="done", ranks=[RankEnd(rank=0, done=RankAnswer(checkpoint=checkpoint))]).to_json()
+
+
+def forge_exit(store: Store) -> str:
+    path = layout.node_exit(TRAINING, 0, 0)
+    store.create_json(path, ended(sealed(store, 5)))
+    return path
+
+
+def forge_joined(store: Store) -> str:
+    path = layout.joined(TRAINING, 0, 0)
+    store.create_json(path, {"schema_version": 1, "node": 0, "address": "10.0.0.1", "port": 1})
+    return path
+
+
+def forge_beat(store: Store) -> str:
+    path = layout.beat(TRAINING, 0, 0, 0)
+    store.create_json(path, {"schema_version": 1, "ranks": []})
+    return path
+
+
+def forge_meeting(store: Store) -> str:
+    path = layout.rollcall(TRAINING, 0)
+    meeting = {"schema_version": 1, "address": "127.0.0.1", "port": 1}
+    store.create_json(path, {**meeting, "nodes": [{**meeting, "node": 0}]})
+    return path
+
+
+FORGERIES = [forge_exit, forge_joined, forge_beat, forge_meeting]
+
+
+@pytest.mark.parametrize("forge", FORGERIES, ids=lambda forge: forge.__name__)
+def test_a_record_that_a_writer_of_the_store_created_first_ends_the_training(
+    forge: Callable[[Store], str], store: Store
+) -> None:
+    """Real nodes; the forged record is there before the node that should write it."""
+    forged: list[str] = []
+
+    def strike(progress: Progress) -> None:
+        if progress.generation == 0 and not forged:
+            forged.append(forge(store))
+
+    with pytest.raises(CorruptError) as caught:
+        run(store, {}, devices=1, on_progress=strike)
+    assert caught.value.details["file"] == forged[0]
+    assert forged[0] in caught.value.message
+
+
+def test_a_node_takes_no_launch_that_another_process_wrote(store: Store) -> None:
+    """So a writer of the store cannot choose the code that a node runs."""
+    path, launch = layout.launch(TRAINING, 0), Launch(training=TRAINING, nodes=1, devices=1)
+    codes = codes_of_generation(store.uri, TRAINING, 0)
+    assert codes.checked(path, codes.coded(path, launch.to_json()))
+    forged = {**codes.coded(path, launch.to_json()), "entry": "another.module"}
+    for value in (forged, launch.to_json(), codes.coded(layout.launch(TRAINING, 1), launch.to_json())):
+        with pytest.raises(CorruptError, match="does not carry the code of its launch"):
+            codes.checked(path, value)
+    assert NO_CODES.checked(path, forged) == forged, "a process that nobody gave a key checks nothing"
+
+
+def begun(store: Store) -> None:
+    """A training whose conductor died while its first generation trained."""
+    Ledger(store, TRAINING, 0)
+    publish(store, layout.launch(TRAINING, 0), Launch(training=TRAINING, nodes=1, devices=1))
+
+
+def out_of_nodes(generation: int, node: int) -> Handle:
+    raise ZeroDivisionError(f"node {node} of generation {generation} was to start")
+
+
+def test_weights_that_no_rank_of_the_training_sealed_are_not_trained_on(store: Store) -> None:
+    begun(store)
+    planted = sealed(store, 15)
+    with pytest.raises(CorruptError) as caught:
+        run(store, {}, start=out_of_nodes)
+    assert caught.value.details["file"] == layout.manifest(planted.ref.uri)
+
+
+def test_what_a_rank_sealed_is_adopted_on_the_same_machine(store: Store) -> None:
+    begun(store)
+    ref = seal_checkpoint(store, TRAINING, 15, 0, {"step": 15, "epoch": 0, "world_size": 1})
+    with pytest.raises(ZeroDivisionError):
+        run(store, {}, start=out_of_nodes)
+    resume = store.read_as(layout.launch(TRAINING, 1), Launch.from_json).resume
+    assert resume is not None
+    assert resume.ref == ref
+
+
+def test_a_machine_without_the_keys_takes_the_steps_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot check the codes. What is committed is taken by its seal, and it says so."""
+    begun(store)
+    Ledger(store, TRAINING, 0).commit(sealed(store, 5))
+    seal_checkpoint(store, TRAINING, 15, 0, {"step": 15, "epoch": 0, "world_size": 1})
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "another"))
+    said: list[str] = []
+    with pytest.raises(ZeroDivisionError):
+        run(store, {}, start=out_of_nodes, on_progress=lambda progress: said.append(progress.sentence))
+    resume = store.read_as(layout.launch(TRAINING, 1), Launch.from_json).resume
+    assert resume is not None
+    assert resume.step == 5
+    assert "this machine cannot check who committed its checkpoints; they are taken by their seals alone" in said
+
+
+def test_machines_with_a_common_secret_check_each_others_codes(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(store, TRAINING, 0, b"secret")
+    ledger.commit(sealed(store, 5))
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "another"))
+    other = Ledger(store, TRAINING, 1, b"secret")
+    assert other.is_checked
+    assert not other.is_launched_here
+    assert launch_keys(store.uri, TRAINING) == [other.codes.keys[-1]]
+
+
+def test_committed_checkpoints_are_the_conductors(store: Store) -> None:
+    Ledger(store, TRAINING, 0).commit(sealed(store, 5))
+    pointer = store.pointer(layout.latest(TRAINING))
+    at = pointer.read()
+    assert at is not None
+    pointer.swap(at, {**at.value, "checkpoints": [sealed(store, 10).to_json()]})
+    with pytest.raises(CorruptError, match="trainings/k-0/latest does not carry the code"):
+        Ledger(store, TRAINING, 1)
+
+
+def test_a_result_is_what_the_conductor_handed_over(store: Store) -> None:
+    first, last = sealed(store, 5), sealed(store, 10)
+    ledger = Ledger(store, TRAINING, 0)
+    ledger.hand_over(last)
+    refuse_forged_result(store, TRAINING, last)
+    with pytest.raises(CorruptError, match="result.json names another checkpoint than the conductor handed over"):
+        refuse_forged_result(store, TRAINING, first)
+    refuse_forged_result(store, "trainings/elsewhere-0", first)
+    store.create_json(layout.result(TRAINING), first.to_json())
+    with pytest.raises(CorruptError, match="names another checkpoint"):
+        run(store, {}, start=out_of_nodes)
+
+
+CUT = [
+    ({"max_epochs": 6}, "is of epoch 1 of 6"),
+    ({"max_epochs": -1, "max_steps": 100}, "is of step 10 of 100"),
+    ({"max_epochs": 6, "max_steps": 10}, ""),
+    ({"max_epochs": 1}, ""),
+    ({"max_time": "00:01:00:00"}, ""),
+    ({"max_epochs": 6, "fast_dev_run": True}, ""),
+]
+
+
+@pytest.mark.parametrize(("trainer", "sentence"), CUT)
+def test_a_training_ends_where_its_plan_ends(trainer: dict[str, Any], sentence: str, store: Store) -> None:
+    launch = Launch(training=TRAINING, nodes=1, devices=1, train={"lightning": {"trainer": trainer}})
+    last = sealed(store, 10).model_copy(update={"epoch": 1})
+    with pytest.raises(CorruptError, match=sentence) if sentence else contextlib.nullcontext():
+        refuse_short(launch, last)
+
+
+def test_keys_are_shown_in_no_text(store: Store) -> None:
+    publish(store, layout.beat(TRAINING, 0, 0, 0), {"ranks": []})
+    [key] = launch_keys(store.uri, TRAINING)
+    assert key.hex() not in repr(Codes((key,)))
+    [file] = (Path(store.uri).parent / "home" / "launches").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
