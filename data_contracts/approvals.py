@@ -49,6 +49,7 @@ class About(Record):
     Attributes:
         candidate: id of the checkpoint; champion: id of the model version that it would replace, "" if there is none.
         gates: `gates_digest` of what the gates found.
+        store: address of the run's store, so that an answer counts in no copy elsewhere; "" in earlier versions.
     """
 
     model: Name
@@ -56,6 +57,7 @@ class About(Record):
     candidate: str
     champion: str
     gates: str
+    store: str = Field(default="", exclude_if=lambda address: not address)
 
 
 class Question(HandOff):
@@ -69,6 +71,7 @@ class Question(HandOff):
         asked, deadline: UTC, ISO 8601.
         state: seal of the alias's newest receipt; "" if there is none, None in a question of an earlier version.
         approvers: ids of the keys that the spec lets approve; [] if it names none.
+        store: address of the store, as the run opened it; "" in a question of an earlier version, which is asked again.
     """
 
     run_id: Name
@@ -85,13 +88,14 @@ class Question(HandOff):
     deadline: Moment
     state: str | None = Field(default=None, exclude_if=lambda one: one is None)
     approvers: list[str] = Field(default=[], exclude_if=lambda ids: not ids)
+    store: str = Field(default="", exclude_if=lambda address: not address)
 
     @property
     def about(self) -> About:
         """What a signed answer repeats of the question."""
         champion = self.champion.id if self.champion is not None else ""
         about = {"model": self.model, "alias": self.alias, "candidate": self.candidate.id, "champion": champion}
-        return About(**about, gates=gates_digest(self.gates))
+        return About(**about, gates=gates_digest(self.gates), store=self.store)
 
     @property
     def digest(self) -> str:

@@ -9,7 +9,8 @@ An entry is keyed by candidate, champion and question, so that a comparison made
 looked at several sets, such as all rows and a slice of them, counts once for rows that they share. Rows are known by
 what is in them, not by a name, a place or an order. A set of rows that shares some with another inherits what that one
 has spent: all of it from half of the rows on, and twice the share below that. Each file is created once and nothing is
-ever deleted.
+ever deleted. Each entry holds the seal of the one before it, and each receipt of an alias states how many entries there
+are, with the last seal: an entry that is lost later is noticed.
 
 What was spent is counted after the entry is there. So of two comparisons at once, on the same rows the one with the
 higher number counts the other; on rows that overlap at least one counts the other, and perhaps both do.
@@ -19,12 +20,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from data_contracts.exposures import ExposureEntry, SpentBefore
+from pydantic import TypeAdapter
+
+from data_contracts.errors import CorruptError
+from data_contracts.exposures import ExposureEntry, LedgerState, SpentBefore
+from data_contracts.handoffs import Ref
+from infra.records.receipts import pointed_at
 from infra.records.row_sketch import TestRows
 from infra.store import Store, layout
-from infra.store.records import corrupt
+from infra.store.records import corrupt, parsed
 from infra.store.several import read_several
+
+_STATES = TypeAdapter(dict[str, LedgerState])
 
 
 @dataclass(frozen=True)
@@ -68,11 +77,13 @@ class Spent:
 
     Attributes:
         sets: the same rows first, if they are in the ledger, then others that share some of them.
+        unchained: of the comparisons on the same rows, those of earlier versions, which hold no seal of the one before.
     """
 
     before: float
     promoted: float
     sets: tuple[ExposedSet, ...]
+    unchained: int = 0
 
 
 def expose(store: Store, rows: TestRows, candidate: str, champion: str, question: str, candidates: int = 1) -> Exposure:
@@ -123,6 +134,54 @@ def spent(store: Store, rows: TestRows) -> Spent:
     return _spent(store, rows, until=None, own=None)
 
 
+def refuse_lost(store: Store, newest: Ref | None) -> None:
+    """CorruptError if the ledger lacks what the newest receipt of an alias states; its gates would ask for too little.
+
+    Receipts of earlier versions state nothing.
+    """
+    stated = _stated(store, newest)
+    folders = {folder.rows_id: folder for folder in _folders(store)} if stated else {}
+    for rows_id, state in stated.items():
+        folder, last = folders.get(rows_id, _Folder(rows_id)), state.entries - 1
+        path = layout.exposure(rows_id, last)
+        if last not in folder.entries:
+            raise corrupt(path, f"is missing: a receipt states {state.entries} comparisons on these rows")
+        if _read_entry(store, path).seal != state.seal:
+            raise corrupt(path, "is not the comparison that a receipt states")
+        if sum(n <= last for n in folder.better) < state.better:
+            raise corrupt(path, f"and those before it have fewer than the {state.better} marks that a receipt states")
+
+
+def next_statement(store: Store, newest: Ref | None) -> dict[str, Any]:
+    """What the receipt after `newest` states of the ledger; of a damaged ledger, what `newest` states."""
+    try:
+        refuse_lost(store, newest)
+        folders = [folder for folder in _folders(store) if folder.numbers(store)]
+        ends = _read_entries(store, [layout.exposure(one.rows_id, len(one.numbers(store)) - 1) for one in folders])
+    except CorruptError:
+        return {rows_id: state.to_json() for rows_id, state in _stated(store, newest).items()}
+    return {
+        one.rows_id: LedgerState(entries=len(one.numbers(store)), seal=end.seal, better=len(one.better)).to_json()
+        for one, end in zip(folders, ends, strict=True)
+    }
+
+
+def _stated(store: Store, newest: Ref | None) -> dict[str, LedgerState]:
+    about = {} if newest is None else pointed_at(store.manifest, newest).provenance
+    return parsed("" if newest is None else newest.uri, _STATES.validate_python, about.get("exposures", {}))
+
+
+def _check_chain(rows_id: str, entries: Sequence[ExposureEntry]) -> None:
+    """CorruptError if an entry does not hold the seal of the one before it. Those of earlier versions hold none."""
+    for n, entry in enumerate(entries):
+        before = entries[n - 1] if n else None
+        is_earlier = entry.previous is None and (before is None or before.previous is None)
+        if not is_earlier and entry.previous != ("" if before is None else before.seal):
+            raise corrupt(
+                layout.exposure(rows_id, n), "does not follow the comparison before it: one was changed or lost"
+            )
+
+
 def _exposure(store: Store, rows_id: str, n: int) -> Exposure:
     found = store.read_as(layout.exposure(rows_id, n, "spent.json"), SpentBefore.from_json)
     return Exposure(layout.exposure(rows_id, n), found.before, found.promoted)
@@ -134,13 +193,15 @@ def _entry(store: Store, rows_id: str, wanted: ExposureEntry) -> tuple[int, Expo
     n = _number_of(wanted, entries)
     if n is not None:
         return n, entries[n]
-    n = len(entries)
-    while not store.create_once(layout.exposure(rows_id, n), wanted.to_json()):
-        found = _read_entry(store, layout.exposure(rows_id, n))  # another process took this number
-        if found.same(wanted):
-            return n, found
+    n, last = len(entries), entries[-1] if entries else None
+    while True:
+        made = wanted.model_copy(update={"previous": "" if last is None else last.seal})
+        if store.create_once(layout.exposure(rows_id, n), made.to_json()):
+            return n, made
+        last = _read_entry(store, layout.exposure(rows_id, n))  # another process took this number
+        if last.same(wanted):
+            return n, last
         n += 1
-    return n, wanted
 
 
 def _number_of(wanted: ExposureEntry, entries: Sequence[ExposureEntry]) -> int | None:
@@ -172,7 +233,10 @@ class _Folder:
 def _entries(store: Store, rows_id: str) -> list[ExposureEntry]:
     """The entries of a set, in order."""
     folders = _folders(store, rows_id)
-    return _read_entries(store, [layout.exposure(rows_id, n) for folder in folders for n in folder.numbers(store)])
+    paths = [layout.exposure(rows_id, n) for folder in folders for n in folder.numbers(store)]
+    entries = _read_entries(store, paths)
+    _check_chain(rows_id, entries)
+    return entries
 
 
 def _spent(store: Store, rows: TestRows, until: int | None, own: ExposureEntry | None) -> Spent:
@@ -183,9 +247,12 @@ def _spent(store: Store, rows: TestRows, until: int | None, own: ExposureEntry |
     numbers = {folder.rows_id: folder.numbers(store)[: ends.get(folder.rows_id)] for folder in folders}
     wanted = [layout.exposure(rows_id, n) for rows_id, counted in numbers.items() for n in counted]
     entries = dict(zip(wanted, _read_entries(store, wanted), strict=True))
-    sets, before, promoted = [], dict[str, float](), dict[str, float]()
+    sets, before, promoted, unchained = [], dict[str, float](), dict[str, float](), 0
     for folder in folders:
         counted = {n: entries[layout.exposure(folder.rows_id, n)] for n in numbers[folder.rows_id]}
+        _check_chain(folder.rows_id, list(counted.values()))
+        if folder.rows_id == rows.id:
+            unchained = sum(entry.previous is None for entry in counted.values())
         comparisons = sum(entry.candidates for entry in counted.values())
         found = ExposedSet(
             folder.rows_id, shares[folder.rows_id], comparisons, sum(n in folder.better for n in counted)
@@ -196,7 +263,7 @@ def _spent(store: Store, rows: TestRows, until: int | None, own: ExposureEntry |
                 before[entry.key] = max(before.get(entry.key, 0.0), found.weight * entry.candidates)
                 promoted[entry.key] = max(promoted.get(entry.key, 0.0), found.weight * (n in folder.better))
     sets.sort(key=lambda one: (one.rows_id != rows.id, -one.share, one.rows_id))
-    return Spent(sum(before.values()), sum(promoted.values()), tuple(sets))
+    return Spent(sum(before.values()), sum(promoted.values()), tuple(sets), unchained)
 
 
 def _folders(store: Store, rows_id: str | None = None) -> list[_Folder]:

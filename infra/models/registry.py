@@ -14,6 +14,7 @@ from data_contracts.canonical import canonical, is_name
 from data_contracts.errors import CorruptError, Interrupted, StorageUnavailable
 from data_contracts.handoffs import ModelVersion, Receipt, Ref
 from infra.approvals.protections import pin, protections, refuse_gone
+from infra.models import exposures
 from infra.models.versions import numbers
 from infra.records.receipts import (
     RECEIPT,
@@ -214,6 +215,8 @@ def _seal_next(
     # An alias of an earlier schema that names this receipt is not the alias that was written.
     about = {**provenance, "previous_receipt": previous, "alias_schema": SCHEMA}
     about |= {"protection": pin(decided)} if decided else {}
+    exposed = exposures.next_statement(store, newest_receipt(expected))
+    about |= {"exposures": exposed} if exposed else {}
     return _seal_receipt(store, receipt, about, held)
 
 

@@ -68,8 +68,11 @@ def _proven(store: Store, receipt: Receipt, approval: Approval) -> ProvenApprova
         said = f"{who}, {signed}, which is not in the store any more: the signature was not verified again"
     else:
         said = f"{who}, {signed}; {_VOUCHED[approval.vouched]}"
-        if not _verified(store, receipt, approval, key):
+        about = _signed_about(store, receipt, approval, key)
+        if about is None:
             said += "; an earlier Trainwright signed only the digest of the question"
+        elif about.store not in ("", store.uri):
+            said += f"; it was given in the store {about.store}, and this is {store.uri}"
     return ProvenApproval(receipt.version, approval.by, identity, approval.vouched, said)
 
 
@@ -86,8 +89,8 @@ def _key(store: Store, receipt: Receipt, approval: Approval) -> PublicKey | None
     return next((key for key in known if key.id in approval.keys), None)
 
 
-def _verified(store: Store, receipt: Receipt, approval: Approval, key: PublicKey) -> bool:
-    """Whether the answer says itself what it is about; CorruptError unless the key signed what the receipt says."""
+def _signed_about(store: Store, receipt: Receipt, approval: Approval, key: PublicKey) -> About | None:
+    """What the answer itself says that it is about; CorruptError unless the key signed what the receipt says."""
     assert approval.signature is not None
     payload = payload_of(approval.signature, [key])
     answer = parsed(_place(receipt), lambda data: Answer.from_json(json.loads(data)), payload)
@@ -95,9 +98,10 @@ def _verified(store: Store, receipt: Receipt, approval: Approval, key: PublicKey
     kept = (approval.question, approval.by, approval.via, approval.reason, approval.at, "approved")
     if said != kept or approval.keys != [key.id] or answer.signed_bytes != payload:
         raise _differs(receipt)
-    if answer.about is not None and answer.about != _about(store, receipt):
+    # The store may have moved since.
+    if answer.about is not None and answer.about.model_copy(update={"store": ""}) != _about(store, receipt):
         raise _differs(receipt)
-    return answer.about is not None
+    return answer.about
 
 
 def _about(store: Store, receipt: Receipt) -> About:

@@ -26,6 +26,7 @@ from flows.flow_runs import as_state
 from infra.gang.conductor.rank_reports import Progress
 from infra.orchestrator.flow_runs.cancelling import cancellable
 from infra.orchestrator.gang import PoolGang, WorkPool
+from infra.orchestrator.launch_secret import launch_secret
 from infra.store import open_store
 from tests.support.conducting import TRAINING, run
 from tests.support.foreground import foreground
@@ -51,7 +52,9 @@ def pooled(store: str, fake: dict[str, Any], options: dict[str, Any]) -> None:
     gang = PoolGang(opened, TRAINING, WorkPool(options.pop("pool"), "train", ("test",), {"team": "tests"}, 3.0))
     try:
         with cancellable():
-            outcome = run(opened, fake, on_progress=progress, start=gang.start, room=gang.room, **options)
+            outcome = run(
+                opened, fake, on_progress=progress, start=gang.start, room=gang.room, secret=launch_secret(), **options
+            )
     except TrainwrightError as error:
         say(error.to_json())
         raise

@@ -8,7 +8,7 @@ from typing import Any
 from blake3 import blake3
 
 from data_contracts.errors import StorageUnavailable
-from infra.store.backends.backend import Stale
+from infra.store.backends.backend import Stale, Stored
 
 
 class Memory:
@@ -55,6 +55,9 @@ class Memory:
 
     def walk(self, folder: str, *, links: bool = False) -> list[str]:
         return sorted(path.removeprefix(f"{folder}/") for path in self.files if path.startswith(f"{folder}/"))
+
+    def stored(self, folder: str) -> list[Stored]:
+        return [Stored(f"{folder}/{name}", len(self.files[f"{folder}/{name}"][0]), 0.0) for name in self.walk(folder)]
 
 
 class Raced:

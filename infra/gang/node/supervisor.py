@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import Cancelled, Fenced, NodeLost, Preempted, TrainwrightError, UserCodeError
-from data_contracts.messages.gang import Joined, Launch, Meeting
+from data_contracts.errors import Cancelled, CorruptError, Fenced, NodeLost, Preempted, TrainwrightError, UserCodeError
+from data_contracts.messages.gang import Joined, Launch, Meeting, NodeExit
 from data_contracts.quoting import LOG, PROJECT
 from infra import scratch
 from infra.child import log_tail
@@ -69,7 +69,14 @@ def run_node(
         codes: of the generation: the node takes no launch and no meeting without a right code.
     """
     store = patiently(lambda: open_store(store_uri, options, create=False))
-    supervisor = _Supervisor(store, training, generation, node, address, codes)
+    try:
+        supervisor = _Supervisor(store, training, generation, node, address, codes)
+    except CorruptError as error:
+        # The conductor gives the cause: a node that only ended would be started again.
+        path = layout.node_exit(training, generation, node)
+        record = codes.coded(path, NodeExit(status="failed", error=error.to_json()).to_json())
+        patiently(lambda: store.create_once(path, record))
+        return error.exit_code
     if threading.current_thread() is not threading.main_thread():
         return supervisor.run()
     before = signal.signal(signal.SIGTERM, lambda *_: supervisor.ask_to_stop())

@@ -188,6 +188,7 @@ def _question(
         deadline=deadline.isoformat(timespec="seconds"),
         state=state,
         approvers=sorted(named_approvers(run)),
+        store=run.store.uri,
     )
 
 

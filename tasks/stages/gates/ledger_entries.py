@@ -8,7 +8,7 @@ from typing import Any
 from data_contracts.canonical import digest
 from data_contracts.handoffs import Evaluation
 from data_contracts.pipeline_spec import GateSpec
-from infra.models import exposures
+from infra.models import exposures, registry
 from infra.models.exposures import Exposure
 from infra.records.row_sketch import TestRows
 from tasks.evidence.levels import Spent
@@ -30,8 +30,10 @@ class LedgerEntries:
         candidate: Evaluation,
         champion: Evaluation | None,
     ) -> None:
-        """`rows` of each gate."""
+        """`rows` of each gate. CorruptError if the ledger lacks what the alias's newest receipt states."""
         self._run = run
+        found = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
+        exposures.refuse_lost(run.store, registry.newest_receipt(found and found[0]))
         self._asked: dict[str, tuple[TestRows, str, str, str]] = {}
         self._made: dict[str, Exposure] = {}
         models = [one for one in (candidate, champion) if one is not None]
@@ -48,8 +50,8 @@ class LedgerEntries:
         for one in rows:
             self._asked[one.id] = (one, candidate.checkpoint_id, theirs, question)
         for its_id, asked in self._asked.items():
-            if (found := exposures.find_exposure(run.store, *asked)) is not None:
-                self._made[its_id] = found
+            if (made := exposures.find_exposure(run.store, *asked)) is not None:
+                self._made[its_id] = made
 
     def spent(self, rows: TestRows) -> Spent:
         """What the rows have decided before this comparison."""

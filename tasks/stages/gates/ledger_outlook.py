@@ -30,5 +30,7 @@ def ledger_outlook(run: Run) -> str:
             rows, number = found.slice_rows[part], int(found.slices[part].sum())
         so_far = exposures.spent(run.store, rows)
         sentence = ledger_sentence(Spent(so_far.before, so_far.promoted), confidence, number)
-        parts.append(f"{rows_named(name, part)}{sentence}")
+        # Their loss would not be noticed.
+        earlier = f"; its first {so_far.unchained} comparisons are not chained" if so_far.unchained else ""
+        parts.append(f"{rows_named(name, part)}{sentence}{earlier}")
     return "; ".join(parts)

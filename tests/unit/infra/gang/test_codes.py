@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from infra.gang.checkpoints.ledger import Ledger, refuse_forged_result
 from infra.gang.codes import NO_CODES, Codes, codes_of_generation, launch_keys
 from infra.gang.conductor.conductor import refuse_short
 from infra.gang.conductor.rank_reports import Progress
-from infra.gang.node.local import Handle
+from infra.gang.node.local import Handle, local
 from infra.store import Store, layout, open_store
 from tests.support.coded import publish, seal_checkpoint
 from tests.support.conducting import TRAINING, run
@@ -96,6 +97,13 @@ def test_a_node_takes_no_launch_that_another_process_wrote(store: Store) -> None
     for value in (forged, launch.to_json(), codes.coded(layout.launch(TRAINING, 1), launch.to_json())):
         with pytest.raises(CorruptError, match="does not carry the code of its launch"):
             codes.checked(path, value)
+    store.create_json(path, forged)
+    node = local(store.uri, {}, TRAINING)(0, 0)
+    while node.ended() is None:
+        time.sleep(0.02)
+    ended = codes.checked(exit_path := layout.node_exit(TRAINING, 0, 0), store.read_json(exit_path))
+    assert (ended["error"]["cause"], ended["error"]["details"]["file"]) == ("corrupt", path)
+    node.kill()
     assert NO_CODES.checked(path, forged) == forged, "a process that nobody gave a key checks nothing"
 
 

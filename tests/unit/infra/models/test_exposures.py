@@ -14,9 +14,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_contracts.errors import CorruptError, UsageError
+from data_contracts.exposures import ExposureEntry
+from data_contracts.handoffs import Ref
 from infra.gc import Limits, collect
 from infra.gc.census import take_census
-from infra.models.exposures import Exposure, expose, find_exposure, spent, was_better
+from infra.models.exposures import (
+    Exposure,
+    expose,
+    find_exposure,
+    next_statement,
+    refuse_lost,
+    spent,
+    was_better,
+)
 from infra.records.row_sketch import TestRows
 from infra.store import Store, layout, open_store
 from tests.support.damage import overwrite
@@ -262,3 +272,78 @@ def test_no_change_of_a_set_takes_back_what_its_rows_have_spent(
         assert after.promoted >= whole / asked - 1e-9
         shared = len(set(held) & counted[-1]) / len(set(held))
         assert after.before >= asked * shared - 1e-9
+
+
+def receipt(store: Store, number: int, before: Ref | None = None) -> Ref:
+    """A receipt with what it states of the ledger."""
+    stated = next_statement(store, before)
+    return store.writer(f"aliases/m/a/history/{number}").seal("receipt", {"number": number}, {"exposures": stated})
+
+
+def entry_path(number: int, what: str = "json") -> str:
+    return layout.exposure(rows(0, 1000).id, number, what)
+
+
+def test_each_entry_holds_the_seal_of_the_one_before_it(store: Store) -> None:
+    for name in ("one", "two", "three"):
+        compare(store, rows(0, 1000), name)
+    entries = [store.read_as(entry_path(n), ExposureEntry.from_json) for n in range(3)]
+    assert [entry.previous for entry in entries] == ["", entries[0].seal, entries[1].seal]
+    changed = entries[0].model_copy(update={"candidate": "another"})
+    store.forget(entry_path(0))
+    store.create_json(entry_path(0), changed.to_json())
+    with pytest.raises(CorruptError, match=r"1\.json does not follow the comparison before it"):
+        spent(store, rows(0, 1000))
+
+
+def lose_last(store: Store) -> None:
+    for what in ("json", "spent.json"):
+        store.forget(entry_path(2, what))
+
+
+def replace_last(store: Store) -> None:
+    lose_last(store)
+    compare(store, rows(0, 1000), "other")
+
+
+LOSSES: dict[str, Callable[[Store], object]] = {
+    "the last entry": lose_last,
+    "all": lambda store: shutil.rmtree(Path(store.uri) / layout.exposures()),
+    "a mark": lambda store: store.forget(entry_path(1, "better")),
+    "the last, and another in its place": replace_last,
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_a_receipt_states_cannot_be_lost(loss: str, store: Store) -> None:
+    for name in ("one", "two", "three"):
+        compare(store, rows(0, 1000), name, better=name == "two")
+    newest = receipt(store, 0)
+    refuse_lost(store, newest)
+    LOSSES[loss](store)
+    with pytest.raises(CorruptError, match="exposures/"):
+        refuse_lost(store, newest)
+    later = receipt(store, 1, newest)
+    with pytest.raises(CorruptError, match="exposures/"):
+        refuse_lost(store, later)
+    assert store.manifest(later).provenance == store.manifest(newest).provenance
+
+
+def test_a_ledger_of_an_earlier_version_is_chained_from_its_next_entry(store: Store) -> None:
+    a = rows(0, 1000)
+    compare(store, a, "one")
+    compare(store, a, "two")
+    for n in range(2):
+        entry = store.read_as(entry_path(n), ExposureEntry.from_json)
+        store.forget(entry_path(n))
+        store.create_json(entry_path(n), entry.model_copy(update={"previous": None}).to_json())
+    refuse_lost(store, None)
+    compare(store, a, "three")
+    so_far = spent(store, a)
+    assert (so_far.before, so_far.unchained) == (3, 2)
+    entry = store.read_as(entry_path(2), ExposureEntry.from_json)
+    lose_last(store)
+    compare(store, a, "four")
+    store.create_json(entry_path(3), entry.model_copy(update={"previous": None}).to_json())
+    with pytest.raises(CorruptError, match=r"3\.json does not follow"):
+        spent(store, a)

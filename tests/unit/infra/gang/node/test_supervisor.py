@@ -15,6 +15,7 @@ import pytest
 
 from data_contracts.errors import NodeLost, StorageUnavailable
 from data_contracts.messages.gang import Launch
+from infra.gang.codes import NO_CODES
 from infra.gang.node import local as local_module
 from infra.gang.node import supervisor as node_module
 from infra.gang.node.local import LocalNode, local
@@ -336,7 +337,7 @@ def test_a_torchrun_that_cannot_be_killed_is_lost(
     store: Store, launch: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch({})
-    supervisor = node_module._Supervisor(store, TRAINING, 0, 0, "127.0.0.1")
+    supervisor = node_module._Supervisor(store, TRAINING, 0, 0, "127.0.0.1", NO_CODES)
     watch = node_module.ranks.RankWatch(supervisor.ranks)
     with pytest.raises(
         NodeLost, match=r"torchrun on node 0 was killed and does not end before its ranks had answered\."

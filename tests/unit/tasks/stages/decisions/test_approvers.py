@@ -6,6 +6,7 @@ The attacker can write every file of the store and has a key pair, but neither t
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from infra.approvals.protections import protections
 from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE, SigningKey
-from infra.store import layout
+from infra.store import layout, open_store
 from infra.store.backends.folder import FolderBackend
 from tasks.stages.decisions import requirements
 from tasks.stages.decisions.protect import protect, unprotect
@@ -261,3 +262,20 @@ def test_a_signed_answer_says_what_it_is_about(place: Place, keys: dict[str, Sig
     place.store.create_json(path, lying.to_json())
     with pytest.raises(ApprovalRefused, match="signed an answer about something else"):
         run.resumed()
+
+
+def test_a_signed_approval_counts_in_no_copy_of_its_store(
+    place: Place, keys: dict[str, SigningKey], folder: Path, tmp_path: Path
+) -> None:
+    """The copy asks again; what a person signed there is for the copy."""
+    run = naming(Waiting(place, 1, manual=False), f"file:{folder / 'ada' / PUBLIC_FILE}")
+    original = place.store
+    asked = run.waits()
+    run.answered(key=keys["ada"])
+    assert asked.about.store == original.uri
+    shutil.copytree(original.uri, tmp_path / "copy")
+    place.store = run.run.store = open_store(str(tmp_path / "copy"))
+    again = run.waits()
+    assert (again.n, again.about.store) == (1, place.store.uri)
+    place.store = run.run.store = original
+    assert run.resumed().decision == "promoted"

@@ -66,7 +66,7 @@ class Nights:
     def __init__(self, store: Store, **promote: Any) -> None:
         metrics = {"accuracy": {"logged": "acc", "mode": "max"}, "f1": {"logged": "f1", "mode": "max"}}
         evaluate = EvaluateSpec.model_validate({"metrics": metrics})
-        spec = SimpleNamespace(promote=PromoteSpec.model_validate(promote), evaluate=evaluate)
+        spec = SimpleNamespace(model_name="tiny", promote=PromoteSpec.model_validate(promote), evaluate=evaluate)
         self.run: Any = SimpleNamespace(store=store, spec=spec, external=False)
 
     def judge(self, candidate: str, counts: tuple[int, int], *gates: GateSpec, rows: TestRows = ROWS) -> GateResult:
