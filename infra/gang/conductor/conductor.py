@@ -85,13 +85,20 @@ def adopted_sentence(steps: list[int]) -> str:
     return f"{noun} {numbers} had been sealed but not committed by the previous conductor; {they_are} committed now"
 
 
-def refuse_short(launch: Launch, last: Checkpoint) -> None:
+def refuse_short(launch: Launch, last: Checkpoint, *, knows_length: bool) -> None:
     """CorruptError if a training that nothing ended early says that it is complete before its last epoch or step.
 
     The plan is the Trainer's; without its own `max_epochs` or `max_steps` nothing is known.
+
+    Args:
+        knows_length: whether the loader has a length, as ours has. Else the last step's checkpoint may be written
+            before the loader says that the epoch is over, and so be of the epoch before.
     """
     trainer = (launch.train.get("lightning") or {}).get("trainer") or {}
-    ends = [("epoch", last.epoch, trainer.get("max_epochs")), ("step", last.step, trainer.get("max_steps"))]
+    ends = [
+        ("epoch", last.epoch + (not knows_length), trainer.get("max_epochs")),
+        ("step", last.step, trainer.get("max_steps")),
+    ]
     planned = [(what, done, end) for what, done, end in ends if isinstance(end, int) and end > 0]
     if planned and not trainer.get("fast_dev_run") and all(done < end for _, done, end in planned):
         what, done, end = planned[0]
@@ -162,7 +169,7 @@ class _Conductor:
         plan = self._generations(ledger, keeper).plan
         summary = parsed(f"{self.training}: the ranks' answer", TrainingSummary.model_validate, plan)
         if ledger.newest is not None and not summary.ended_early:
-            refuse_short(self.launch, ledger.newest)
+            refuse_short(self.launch, ledger.newest, knows_length=bool(summary.steps_per_epoch))
         checkpoint = ledger.chosen(self.request.select)
         patiently(lambda: self._retire(ledger))
         patiently(lambda: ledger.hand_over(checkpoint))

@@ -202,7 +202,15 @@ def test_a_training_ends_where_its_plan_ends(trainer: dict[str, Any], sentence: 
     launch = Launch(training=TRAINING, nodes=1, devices=1, train={"lightning": {"trainer": trainer}})
     last = sealed(store, 10).model_copy(update={"epoch": 1})
     with pytest.raises(CorruptError, match=sentence) if sentence else contextlib.nullcontext():
-        refuse_short(launch, last)
+        refuse_short(launch, last, knows_length=True)
+
+
+def test_without_a_length_the_last_checkpoint_may_be_of_the_epoch_before(store: Store) -> None:
+    launch = Launch(training=TRAINING, nodes=1, devices=1, train={"lightning": {"trainer": {"max_epochs": 2}}})
+    last = sealed(store, 10).model_copy(update={"epoch": 1})
+    refuse_short(launch, last, knows_length=False)
+    with pytest.raises(CorruptError):
+        refuse_short(launch, last.model_copy(update={"epoch": 0}), knows_length=False)
 
 
 def test_keys_are_shown_in_no_text(store: Store) -> None:
