@@ -117,7 +117,8 @@ class Answer(HandOff):
     Attributes:
         question: digest of the question.
         by: the person, as stated; a signature shows who holds the key.
-        via: the command line, Prefect's pages, the deadline, or a later run, whose id is then `by`.
+        via: the command line, Prefect's pages, these behind a team's proxy, which checked who `by` is, the deadline, or
+            a later run, whose id is then `by`.
         at: UTC, ISO 8601, by the clock of the machine that wrote it.
         about: what a signed answer is about; None in others, and in those of earlier versions.
         signature: a DSSE envelope whose payload is `signed_bytes`; None if the answer is not signed.
@@ -126,7 +127,7 @@ class Answer(HandOff):
     question: str
     decision: Decision
     by: str
-    via: Literal["cli", "prefect", "deadline", "run"]
+    via: Literal["cli", "prefect", "proxy", "deadline", "run"]
     reason: str
     at: Moment
     about: About | None = Field(default=None, exclude_if=lambda one: one is None)

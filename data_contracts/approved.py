@@ -21,6 +21,7 @@ class Approval(Record):
     Attributes:
         run_id, n, question: the run that asked, the number of its question, and the question's digest.
         by: the person, as stated; only `keys` are proof.
+        via: the command line, or Prefect's pages; there, `proxy` if a team's proxy checked the person's password.
         keys: ids of the approvers' keys that the answer was checked against and signed with; [] if none was asked for.
         signature: the envelope around the signed answer.
         public_key: the key, in PEM, so that a proof can verify the envelope again; "" in receipts of earlier versions.
@@ -32,7 +33,7 @@ class Approval(Record):
     n: int
     question: str
     by: str
-    via: Literal["cli", "prefect"]
+    via: Literal["cli", "prefect", "proxy"]
     reason: str
     at: str
     keys: list[str] = Field(default=[], exclude_if=_absent)
@@ -44,8 +45,9 @@ class Approval(Record):
     def sentence(self) -> str:
         """Who approved, when, how that is known, and why."""
         signed = f"signed with the key {', '.join(one[:16] for one in self.keys)}"
-        where = "in Prefect's pages" if self.via == "prefect" else "on the command line"
-        how = signed if self.keys else "name as stated"
+        where = "on the command line" if self.via == "cli" else "in Prefect's pages"
+        stated = "signed in at the proxy" if self.via == "proxy" else "name as stated"
+        how = signed if self.keys else stated
         return f'{self.by} approved it at {readable(self.at)} {where} ({how}): "{self.reason}"'
 
 

@@ -97,11 +97,12 @@ def _sensor(command: argparse.ArgumentParser) -> None:
 def _server(command: argparse.ArgumentParser) -> None:
     """`server`: what to do, and the folder of a backup."""
     help_ = (
-        "start: serve in the foreground; backup: write a backup of the server's database; restore: put a backup into "
-        "an empty database. Prefect's variables say which database: PREFECT_SERVER_DATABASE_CONNECTION_URL"
+        "start: serve in the foreground; proxy: write nginx's configuration, with a password and a role for each "
+        "person; backup: write a backup of the server's database; restore: put a backup into an empty database. "
+        "Prefect's variables say which database: PREFECT_SERVER_DATABASE_CONNECTION_URL"
     )
-    command.add_argument("action", choices=("start", "backup", "restore"), help=help_)
-    help_ = "backup: a new folder for the backup; restore: the folder of a backup"
+    command.add_argument("action", choices=("start", "proxy", "backup", "restore"), help=help_)
+    help_ = "proxy: the folder of nginx's configuration; backup: a new folder; restore: the folder of a backup"
     command.add_argument("folder", nargs="?", metavar="FOLDER", help=help_)
 
 

@@ -103,7 +103,7 @@ def _answer(run: Run, question: Question, given: FormAnswer) -> Answer | None:
         question=question.digest,
         decision="approved" if given.decision == "approve" else "refused",
         by=by,
-        via="prefect",
+        via="proxy" if given.signed_in else "prefect",
         reason=reason,
         at=given.at,
     )

@@ -1,4 +1,4 @@
-"""`server`: a team's Prefect server on PostgreSQL: start it, back it up, restore it."""
+"""`server`: a team's Prefect server on PostgreSQL: start it, put nginx in front, back it up, restore it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def server(arguments: argparse.Namespace) -> Answer:
     if arguments.action == "start":
         return _start()
     folder = Path(arguments.folder)
-    return _back_up(folder) if arguments.action == "backup" else _restore(folder)
+    return {"proxy": _write_proxy, "backup": _back_up, "restore": _restore}[arguments.action](folder)
 
 
 def _start() -> Answer:
@@ -29,6 +29,17 @@ def _start() -> Answer:
     with contextlib.suppress(KeyboardInterrupt):
         start()
     return Answer("The Prefect server has stopped.", {"stopped": True})
+
+
+def _write_proxy(folder: Path) -> Answer:
+    from infra.orchestrator.server.proxy import write_proxy
+    from infra.orchestrator.server.team_server import check, read_settings
+
+    settings = read_settings()
+    check(settings)
+    write_proxy(folder, settings)
+    text = f"{folder}/proxy.conf is nginx's configuration for this server. {folder}/server-password holds its password."
+    return Answer(text, {"folder": str(folder)})
 
 
 def _back_up(folder: Path) -> Answer:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from infra.approvals.approvals import latest_question, stored_answer
 from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease
 from tasks.queries.alias_moves import Move, moves_of
@@ -86,16 +87,24 @@ def test_a_run_is_suspended_without_worker_or_lease_and_its_form_promotes(site: 
     empty = site.api.post(f"/flow_runs/{flow_run['id']}/resume", json={"run_input": {**FORM, "reason": ""}})
     assert site.now(flow_run)["state"]["type"] == "PAUSED", empty.text
 
-    site.ask(f"/flow_runs/{flow_run['id']}/resume", {"run_input": FORM})
+    # As a team's proxy does for a reviewer who signed in (tests/integration/test_proxy.py).
+    signed_in = {"X-Trainwright-Person": "grace", "X-Trainwright-Role": "reviewer"}
+    site.api.post(f"/flow_runs/{flow_run['id']}/resume", json={"run_input": FORM}, headers=signed_in)
     assert ended(site, flow_run) == "Promoted"
     approval = last_move(store, "champion").approval
     assert approval is not None
-    assert (approval.by, approval.via, approval.reason) == ("Ada", "prefect", "recall is what we need")
-    assert "name as stated" in approval.sentence
+    assert (approval.by, approval.via, approval.reason) == ("grace", "proxy", "recall is what we need")
+    assert "in Prefect's pages (signed in at the proxy)" in approval.sentence
 
-    site.ask(f"/flow_runs/{other['id']}/resume", {"run_input": {**FORM, "decision": "refuse"}})
+    stated = {**FORM, "decision": "refuse", "your_name": "signed in as Ada"}
+    site.ask(f"/flow_runs/{other['id']}/resume", {"run_input": stated})
     assert ended(site, other) == "NotPromoted"
     assert store.list(layout.history("tiny", "challenger")) == []
+    question = latest_question(store, site.now(other)["name"].split()[1])
+    assert question is not None
+    answer = stored_answer(store, question)
+    assert answer is not None
+    assert (answer.by, answer.via, answer.decision) == ("Ada", "prefect", "refused")
 
 
 def test_approve_on_the_command_line_lets_a_suspended_flow_run_go_on(site: Site, spec: Path) -> None:

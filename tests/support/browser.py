@@ -42,6 +42,18 @@ class Browser:
             assert time.monotonic() < until, f"{page} does not load"
             time.sleep(0.02)
 
+    def visit(self, url: str, until: str) -> None:
+        """Open an address, and wait until an expression in its page is true."""
+        self._ask("Page.navigate", url=url)
+        self.wait(until)
+
+    def wait(self, until: str) -> None:
+        """Wait until an expression in the page is true."""
+        deadline = time.monotonic() + 60
+        while not self.run(f"Boolean({until})"):
+            assert time.monotonic() < deadline, self.run("location.href + document.body.innerText")
+            time.sleep(0.05)
+
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""
         answer = self._ask("Runtime.evaluate", expression=script, returnByValue=True)
@@ -73,9 +85,9 @@ class Browser:
 
 
 @contextmanager
-def chromium(profile: Path) -> Iterator[Browser]:
-    """A browser with a profile of its own; it is ended at the end."""
-    options = [*_OPTIONS, f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"]
+def chromium(profile: Path, *more: str) -> Iterator[Browser]:
+    """A browser with a profile of its own, and more options; it is ended at the end."""
+    options = [*_OPTIONS, *more, f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"]
     process = subprocess.Popen(["chromium", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         place, until = profile / "DevToolsActivePort", time.monotonic() + 60

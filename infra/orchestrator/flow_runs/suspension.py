@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("trainwright")
 # Answers that one suspension can have had; Prefect's pages take the first.
 _MOST_INPUTS = 100
+# Begins the name of who answers if a team's proxy checked it (`signed_in.py`); nobody can state such a name.
+SIGNED_IN = "signed in as "
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class FormAnswer:
 
     Attributes:
         decision: `approve` or `refuse`.
+        signed_in: whether a team's proxy checked who answered, so that `by` is not only stated.
         at: when the server took the form, UTC, ISO 8601.
     """
 
@@ -38,6 +41,7 @@ class FormAnswer:
     reason: str
     by: str
     at: str
+    signed_in: bool = False
 
 
 def deployed_flow_run() -> FlowRun | None:
@@ -74,7 +78,7 @@ def form_answer(flow_run: FlowRun, n: int) -> FormAnswer | None:
     value: dict[str, Any] = newest.decoded_value
     at = (newest.created or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="seconds")
     decision, reason, by = (str(value.get(name, "")) for name in ("decision", "reason", "your_name"))
-    return FormAnswer(decision, reason, by, at)
+    return FormAnswer(decision, reason, by.removeprefix(SIGNED_IN), at, by.startswith(SIGNED_IN))
 
 
 def wake(run_id: str, decision: Literal["approve", "refuse"], reason: str, by: str) -> list[str]:
@@ -119,7 +123,7 @@ def _form(page: str) -> Any:
         decision: Literal["approve", "refuse"] = Field(description="Whether the candidate becomes the champion.")
         reason: str = Field(description="Why; it stays in the alias's history.", min_length=1, max_length=MOST_REASON)
         your_name: str = Field(
-            description="Recorded as you state it: Prefect does not know who you are.",
+            description="Recorded as you state it; behind a team's proxy, the name of your sign-in is recorded.",
             min_length=1,
             max_length=MOST_NAME,
         )

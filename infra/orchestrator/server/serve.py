@@ -1,9 +1,10 @@
 """The Prefect server's process: `python -m infra.orchestrator.server.serve FD`.
 
 `prefect server start` binds its port itself, so another process may take the port between the search for a free port
-and the binding. Here the parent binds, and the server takes over the listening socket as file descriptor FD. Two layers
-stand in front of Prefect: a check of who calls (`server_access.py`) and the page that signs a browser in
-(`sign_in.py`). A team's server (`team_server.py`) is served in the same way.
+and the binding. Here the parent binds, and the server takes over the listening socket as file descriptor FD. Three
+layers stand in front of Prefect: a check of who calls (`server_access.py`), the names of those who signed in at a
+team's proxy (`signed_in.py`), and the page that signs a browser in (`sign_in.py`). A team's server (`team_server.py`)
+is served in the same way.
 """
 
 from __future__ import annotations
@@ -49,12 +50,13 @@ def serve(listener: socket.socket, auth_string: str, pages_url: str | None) -> N
     from infra.orchestrator.server.idle import Server
     from infra.orchestrator.server.server_access import AccessCheck, addresses, origins
     from infra.orchestrator.server.sign_in import SignIn
+    from infra.orchestrator.server.signed_in import SignedIn
 
     queue_writers()
     answer_503_without_connection()
     host, port = listener.getsockname()[:2]
     places = addresses(host, port, pages_url)
-    prefect = SignIn(create_app(final=True), auth_string, origins(places))
+    prefect = SignedIn(SignIn(create_app(final=True), auth_string, origins(places)), auth_string)
     config = uvicorn.Config(AccessCheck(prefect, places), log_level="warning", access_log=False)
     Server(config).run(sockets=[listener])
 

@@ -2,9 +2,9 @@
 
 A file is written under `.tmp/`, synced, then linked to its name, so it appears whole or not at all. What a killed
 writer leaves stays in `.tmp/`, where no reader looks, and is swept after a day. Stored files are read-only: this does
-not stop their owner, but an editor or a script that would write in place. The umask and the folder, which may be a
-group's, decide who may read them. Locks are files under `.locks/` that are never removed; the kernel releases a lock
-when its holder dies.
+not stop their owner, but an editor or a script that would write in place. A store's folder that is made here is closed
+to all others; one that was made before, such as a group's, and the umask decide who may read. Locks are files under
+`.locks/` that are never removed; the kernel releases a lock when its holder dies.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class FolderBackend:
         why = next((f"{one} is a file, not a folder" for one in (self.root, *self.root.parents) if one.is_file()), None)
         for _ in range(2 if why is None else 0):  # twice: another process may delete an empty folder meanwhile
             try:
-                _make_folder(self.root)
+                _make_folder(self.root, 0o700)
                 return
             except FileNotFoundError:  # what /proc answers, whatever exists there
                 why = "its file system takes no new folders"
@@ -281,11 +281,11 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder(folder: Path, mode: int = 0o777) -> None:
     if not folder.is_dir():
         _make_folder(folder.parent)
         try:
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(mode, exist_ok=True)
         except FileExistsError as error:
             raise NotADirectoryError(errno.ENOTDIR, f"{folder.name} is a file, not a folder") from error
         _sync(folder.parent)

@@ -214,7 +214,7 @@ def _refused(question: Question, reason: str, remedy: str | None = None) -> Appr
 
 
 def _taken(question: Question, answer: Answer, known: Approvers) -> Approval:
-    assert answer.via in ("cli", "prefect")
+    assert answer.via in ("cli", "prefect", "proxy")
     signature = answer.signature if known.keys else None
     keys = [] if signature is None else [str(one["keyid"]) for one in signature["signatures"]]
     return Approval(

@@ -208,7 +208,7 @@ def open_to_all(folder: Path) -> None:
 
 @pytest.mark.parametrize("what", ["make", "create", "swap", "list"])
 def test_a_folder_without_permission(folder_store: Store, tmp_path: Path, what: str) -> None:
-    open_to_all(tmp_path)
+    open_to_all(tmp_path / "store")
     pointer = folder_store.pointer("p")
     held = pointer.create(1)
     closed = tmp_path / "store" / "closed"
@@ -237,7 +237,7 @@ def test_a_folder_without_permission(folder_store: Store, tmp_path: Path, what: 
 
 def test_a_store_that_may_only_be_read_is_read(folder_store: Store, tmp_path: Path) -> None:
     folder_store.create("x", b"1")
-    open_to_all(tmp_path)
+    open_to_all(tmp_path / "store")
     old = tmp_path / "store/.tmp/old"
     old.write_bytes(b"")
     os.utime(old, (0, 0))

@@ -123,10 +123,29 @@ def test_a_user_cannot_write_in_place_and_can_do_all_else(open_to_all: Path) -> 
 @pytest.mark.root
 def test_a_store_of_a_group_is_everybodys_in_it(open_to_all: Path) -> None:
     store = open_to_all / "store"
-
+    store.mkdir()
+    store.chmod(0o2770)
     as_user(NOBODY, lambda: filled(store), umask=0o002)
     for uid in (COLLEAGUE, NOBODY, COLLEAGUE):
         as_user(uid, lambda: moved(open_store(str(store))), umask=0o002)
     as_user(COLLEAGUE, lambda: open_store(str(store)).remove("datasets/k-0", why="t", by="t"), umask=0o002)
     assert open_store(str(store)).pointer("aliases/m/champion").read().value == {"n": 4}
     assert not (store / "datasets/k-0/a").exists()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_a_store_that_is_made_is_closed_to_others_and_a_folder_that_is_there_stays_as_it_is(
+    tmp_path: Path, umask: int
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o2775)
+    before = os.umask(umask)
+    try:
+        for folder in (tmp_path / "project" / "store", shared):
+            open_store(str(folder)).create("runs/r/x.json", b"1")
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE(folder.stat().st_mode) for folder in (tmp_path / "project" / "store", shared)]
+    assert modes == [0o700, 0o2775]
+    assert stat.S_IMODE((tmp_path / "project").stat().st_mode) == 0o777 & ~umask
