@@ -15,6 +15,7 @@ from uuid import UUID
 
 from data_contracts.approvals import MOST_NAME, MOST_REASON
 from infra.orchestrator.admission import asking
+from infra.orchestrator.server.signed_in import SIGNED_IN
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("trainwright")
 # Answers that one suspension can have had; Prefect's pages take the first.
 _MOST_INPUTS = 100
-# Begins the name of who answers if a team's proxy checked it (`signed_in.py`); nobody can state such a name.
-SIGNED_IN = "signed in as "
 
 
 @dataclass(frozen=True)
