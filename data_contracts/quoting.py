@@ -21,6 +21,8 @@ from typing import Any
 LOG = "TRAINWRIGHT_WITHHELD"
 # Root of the user's unpacked code, in a process that runs it.
 PROJECT = "TRAINWRIGHT_PROJECT"
+# Credentials that may be sent to addresses: names alone, as `infra.machine.approved_credentials` says.
+APPROVED = "TRAINWRIGHT_APPROVED"
 MASK = "•••"
 _BECAUSE = "{} withheld because data.sensitive is set"
 

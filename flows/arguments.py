@@ -138,9 +138,14 @@ def _resume(command: argparse.ArgumentParser) -> None:
 
 
 def _making(command: argparse.ArgumentParser) -> None:
-    help_ = "init: make the store, or show how an existing store was made"
-    command.add_argument("action", choices=("init",), help=help_)
-    command.add_argument("uri", metavar="URI", help="s3://bucket/prefix, or a folder")
+    help_ = (
+        "init: make the store, or show how an existing store was made; approve: let specs send credentials of this "
+        "machine to an address"
+    )
+    command.add_argument("action", choices=("init", "approve"), help=help_)
+    help_ = "init: s3://bucket/prefix, or a folder; approve: where they are sent, such as http://minio:9000"
+    command.add_argument("address", metavar="ADDRESS", help=help_)
+    command.add_argument("names", metavar="NAME", nargs="*", help="approve: env:NAME or profile:NAME, as specs name it")
     help_ = "postgresql://… or sqlite:////…: the database that decides pointers and names; cannot be changed later"
     command.add_argument("--pointers", metavar="DATABASE", help=help_)
     help_ = "a field of the spec's store section, such as storage_options.endpoint_url=http://127.0.0.1:9000"

@@ -76,7 +76,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "drain": ("nodes", "keep a node out of trainings, from their next generation on"),
         "restore": ("nodes", "let trainings use a node again"),
         "gameday": ("gameday", "inject faults into short trainings, and say how the line recovers"),
-        "store": ("stores", "make a store (`store init URI`), with a database if it needs one"),
+        "store": ("stores", "make a store (`store init URI`); approve where credentials are sent"),
         "gc": ("gc", "delete what nothing in a store refers to any more"),
     },
 }

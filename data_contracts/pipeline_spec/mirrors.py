@@ -15,6 +15,7 @@ _ADDRESS = re.compile(r"https?://[^/\s?#@]+(/[^\s?#@]*)?")
 # Aliases that MLflow keeps for itself.
 MLFLOW_RESERVED = re.compile(r"latest|v[0-9]+")
 
+CREDENTIALS = ("username", "password", "token")
 GTO_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 
@@ -112,6 +113,17 @@ class MirrorsSpec(Section):
     """A folder that holds the model that the alias names, as safetensors with a model card; default: none."""
     wait_s: float = Field(default=20.0, gt=0, le=3600, exclude_if=lambda one: one == 20.0)
     """How long the end of a run waits for all mirrors together, in seconds; default 20."""
+
+    @property
+    def credentials(self) -> dict[str, dict[str, str]]:
+        """The credentials that mirrors are sent: by the mirror's address, the field that names each credential."""
+        found: dict[str, dict[str, str]] = {}
+        for name in ("mlflow", "openlineage"):
+            if (spec := getattr(self, name)) is not None:
+                named = {field: getattr(spec, field, None) for field in CREDENTIALS}
+                fields = {value: f"mirrors.{name}.{field}" for field, value in named.items() if value is not None}
+                found.setdefault(self.place(name, ""), {}).update(fields)
+        return found
 
     @property
     def names(self) -> list[str]:

@@ -11,6 +11,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from data_contracts.quoting import APPROVED
+from infra.machine.approved_credentials import approved_in_environment
+from infra.store.backends.credentials import credentials_sent, database_password
 from infra.store.opening import STORE_POINTERS
 
 # The file with the launch of this generation.
@@ -29,8 +32,16 @@ ADDRESS = "TRAINWRIGHT_ADDRESS"
 
 
 def store_env(store_options: Mapping[str, Any], pointers: str | None) -> dict[str, str]:
-    """The variables for a node's store: its connection options, and the database it may connect to."""
-    return {STORE_OPTIONS: json.dumps(dict(store_options)), **({STORE_POINTERS: pointers} if pointers else {})}
+    """The variables for a node's store: its connection options, the database it may connect to, and what both get.
+
+    The machine of this process has approved that, or it could not have opened the store.
+    """
+    fields, address = credentials_sent(store_options)
+    approved = {**approved_in_environment(), address: list(fields)}
+    if pointers:
+        approved[pointers] = [*database_password(pointers), "env:PGPASSWORD"]
+    found = {STORE_OPTIONS: json.dumps(dict(store_options)), APPROVED: json.dumps(approved)}
+    return {**found, STORE_POINTERS: pointers} if pointers else found
 
 
 def store_options(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:

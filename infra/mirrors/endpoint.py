@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
+from infra.machine.approved_credentials import check_approved
 from infra.store.backends.credentials import looked_up
 
 if TYPE_CHECKING:
@@ -39,8 +40,12 @@ def refused_as(error: UsageError) -> str:
     return str(error.details.get("error_code", ""))
 
 
-def credentials(field: str, named: Mapping[str, str | None]) -> dict[str, Any]:
-    """What httpx needs to show who asks, from a mirror's named credentials; UsageError if one is not set."""
+def credentials(field: str, address: str, named: Mapping[str, str | None]) -> dict[str, Any]:
+    """What httpx needs to show who asks, from a mirror's named credentials.
+
+    UsageError if one is not set, or if nobody on this machine approved that it is sent to the address.
+    """
+    check_approved({value: f"{field}.{name}" for name, value in named.items() if value is not None}, address)
     known = {name: looked_up(f"{field}.{name}", value) for name, value in named.items() if value is not None}
     if "token" in known:
         return {"headers": {"Authorization": f"Bearer {known['token']}"}}

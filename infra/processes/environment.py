@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from data_contracts.errors import UserCodeError
+from data_contracts.quoting import APPROVED
 
 # Names or patterns (`WANDB_API_KEY HF_*`) that are passed on anyway; set where the processes are started.
 PASS_ENV = "TRAINWRIGHT_PASS_ENV"
@@ -34,7 +35,7 @@ _PARTS = (
 _FAMILIES = re.compile(r"PREFECT_|PG[A-Z]+$")
 # A Prefect worker sets it for the flow run that a process executes; it shows people to which run a process belongs.
 FLOW_RUN = "PREFECT__FLOW_RUN_ID"
-_HARMLESS = frozenset({PASS_ENV, LEFT_OUT, FLOW_RUN, "PWD", "OLDPWD"})
+_HARMLESS = frozenset({PASS_ENV, LEFT_OUT, FLOW_RUN, APPROVED, "PWD", "OLDPWD"})
 _PASSWORD_IN_URL = re.compile(r"\w://[^/\s:@]*:[^/\s@]+@")
 # In an address's query (a database's password, the signature of a link), or in a list of fields (Azure's, ODBC's).
 _SECRET_FIELD = re.compile(

@@ -99,7 +99,11 @@ def load_signing_key(named: str, root: Path, what: str) -> SigningKey:
         return _parse_private(value.encode(errors="replace"), what)
     if "\n" in value.strip() or len(value) > 4096:
         raise UsageError(f"{what}: {place} has neither a key in PEM nor the path of a key file.", remedy=_MAKE_ONE)
-    return _parse_private(_read_private(_path(value.strip(), root), what), what)
+    path = _path(value.strip(), root)
+    try:
+        return _parse_private(_read_private(path, what), what)
+    except UsageError as error:  # the spec may name a variable that holds a secret, not a path
+        raise UsageError(error.message.replace(str(path), f"that {place} names"), remedy=error.remedy) from None
 
 
 def load_public_key(path: Path | str, what: str = "--key") -> PublicKey:

@@ -148,7 +148,8 @@ def _refuse_unknown(one: Due) -> None:
 def _mlflow(store: Store, one: Due, deadline: Deadline) -> str:
     spec = one.resolved.pipeline().mirrors.mlflow
     assert spec is not None
-    access = credentials("mirrors.mlflow", {"username": spec.username, "password": spec.password, "token": spec.token})
+    parts = {"username": spec.username, "password": spec.password, "token": spec.token}
+    access = credentials("mirrors.mlflow", spec.uri, parts)
     with Endpoint("MLflow", spec.uri, access, deadline) as endpoint:
         server = Mlflow(endpoint)
         if one.alias is not None:
@@ -191,7 +192,7 @@ def _openlineage(store: Store, one: Due, deadline: Deadline) -> str:
         append_events(path, events)
         return f"{path} has the events of run {one.run_id} ({len(events)})"
     assert spec.url is not None
-    access = credentials("mirrors.openlineage", {"token": spec.token})
+    access = credentials("mirrors.openlineage", spec.url, {"token": spec.token})
     with Endpoint("The OpenLineage server", spec.url, access, deadline) as endpoint:
         post_events(endpoint, events)
     return f"{spec.url} has the events of run {one.run_id} ({len(events)})"

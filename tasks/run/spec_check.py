@@ -17,9 +17,11 @@ from data_contracts.errors import SpecError, UsageError
 from data_contracts.lightning_config import inline_lightning
 from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import ContractSpec, PipelineSpec, SourceSpec, SuiteSpec, TokenizerSpec
+from data_contracts.pipeline_spec.runner import DaskRunner
 from data_contracts.yaml_document import FieldPath, dotted
 from data_contracts.yaml_text import read_document
 from infra.budgets.policy import refuse_by_policy
+from infra.machine.approved_credentials import PREFECT_SETTINGS, check_approved
 from infra.project import code_bundle
 from infra.project.class_lookup import is_in_project, require_class
 from infra.sources import Window, parse_window
@@ -44,6 +46,7 @@ def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None
     refuse_by_policy(spec, path)
     check_pool_machine(spec)
     run_window(spec, path, window, datetime.now(UTC))
+    _refuse_unapproved(spec)
     lightning = inline_lightning(spec, root)
     named_suites(spec, root)
     read_spec_requirements(spec, path)
@@ -52,6 +55,18 @@ def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None
     refuse_unknown_expectations(spec, root, project)
     if (why := why_no_fresh_rows(spec)) is not None:
         log.warning("%s", why)
+
+
+def _refuse_unapproved(spec: PipelineSpec) -> None:
+    """UsageError for a credential that would be sent late in the run to an address for which nobody approved it.
+
+    Stores, sources and weights are opened at the start, which refuses the same.
+    """
+    for address, fields in spec.mirrors.credentials.items():
+        check_approved(fields, address)
+    for name in ("contract", "shards"):
+        if isinstance(runner := getattr(getattr(spec, name), "runner", None), DaskRunner):
+            check_approved({PREFECT_SETTINGS: f"{name}.runner.dask"}, runner.dask)
 
 
 def data_suite(spec: PipelineSpec, root: Path) -> dict[str, Any] | None:

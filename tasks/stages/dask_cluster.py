@@ -36,6 +36,7 @@ from data_contracts.pipeline_spec import DaskRunner
 from infra import scratch as scratches
 from infra.child import Handlers, run_child
 from infra.files.atomic import replace_json
+from infra.machine.approved_credentials import PREFECT_SETTINGS, check_approved
 from infra.machine.settings import is_private_place
 from infra.processes.idle import IdleLimit
 from infra.project import code_bundle
@@ -289,6 +290,8 @@ def _shared_folder(stage: ClusterStage, scratch: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _connected(stage: ClusterStage, address: str) -> Iterator[DaskTaskRunner]:
+    # Prefect sends its settings with each piece, its password and API key among them.
+    check_approved({PREFECT_SETTINGS: f"{stage.field}.dask"}, address)
     with DaskTaskRunner(address=address, client_kwargs={"timeout": CONNECT_S}) as dask:
         try:
             assert dask.client

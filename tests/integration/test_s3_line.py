@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import s3fs
 
+from tests.support.approved import approve_here
 from tests.support.digits import copy_digits
 from tests.support.s3 import S3Server
 from tests.support.tiny import answer, trainwright
@@ -94,6 +95,7 @@ def by_environment(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
 def by_name(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Line:
     """The spec names store, endpoint and credentials; the raw data is in a bucket too."""
     options = {"endpoint_url": s3_server.url, "key": "env:DIGITS_S3_KEY", "secret": "env:DIGITS_S3_SECRET"}
+    approve_here(s3_server.url, "env:DIGITS_S3_KEY", "env:DIGITS_S3_SECRET")
     bucket, raw = s3_server.bucket(), s3_server.bucket()
     spec = copy_digits(
         tmp_path_factory.mktemp("named") / "digits",

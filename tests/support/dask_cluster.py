@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from tests.support.approved import approve_here
 from tests.support.warm_children import import_path
 
 # Flows with one stage alone, one for each line of overrides. A line for each: the id of what it made, or how it failed,
@@ -66,6 +67,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.address = folder, f"tcp://127.0.0.1:{free_port()}"
+        approve_here(self.address, "prefect:settings")
         self.processes: list[subprocess.Popen[bytes]] = []
         host, port = self.address.removeprefix("tcp://").split(":")
         self.start("scheduler", "--host", host, "--port", port, "--no-dashboard")

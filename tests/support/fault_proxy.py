@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support.approved import approve_here
+
 Answer = tuple[int, list[tuple[str, str]], bytes]
 _HOP_BY_HOP = {"connection", "transfer-encoding", "keep-alive", "content-length"}
 PIECES = 20
@@ -77,6 +79,7 @@ class FaultProxy:
         self._server.daemon_threads = True
         self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
         self.url = f"http://127.0.0.1:{self._server.server_port}"
+        approve_here(self.url)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def fault_for(self, method: str, path: str, headers: dict[str, str]) -> Fault | None:

@@ -20,7 +20,9 @@ from pathlib import Path
 
 import pytest
 
-PASSWORD_IN, PASSWORD = "TRAINWRIGHT_TEST_POSTGRES", "a-database-password"
+from tests.support.approved import approve_here
+
+PASSWORD_IN, PASSWORD = "TEST_POSTGRES_PASSWORD", "a-database-password"
 
 
 class Postgres:
@@ -53,7 +55,9 @@ class Postgres:
 
     def url(self, port: int | None = None, password: str = f"env:{PASSWORD_IN}") -> str:
         """The address of its database, with the password named."""
-        return f"postgresql://tw:{password}@127.0.0.1:{port or self.port}/postgres"
+        address = f"postgresql://tw:{password}@127.0.0.1:{port or self.port}/postgres"
+        approve_here(address, password)
+        return address
 
     def prefect_database(self) -> str:
         """The address of a new empty database, as PREFECT_SERVER_DATABASE_CONNECTION_URL names it."""

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.approved import approve_here
 from tests.support.s3 import CREDENTIALS
 
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -37,6 +38,7 @@ class RcloneServer:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
+        approve_here(self.url)
         who = ",".join(CREDENTIALS.values())
         asked = [program, "serve", "s3", "--config", os.devnull, "--addr", f"127.0.0.1:{port}", "--auth-key", who]
         self._process = subprocess.Popen([*asked, str(self.root)], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -49,8 +51,8 @@ class RcloneServer:
                 assert time.monotonic() < deadline, "rclone did not start"
                 time.sleep(0.05)
         self.options: dict[str, Any] = {
-            "key": "env:TRAINWRIGHT_TEST_S3_KEY",
-            "secret": "env:TRAINWRIGHT_TEST_S3_SECRET",
+            "key": "env:TEST_S3_KEY",
+            "secret": "env:TEST_S3_SECRET",
             "endpoint_url": self.url,
             "client_kwargs": {"region_name": "us-east-1"},
         }

@@ -24,7 +24,7 @@ import pytest
 
 # Address of a server that runs already, which is used then: for runs of the same tests again and again.
 RUNNING = "TRAINWRIGHT_TEST_S3_SERVER"
-CREDENTIALS = {"TRAINWRIGHT_TEST_S3_KEY": "an-access-key", "TRAINWRIGHT_TEST_S3_SECRET": "a-secret-key"}
+CREDENTIALS = {"TEST_S3_KEY": "an-access-key", "TEST_S3_SECRET": "a-secret-key"}
 
 
 class S3Server:
@@ -34,9 +34,12 @@ class S3Server:
         os.environ.update(CREDENTIALS)
         self._process = None if RUNNING in os.environ else start()
         self.url = os.environ[RUNNING] if self._process is None else address(self._process)
+        from tests.support.approved import approve_here  # the server's process imports nothing of ours
+
+        approve_here(self.url)
         self.options: dict[str, Any] = {
-            "key": "env:TRAINWRIGHT_TEST_S3_KEY",
-            "secret": "env:TRAINWRIGHT_TEST_S3_SECRET",
+            "key": "env:TEST_S3_KEY",
+            "secret": "env:TEST_S3_SECRET",
             "endpoint_url": self.url,
             "client_kwargs": {"region_name": "us-east-1"},
         }

@@ -1,20 +1,39 @@
 """Replace the credentials that a spec's `storage_options` name by the values that s3fs needs.
 
 `env:NAME` is read from the environment, `profile:NAME` is a profile of the AWS configuration files. The resolved values
-are never written anywhere.
+are never written anywhere. They are sent to AWS, or to an address for which this machine's user approved them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from data_contracts.errors import UsageError
+from infra.machine.approved_credentials import check_approved
+from infra.machine.settings import known_stores
+
+_KINDS = ("env:", "profile:", "block:")
+# Options that decide who gets the requests, and who may read them on their way.
+_ROUTES = frozenset({"endpoint_url", "use_ssl", "verify", "proxies", "proxies_config"})
+_AWS = "https://s3.amazonaws.com"
+_AWS_HOSTS = (".amazonaws.com", ".amazonaws.com.cn")
 
 
 def resolve(options: Mapping[str, Any]) -> dict[str, Any]:
-    """`options` with every named credential looked up; UsageError names a credential that is missing."""
+    """`options` with every named credential looked up.
+
+    UsageError names a credential that is missing, or that may not be sent to the address in `options`.
+    """
+    if "session_vars" in options:
+        raise UsageError(
+            "storage_options.session_vars would let AWS's libraries read other variables and files.",
+            remedy="Leave it out; name credentials as env:NAME or profile:NAME.",
+        )
+    fields, address = credentials_sent(options)
+    check_approved(fields, address, _remembered() if fields else {})
     resolved: dict[str, Any] = {}
     for field, value in options.items():
         if isinstance(value, str) and value.startswith("profile:"):
@@ -22,6 +41,53 @@ def resolve(options: Mapping[str, Any]) -> dict[str, Any]:
         else:
             resolved[field] = looked_up(f"storage_options.{field}", value)
     return resolved
+
+
+def credentials_sent(options: Mapping[str, Any]) -> tuple[dict[str, str], str]:
+    """The field of each credential that needs an approval, and the address that options send them to.
+
+    AWS gets its own credentials (`AWS_*` and profiles) without one. Any other address needs one also for the
+    credentials that AWS's libraries use where none is named: `profile:default`.
+    """
+    leaves = dict(_leaves("storage_options", options))
+    fields: dict[str, str] = {}
+    for field, value in leaves.items():
+        if isinstance(value, str) and value.startswith(_KINDS):
+            fields.setdefault(value, field)
+    if profile := options.get("profile"):
+        fields[f"profile:{profile}"] = "storage_options.profile"
+    routes = [
+        (field, value)
+        for field, value in leaves.items()
+        if not _ROUTES.isdisjoint(field.split(".")) and value not in (None, True)
+    ]
+    endpoint = next((str(value) for field, value in routes if field.endswith(".endpoint_url")), _AWS).rstrip("/")
+    more = [
+        f"{field.removeprefix('storage_options.')}={value}"
+        for field, value in routes
+        if str(value).rstrip("/") != endpoint
+    ]
+    if not more and _is_of_aws(endpoint):
+        own = {name for name in fields if name.startswith(("env:AWS_", "profile:"))}
+        return {name: field for name, field in fields.items() if name not in own}, endpoint
+    has_profile = any(name.startswith("profile:") for name in fields)
+    if not has_profile and not any(options.get(name) for name in ("anon", "key", "username")):
+        fields["profile:default"] = "storage_options"
+    return fields, " ".join([endpoint, *more])
+
+
+def database_password(address: str) -> dict[str, str]:
+    """The field of the password that a database of pointers is sent, by the password; {} if it gets none."""
+    password = urlsplit(address).password
+    if address.startswith("postgresql") and password is None and "PGPASSWORD" in os.environ:
+        password = "env:PGPASSWORD"  # libpq sends it
+    return {password: "store.pointers"} if password else {}
+
+
+def check_database(address: str) -> None:
+    """UsageError unless the password that a database of pointers is sent was approved for it."""
+    fields = database_password(address)
+    check_approved(fields, address, _remembered() if fields else {})
 
 
 def looked_up(field: str, value: Any) -> Any:
@@ -44,3 +110,30 @@ def looked_up(field: str, value: Any) -> Any:
             remedy="Name the credential as env:NAME or profile:NAME.",
         )
     return value
+
+
+def _leaves(field: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(f"{field}.{key}", inner)
+    else:
+        yield field, value
+
+
+def _is_of_aws(endpoint: str) -> bool:
+    try:
+        parts = urlsplit(endpoint)
+        return parts.scheme == "https" and f".{parts.hostname}".endswith(_AWS_HOSTS)
+    except ValueError:
+        return False
+
+
+def _remembered() -> dict[str, list[str]]:
+    """What the stores that were used from this machine were sent: earlier versions kept no other list."""
+    found: dict[str, list[str]] = {}
+    for entry in known_stores():
+        fields, address = credentials_sent(entry["storage_options"])
+        found.setdefault(address, []).extend(fields)
+        if database := entry.get("pointers"):
+            found.setdefault(database, []).extend(database_password(database))
+    return found

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, Operation
 
 from data_contracts.errors import StorageUnavailable, UsageError
 from infra.store.backends.backend import Stale
-from infra.store.backends.credentials import looked_up
+from infra.store.backends.credentials import check_database, looked_up
 
 _TRIES = 5
 _WAIT_FOR_LOCK_S = 30
@@ -187,6 +187,7 @@ def _engine(database: str) -> Engine:
             connection.execute("PRAGMA synchronous=EXTRA")  # a commit survives a power failure
 
         return engine
+    check_database(database)
     url = url.set(drivername="postgresql+psycopg")
     if url.password is not None:
         url = url.set(password=looked_up("store.pointers", str(url.password)))

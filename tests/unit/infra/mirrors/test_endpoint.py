@@ -10,6 +10,7 @@ import pytest
 from data_contracts.errors import StorageUnavailable, UsageError
 from infra.mirrors import endpoint
 from infra.mirrors.endpoint import Deadline, Endpoint, credentials
+from tests.support.approved import approve_here
 from tests.support.stub_server import Answer, Asked, serving
 
 SECRET = "s3cret-value"
@@ -17,7 +18,10 @@ SECRET = "s3cret-value"
 
 def access(monkeypatch: pytest.MonkeyPatch) -> dict:
     monkeypatch.setenv("THE_TOKEN", SECRET)
-    return credentials("mirrors.mlflow", {"username": None, "password": None, "token": "env:THE_TOKEN"})
+    approve_here("http://mirror", "env:THE_TOKEN")
+    return credentials(
+        "mirrors.mlflow", "http://mirror", {"username": None, "password": None, "token": "env:THE_TOKEN"}
+    )
 
 
 def test_an_error_is_asked_again_until_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,8 +124,17 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_credential_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOT_SET", raising=False)
+    approve_here("http://mirror", "env:NOT_SET")
     with pytest.raises(UsageError, match=r"mirrors\.mlflow\.token names the environment variable NOT_SET"):
-        credentials("mirrors.mlflow", {"token": "env:NOT_SET"})
+        credentials("mirrors.mlflow", "http://mirror", {"token": "env:NOT_SET"})
+
+
+def test_a_credential_that_nobody_approved_for_the_address_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_TOKEN", SECRET)
+    with pytest.raises(
+        UsageError, match=r"mirrors\.mlflow\.token: nobody .* env:THE_TOKEN may be sent to http://other;"
+    ):
+        credentials("mirrors.mlflow", "http://other", {"token": "env:THE_TOKEN"})
 
 
 def test_a_deadline_ends() -> None:

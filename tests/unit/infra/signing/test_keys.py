@@ -168,3 +168,11 @@ def test_a_protection_takes_no_key_that_an_option_would_refuse() -> None:
     )
     with pytest.raises(CorruptError, match="on secp384r1 are not used here"):
         keys_of(protection)
+
+
+def test_a_variable_that_is_not_for_keys_is_not_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spec may name any variable as its key, and errors are stored and shown."""
+    monkeypatch.setenv("SOME_TOKEN", "ghp_0123456789")
+    with pytest.raises(UsageError, match="the key file that SOME_TOKEN names cannot be read") as raised:
+        load_signing_key("env:SOME_TOKEN", tmp_path, "promote.sign")
+    assert "ghp_" not in str(raised.value)

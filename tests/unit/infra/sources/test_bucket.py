@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from infra.sources import digests
+from tests.support.approved import approve_here
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.s3 import S3Server
 from tests.unit.infra.sources.conftest import Raw
@@ -147,8 +148,8 @@ BAD = {
     "empty": ("empty.csv", {}, UsageError, r"data.source.0.uri: s3://.*empty.csv is empty"),
     "folder": ("folder", {}, UsageError, r"folder is a folder. Name its files with a glob"),
     "no credential": (
-        "a.csv", {"key": "env:TRAINWRIGHT_NO_SUCH_NAME"}, UsageError,
-        r"storage_options.key names the environment variable TRAINWRIGHT_NO_SUCH_NAME, which is not set",
+        "a.csv", {"key": "env:NO_SUCH_NAME"}, UsageError,
+        r"storage_options.key names the environment variable NO_SUCH_NAME, which is not set",
     ),
 }  # fmt: skip
 
@@ -158,6 +159,7 @@ def test_bad_input_is_refused_in_one_sentence(case: str, bucket: Bucket, raw: Ra
     bucket.write("empty.csv", b"")
     bucket.write("folder/a.csv", b"a\n1\n")
     name, options, kind, sentence = BAD[case]
+    approve_here(bucket.server.url, "env:NO_SUCH_NAME")
     source = bucket.source(name)
     with pytest.raises(kind, match=sentence):
         raw.resolve({**source, "storage_options": {**source["storage_options"], **options}})
@@ -171,6 +173,7 @@ def test_a_server_that_is_not_there_is_unavailable(bucket: Bucket, raw: Raw, tmp
         source = bucket.source("a.csv")
         address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         source["storage_options"] = {**source["storage_options"], "endpoint_url": address}
+        approve_here(address)
         with pytest.raises(StorageUnavailable, match=r"s3://.* does not answer"):
             raw.resolve(source)
         with pytest.raises(StorageUnavailable, match=r"s3://.* does not answer"):

@@ -13,6 +13,7 @@ from data_contracts.errors import StorageUnavailable, UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources import Places, digest_now, places
+from tests.support.approved import approve_here
 from tests.support.s3 import S3Server
 from tests.unit.infra.sources.conftest import Raw
 
@@ -83,6 +84,7 @@ def test_a_bucket_that_refuses_is_told_and_one_that_lost_the_object_is_not(s3_se
 
 
 def test_options_that_s3_does_not_take_are_told(raw: Raw) -> None:
+    approve_here("localhost:9000", "profile:default")
     wrong = {"uri": "s3://bucket/a.csv", "storage_options": {"endpoint_url": "localhost:9000"}}
     with pytest.raises(UsageError, match=r"^storage_options cannot be used: .*localhost:9000"):
         raw.resolve(wrong)

@@ -17,6 +17,7 @@ from infra.gang.node.local import local
 from infra.machine.settings import known_stores, remember_store, state_folder
 from infra.store import Store, layout, open_store
 from infra.store.opening import STORE_POINTERS
+from tests.support.approved import approve_here
 from tests.support.coded import publish
 from training.shard.worker import _writer
 
@@ -107,6 +108,10 @@ def test_who_names_it_connects(s3_store: Store, listener: Listener, monkeypatch:
     monkeypatch.setattr("infra.store.backends.name_database._TRIES", 1)
     tamper(s3_store, listener.url.replace("sslmode", "connect_timeout=2&sslmode"))
     named = s3_store.read_json(layout.STORE)["pointers"]
+    with pytest.raises(UsageError, match="store.pointers: nobody .* approved that env:SECRETENV_TOKEN"):
+        open_store(s3_store.uri, s3_store.storage_options, pointers=named)
+    assert not listener.was_called()
+    approve_here(named, "env:SECRETENV_TOKEN")
     with pytest.raises(StorageUnavailable, match="does not answer"):
         open_store(s3_store.uri, s3_store.storage_options, pointers=named)
     assert listener.was_called()

@@ -379,5 +379,5 @@ def test_what_a_store_says_of_itself(store: Store, s3_store: Store, tmp_path: Pa
         assert (store.uri, store.storage_options) == (str(tmp_path / "store"), {})
     else:
         assert store.uri.endswith("/a/prefix")
-        assert store.storage_options["secret"] == "env:TRAINWRIGHT_TEST_S3_SECRET", "still named, never resolved"
+        assert store.storage_options["secret"] == "env:TEST_S3_SECRET", "still named, never resolved"
         assert b"a-secret-key" not in canonical(store.storage_options)

@@ -28,6 +28,7 @@ from tasks.mirrors.outbox import PREFECT, Due, due, due_events
 from tasks.pages.facts import Facts, facts_of
 from tasks.pages.run_report_page import run_report_page
 from tasks.run.run import reopen_run
+from tests.support.approved import approve_here
 from tests.support.pool import Site, model_events, password_in, server_url, until
 from tests.support.stub_server import FakeMlflow, serving
 from tests.support.tiny import answer, home_with_server, trainwright
@@ -203,6 +204,10 @@ def test_what_only_the_store_names_gets_no_credential_and_no_line(
         assert f"{address}' (with env:USER_OF_MINE, env:OTHER_SECRET) is named in the store" in said.out + said.err
         assert (got, profile.read_text(), (project / "models").exists()) == ([], "mine\n", False)
         main(["mirror", run_id, "--store", store.uri])  # the user says so
+        assert "mirrors.mlflow.username: nobody on this machine has approved" in capsys.readouterr().out
+        assert got == []
+        approve_here(address, "env:USER_OF_MINE", "env:OTHER_SECRET")
+        main(["mirror", run_id, "--store", store.uri])
         assert {one.headers["authorization"][:6] for one in got} == {"Basic "}
     assert json.loads((project / "models/tiny/export.json").read_text())["version"] == 1
 

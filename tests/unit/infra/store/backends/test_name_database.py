@@ -9,10 +9,12 @@ from sqlalchemy.schema import CreateTable
 from data_contracts.errors import UsageError
 from infra.store.backends import name_database
 from infra.store.backends.name_database import Names
+from tests.support.approved import approve_here
 
 
 def test_postgresql_is_reached_with_the_password_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMES_PASSWORD", "a-secret")
+    approve_here("postgresql://me:env:NAMES_PASSWORD@db/names", "env:NAMES_PASSWORD")
     names = Names("postgresql://me:env:NAMES_PASSWORD@db/names", "s3://b/p")
     assert (names._engine.url.drivername, names._engine.url.password) == ("postgresql+psycopg", "a-secret")
     assert "a-secret" not in names.database
@@ -21,8 +23,17 @@ def test_postgresql_is_reached_with_the_password_that_is_named(monkeypatch: pyte
 
 def test_a_password_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NAMES_PASSWORD", raising=False)
-    with pytest.raises(UsageError, match=r"store\.pointers"):
+    approve_here("postgresql://me:env:NAMES_PASSWORD@db/names", "env:NAMES_PASSWORD")
+    with pytest.raises(UsageError, match=r"store\.pointers names .* is not set"):
         Names("postgresql://me:env:NAMES_PASSWORD@db/names", "s3://b/p")
+
+
+def test_a_database_gets_no_password_that_nobody_approved_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the one that is named, nor the one that libpq would send by itself."""
+    monkeypatch.setenv("PGPASSWORD", "a-secret")
+    for database, name in (("me:env:ANY_TOKEN@db/names", "env:ANY_TOKEN"), ("me@elsewhere/names", "env:PGPASSWORD")):
+        with pytest.raises(UsageError, match=rf"store\.pointers: nobody .* that {name} may be sent to postgresql://me"):
+            Names(f"postgresql://{database}", "s3://b/p")
 
 
 def test_names_are_compared_byte_by_byte() -> None:

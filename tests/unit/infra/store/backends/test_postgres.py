@@ -16,6 +16,7 @@ from infra.store import PointerMoved, Store, open_store
 from infra.store.backends import name_database
 from infra.store.backends.database_backend import NamedBackend
 from infra.store.backends.name_database import Names
+from tests.support.approved import approve_here
 from tests.support.careless import Careless
 from tests.support.postgres import PASSWORD_IN, LosesCommits, Postgres
 from tests.support.racers import race
@@ -129,6 +130,7 @@ def test_eight_that_make_the_table_at_once(postgres: Postgres) -> None:
         ) as connection:  # fmt: skip
             connection.execute(f"CREATE DATABASE {fresh}".encode())
         url = postgres.url().replace("/postgres", f"/{fresh}")
+        approve_here(url, f"env:{PASSWORD_IN}")
         barrier = threading.Barrier(8)
 
         def prepare(number: int, url: str = url, barrier: threading.Barrier = barrier) -> bool:
@@ -156,6 +158,8 @@ def test_a_user_who_may_not(postgres: Postgres, monkeypatch: pytest.MonkeyPatch)
     table.prepare()
     table._do(lambda connection: connection.exec_driver_sql("CREATE ROLE reader LOGIN PASSWORD 'reads'"))
     monkeypatch.setenv("READER", "reads")
-    reader = Names(postgres.url().replace("tw:env:TRAINWRIGHT_TEST_POSTGRES", "reader:env:READER"), "s3://b/c")
+    url = postgres.url().replace("tw:env:TEST_POSTGRES_PASSWORD", "reader:env:READER")
+    approve_here(url, "env:READER")
+    reader = Names(url, "s3://b/c")
     with pytest.raises(UsageError, match=r"cannot be used \(permission denied for table trainwright_objects\)"):
         reader.find("x")

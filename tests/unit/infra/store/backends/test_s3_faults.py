@@ -12,6 +12,7 @@ from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from infra.store import PointerMoved, Store, open_store
 from infra.store.backends.s3 import S3Backend
 from infra.store.backends.s3_errors import is_transient, translate
+from tests.support.approved import approve_here
 from tests.support.s3 import S3Server
 
 
@@ -126,6 +127,7 @@ def test_the_endpoint_is_away(s3: S3Server, s3_store: Store, monkeypatch: pytest
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     options = s3.options | {"endpoint_url": url}
+    approve_here(url)
     with pytest.raises(StorageUnavailable) as raised:
         open_store("s3://bucket/prefix", options)
     assert raised.value.exit_code == 5
@@ -175,6 +177,7 @@ def test_no_credentials_and_no_profile(s3: S3Server, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     bucket = s3.bucket()
     rest = {name: value for name, value in s3.options.items() if name not in ("key", "secret")}
+    approve_here(s3.url, "profile:default", "profile:absent")
     with pytest.raises(UsageError, match="Unable to locate credentials"):
         open_store(f"s3://{bucket}/x", rest)
     with pytest.raises(UsageError, match=r"The config profile \(absent\) could not be found"):
@@ -185,6 +188,7 @@ def test_a_profile(s3: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     (tmp_path / "credentials").write_text("[work]\naws_access_key_id = a\naws_secret_access_key = b\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     rest = {name: value for name, value in s3.options.items() if name not in ("key", "secret")}
+    approve_here(s3.url, "profile:work")
     store = open_store(f"s3://{s3.bucket()}/x", rest | {"key": "profile:work", "secret": "profile:work"})
     assert store.list("") == ["store.json"]
 
@@ -195,6 +199,7 @@ def test_an_unknown_option(s3: S3Server) -> None:
 
 
 def test_an_address_without_its_scheme_is_told_of_the_options(s3: S3Server) -> None:
+    approve_here("localhost:9000")
     with pytest.raises(UsageError, match=r"^storage_options cannot be used: .*localhost:9000.* http://"):
         open_store(f"s3://{s3.bucket()}/x", s3.options | {"endpoint_url": "localhost:9000"})
 
