@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+from infra.git import run_git
+
 # What started a run, where its flow is not told otherwise (`data_contracts.run_report.Trigger`).
 TRIGGER = "TRAINWRIGHT_TRIGGER"
 
@@ -38,8 +40,13 @@ def revision(folder: Path) -> tuple[str | None, bool]:
     """
     if not in_repository(folder):
         return None, False
-    commit, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "--", ".")
-    return commit, commit is None or changes is None or bool(changes)
+    commit, listed = _git(folder, "rev-parse", "HEAD"), _git(folder, "ls-files", "--stage", "-z", "--", ".")
+    # Git would look into a submodule with the submodule's own configuration; so we do it, one by one.
+    changes = _git(folder, "status", "--porcelain", "--ignore-submodules=dirty", "--", ".")
+    if commit is None or listed is None or changes is None or changes:
+        return commit, True
+    submodules = [folder / entry.partition("\t")[2] for entry in listed.split("\0") if entry.startswith("160000 ")]
+    return commit, any((one / ".git").exists() and revision(one)[1] for one in submodules)
 
 
 def in_repository(folder: Path) -> bool:
@@ -72,9 +79,8 @@ def headers(distribution: metadata.Distribution) -> dict[str, str]:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        answer = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=30
-        )
+        answer = run_git(folder, *arguments)
+        answer.check_returncode()
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip()
+    return os.fsdecode(answer.stdout).strip()

@@ -5,14 +5,15 @@ Tags are annotated. The message of an assignment names the receipt that it follo
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
 
 from data_contracts.errors import StorageUnavailable, UsageError
+from infra.git import run_git
 
-_GIT_S = 30
-_AS = ("-c", "user.name=Trainwright", "-c", "user.email=trainwright@localhost", "-c", "tag.gpgSign=false")
+_AS = ("-c", "user.name=Trainwright", "-c", "user.email=trainwright@localhost")
 
 
 def register(repository: Path, model: str, version: int, commit: str, message: str) -> str | None:
@@ -60,7 +61,7 @@ def _create(repository: Path, tag: str, commit: str, message: str) -> bool:
     """Whether the tag was created; False if there is one of this name."""
     _git(repository, "cat-file", "-e", f"{commit}^{{commit}}")
     try:
-        _git(repository, *_AS, "tag", "--annotate", "--message", message, tag, commit)
+        _git(repository, *_AS, "tag", "--annotate", "--no-sign", "--message", message, tag, commit)
     except UsageError:
         if _exists(repository, tag):
             return False
@@ -74,19 +75,18 @@ def _exists(repository: Path, tag: str) -> bool:
 
 def _git(repository: Path, *arguments: str) -> str:
     try:
-        done = subprocess.run(
-            ["git", "-C", str(repository), *arguments], capture_output=True, text=True, timeout=_GIT_S, check=False
-        )
+        done = run_git(repository, *arguments)
     except (OSError, subprocess.SubprocessError) as error:
         raise StorageUnavailable(
             f"Git did not answer in {repository}.", remedy="`trainwright mirror` sets the tags later."
         ) from error
     if done.returncode:
+        reason = " ".join(done.stderr.decode(errors="replace").split())[:300] or "it gave no reason"
         raise UsageError(
-            f"Git cannot set tags in {repository}: {' '.join(done.stderr.split())[:300] or 'it gave no reason'}.",
+            f"Git cannot set tags in {repository}: {reason}.",
             remedy="Call `trainwright mirror` where the project is checked out with its history.",
         )
-    return done.stdout.strip()
+    return os.fsdecode(done.stdout).strip()
 
 
 def _tags(repository: Path) -> list[str]:

@@ -48,6 +48,11 @@ _INDEXES = re.compile(r"(?:PIP|UV)_(?!NO_INDEX$).*(?:INDEX|FIND_LINKS)")
 _HEADERS = re.compile(r"OTEL_.*_HEADERS$")
 # Or in the endpoint's address, as a user or in its query.
 _KEY_IN_ENDPOINT = re.compile(r"(?i)://[^/\s?#]*@|[?&][^=&]*(?:key|token|secret|auth)[^=&]*=")
+# Files by which a step of a CI job sets outputs, variables, programs and the summary of the job, or of later steps.
+_CI_FILES = re.compile(
+    r"(?:GITHUB|GITEA|FORGEJO)_(?:OUTPUT|ENV|PATH|STATE|STEP_SUMMARY)$|BUILDKITE_ENV_FILE$|(?:DRONE|HARNESS)_\w*OUTPUT"
+    r"|BITBUCKET_PIPELINES_VARIABLES_PATH$"
+)
 _PRIVATE_KEY = "PRIVATE KEY-----"
 # The key itself in PEM, or the path of its file; the variable of its password has the same beginning.
 SIGNING_KEY = "TRAINWRIGHT_SIGNING_KEY"
@@ -64,7 +69,9 @@ def for_user_code(environ: Mapping[str, str], request: Mapping[str, Any]) -> dic
     left_out = {
         name
         for name, value in environ.items()
-        if is_credential(name, value) and not any(fnmatchcase(name, pattern) for pattern in passed)
+        # CircleCI sources BASH_ENV before each step; elsewhere it loads the modules of a cluster.
+        if (is_credential(name, value) or (name == "BASH_ENV" and "CIRCLECI" in environ))
+        and not any(fnmatchcase(name, pattern) for pattern in passed)
     }
     kept = {name: value for name, value in environ.items() if name not in left_out}
     return {**kept, LEFT_OUT: " ".join(sorted(left_out.union(environ.get(LEFT_OUT, "").split())))}
@@ -87,11 +94,11 @@ def without_signing(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_credential(name: str, value: str) -> bool:
-    """Whether a variable is Prefect's or an index's, has a secret's name, or holds a password or private key."""
+    """Whether a variable is Prefect's, an index's or the CI's, has a secret's name, or holds a password or key."""
     upper = name.upper()
     if name in _HARMLESS:
         return False
-    if _FAMILIES.match(upper) or _INDEXES.match(upper) or _HEADERS.match(upper):
+    if any(family.match(upper) for family in (_FAMILIES, _INDEXES, _HEADERS, _CI_FILES)):
         return True
     if any(part in upper for part in _PARTS) or not _WORDS.isdisjoint(upper.split("_")):
         return True

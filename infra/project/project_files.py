@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from data_contracts.errors import UsageError
 from data_contracts.secret_names import is_secret
 from infra import audit
+from infra.git import run_git
 from infra.project.file_kinds import dvc_outs, is_data, is_handoff, is_store
 from infra.store import Store
 
@@ -269,12 +270,13 @@ def _git(root: Path, *which: str) -> list[Path]:
 
     UsageError if Git fails in a repository: without its answer, ignored files (including secrets) would be packed.
     """
-    command = ["git", "-C", str(root), "ls-files", "-z", *which]
     try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=_GIT_TIMEOUT_S)
+        done = run_git(root, "ls-files", "-z", *which, timeout_s=_GIT_TIMEOUT_S)
         message = done.stderr.decode(errors="replace").strip()
     except subprocess.TimeoutExpired:
         done, message = None, f"it had not answered after {_GIT_TIMEOUT_S} s"
+    except subprocess.SubprocessError as error:
+        done, message = None, str(error)
     if done is None or done.returncode != 0:
         raise UsageError(
             f"Git does not say which files of the project {root} it ignores: {message.partition(chr(10))[0]}.",

@@ -59,7 +59,7 @@ def test_where_git_does_not_answer_it_counts_as_changed(
     def run(command: list[str], **more: object) -> object:
         return git_does() if what in command else real(command, **more)  # type: ignore[operator,call-overload]
 
-    monkeypatch.setattr(audit.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     commit, dirty = audit.revision(project)
     assert dirty
     assert (commit is None) is (what == "rev-parse")
