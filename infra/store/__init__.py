@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra.store import layout
 from infra.store.lease import Lease
-from infra.store.opening import absolute_address, is_store, open_at, open_store
+from infra.store.opening import absolute_address, check_promises, is_store, open_at, open_store
 from infra.store.pointers import Pointer, PointerMoved, Versioned
 from infra.store.seal import AlreadySealed, Manifest
 from infra.store.store import Store
@@ -20,6 +20,7 @@ __all__ = [
     "Versioned",
     "Writer",
     "absolute_address",
+    "check_promises",
     "is_store",
     "layout",
     "open_at",

@@ -13,7 +13,7 @@ from data_contracts.messages.children import StoreAddress
 from infra.machine import settings
 from infra.store import layout
 from infra.store.backends.backend import Backend
-from infra.store.creation import IN_STORE, make, names_of
+from infra.store.creation import IN_STORE, check_server, make, names_of
 from infra.store.records import parsed
 from infra.store.store import Store
 
@@ -37,6 +37,7 @@ def open_store(
     storage_options: Mapping[str, Any] | None = None,
     *,
     create: bool = True,
+    tested: bool = False,
     pointers: str | None = None,
 ) -> Store:
     """The store at a folder or at `s3://bucket/prefix`.
@@ -44,7 +45,8 @@ def open_store(
     Args:
         uri: the store's address.
         storage_options: for S3: options of s3fs, with credentials named (`env:NAME`, `profile:NAME`).
-        create: make the store if there is none.
+        create: make the store if there is none; implies `tested`.
+        tested: whether this machine must have tested the server lately: for a process that may decide something.
         pointers: the database that decides pointers and names. It must be the one that the store was made with; a new
             store is made with it. None: the one that the store was made with, if this user has approved it on this
             machine; a new store is made without a database. With `create`, the database is approved and remembered.
@@ -72,6 +74,8 @@ def open_store(
             remedy="Name the database that it was made with, or leave pointers out.",
         )
     if held == IN_STORE:
+        if create or tested:
+            check_server(backend)
         return Store(backend, store.storage_options, schema)
     if pointers is None:
         _check_approved(backend, store.storage_options, held)
@@ -84,6 +88,12 @@ def open_store(
 def is_store(uri: str, storage_options: Mapping[str, Any]) -> bool:
     """Whether there is a store at an address; raises as `open_store` for one that no store can have."""
     return Store(_backend(uri, storage_options), storage_options).exists(layout.STORE)
+
+
+def check_promises(store: Store) -> None:
+    """UsageError if the server of a store no longer honours conditional writes, where no database decides."""
+    if store.pointers is None:
+        check_server(_backend(store.uri, store.storage_options), again=True)
 
 
 def open_at(address: StoreAddress) -> Store:

@@ -11,7 +11,7 @@ from typing import Any
 
 from data_contracts.errors import CorruptError
 from infra.store import layout
-from infra.store.backends.backend import Backend, Stale
+from infra.store.backends.backend import Backend, Overtaken, Stale, warn_overtaken
 from infra.store.earlier_records import EarlierRecords
 from infra.store.records import SCHEMA, read_record, write_record
 
@@ -65,7 +65,7 @@ class Pointer:
         try:
             return Versioned(value, 1, self._backend.create(self.path, self._record(value, 1)))
         except FileExistsError as error:
-            raise PointerMoved(self.path, self.read()) from error
+            return self._lost(error, value, 1)
 
     def swap(self, expected: Versioned | None, value: Any) -> Versioned:
         """Set `value` if the pointer is still as `expected` was read (None: does not exist); else PointerMoved."""
@@ -76,7 +76,16 @@ class Pointer:
             tag = self._backend.replace(self.path, self._record(value, version), expected.tag)
             return Versioned(value, version, tag)
         except Stale as error:
-            raise PointerMoved(self.path, self.read()) from error
+            return self._lost(error, value, version)
+
+    def _lost(self, error: Exception, value: Any, version: int) -> Versioned:
+        """PointerMoved, unless this write took place and another one followed it."""
+        current = self.read()
+        if isinstance(error, Overtaken):
+            if current is not None and current.version > version:
+                return Versioned(value, version, "")
+            warn_overtaken(self._backend.uri, self.path)
+        raise PointerMoved(self.path, current) from error
 
     def _record(self, value: Any, version: int) -> bytes:
         return write_record(self.path, {"schema": SCHEMA, "value": value, "version": version})

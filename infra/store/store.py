@@ -15,7 +15,7 @@ from data_contracts.messages.children import StoreAddress
 from infra.machine.settings import state_folder
 from infra.share import WHOLE, Share
 from infra.store import deletion, layout
-from infra.store.backends.backend import Backend, Leftover, Stored
+from infra.store.backends.backend import Backend, Leftover, Overtaken, Stored, warn_overtaken
 from infra.store.earlier_records import EarlierRecords
 from infra.store.local_copies import copy_of, linked
 from infra.store.pointers import Pointer
@@ -67,7 +67,11 @@ class Store:
 
     def create(self, path: str, data: bytes) -> None:
         """Store `data` at `path`, whole or not at all, durably, once. FileExistsError if something is there."""
-        self._backend.create(layout.check_path(path), data)
+        try:
+            self._backend.create(layout.check_path(path), data)
+        except Overtaken:
+            warn_overtaken(self.uri, path)
+            raise
 
     def create_json(self, path: str, value: dict[str, Any]) -> None:
         """`create` a record, whose keys keep their order; UsageError for values that no record may hold."""

@@ -249,7 +249,7 @@ def known_store_list(store_uri: str | None = None) -> list[Store]:
     if store_uri is not None:
         uri = absolute_address(store_uri)
         before = [entry for entry in settings.known_stores() if entry["uri"].rstrip("/") == uri.rstrip("/")]
-        return [open_store(uri, before[-1]["storage_options"] if before else {}, create=False)]
+        return [open_store(uri, before[-1]["storage_options"] if before else {}, create=False, tested=True)]
     here = Path(".trainwright")
     known: dict[str, dict[str, Any]] = {str(here.resolve()): {}} if here.is_dir() else {}
     for entry in reversed(settings.known_stores()):
@@ -257,7 +257,7 @@ def known_store_list(store_uri: str | None = None) -> list[Store]:
     stores = []
     for uri, options in known.items():
         try:
-            stores.append(open_store(uri, options, create=False))
+            stores.append(open_store(uri, options, create=False, tested=True))
         except (UsageError, Interrupted):
             continue
     return stores

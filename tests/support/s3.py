@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +57,7 @@ class S3Server:
 
         do: `lose` (carry it out, then hang up), `refuse` (answer `status` and `code`), `ignore` (carry it out without
         its conditions), `flip` (change a bit of the answer's body), `cut` (leave out its last byte), `pass`
-        (carry it out).
+        (carry it out), `split` (look at the condition, wait `seconds`, and write: two writers may pass).
         """
         self._post("/_faults", {"do": do, "method": method, "match": match, "times": times, **about})
 
@@ -126,7 +127,13 @@ class _Faulty:
                 start_response(f"{fault['status']} No", [("Content-Type", "application/xml")])
                 body = f"<Error><Code>{fault['code']}</Code><Message>as asked</Message></Error>"
                 return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body.encode()]
-            if fault.get("do") == "ignore":
+            if fault.get("do") == "split" and not self._passes(environ):
+                fault = {}  # moto itself refuses it
+            if fault.get("do") == "split":
+                self._lock.release()
+                time.sleep(fault["seconds"])
+                self._lock.acquire()
+            if fault.get("do") in ("ignore", "split"):
                 environ.pop("HTTP_IF_MATCH", None)
                 environ.pop("HTTP_IF_NONE_MATCH", None)
             answer = list(self._app(environ, start_response))
@@ -138,6 +145,19 @@ class _Faulty:
             if fault.get("do") == "flip":
                 answer = [bytes([b"".join(answer)[0] ^ 1]) + b"".join(answer)[1:]]
             return answer
+
+    def _passes(self, environ: dict[str, Any]) -> bool:
+        """Whether the conditions of a request hold now."""
+        answer: dict[str, Any] = {}
+
+        def start(status: str, headers: list[tuple[str, str]], *_: Any) -> None:
+            answer.update(there=status.startswith("200"), etag=dict(headers).get("ETag"))
+
+        asked = {**environ, "REQUEST_METHOD": "HEAD", "CONTENT_LENGTH": "0", "wsgi.input": io.BytesIO()}
+        list(self._app({name: value for name, value in asked.items() if "HTTP_IF_" not in name}, start))
+        if "HTTP_IF_NONE_MATCH" in environ and answer["there"]:
+            return False
+        return environ.get("HTTP_IF_MATCH", answer["etag"]) == answer["etag"]
 
     def _next(self, method: str, path: str) -> dict[str, Any]:
         for fault in self._faults:

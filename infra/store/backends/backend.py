@@ -6,6 +6,7 @@ and already checked.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,25 @@ MAX_READ_BYTES = 2**28
 # If this machine's clock and the clock that dates a store's files differ by more, nothing is deleted because of its
 # age.
 MAX_CLOCK_DIFFERENCE_S = 300.0
+log = logging.getLogger("trainwright")
 
 
 class Stale(Exception):
     """A conditional overwrite lost: the stored file no longer has the expected tag."""
+
+
+class Overtaken(FileExistsError, Stale):
+    """The server confirmed a conditional write, but another writer's bytes are there."""
+
+
+def warn_overtaken(uri: str, path: str) -> None:
+    """Say that a server let two writers write; the one whose bytes are there goes on."""
+    log.warning(
+        "The server of %s confirmed two conditional writes of %s, of which one was overwritten; `trainwright doctor` "
+        "tests the server.",
+        uri,
+        path,
+    )
 
 
 class NotImplementedThere(UsageError):
@@ -58,6 +74,10 @@ class Backend(Protocol):
 
     uri: str
     is_local: bool
+
+    @property
+    def server(self) -> str:
+        """What decides conditional writes there: the folder, or the endpoint and its bucket."""
 
     def create(self, path: str, data: bytes) -> str:
         """Store `data` at `path`, whole or not at all, durably; returns its tag. FileExistsError if it is taken."""

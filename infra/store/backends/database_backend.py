@@ -33,7 +33,7 @@ class NamedBackend:
 
     def __init__(self, objects: Backend, names: Names) -> None:
         self._objects, self._names = objects, names
-        self.uri = objects.uri
+        self.uri, self.server = objects.uri, objects.server
 
     def create(self, path: str, data: bytes) -> str:
         """Store `data`, then give it the name."""

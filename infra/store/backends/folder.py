@@ -43,7 +43,7 @@ class FolderBackend:
 
     def __init__(self, root: Path) -> None:
         self.root = Path(os.path.realpath(root))
-        self.uri = str(self.root)
+        self.uri = self.server = str(self.root)
 
     def create(self, path: str, data: bytes) -> str:
         """Store `data` once, by hard link."""

@@ -1,7 +1,8 @@
 """A store under an S3 prefix: conditional PUTs through s3fs, whole reads only.
 
 Every conditional write carries a nonce in the object's metadata. If the answer is lost, or a retry below us meets the
-object that the first try wrote, the nonce shows whether the stored object is ours.
+object that the first try wrote, the nonce shows whether the stored object is ours. A write that decides is read back
+in any case: a server that checks a condition and writes in two steps confirms both of two writers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from blake3 import blake3
 
 from data_contracts.errors import CorruptError
 from infra.files.digests import Readable
-from infra.store.backends.backend import MAX_READ_BYTES, Leftover, Stale, Stored, hash_and_copy, send_whole
+from infra.store.backends.backend import MAX_READ_BYTES, Leftover, Overtaken, Stale, Stored, hash_and_copy, send_whole
 from infra.store.backends.s3_errors import NOT_IMPLEMENTED, is_gone_upload, is_transient, status_of
 from infra.store.backends.s3_requests import Body, S3Requests
 
@@ -53,7 +54,7 @@ class S3Backend(S3Requests):
             self._fs.put_file(str(source), self._full(path), **about)
             return ""
 
-        self._conditional(path, put, FileExistsError(path))
+        self._conditional(path, put, FileExistsError(path), decides=False)
 
     def create_from(self, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
         """Store the pieces once."""
@@ -171,8 +172,15 @@ class S3Backend(S3Requests):
                 return True
         return False
 
-    def _conditional(self, path: str, put: Callable[[str], str], lost: Exception) -> str:
+    def _conditional(self, path: str, put: Callable[[str], str], lost: Exception, *, decides: bool = True) -> str:
         nonce = uuid.uuid4().hex
+        tag = self._put(path, put, lost, nonce)
+        with self._translated(path), contextlib.suppress(FileNotFoundError):
+            if decides and self._head(path)["Metadata"].get("nonce") != nonce:
+                raise Overtaken(path)
+        return tag
+
+    def _put(self, path: str, put: Callable[[str], str], lost: Exception, nonce: str) -> str:
         for tries_left in reversed(range(_CONFLICT_TRIES)):
             with self._translated(path):
                 try:

@@ -9,6 +9,7 @@ from typing import Any
 
 from infra.files.digests import PIECE_BYTES
 from infra.processes.resources import PROCESS
+from infra.store.backends.credentials import credentials_sent
 from infra.store.backends.s3_connect import connect
 from infra.store.backends.s3_errors import translate
 
@@ -39,6 +40,11 @@ class S3Requests:
             count_requests(self._filesystem.s3.meta.events)
             self._owner_pid = os.getpid()
         return self._filesystem
+
+    @property
+    def server(self) -> str:
+        """Who decides the conditional writes: the endpoint, and the bucket there."""
+        return f"{credentials_sent(self._options)[1]} {self.bucket}"
 
     def _full(self, path: str) -> str:
         return f"{self.bucket}/{self.prefix}{path}"

@@ -22,7 +22,7 @@ from tests.support.killed_lines import every, sweep
 from tests.support.rclone import RcloneServer
 from tests.support.s3 import S3Server
 
-PROBED = ("conditional_create", "conditional_large_create", "conditional_overwrite")
+PROBED = ("conditional_create", "conditional_large_create", "conditional_overwrite", "conditional_race")
 
 
 def named_by(store: Store) -> str:
@@ -36,8 +36,8 @@ def test_a_real_server_that_ignores_conditions_is_refused_in_one_sentence(rclone
         open_store(uri, rclone_server.options)
     assert str(raised.value) == (
         f"The server of {uri} does not honour conditional writes (conditional_create and conditional_large_create and "
-        "conditional_overwrite), so two writers could overwrite each other. Name a store on a server that honours "
-        "If-None-Match and If-Match, or a folder, or have a database decide: "
+        "conditional_overwrite and conditional_race), so two writers could overwrite each other. Name a store on a "
+        "server that honours If-None-Match and If-Match, or a folder, or have a database decide: "
         f"trainwright store init {uri} --pointers postgresql://…"
     )
     with pytest.raises(UsageError, match="There is no store"):
@@ -199,7 +199,7 @@ def test_two_databases_are_never_both_chosen(tmp_path: Path, sqlite: str, monkey
 
 
 def test_a_place_that_overwrites_is_refused(objects: Careless) -> None:
-    with pytest.raises(UsageError, match=r"does not honour conditional writes \(conditional_create\), so two writers"):
+    with pytest.raises(UsageError, match=r"conditional writes \(conditional_create and conditional_race\), so"):
         make(objects, None)
     assert (objects.exists("store.json"), objects.walk(".probe")) == (False, [])
 
@@ -220,4 +220,4 @@ def test_what_a_probe_found_is_yes_or_no(objects: Careless, monkeypatch: pytest.
         return objects.create(path, data)
 
     monkeypatch.setattr(objects, "replace", overwrite)
-    assert [probe(objects) for probe in creation.PROBES.values()] == [False, True, False]
+    assert [probe(objects) for probe in creation.PROBES.values()] == [False, True, False, False]
