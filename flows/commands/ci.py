@@ -25,6 +25,7 @@ from flows.connection import QUIET
 from infra import stopping
 from infra.audit import TRIGGER, revision
 from infra.files.atomic import replace_text
+from infra.machine.written_files import record_written
 from infra.store import absolute_address
 from tasks.ci import github, gitlab
 from tasks.ci.cases import report_of_error, report_of_run
@@ -220,6 +221,7 @@ class _Host:
     def _try(self, path: str, write: Any) -> None:
         try:
             write()
+            record_written(Path(path))
         except OSError as error:
             log.warning("%s could not be written: %s", path, error.strerror)
 

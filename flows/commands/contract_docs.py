@@ -7,6 +7,7 @@ from pathlib import Path
 
 from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
+from infra.machine.written_files import record_written
 from tasks.run.run import reopen_run
 from tasks.stages.artifacts.contract_pages import own_report, report_results
 
@@ -34,6 +35,7 @@ def docs(arguments: argparse.Namespace) -> Answer:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
             file.write(page)
+        record_written(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}.", remedy="Name another folder.") from error
     verdict = "accepted" if report.accepted else "rejected"

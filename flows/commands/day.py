@@ -9,6 +9,7 @@ from typing import Any
 from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
 from infra.files.atomic import replace_bytes
+from infra.machine.written_files import record_written
 from tasks.pages.day_page import day_page, day_rows, is_day_page
 from tasks.queries.day import day_of
 from tasks.run.run import known_store_list
@@ -40,6 +41,7 @@ def day(arguments: argparse.Namespace) -> Answer:
     found = day_of(known_store_list(arguments.store), read_objectives(arguments.objectives), since)
     try:
         replace_bytes(path, day_page(found).encode())
+        record_written(path)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be written: {error.strerror}.", remedy="Name a file in a folder of yours with --html."

@@ -13,6 +13,7 @@ from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
 from infra.files.atomic import replace_bytes
 from infra.machine.settings import state_folder
+from infra.machine.written_files import record_written
 from tasks.pages.facts import facts_of
 from tasks.pages.run_report_page import UNFINISHED, run_report_page
 from tasks.run.report import latest_report
@@ -47,6 +48,7 @@ def write_page(page: bytes, out: Path | None, name: str) -> Path:
         if out is not None:
             with path.open("xb") as file:
                 file.write(page)
+            record_written(path)
             return path
         path.parent.mkdir(exist_ok=True)
         replace_bytes(path, page, mode=0o600)

@@ -12,6 +12,7 @@ from data_contracts.errors import ContractRejected, UsageError
 from data_contracts.handoffs import HandOff
 from flows.commands.guard import Answer
 from flows.stages import listed, stage_name, stages
+from infra.machine.written_files import record_written
 from tasks.queries.history import curves, logged_metrics
 from tasks.run.options import RunOptions
 from tasks.run.run import Run, open_run
@@ -85,5 +86,6 @@ def write(path: Path, value: Any) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(value, indent=2) + "\n")
+        record_written(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}.", remedy="Name another file.") from error

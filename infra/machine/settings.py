@@ -19,6 +19,7 @@ from platformdirs import user_state_path
 
 from data_contracts.errors import UsageError
 from infra.files.atomic import replace_private
+from infra.files.folder_tag import tag
 from infra.files.locks import locked
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -47,6 +48,8 @@ def state_folder() -> Path:
         raise UsageError(f"The state folder {folder} cannot be made private to this user.", remedy=remedy)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"This user may not write in the state folder {folder}.", remedy=remedy)
+    with contextlib.suppress(OSError):  # a full disk; it is still left out while TRAINWRIGHT_HOME names it
+        tag(folder)
     return folder
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import UsageError
+from infra.machine.written_files import record_written
 from infra.mirrors.endpoint import Endpoint
 
 PATH = "/api/v1/lineage"
@@ -39,6 +40,7 @@ def append_events(path: Path, events: Sequence[dict[str, Any]]) -> None:
             file.write(start + b"".join(line + b"\n" for line in lines if line not in known))
             file.flush()
             os.fsync(file.fileno())
+            record_written(path)
     except OSError as error:
         raise UsageError(
             f"mirrors.openlineage.file: {path} cannot be written: {error.strerror}.", remedy="Name a file of yours."

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from infra.files.atomic import replace_private, replace_text
 from infra.machine.settings import state_folder
+from infra.machine.written_files import record_written
 from infra.orchestrator.variables import API_AUTH, API_URL
 from infra.processes.processes import CODE_ROOT
 
@@ -46,6 +47,7 @@ def link(url: str, password: str | None) -> Path | None:
         return None
     try:
         replace_text(path, f"{_HEADER}\nprofiles_path = {json.dumps(str(profiles()))}\n")
+        record_written(path)
     except OSError as error:
         log.warning("%s cannot be written (%s). %s", path, error.strerror, advice)
         return None

@@ -11,6 +11,9 @@ from pathlib import Path, PurePosixPath
 import yaml
 
 from data_contracts.secret_names import without_copy
+from infra.files.folder_tag import TAG
+from infra.scratch import PREFIX
+from infra.scratch_owner import NOTE
 
 _DATA = {
     ".arrow", ".avro", ".bin", ".ckpt", ".csv", ".db", ".dta", ".duckdb", ".feather", ".h5", ".hdf5", ".ipc", ".jsonl",
@@ -34,6 +37,14 @@ def is_store(path: Path) -> bool:
     """Whether a `store.json` belongs to a store, and is not a file of the user's."""
     about = _json(path)
     return isinstance(about, dict) and {"made", "pointers", "schema"} <= about.keys()
+
+
+def is_our_folder(folder: Path) -> bool:
+    """Whether Trainwright wrote all of a folder: it is marked, a temporary folder or an export."""
+    if (folder / TAG).is_file() or (folder.name.startswith(PREFIX) and (folder / NOTE).is_file()):
+        return True
+    about = _json(folder / "export.json")
+    return isinstance(about, dict) and {"target", "version_ref", "checkpoint"} <= about.keys()
 
 
 def is_handoff(path: Path) -> bool:

@@ -7,9 +7,11 @@ under `code.include` is always packed; a glob there never brings in a secret, a 
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,7 +20,9 @@ from data_contracts.errors import UsageError
 from data_contracts.secret_names import is_secret
 from infra import audit
 from infra.git import run_git
-from infra.project.file_kinds import dvc_outs, is_data, is_handoff, is_store
+from infra.machine.settings import state_folder
+from infra.machine.written_files import WrittenFiles
+from infra.project.file_kinds import dvc_outs, is_data, is_handoff, is_our_folder, is_store
 from infra.store import Store
 
 MAX_DATA_BYTES = 2**20
@@ -27,6 +31,7 @@ _GIT_TIMEOUT_S = 60
 
 SECRET = "its name looks like a secret's"
 SOURCE = "it is a source of data"
+WRITTEN = "Trainwright wrote it"
 LINK = "it is a link to what is not packed"
 HANDOFF = "it is a hand-off"
 TRACKED_DATA = "DVC tracks it as data"
@@ -36,6 +41,8 @@ LARGE = f"it is larger than {MAX_DATA_BYTES >> 20} MiB"
 IGNORED = "Git ignores it"
 WHEEL = "it is a wheel, and no machine installs from the code bundle"
 DATA = "it is data, and there is no Git repository that says otherwise"
+
+log = logging.getLogger("trainwright")
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,8 @@ class ProjectFiles:
         packed: files by their names in the bundle.
         included: the names among them that `code.include` brought in or names.
         counted: the names among them whose change makes a stage run again; reuse ignores the others.
-        left_out: sorted by path; a folder that Git ignores as a whole is one entry, without its size.
+        left_out: sorted by path; a folder that Git ignores or Trainwright wrote as a whole is one entry, without its
+            size.
     """
 
     packed: dict[str, Path]
@@ -82,8 +90,8 @@ def choose(
         environment: whether the spec has an environment. If so, wheels are packages to install, not code.
 
     Raises:
-        UsageError: Git does not say what it ignores, an exact path of `include` does not exist, or a named file is one
-            that only `include` may bring in.
+        UsageError: Git does not say what it ignores, an exact path of `include` does not exist, a named file is one
+            that only `include` may bring in, or Trainwright's own files lie in `root` itself.
     """
     tracked = _tracked(root)
     listed = sorted(tracked) if tracked else list(_walked(root))
@@ -92,18 +100,20 @@ def choose(
     packed: dict[str, Path] = {}
     left = {one.path: one for one in _ignored(root)} if tracked else {}
     for path in listed:
-        if (why := judge.why_not(path)) is None:
+        if (folder := judge.our_folder(path)) is not None:
+            left[f"{_name(folder, root)}/"] = LeftOut(f"{_name(folder, root)}/", 0, WRITTEN)
+        elif (why := judge.why_not(path)) is None:
             packed[_name(path, root)] = path
         elif why and os.path.lexists(path):
             left[_name(path, root)] = LeftOut(_name(path, root), path.lstat().st_size, why)
     included, guarded = _included(root, include, judge)
-    packed |= _named(wanted, root, judge, included)
-    packed |= included
+    arguments = _named(wanted, root, judge, included)
+    _warn_of_changed(judge, {name: packed[name] for name in packed.keys() - arguments.keys() - included.keys()})
+    packed |= arguments | included
     left |= guarded
     code = {name for name in packed if name.endswith(".py")}
-    arguments = {_name(path.resolve(), root) for path in wanted if path.resolve().is_relative_to(root)}
     left_out = [one for name, one in sorted(left.items()) if name not in packed]
-    return ProjectFiles(packed, set(included), left_out, code | set(included) | arguments)
+    return ProjectFiles(packed, set(included), left_out, code | set(included) | set(arguments))
 
 
 class _Judge:
@@ -130,6 +140,8 @@ class _Judge:
         self._stores |= stores - {root}
         self._tracked = {target for path in listed for target in dvc_outs(path)}
         self._listed = {path.resolve() for path in listed if not path.is_symlink()}
+        self._written = WrittenFiles()
+        self._our_folders = dict.fromkeys(_folders_of_machine(root), True)
 
     def why_not(self, path: Path) -> str | None:
         """The reason; None for a file that is packed, "" for a file that need not be reported."""
@@ -160,6 +172,8 @@ class _Judge:
         """The reason if only an exact path under `code.include` can bring the file in, else None."""
         if is_secret(PurePosixPath(_name(path, self._root))):
             return SECRET
+        if self.our_folder(path) is not None or self._written.has(path):
+            return WRITTEN
         # A hard link to a source is the source under another name.
         if path.suffix != ".py" and (path in self._sources or _inode(path) in self._inodes):
             return SOURCE
@@ -177,6 +191,20 @@ class _Judge:
             return None
         return LINK if target.exists() and (target not in self._listed or self.why_not(target) is not None) else None
 
+    def our_folder(self, path: Path) -> Path | None:
+        """The uppermost folder of the project above a file that Trainwright wrote as a whole."""
+        for folder in reversed(path.relative_to(self._root).parents[:-1]):
+            place = self._root / folder
+            if place not in self._our_folders:
+                self._our_folders[place] = is_our_folder(place)
+            if self._our_folders[place]:
+                return place
+        return None
+
+    def was_written(self, path: Path) -> bool:
+        """Whether Trainwright wrote a file with this path, which may have been changed since."""
+        return self._written.had(path)
+
     def _in_store(self, path: Path) -> bool:
         return any(path.is_relative_to(folder) for folder in self._stores)
 
@@ -185,6 +213,29 @@ class _Judge:
         above = [one for one in path.parents if one.is_relative_to(self._root) and one != self._root]
         environment = any((one / "pyvenv.cfg").exists() for one in above)
         return environment or self._in_store(path) or any(one.name in _SKIPPED for one in above)
+
+
+def _folders_of_machine(root: Path) -> Iterator[Path]:
+    """Folders of the project for state and temporary files; UsageError if the state folder is the project itself."""
+    if is_our_folder(root) or state_folder().resolve() == root:
+        raise UsageError(
+            f"Trainwright's own files lie in the project's root {root}, where they cannot be told from code.",
+            remedy="Name another folder for them, with TRAINWRIGHT_HOME or the command's own option, and move them.",
+        )
+    for place in (str(state_folder()), tempfile.gettempdir(), os.environ.get("PREFECT_HOME")):
+        if place and (folder := Path(place).resolve()) != root and folder.is_relative_to(root):
+            yield folder
+
+
+def _warn_of_changed(judge: _Judge, packed: Mapping[str, Path]) -> None:
+    """Say which files are packed although Trainwright wrote them: their user has changed or replaced them."""
+    for name, path in packed.items():
+        if judge.was_written(path):
+            log.warning(
+                "%s is packed as code: Trainwright wrote a file there, but its content has been changed since. If it "
+                "is data, name it in .gitignore or move it; if it is code, add it to code.include.",
+                name,
+            )
 
 
 def _named(wanted: Sequence[Path], root: Path, judge: _Judge, included: Mapping[str, Path]) -> dict[str, Path]:

@@ -16,6 +16,7 @@ from data_contracts.errors import TrainwrightError, UsageError, from_json
 from data_contracts.replay import Segment
 from infra import scratch
 from infra.environments.locked import make_locked
+from infra.files.folder_tag import tag
 from infra.files.new_folder import check_new
 from infra.processes.command import run_to_end
 from infra.processes.environment import without_signing
@@ -86,6 +87,7 @@ def reproduce(store: Store, request: Request) -> Reproduction:
     checked = check_sources(moved(recorded.recipe.resolved, places), places)
     log.info("sources   %s as before", "1 raw file is" if checked == 1 else f"{checked:,} raw files are")
     folder.mkdir(parents=True, exist_ok=True)
+    tag(folder)
     try:
         python = _interpreter(recorded, request, folder)
     except BaseException:

@@ -6,6 +6,7 @@ import contextlib
 import glob
 import logging
 import os
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any
 
 from data_contracts.canonical import digest
 from data_contracts.contract.suites import own_classes
-from data_contracts.errors import SpecError
+from data_contracts.errors import SpecError, TrainwrightError, UserCodeError
 from data_contracts.handoffs import Dataset, Ref, SourceFile
 from data_contracts.lightning_config import check_lightning, inline_lightning
 from data_contracts.pipeline_spec import PipelineSpec
@@ -151,6 +152,20 @@ def chosen_code(run: Resolved, store: Store) -> ProjectFiles:
     settings = _packing(spec, root, run.lightning, suites)
     named, environment = settings.pop("extra"), spec.environment is not None
     return choose(code_bundle.project_root(root), store, named=named, environment=environment, **settings)
+
+
+def explain_left_out(error: TrainwrightError, run: Resolved, store: Store) -> None:
+    """If the user's code did not find a file of its project, say in the error's remedy why the bundle lacks it."""
+    _, absent, text = f"{error.message}\n{error.user_traceback}".partition("No such file or directory")
+    if not isinstance(error, UserCodeError) or not absent:
+        return
+    with contextlib.suppress(TrainwrightError, OSError):  # the project may lie on another machine, or have changed
+        for one in chosen_code(run, store).left_out:
+            end = "" if one.path.endswith("/") else r"(?![\w.-])"
+            if re.search(rf"(?<![\w.-]){re.escape(one.path)}{end}", text):
+                error.remedy = f"{one.path} is not in the bundle of the project's code: {one.why}. If it may be "
+                error.remedy += "stored, name the file by its exact path in code.include."
+                return
 
 
 def _packing(spec: PipelineSpec, root: Path, lightning: dict, suites: list[dict[str, Any]]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from infra.processes.clock import now_s
 from infra.store import layout
 from tasks.run.meter import begin_stage, used_by_stage
 from tasks.run.progress import IN_VIEW, StageBegan, StageEnded, notify
+from tasks.run.resolve import explain_left_out
 from tasks.run.run import Run
 
 EXTERNAL = "data is external"
@@ -176,6 +177,7 @@ class Stage(Generic[P, T]):
             _record(run, ended("ran", error.message))
             raise
         except TrainwrightError as error:
+            explain_left_out(error, run.resolved, run.store)
             ended(_STATUSES.get(type(error), "failed"), error.message)
             raise
         except Exception as error:

@@ -5,18 +5,22 @@ Texts that saw rows stay in a file of mode 0600 below the state folder, which th
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flows.cli import parser
 from tests.support.canaries import FOLDERS, SHARDS, Scene, files
-from tests.support.tiny import SUITE
+from tests.support.tiny import SUITE, answer, trainwright
 
 pytestmark = pytest.mark.warm
 
@@ -205,6 +209,93 @@ def test_no_bundle_of_code_holds_a_canary(scene: Scene) -> None:
     bundled = list(files(scene.store / "code"))
     assert any(path.name == "clean.py" for path in bundled)
     assert [hit for path in bundled for hit in scene.held_by(path)] == []
+
+
+# Every argument that names a file or a folder to write, and the words with which a test has it written. A folder that
+# `init` or `contract infer` writes holds drafts for the user's project, which belong to its code.
+WRITERS: dict[str, list[list[str]]] = {
+    "validate --out": [["validate", "SPEC", "--out", "out/report.json"]],
+    "shard --out": [["shard", "SPEC", "--out", "out/dataset.json"]],
+    "train --out": [["train", "SPEC", "--out", "out/checkpoint.json"]],
+    "train --curves": [["train", "SPEC", "--curves", "out/curves"]],
+    "verify --out": [["verify", "SPEC", "--out", "out/verified.json"]],
+    "evaluate --out": [["evaluate", "SPEC", "--out", "out/evaluation.json"]],
+    "evaluate --metrics": [["evaluate", "SPEC", "--metrics", "out/metrics.txt"]],
+    "promote --out": [["promote", "SPEC", "--out", "out/receipt.json"]],
+    "drift --out": [["drift", "SPEC", "--out", "out/drift.json", "--against", "tiny@champion"]],
+    "status --html": [["status", "--html", "out/day.html"]],
+    "cost --html": [["cost", "--month", f"{datetime.now(UTC):%Y-%m}", "--html", "out/cost.html"]],
+    "report --out": [["report", "RUN", "--out", "out/run.html"]],
+    "diff --out": [["diff", "RUN", "RUN", "--out", "out/diff.html"]],
+    "contract --out": [["contract", "docs", "RUN", "--out", "out/docs"]],
+    "predict output": [
+        ["predict", "tiny", "rows.csv", f"out/rows{end}", "--keep=name,account"] for end in (".csv", ".jsonl")
+    ],
+    "export dir": [
+        ["export", "tiny", "exported", "--to", "huggingface"],
+        ["export", "tiny", "tensors", "--to", "safetensors"],
+    ],
+    "reproduce --into": [["reproduce", "tiny", "--here", "--into", "again"]],
+    "key folder": [["key", "new", "keys"]],
+    "ci --junit": [["ci", "SPEC", "--junit", "out/junit.xml", "--summary", "out/page.md"]],
+    "ci --summary": [],
+    "ci --code-quality": [["ci", "SPEC", "--code-quality", "out/quality.json", "--dotenv", "out/values.txt"]],
+    "ci --dotenv": [],
+    "server folder": [],  # marked; a backup needs a database of PostgreSQL
+    "init folder": [],
+}
+READ_ALONE = {"status --objectives", "slo --objectives", "budget file", "policy file", "approve --key", "refuse --key"}
+READ_ALONE |= {"reproduce --data", "reproduce --wheels"}
+
+
+def test_every_argument_that_names_a_file_is_in_the_table() -> None:
+    [commands] = [action.choices for action in parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    named = {
+        f"{name} {(action.option_strings or [action.dest])[0]}"
+        for name, command in commands.items()
+        for action in command._actions
+        if action.metavar in ("FILE", "DIR", "FOLDER", "OUTPUT")
+    }
+    assert named == WRITERS.keys() | READ_ALONE
+
+
+def packed(scene: Scene, env: Mapping[str, str]) -> set[str]:
+    plan = answer(scene.run("plan", "--no-estimate", "--json", env=env))
+    return {one["path"] for one in plan["code"]["packed"]}
+
+
+def test_what_stages_and_pages_write_is_no_code(scene: Scene) -> None:
+    scene.reach(None)
+    before = packed(scene, scene.env())
+    for name in ("validate --out", "train --curves", "evaluate --metrics", "status --html"):
+        for words in WRITERS[name]:
+            done = scene.write(words, "")
+            assert done.returncode == 0, done.stderr
+    assert (scene.project / "out/metrics.txt").exists()
+    assert packed(scene, scene.env()) == before
+
+
+@pytest.mark.sweep
+def test_nothing_that_a_command_writes_is_code(tmp_path: Path) -> None:
+    """With the state folder, TMPDIR, Prefect's folder, the store and every output below the project."""
+    scene = Scene(tmp_path, inside=True)
+    env = {**scene.env("PREFECT_API_AUTH_STRING"), "GITHUB_STEP_SUMMARY": str(scene.project / "summary.txt")}
+    mirror = ["mirrors.openlineage={file: out/lineage.txt}", "mirrors.huggingface={folder: hub}"]
+    sets = [word for one in [*mirror, "promote.gates=[{metric: accuracy, min: 0.1}]"] for word in ("--set", one)]
+    try:
+        run = answer(scene.run("run", *sets, "--json", env=env))["run_id"]
+        wrong = []
+        for words in [words for each in WRITERS.values() for words in each]:
+            done = scene.write([*words, *(sets if "SPEC" in words else [])], run, env=env)
+            wrong += [(words, done.stderr[-500:])] if done.returncode else []
+        assert wrong == []
+        assert {path.name for path in (scene.project / "out").iterdir()} >= {"rows.csv", "lineage.txt", "run.html"}
+        scene.run("validate", *sets, env=env)
+        bundles = list((scene.store / "code").iterdir())
+        assert [hit for path in files(*bundles) for hit in scene.held_by(path)] == []
+        assert len(bundles) == 1, [str(path) for path in files(*bundles)]
+    finally:
+        trainwright("down", env=env)
 
 
 # What another user of the machine may read of its processes.

@@ -125,15 +125,18 @@ class Scene:
 
     Attributes:
         tokens: what must be nowhere, by what it is.
+        inside: whether the machine's folders lie in the project.
     """
 
     folder: Path
+    inside: bool = False
     tokens: dict[str, str] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
     reached: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.project, self.machine = self.folder / "project", self.folder / "machine"
+        self.project = self.folder / "project"
+        self.machine = (self.project if self.inside else self.folder) / "machine"
         self.store = self.machine / "store"
         for name in ("home", "prefect", "tmp", "store"):
             (self.machine / name).mkdir(parents=True)
@@ -164,6 +167,16 @@ class Scene:
         words = [verb, self.spec, "--store", self.store, *arguments]
         done = trainwright(*words, cwd=self.project, env=env or self.env(), forked=forked)
         self.outputs.append(f"{verb} {arguments}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def write(
+        self, words: list[str], run: str, *, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Carry out a command in the project's folder; SPEC and RUN stand for the spec and a run's id."""
+        known = {"SPEC": str(self.spec), "RUN": run}
+        store = [] if words[0] == "key" else ["--store", str(self.store)]
+        done = trainwright(*(known.get(word, word) for word in words), *store, cwd=self.project, env=env or self.env())
+        self.outputs.append(f"{words}\n{done.stdout}\n{done.stderr}")
         return done
 
     def reach(self, stage: str | None) -> None:

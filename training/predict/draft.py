@@ -25,6 +25,7 @@ from typing import Any
 from data_contracts.errors import StorageUnavailable, UsageError
 from infra.files import locks
 from infra.files.atomic import replace_json
+from infra.machine.written_files import record_written
 
 # A child whose parent was killed ends within a second, and holds the lock until then.
 WAIT_S = 10.0
@@ -90,6 +91,7 @@ class Draft:
             self.folder / "done.json",
             {"file": [facts.st_ino, facts.st_size, facts.st_mtime_ns], "answer": answer},
         )
+        record_written(self.whole, named=self.output)
         if overwrite:
             os.replace(self.whole, self.output)
         else:

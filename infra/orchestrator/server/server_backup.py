@@ -20,6 +20,7 @@ from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from data_contracts.operations.server_backup import ServerBackup
 from infra.files.atomic import replace_private
 from infra.files.digests import file_digest
+from infra.files.folder_tag import tag
 from infra.files.new_folder import check_new
 from infra.orchestrator.server import server_database
 from infra.orchestrator.server.server_database import Database
@@ -44,6 +45,7 @@ def back_up(folder: Path) -> ServerBackup:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)  # it may have been there, empty; another user's is refused
+        tag(folder)
         _dump(dump)
         backup = ServerBackup(
             made=made,

@@ -13,6 +13,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from infra.files.atomic import replace_private
+from infra.files.folder_tag import TAG
 from infra.machine.settings import is_private_place, known_stores, remember_store, state_folder
 
 
@@ -76,7 +77,7 @@ def test_a_private_file_was_never_readable_by_others(home: Path) -> None:
         os.umask(umask)
     assert (mode(path), path.read_text()) == (0o600, "a")
     assert (mode(home / "stores.json"), known_stores()[-1]["uri"]) == (0o600, "/store")
-    assert sorted(one.name for one in home.iterdir()) == ["secret", "stores.json"]
+    assert sorted(one.name for one in home.iterdir()) == [TAG, "secret", "stores.json"]
 
 
 def test_a_draft_that_lies_in_the_way_is_not_written_through(
@@ -88,7 +89,7 @@ def test_a_draft_that_lies_in_the_way_is_not_written_through(
     with pytest.raises(FileExistsError):
         replace_private(home / "secret", "mine")
     assert (tmp_path / "theirs").read_text() == "theirs"
-    assert [one.name for one in home.iterdir()] == [".secret.guessed"], "what is not ours stays"
+    assert sorted(one.name for one in home.iterdir()) == [".secret.guessed", TAG], "what is not ours stays"
 
 
 @pytest.mark.parametrize(("bits", "private"), [(0o700, True), (0o1777, True), (0o755, True), (0o777, False)])

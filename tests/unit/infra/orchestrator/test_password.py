@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
+from infra.files.folder_tag import TAG
 from infra.orchestrator import password
 
 
@@ -39,7 +40,7 @@ def test_only_its_owner_can_read_the_password_whatever_the_umask(home: Path, uma
     finally:
         os.umask(before)
     assert stat.S_IMODE(password.path().stat().st_mode) == 0o600
-    assert [entry.name for entry in home.iterdir()] == ["password"]
+    assert sorted(entry.name for entry in home.iterdir()) == [TAG, "password"]
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from data_contracts.errors import UsageError
+from infra import scratch
+from infra.files.folder_tag import tag
+from infra.machine.settings import state_folder
+from infra.machine.written_files import LIST, record_written
 from infra.project import project_files
 from infra.project.project_files import ProjectFiles, choose
 from infra.store import Store, open_store
@@ -167,6 +174,72 @@ def test_another_store_of_the_project_stays_out(root: Path, store: Store) -> Non
 def test_a_store_at_the_projects_root_does_not_hide_the_project(root: Path, store: Store) -> None:
     open_store(str(root))
     assert choose(root, store).packed.keys() >= KEPT
+
+
+def test_folders_that_trainwright_wrote_stay_out_wherever_they_lie(
+    root: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(root / "tmp"))
+    monkeypatch.setenv("PREFECT_HOME", str(root / "prefect"))
+    for home in ("earlier/state", "state"):
+        monkeypatch.setenv("TRAINWRIGHT_HOME", str(root / home))
+        (root / home).parent.mkdir(exist_ok=True)
+        write(state_folder(), "withheld/log.txt", "module.py")
+    write(root, "tmp/rows.txt", "prefect/logs.txt", "shared/notes.txt", "shared/net.py")
+    write(root, "exported/README.md", "theirs/README.md", "theirs/export.json")
+    write(root, "exported/export.json", text=json.dumps({"target": "torch", "version_ref": {}, "checkpoint": {}}))
+    (root / "reproduced").mkdir()
+    tag(root / "reproduced")
+    write(root, "reproduced/code/net.py")
+    with scratch.make("test", root=root / "shared") as folder:
+        write(folder.path, "rows.txt")
+        chosen = choose(root, store)
+        ours = ["earlier/state/", "exported/", "prefect/", "reproduced/", f"shared/{folder.path.name}/", "state/"]
+    theirs = {"shared/notes.txt", "shared/net.py", "theirs/README.md", "theirs/export.json"}
+    assert chosen.packed.keys() == KEPT | theirs
+    assert reasons(chosen) == dict.fromkeys([*ours, "tmp/"], project_files.WRITTEN)
+
+
+def test_a_file_that_a_command_wrote_stays_out_until_its_user_changes_it(
+    root: Path, store: Store, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(root, "out/page.html", "out/moved.html", "out/same.html", "out/theirs.html", text="a page with a value")
+    for name in ("page", "same", "theirs"):
+        record_written(root / f"out/{name}.html")
+    record_written(root / "out/moved.html")
+    os.rename(root / "out/moved.html", root / "elsewhere.html")
+    write(root, "out/same.html", text="a page with a value")
+    os.utime(root / "out/same.html", (1, 1))
+    with caplog.at_level(logging.WARNING):
+        before = choose(root, store)
+    ours = ["elsewhere.html", "out/page.html", "out/same.html"]
+    assert reasons(before) == dict.fromkeys([*ours, "out/theirs.html"], project_files.WRITTEN)
+    assert (before.packed.keys(), caplog.text) == (KEPT, "")
+    write(root, "out/theirs.html", text="a template of their own")
+    with caplog.at_level(logging.WARNING):
+        after = choose(root, store)
+    assert reasons(after) == dict.fromkeys(ours, project_files.WRITTEN)
+    assert after.packed.keys() == KEPT | {"out/theirs.html"}
+    assert "out/theirs.html is packed as code: Trainwright wrote a file there, but its content" in caplog.text
+    caplog.clear()
+    choose(root, store, include=["out/theirs.html"])
+    assert caplog.text == "", "its user has said that it is code"
+    with pytest.raises(UsageError, match=r"^out/page.html, which an argument .* is not packed: Trainwright wrote it"):
+        choose(root, store, named=[root / "out/page.html"])
+    with pytest.raises(UsageError, match=r"which a glob never packs: Trainwright wrote it"):
+        choose(root, store, include=["out/p*"])
+    assert "out/page.html" in choose(root, store, include=["out/page.html"]).packed
+    (home / LIST).write_text("[{}]")
+    with pytest.raises(UsageError, match=rf"^{home / LIST}, the list of the files that commands wrote, cannot"):
+        choose(root, store)
+
+
+def test_a_project_whose_root_is_the_state_folder_is_refused(
+    root: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(root))
+    with pytest.raises(UsageError, match=r"^Trainwright's own files lie in the project's root"):
+        choose(root, store)
 
 
 def test_what_git_ignores_is_reported(tmp_path: Path, store: Store) -> None:

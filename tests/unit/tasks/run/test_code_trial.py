@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.messages.children import Child, ImportTrialAnswer, ImportTrialRequest
+from infra.machine.written_files import record_written
 from tasks.run import code_trial
+from tasks.run.resolve import explain_left_out
 from tasks.run.run import open_run
 from tests.support.tiny import MODEL, answer, trainwright, write_project
 
@@ -53,6 +55,24 @@ def test_a_file_that_was_left_out_is_named_and_include_brings_it(
     assert not (folder / ".trainwright/runs").exists()
     run = open_run(project(folder, body, **more, code={"include": [path]}), recorded=False)
     assert path in [file.path.removeprefix("project/") for file in run.store.manifest(run.resolved.code).files]
+
+
+def test_a_report_that_the_code_reads_is_named_with_the_reason(tmp_path: Path) -> None:
+    """On import before anything is booked; later in the error of the stage."""
+    spec = project(tmp_path / "tiny", "PAGE = (HERE / 'page.html').read_text()", {"page.html": "a page"})
+    record_written(spec.parent / "page.html")
+    with pytest.raises(UsageError, match=r"it needs page.html, which is left out, because Trainwright wrote it"):
+        open_run(spec)
+    (spec.parent / "net.py").write_text(MODEL)
+    run = open_run(spec, recorded=False)
+    errors = [
+        UserCodeError(f"It raised FileNotFoundError: [Errno 2] No such file or directory: {path!r}.")
+        for path in ("/tmp/a/project/page.html", "/tmp/a/project/homepage.html")
+    ]
+    for error in errors:
+        explain_left_out(error, run.resolved, run.store)
+    assert errors[0].remedy.startswith("page.html is not in the bundle of the project's code: Trainwright wrote it. If")
+    assert errors[1].remedy == UserCodeError.default_remedy
 
 
 def test_a_bundle_is_tried_once_and_only_if_a_module_mentions_the_file(
