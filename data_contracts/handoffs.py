@@ -125,6 +125,11 @@ class ContractReport(HandOff):
     drift: DriftReport | None = Field(default=None, exclude_if=lambda drift: drift is None)
     quarantine: Quarantine | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
 
+    @property
+    def met(self) -> int:
+        """How many expectations hold. One that broke does not hold, also if its severity lets it pass."""
+        return self.expectations - len(self.failures)
+
 
 class ShardFile(Record):
     """One shard of a dataset: its sealed directory, path in it, rows, bytes and digest."""

@@ -17,6 +17,7 @@ from flows.turns import first_turn, in_turn, work_in_turn
 from infra.orchestrator.flow_engine import without_waits
 from infra.orchestrator.flow_runs.cancelling import cancellable
 from tasks.budgets.spending import admit, refuse_over, within_budgets
+from tasks.mirrors.deliver import try_mirrors
 from tasks.pages.run_report_page import keep_page
 from tasks.run.attach import attach
 from tasks.run.meter import metered
@@ -99,6 +100,7 @@ def line(run: Run) -> RunReport:
             refuse_wrong_settings()
             admit(run)
             refuse_early(run)
+            try_mirrors(run)
             for stage in stages(LINE):
                 refuse_over(run)
                 made[stage.name] = as_task(stage)(run, *(made[one.name] for one in stage.takes))

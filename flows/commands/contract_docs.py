@@ -8,6 +8,7 @@ from pathlib import Path
 from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
 from infra.machine.written_files import record_written
+from infra.store.damage import noting_damage
 from tasks.run.run import reopen_run
 from tasks.stages.artifacts.contract_pages import own_report, report_results
 
@@ -23,8 +24,11 @@ def docs(arguments: argparse.Namespace) -> Answer:
     if path.exists():
         raise UsageError(f"{path} exists already.", remedy="Name another folder with --out.")
     run = reopen_run(run_id, arguments.store, None)
-    report = own_report(run)
-    results = None if report is None else report_results(run, report)
+    with noting_damage() as damage:
+        report = own_report(run)
+        results = None if report is None else report_results(run, report)
+    if damage:
+        raise damage[0]
     if report is None or results is None:
         raise UsageError(f"{run_id} has no contract report.", remedy="Name a run that got as far as validate.")
     from data_contracts.data_docs import data_docs  # Great Expectations takes seconds to import

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from flows.commands.guard import Answer
 from flows.commands.report import free_file, write_page
 from flows.commands.tables import table
+from infra.store.damage import noting_damage
 from tasks.pages.comparison import Comparison, compare_sides, find_side
 from tasks.pages.comparison_page import comparison_page, figure, metric_note, shapes
 from tasks.run.run import known_store_list
@@ -20,7 +21,10 @@ def diff(arguments: argparse.Namespace) -> Answer:
     """The `diff` command; with `--out` also as a page."""
     out = None if arguments.out is None else free_file(arguments.out)
     stores = known_store_list(arguments.store)
-    found = compare_sides(find_side(stores, arguments.before), find_side(stores, arguments.after))
+    with noting_damage() as damage:
+        found = compare_sides(find_side(stores, arguments.before), find_side(stores, arguments.after))
+    if damage:  # a part that cannot be read would be shown as one that is not there
+        raise damage[0]
     value = found.to_json()
     lines = _lines(found)
     if out is not None:

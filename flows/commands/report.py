@@ -9,11 +9,12 @@ import argparse
 import webbrowser
 from pathlib import Path
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import CorruptError, UsageError
 from flows.commands.guard import Answer
 from infra.files.atomic import replace_bytes
 from infra.machine.settings import state_folder
 from infra.machine.written_files import record_written
+from infra.store.damage import noting_damage
 from tasks.pages.facts import facts_of
 from tasks.pages.run_report_page import UNFINISHED, run_report_page
 from tasks.run.report import latest_report
@@ -25,12 +26,17 @@ def report(arguments: argparse.Namespace) -> Answer:
     out = None if arguments.out is None else free_file(arguments.out)
     run = reopen_run(arguments.run, arguments.store)
     ended = latest_report(run.store, run.run_id)
-    path = write_page(run_report_page(facts_of(run)).encode(), out, run.run_id)
+    with noting_damage() as damage:
+        page = run_report_page(facts_of(run))
+    path = write_page(page.encode(), out, run.run_id)
     if arguments.open:
         open_in_browser(path)
     verdict = ended.verdict if ended is not None else UNFINISHED
     value = {"run_id": run.run_id, "verdict": verdict, "page": str(path), "opened": arguments.open}
-    return Answer(f"{path} shows run {run.run_id}: {verdict}.", value)
+    text = f"{path} shows run {run.run_id}: {verdict}."
+    if damage:
+        return Answer(f"{text} It lacks what is damaged.", value, CorruptError.exit_code, damage[0])
+    return Answer(text, value)
 
 
 def free_file(name: str) -> Path:

@@ -67,13 +67,12 @@ class WrittenFiles:
 
     def has(self, path: Path) -> bool:
         """Whether a file is as a command wrote it, perhaps under another name."""
-        if not self._facts or not path.is_file():
+        if not path.is_file():
             return False
-        facts = path.stat()
-        entry = self._by_path.get(os.path.realpath(path))
-        if _facts(facts) in self._facts:
-            return True
-        return entry is not None and entry.bytes == facts.st_size and entry.blake3 == file_digest(path)
+        facts, entry = path.stat(), self._by_path.get(os.path.realpath(path))
+        return _facts(facts) in self._facts or (
+            entry is not None and entry.bytes == facts.st_size and entry.blake3 == file_digest(path)
+        )
 
     def had(self, path: Path) -> bool:
         """Whether a command wrote a file with this path, whatever it holds now."""

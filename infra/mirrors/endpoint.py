@@ -90,6 +90,17 @@ class Endpoint:
         except ValueError as error:
             raise StorageUnavailable(f"{self._it} gave an answer that is not JSON.", remedy=self._look) from error
 
+    def try_credentials(self, path: str) -> None:
+        """Ask once for `path`; UsageError if the credentials are refused, StorageUnavailable without an answer.
+
+        Another refusal says nothing about the credentials.
+        """
+        try:
+            self._once("GET", path, {}, None)
+        except UsageError as error:
+            if error.details["status"] in (401, 403):
+                raise
+
     def upload(self, path: str, file: Path) -> None:
         """Put a file, in pieces; raises as `ask` does."""
         size = {"Content-Length": str(file.stat().st_size), "Content-Type": "application/octet-stream"}
@@ -172,7 +183,7 @@ class Endpoint:
         else:
             what, remedy = "refuses a request", self._look
         said = f"{status}, {kind}" if kind else f"{status}"
-        return UsageError(f"{self._it} {what} ({said}).", remedy=remedy, details={"error_code": kind})
+        return UsageError(f"{self._it} {what} ({said}).", remedy=remedy, details={"error_code": kind, "status": status})
 
 
 def _error_code(body: bytes) -> str:

@@ -21,6 +21,8 @@ VERSION_TAG = "trainwright.version"
 _MOST_METRICS, _MOST_PARAMS, _MOST_TAGS = 1000, 100, 100
 _EXISTS, _MISSING = "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"
 _API = "/api/2.0/mlflow"
+# What every user may ask for.
+TRIED = f"{_API}/experiments/search?max_results=1"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -140,7 +140,7 @@ class _Judge:
         self._stores |= stores - {root}
         self._tracked = {target for path in listed for target in dvc_outs(path)}
         self._listed = {path.resolve() for path in listed if not path.is_symlink()}
-        self._written = WrittenFiles()
+        self.written = WrittenFiles()
         self._our_folders = dict.fromkeys(_folders_of_machine(root), True)
 
     def why_not(self, path: Path) -> str | None:
@@ -172,7 +172,7 @@ class _Judge:
         """The reason if only an exact path under `code.include` can bring the file in, else None."""
         if is_secret(PurePosixPath(_name(path, self._root))):
             return SECRET
-        if self.our_folder(path) is not None or self._written.has(path):
+        if self.our_folder(path) is not None or self.written.has(path):
             return WRITTEN
         # A hard link to a source is the source under another name.
         if path.suffix != ".py" and (path in self._sources or _inode(path) in self._inodes):
@@ -201,10 +201,6 @@ class _Judge:
                 return place
         return None
 
-    def was_written(self, path: Path) -> bool:
-        """Whether Trainwright wrote a file with this path, which may have been changed since."""
-        return self._written.had(path)
-
     def _in_store(self, path: Path) -> bool:
         return any(path.is_relative_to(folder) for folder in self._stores)
 
@@ -230,7 +226,7 @@ def _folders_of_machine(root: Path) -> Iterator[Path]:
 def _warn_of_changed(judge: _Judge, packed: Mapping[str, Path]) -> None:
     """Say which files are packed although Trainwright wrote them: their user has changed or replaced them."""
     for name, path in packed.items():
-        if judge.was_written(path):
+        if judge.written.had(path):
             log.warning(
                 "%s is packed as code: Trainwright wrote a file there, but its content has been changed since. If it "
                 "is data, name it in .gitignore or move it; if it is code, add it to code.include.",

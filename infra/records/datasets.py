@@ -15,6 +15,7 @@ from infra import scratch
 from infra.machine.settings import state_folder
 from infra.records.handoffs import read_handoff
 from infra.store import Store, layout
+from infra.store.damage import passing_over
 
 # Beside the shards; `training.formats.schema` writes it.
 SCHEMA_FILE = "schema.json"
@@ -26,7 +27,7 @@ def newest_dataset(store: Store, key: str) -> Dataset | None:
     if ref is None:
         return None
     dataset = read_handoff(store, ref, Dataset)
-    with contextlib.suppress(FileNotFoundError, CorruptError):
+    with passing_over():
         verify_elsewhere(store, dataset)
         return dataset
     return None
@@ -99,7 +100,7 @@ def dataset_to_extend(
         if settings.get("series") == series and had < wanted:
             found.append((had.total(), finished, ref, settings["inputs"]))
     for _, _, ref, had_inputs in sorted(found, key=lambda one: one[:2], reverse=True):
-        with contextlib.suppress(FileNotFoundError, CorruptError):
+        with passing_over():
             if store.claim(ref.uri):
                 store.verify(ref)
                 dataset = read_handoff(store, ref, Dataset)
@@ -139,7 +140,7 @@ def mixed(dataset: Dataset, others: Mapping[str, Dataset]) -> Dataset:
 def _sealed(store: Store) -> Iterator[tuple[Ref, dict[str, Any], str]]:
     for name in store.list("datasets"):
         uri = f"datasets/{name}"
-        with contextlib.suppress(FileNotFoundError, CorruptError):
+        with passing_over():
             if not store.exists(layout.tombstone(uri)):
                 manifest = store.manifest(uri)
                 yield manifest.ref, manifest.settings, str(manifest.provenance.get("finished", ""))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
 from infra.store import layout
+from infra.store.damage import passing_over
 from infra.store.seal import Manifest
 from infra.store.store import Store
 from infra.store.writer import Writer
@@ -49,7 +50,7 @@ def newest_sealed(store: Store, area: str, key: str, most: int) -> Iterator[Mani
         uri = layout.attempt(area, key, n)
         if store.exists(layout.tombstone(uri)) or not store.claim(uri):
             continue
-        with contextlib.suppress(FileNotFoundError, CorruptError, UsageError):
+        with contextlib.suppress(UsageError), passing_over():
             yield store.manifest(uri)
             left -= 1
         if not left:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from infra.machine.settings import state_folder
 from infra.share import WHOLE, Share
 from infra.store import deletion, layout
 from infra.store.backends.backend import Backend, Leftover, Overtaken, Stored, warn_overtaken
+from infra.store.damage import passing_over
 from infra.store.earlier_records import EarlierRecords
 from infra.store.local_copies import copy_of, linked
 from infra.store.pointers import Pointer
@@ -237,7 +237,7 @@ class Store:
             uri = layout.attempt(area, key, n)
             if self.exists(layout.tombstone(uri)) or not self.claim(uri):
                 continue
-            with contextlib.suppress(FileNotFoundError, CorruptError):
+            with passing_over():
                 return self.verify(uri).ref
         return None
 

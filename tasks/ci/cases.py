@@ -116,9 +116,8 @@ def _in_numbers(facts: Facts) -> dict[str, str]:
     """What stages did, by their name. Their own sentences may quote a row, even of accepted data, or a person."""
     said: dict[str, str] = {}
     if (contract := facts.contract) is not None:
-        met = contract.expectations - len(contract.failures)
         aside = f", {contract.quarantine.rows:,} of them set aside" if contract.quarantine is not None else ""
-        said["validate"] = f"{contract.rows:,} rows{aside}; {met} of {contract.expectations} expectations met"
+        said["validate"] = f"{contract.rows:,} rows{aside}; {contract.met} of {contract.expectations} expectations met"
     if (dataset := facts.dataset) is not None:
         said["shard"] = ", ".join(f"{split} {dataset.rows(split):,} rows" for split in dataset.splits)
     if facts.checkpoint is not None:

@@ -169,10 +169,10 @@ def _data(facts: ModelFacts) -> list[str]:
         return [*lines, "- Contract: none"]
     verdict = "accepted" if contract.accepted else "rejected"
     aside = f", {contract.quarantine.rows:,} set aside" if contract.quarantine is not None else ""
+    met = f"{contract.met:,} of {contract.expectations:,}" if contract.failures else f"{contract.expectations:,}"
     return [
         *lines,
-        f"- Contract: {verdict}; {contract.rows:,} rows met {contract.expectations:,} expectations{aside}; suite "
-        f"`{contract.suite_digest}`",
+        f"- Contract: {verdict}; {contract.rows:,} rows met {met} expectations{aside}; suite `{contract.suite_digest}`",
     ]
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
+from data_contracts.pipeline_spec.mirrors import MlflowSpec, OpenLineageSpec
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
 from infra.mirrors import accepted, git_tags
 from infra.mirrors.endpoint import Deadline, Endpoint, credentials
-from infra.mirrors.mlflow import Mlflow
-from infra.mirrors.openlineage import append_events, post_events
+from infra.mirrors.mlflow import TRIED, Mlflow
+from infra.mirrors.openlineage import PATH, append_events, post_events
 from infra.models import registry
 from infra.store import Store, layout
 from infra.store.lease_keeper import LeaseKeeper
@@ -32,8 +33,27 @@ from tasks.run.run import Run
 _SLOW = ("mlflow", "huggingface")
 # How long a run without mirrors may take to tell Prefect of an earlier rollback.
 EVENTS_S = 10.0
+# How long a run waits at its start for the servers that are its mirrors.
+TRY_S = 5.0
 AGAIN = "`trainwright mirror` tells it again."
 log = logging.getLogger("trainwright")
+
+
+def try_mirrors(run: Run) -> None:
+    """Try the credentials of a run's mirrors before any work; a server that does not answer refuses nothing.
+
+    Raises: UsageError: a credential is not set, or a server refuses it.
+    """
+    mirrors, deadline = run.spec.mirrors, Deadline(TRY_S)
+    tried = [(_mlflow_server(mirrors.mlflow, deadline), TRIED)] if mirrors.mlflow else []
+    if mirrors.openlineage and mirrors.openlineage.url:
+        tried.append((_lineage_server(mirrors.openlineage, deadline), PATH))
+    for server, path in tried:
+        with server:
+            try:
+                server.try_credentials(path)
+            except StorageUnavailable as error:
+                log.warning("%s The run begins without it, and tells it at its end.", error.message)
 
 
 def tell_after_run(run: Run) -> None:
@@ -148,9 +168,7 @@ def _refuse_unknown(one: Due) -> None:
 def _mlflow(store: Store, one: Due, deadline: Deadline) -> str:
     spec = one.resolved.pipeline().mirrors.mlflow
     assert spec is not None
-    parts = {"username": spec.username, "password": spec.password, "token": spec.token}
-    access = credentials("mirrors.mlflow", spec.uri, parts)
-    with Endpoint("MLflow", spec.uri, access, deadline) as endpoint:
+    with _mlflow_server(spec, deadline) as endpoint:
         server = Mlflow(endpoint)
         if one.alias is not None:
             return _put_alias(store, server, *one.alias)
@@ -163,6 +181,19 @@ def _mlflow(store: Store, one: Due, deadline: Deadline) -> str:
         number = put_version(store, server, kept, report, deadline, spec.model)
         named = _put_alias(store, server, model.name, model.alias)
         return f"{said}, {model.name} version {model.version} is {number}, and {named}"
+
+
+def _mlflow_server(spec: MlflowSpec, deadline: Deadline) -> Endpoint:
+    access = credentials(
+        "mirrors.mlflow", spec.uri, {"username": spec.username, "password": spec.password, "token": spec.token}
+    )
+    return Endpoint("MLflow", spec.uri, access, deadline)
+
+
+def _lineage_server(spec: OpenLineageSpec, deadline: Deadline) -> Endpoint:
+    assert spec.url is not None
+    access = credentials("mirrors.openlineage", spec.url, {"token": spec.token})
+    return Endpoint("The OpenLineage server", spec.url, access, deadline)
 
 
 def _put_alias(store: Store, server: Mlflow, model: str, alias: str) -> str:
@@ -191,9 +222,7 @@ def _openlineage(store: Store, one: Due, deadline: Deadline) -> str:
         path = Path(one.resolved.root) / spec.file
         append_events(path, events)
         return f"{path} has the events of run {one.run_id} ({len(events)})"
-    assert spec.url is not None
-    access = credentials("mirrors.openlineage", spec.url, {"token": spec.token})
-    with Endpoint("The OpenLineage server", spec.url, access, deadline) as endpoint:
+    with _lineage_server(spec, deadline) as endpoint:
         post_events(endpoint, events)
     return f"{spec.url} has the events of run {one.run_id} ({len(events)})"
 

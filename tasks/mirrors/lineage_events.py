@@ -192,7 +192,7 @@ def _assertions(contract: ContractReport) -> Facets:
         | ({"column": one.column} if one.column else {})
         for one in contract.failures
     ]
-    rest = contract.expectations - len({one.index for one in contract.failures})
+    rest = contract.met
     passed = [{"assertion": f"the other expectations ({rest})", "success": True}] if rest > 0 else []
     return _facet("DataQualityAssertionsDatasetFacet", "1-1-0", assertions=[*failed, *passed])
 

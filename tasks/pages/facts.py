@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
+from data_contracts.errors import CorruptError
 from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Receipt, Ref
 from data_contracts.run_report import RunReport, StageResult
@@ -17,6 +18,7 @@ from infra.gang.checkpoints.participants import GenerationSpan, generation_spans
 from infra.records.datasets import find_dataset_by_id
 from infra.records.handoffs import read_handoff
 from infra.store import Store, layout
+from infra.store.damage import pass_over
 from tasks.pages.rows import Pairs, read_pairs
 from tasks.queries.history import logged_metrics
 from tasks.run.report import latest_report
@@ -139,6 +141,9 @@ def tried(read: Callable[[], T]) -> T | None:
     """What `read` returns; None if it raises, which a page must survive."""
     try:
         return read()
+    except CorruptError as error:
+        pass_over(error)
+        return None
     except Exception as error:  # of a store of any age and state; the text may quote a value
         log.debug("A part of a page could not be read: %s", type(error).__name__)
         return None

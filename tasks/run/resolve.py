@@ -163,8 +163,10 @@ def explain_left_out(error: TrainwrightError, run: Resolved, store: Store) -> No
         for one in chosen_code(run, store).left_out:
             end = "" if one.path.endswith("/") else r"(?![\w.-])"
             if re.search(rf"(?<![\w.-]){re.escape(one.path)}{end}", text):
-                error.remedy = f"{one.path} is not in the bundle of the project's code: {one.why}. If it may be "
-                error.remedy += "stored, name the file by its exact path in code.include."
+                error.remedy = (
+                    f"{one.path} is not in the bundle of the project's code: {one.why}. If it may be stored, name the "
+                    "file by its exact path in code.include."
+                )
                 return
 
 

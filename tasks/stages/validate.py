@@ -150,8 +150,7 @@ def accepted(report: ContractReport) -> str:
     plural = "" if report.expectations == 1 else "s"
     sentence = f"{rows} rows meet {report.expectations} expectation{plural}"
     if report.failures:
-        kept = report.expectations - len(report.failures)
-        sentence = f"{rows} rows meet {kept} of {report.expectations} expectations; {_listed(report.failures)}"
+        sentence = f"{rows} rows meet {report.met} of {report.expectations} expectations; {_listed(report.failures)}"
     if aside is None:
         return sentence
     plural = "" if aside.rows == 1 else "s"

@@ -340,3 +340,77 @@ def test_an_old_store_does_not_take_back_a_newer_record(reading: Reading, patter
             CorruptError, match=rf"^{re.escape(path)} has schema 1, although .+ written by a later version"
         ):
             reading.store.read_json(path) if path.endswith(("json", "verified")) else reading.store.pointer(path).read()
+
+
+# What reads a store for a person. Those in PARTIAL show what is left, and say what they lack.
+COMMANDS = {
+    "status": ["status"],
+    "day": ["status", "--html", "OUT"],
+    "show": ["show", "tiny@champion"],
+    "show run": ["show", "RUN"],
+    "history": ["history", "tiny"],
+    "canary": ["canary", "tiny"],
+    "report": ["report", "RUN"],
+    "diff": ["diff", "RUN", "RUN"],
+    "diff version": ["diff", "tiny@1", "RUN"],
+    "prove": ["prove", "tiny"],
+    "checkpoints": ["checkpoints", "RUN"],
+    "logs": ["logs", "RUN"],
+    "cost": ["cost"],
+    "gc": ["gc", "--dry-run"],
+    "docs": ["contract", "docs", "RUN", "--out", "OUT"],
+    "contract": ["contract", "diff", "RUN", "RUN"],
+}
+PARTIAL = ("day", "report")
+# Of each kind of file, a reader that cannot do without it.
+NEEDED = {
+    "contracts/K/handoff.json": ["docs", "report", "diff", "prove"],
+    "datasets/K/handoff.json": ["report", "diff", "prove"],
+    "datasets/K/manifest.json": ["report", "diff", "prove"],
+    "evaluations/K/handoff.json": ["report", "diff", "prove"],
+    "evaluations/K/manifest.json": ["report", "diff", "prove"],
+    "runs/K/report.json": ["report", "diff", "show run", "status"],
+    "trainings/K/result.json": ["report", "diff", "checkpoints", "gc"],
+    "aliases/tiny/champion": ["show", "status", "prove", "day"],
+}
+
+
+def kind_of(path: str) -> str:
+    """A path without what differs from run to run."""
+    return re.sub(r"[0-9a-f]{40}(-\d+)?|\d{8}-[^/]+", "K", re.sub(r"beat-\d+", "beat-N", path))
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.sweep)])
+def test_a_damaged_file_is_named_or_not_needed(reading: Reading, every: bool) -> None:
+    """Each command answers as if the file were whole, or ends with code 6 and names the file; never anything else."""
+    out = reading.root.parent / "out"
+
+    def ask(name: str) -> tuple[int, str, str]:
+        shutil.rmtree(out) if out.is_dir() else out.unlink(missing_ok=True)
+        reading.capsys.readouterr()
+        known = {"RUN": reading.run_id, "OUT": str(out)}
+        code = main([*(known.get(word, word) for word in COMMANDS[name]), "--store", str(reading.root)])
+        said = reading.capsys.readouterr()
+        return code, ageless(said.out), complaints(said.err)
+
+    whole = {name: ask(name) for name in COMMANDS}
+    files = {kind_of(str(path.relative_to(reading.root))): path for path in sorted(reading.root.rglob("*"))}
+    kinds = [kind for kind, path in files.items() if path.is_file() and kind[0] != "." and not kind.startswith("uses/")]
+    assert set(kinds) >= NEEDED.keys()
+    wrong: list[Any] = []
+    for kind in kinds if every else sorted(NEEDED):
+        file, data = files[kind], files[kind].read_bytes()
+        name = str(file.relative_to(reading.root))
+        harms = {"bit": flipped(data, 4 * len(data) + 1), "half": data[: len(data) // 2], "empty": b"", "other": b"{}"}
+        for harm, bytes_ in harms.items() if every else [("bit", harms["bit"])]:
+            overwrite(file, bytes_)
+            for command in COMMANDS if every else NEEDED[kind]:
+                code, said, err = ask(command)
+                named = name in err + said
+                fine = code == 6 and named and (not said or command in PARTIAL)
+                fine |= (code, said) == whole[command][:2] and command not in NEEDED.get(kind, ())
+                fine |= command == "day" and code == 0 and named
+                if not fine or "Traceback" in err:
+                    wrong.append((name, harm, command, code, said[-200:], err[-300:]))
+        overwrite(file, data)
+    assert wrong == []

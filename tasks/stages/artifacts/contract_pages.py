@@ -5,6 +5,7 @@ Rows are named by their file and their number in it. Nothing of a sensitive colu
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from infra.contract.profiles import read_profile
 from infra.contract.quarantine import FILE as QUARANTINE
 from infra.orchestrator.artifacts import as_code, as_text
 from infra.records.handoffs import newest_handoff
+from infra.store.damage import passing_over
 from tasks.run.run import Run
 from tasks.stages.artifacts.drift_pages import drift_section
 from tasks.stages.validate import contract_key
@@ -92,10 +94,9 @@ def _profile(run: Run, report: ContractReport) -> Profile | None:
     """The profile of the rows that were checked; None if it has other rows, too, or cannot be read."""
     if report.ref is None or (report.quarantine is not None and report.quarantine.rows):
         return None
-    try:
+    with contextlib.suppress(TrainwrightError), passing_over():
         return read_profile(run.store, report.ref)
-    except TrainwrightError:
-        return None
+    return None
 
 
 def _table(results: Sequence[Result]) -> list[str]:

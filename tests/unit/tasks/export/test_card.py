@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.messages.export import Exported
-from tasks.export.card import _limitations, _metadata, _training, escaped
+from tasks.export.card import _data, _limitations, _metadata, _training, escaped
 
 
 @pytest.mark.parametrize(
@@ -55,3 +56,14 @@ def test_a_stated_licence_stands_in_the_metadata_and_arguments_that_stay_are_nam
     )
     lines = _limitations(facts, Exported(files=[], tensors=1, parameters=1, versions={}))
     assert any("not shown" in line and "`weights`" in line for line in lines)
+
+
+@pytest.mark.parametrize(("broken", "said"), [([], "600 rows met 4 expectations"), ([0, 2], "met 2 of 4 expectations")])
+def test_the_card_counts_what_was_met(broken: list[int], said: str) -> None:
+    failures = [
+        Failure(index=at, expectation="e", column=None, severity="warning", rows=0, sentence="") for at in broken
+    ]
+    contract = ContractReport(key="k", accepted=True, rows=600, expectations=4, failures=failures, suite_digest="d")
+    dataset = SimpleNamespace(ref=SimpleNamespace(id="i"), splits={}, dropped_rows={})
+    facts: Any = SimpleNamespace(dataset=dataset, contract=contract)
+    assert said in "\n".join(_data(facts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -10,6 +11,7 @@ import subprocess
 from datetime import datetime, timedelta
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from openlineage.client import facet_v2
 from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, RunEvent
 from openlineage.client.event_v2 import Run as LineageRun
 
+from data_contracts.errors import UsageError
+from data_contracts.pipeline_spec.mirrors import MirrorsSpec
 from data_contracts.run_report import RunReport
 from flows.cli import main
 from infra.mirrors.endpoint import Deadline
@@ -49,10 +53,37 @@ def facts_in(store: Store) -> tuple[Facts, RunReport]:
     return facts, facts.report
 
 
+@pytest.mark.parametrize(
+    ("status", "refused"), [(401, True), (403, True), (404, False), (405, False), (200, False), (503, False)]
+)
+def test_credentials_of_mirrors_are_tried_at_the_start(
+    status: int, refused: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(lambda asked: (status, {})) as (address, got):
+        mirrors = MirrorsSpec.model_validate(
+            {
+                "mlflow": {"uri": address, "username": "env:ME", "password": "env:WORD"},
+                "openlineage": {"url": address, "token": "env:TOKEN"},
+            }
+        )
+        run: Any = SimpleNamespace(spec=SimpleNamespace(mirrors=mirrors))
+        monkeypatch.setenv("ME", "me")
+        with pytest.raises(UsageError, match=r"^mirrors.mlflow.password names the environment variable WORD, which is"):
+            deliver.try_mirrors(run)
+        monkeypatch.setenv("WORD", "word")
+        monkeypatch.setenv("TOKEN", "token")
+        with pytest.raises(UsageError, match="refuses the credentials") if refused else contextlib.nullcontext():
+            deliver.try_mirrors(run)
+    assert all(one.method == "GET" and "authorization" in one.headers for one in got)
+    assert len(got) == (1 if refused else 2)
+    assert ("The run begins without it" in caplog.text) == (status == 503)
+
+
 def test_a_mirror_that_is_away_is_told_later(project: Path, mlflow: FakeMlflow, capsys: pytest.CaptureFixture) -> None:
     log = (project / "log.txt").read_text()
     assert "mlflow was not told of run" in log
     assert "could not be reached" in log
+    assert "The run begins without it" in log[: log.index("validate  ")], "it is tried before the first stage"
     store = store_in(project)
     [left] = due(store)
     assert (left.mirror, left.what, left.attempts) == ("mlflow", "final", 1)
