@@ -35,7 +35,7 @@ def report(arguments: argparse.Namespace) -> Answer:
     value = {"run_id": run.run_id, "verdict": verdict, "page": str(path), "opened": arguments.open}
     text = f"{path} shows run {run.run_id}: {verdict}."
     if damage:
-        return Answer(f"{text} It lacks what is damaged.", value, CorruptError.exit_code, damage[0])
+        return Answer(f"{text} It lacks what is damaged.\n{damage[0]}", value, CorruptError.exit_code, damage[0])
     return Answer(text, value)
 
 

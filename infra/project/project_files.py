@@ -107,13 +107,14 @@ def choose(
         elif why and os.path.lexists(path):
             left[_name(path, root)] = LeftOut(_name(path, root), path.lstat().st_size, why)
     included, guarded = _included(root, include, judge)
-    arguments = _named(wanted, root, judge, included)
-    _warn_of_changed(judge, {name: packed[name] for name in packed.keys() - arguments.keys() - included.keys()})
-    packed |= arguments | included
+    _warn_of_changed(judge, {name: path for name, path in packed.items() if name not in included})
+    packed |= _named(wanted, root, judge, included)
+    packed |= included
     left |= guarded
     code = {name for name in packed if name.endswith(".py")}
+    arguments = {_name(path.resolve(), root) for path in wanted if path.resolve().is_relative_to(root)}
     left_out = [one for name, one in sorted(left.items()) if name not in packed]
-    return ProjectFiles(packed, set(included), left_out, code | set(included) | set(arguments))
+    return ProjectFiles(packed, set(included), left_out, code | set(included) | arguments)
 
 
 class _Judge:
