@@ -13,11 +13,17 @@ from typing import Any
 import yaml
 
 from data_contracts.errors import SpecError
+from data_contracts.foreign_json import MAX_DEPTH
+from data_contracts.plain_file import read_plain
 from data_contracts.yaml_document import Document, FieldPath, Problem, shown
 
 # Aliases are expanded, so a few lines of them can stand for billions of values.
 MAX_VALUES = 100_000
+_TOO_DEEP = "nests too deeply, or an alias contains itself; write it out"
 _MERGE = "tag:yaml.org,2002:merge"
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+# A longer number cannot be printed in an error, and no field has a use for it.
+_MAX_DIGITS = 1000
 _FLOAT = re.compile(
     r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.\d[\d_]*(?:[eE][-+]?\d+)?"
     r"|\.(?:inf|Inf|INF))$|\.(?:nan|NaN|NAN)$"
@@ -54,7 +60,7 @@ def read_document(path: Path, what: str, when_missing: str) -> Document:
     """
     name = _short(path)
     try:
-        text = path.read_text("utf-8-sig")
+        text = read_plain(path).decode("utf-8-sig")
     except FileNotFoundError as error:
         raise SpecError(f"{name}: there is no such file; {when_missing}.") from error
     except IsADirectoryError as error:
@@ -98,7 +104,7 @@ def parse(text: str, name: str, place: str | None = None) -> Document:
             f"{place or f'{name}:{line}'}: is not valid YAML: it has a control character; remove it."
         ) from error
     except RecursionError as error:
-        raise SpecError(f"{place or name}: nests too deeply, or an alias contains itself; write it out.") from error
+        raise SpecError(f"{place or name}: {_TOO_DEEP}.") from error
     return Document(name, value, walk.places)
 
 
@@ -121,6 +127,8 @@ class _Walk:
 
     def value(self, node: yaml.Node, field: FieldPath) -> Any:
         self._count(node)
+        if len(field) > MAX_DEPTH:
+            raise SpecError(f"{self._at(node)}: {_TOO_DEEP}.")
         if not field or isinstance(field[-1], int):
             self.places[field] = self._at(node)  # a key has its own line already
         if isinstance(node, yaml.SequenceNode):
@@ -160,6 +168,8 @@ class _Walk:
         return {**merged, **own}
 
     def _scalar(self, node: yaml.Node, field: FieldPath) -> str | int | float | bool | None:
+        if node.tag in _NUMBERS and len(node.value) > _MAX_DIGITS:
+            raise self._wrong(node, field, f"is a number of more than {_MAX_DIGITS} digits; quote it as text")
         if node.tag == "tag:yaml.org,2002:int":
             if _OCTAL.fullmatch(node.value):
                 raise self._wrong(

@@ -20,6 +20,8 @@ import yaml
 from data_contracts.canonical import digest
 from data_contracts.contract.syntax import parameter_names, wrong_argument, wrong_condition
 from data_contracts.errors import SpecError
+from data_contracts.foreign_json import TooDeep, parse_json
+from data_contracts.plain_file import read_plain
 
 SEVERITIES = ("info", "warning", "critical")
 _KEYS = ("type", "class_path", "kwargs", "severity", "description", "meta")
@@ -91,14 +93,14 @@ def _open(
     if isinstance(suite, str):
         text = _read(suite, root)
         try:
-            raw = json.loads(text.text, parse_constant=_no_constant)
+            raw = parse_json(text.text.encode(), parse_constant=_no_constant)
         except json.JSONDecodeError as error:
             raise SpecError(
                 f"{suite}:{error.lineno}: contract.suite: the suite is not JSON: {error.msg} (column {error.colno}).",
                 remedy="Look at this line and the one before: a comma, quote or bracket may be missing, or be one too "
                 "many.",
             ) from error
-        except RecursionError as error:
+        except TooDeep as error:
             raise SpecError(
                 f"{suite}: contract.suite: the suite is nested too deeply.", remedy="Write it flat."
             ) from error
@@ -193,7 +195,7 @@ def suite_digest(suite: dict[str, Any]) -> str:
 
 def _read(path: str, root: Path) -> SuiteText:
     try:
-        return SuiteText(path, (root / path).read_text(encoding="utf-8"))
+        return SuiteText(path, read_plain(root / path).decode())
     except FileNotFoundError as error:
         beside = sorted(str(Path(path).with_name(file.name)) for file in (root / path).parent.glob("*.json"))
         hint = nearest(path, beside) or "; correct the path, or write the suite there."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,11 @@ from data_contracts.contract.report_diff import Change, Difference, difference
 from data_contracts.contract.sentences import sentence
 from data_contracts.contract.suites import load_suite
 from data_contracts.errors import UsageError
+from data_contracts.foreign_json import parse_json
 from data_contracts.handoffs import ContractReport
 from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import PipelineSpec, SuiteSpec
+from data_contracts.plain_file import read_plain
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import StageResult
 from flows.commands.contract_docs import docs
@@ -178,8 +179,8 @@ def _report(name: str, store: str | None) -> ContractReport:
     path = Path(name)
     if path.is_file():
         try:
-            return ContractReport.from_json(json.loads(path.read_text()))
-        except (ValueError, UnicodeDecodeError) as error:
+            return ContractReport.from_json(parse_json(read_plain(path)))
+        except (OSError, ValueError) as error:
             raise UsageError(
                 f"{name} is not a contract report.", remedy="Write one: trainwright validate SPEC --out FILE."
             ) from error

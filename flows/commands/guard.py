@@ -65,7 +65,8 @@ def carry_out(load: Callable[[], Callable[[argparse.Namespace], Answer]], argume
         _explain(answer.error, sentence=arguments.json)
     try:
         text = (quiet and answer.line) or answer.text
-        print(json.dumps(answer.value) if arguments.json else printable(text, colour=coloured(arguments)), flush=True)
+        shown = json.dumps(answer.value) if arguments.json else printable(text, coloured=coloured(arguments))
+        print(shown, flush=True)
     except BrokenPipeError:  # such as `… | head`: the command's work is done anyway
         _leave_stdout()
     return answer.exit_code

@@ -9,21 +9,21 @@ from typing import TextIO
 from data_contracts.quoting import escaped
 
 _LAYOUT = re.compile(r"([\n\t])")
-# The colours of a verdict (`lines.text`), which neither hide nor move anything.
-_LAYOUT_AND_COLOUR = re.compile(r"([\n\t]|\x1b\[(?:0|3[1-3])m)")
+_VERDICT = re.compile(r"\x1b\[3[1-3]m[a-z_]+\x1b\[0m")
 # How a line begins that GitHub takes for a command.
 _COMMAND = re.compile(r"^(\s*):(?=:)", re.MULTILINE)
 
 
-def printable(text: str, *, colour: bool = False) -> str:
+def printable(text: str, *, coloured: bool = False) -> str:
     """Our lines with what a terminal or a CI host would obey written as escapes such as `\\x1b`.
 
     Args:
-        colour: whether the colours of a verdict stay.
+        coloured: whether the text may begin with a verdict in a colour, the only one that an answer has.
     """
-    pieces = (_LAYOUT_AND_COLOUR if colour else _LAYOUT).split(text)
-    parts = [piece if at % 2 else escaped(piece) for at, piece in enumerate(pieces)]
-    return _COMMAND.sub(r"\1\\x3a", "".join(parts))
+    verdict = _VERDICT.match(text) if coloured else None
+    begin = "" if verdict is None else verdict[0]
+    pieces = [piece if at % 2 else escaped(piece) for at, piece in enumerate(_LAYOUT.split(text.removeprefix(begin)))]
+    return begin + _COMMAND.sub(r"\1\\x3a", "".join(pieces))
 
 
 def draws(stream: TextIO) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +11,7 @@ from typing import Any
 from data_contracts.approvals import meaning
 from data_contracts.canonical import digest
 from data_contracts.errors import ApprovalPending, CorruptError, Interrupted, OverBudget, UsageError
+from data_contracts.foreign_json import parse_json
 from infra.approvals.approvals import latest_question, stored_answer
 from infra.audit import now
 from infra.gc.retention import Kind, StoreItem
@@ -118,7 +118,7 @@ class _Census:
     def _salvaged_id(self, uri: str) -> str:
         """The id of a directory with a broken manifest, if the damage is elsewhere in the manifest; else ""."""
         try:
-            manifest = json.loads(self.store.read(layout.manifest(uri)))
+            manifest = parse_json(self.store.read(layout.manifest(uri)))
             return str(manifest["id"]) if digest(manifest["content"]) == manifest["id"] else ""
         except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
             return ""

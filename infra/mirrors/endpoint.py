@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
+from data_contracts.foreign_json import parse_json
 from infra.machine.approved_credentials import check_approved
 from infra.store.backends.credentials import looked_up
 
@@ -86,7 +86,7 @@ class Endpoint:
         """
         answer = self._repeated(method, path, MOST_REPEATS if again else 0, parts)
         try:
-            return json.loads(answer) if answer else {}
+            return parse_json(answer) if answer else {}
         except ValueError as error:
             raise StorageUnavailable(f"{self._it} gave an answer that is not JSON.", remedy=self._look) from error
 
@@ -189,7 +189,7 @@ class Endpoint:
 def _error_code(body: bytes) -> str:
     """The error code of MLflow's answers; the message is left out: it may quote what was sent."""
     try:
-        kind = json.loads(body).get("error_code", "")
+        kind = parse_json(body).get("error_code", "")
     except (ValueError, AttributeError):
         return ""
     return kind if isinstance(kind, str) and kind.replace("_", "").isalnum() and len(kind) < 60 else ""

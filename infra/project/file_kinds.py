@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -10,6 +9,8 @@ from pathlib import Path, PurePosixPath
 
 import yaml
 
+from data_contracts.foreign_json import parse_json
+from data_contracts.plain_file import read_plain
 from data_contracts.secret_names import without_copy
 from infra.files.folder_tag import TAG
 from infra.scratch import PREFIX
@@ -59,7 +60,7 @@ def is_handoff(path: Path) -> bool:
 
 def _json(path: Path) -> object:
     try:
-        return json.loads(path.read_bytes())
+        return parse_json(read_plain(path))
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -69,7 +70,7 @@ def dvc_outs(path: Path) -> Iterator[Path]:
     if path.suffix != ".dvc" and path.name not in ("dvc.yaml", "dvc.lock"):
         return
     try:
-        about = yaml.safe_load(path.read_bytes())
+        about = yaml.safe_load(read_plain(path))
         stages = [about] if path.suffix == ".dvc" else list(about.get("stages", {}).values())
         for stage in stages:
             done = stage.get("do", stage)

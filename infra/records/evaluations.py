@@ -11,7 +11,6 @@ so the same place belongs to the same row in two evaluations of the same rows. `
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,6 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from data_contracts.errors import CorruptError
+from data_contracts.foreign_json import parse_json
 from data_contracts.handoffs import Evaluation
 from infra.store import Store
 from infra.store.records import corrupt
@@ -59,7 +59,7 @@ def unsealed(store: Store, evaluation: Evaluation) -> Evaluation:
         return evaluation
 
     def with_metrics(data: pa.Buffer) -> Evaluation:
-        more, fields = json.loads(data.to_pybytes()), evaluation.to_json()
+        more, fields = parse_json(data.to_pybytes()), evaluation.to_json()
         for part in ("metrics", "pairs"):
             fields[part] = {**fields.get(part, {}), **more.get(part, {})}
         return Evaluation.from_json(fields)

@@ -6,7 +6,6 @@ signatures that ECDSA allows for one value (s and −s) the smaller. So no byte 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from securesystemslib.signer import CryptoSigner, Signature, SSlibKey
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
+from data_contracts.foreign_json import parse_json
 from infra.signing.keys import PublicKey, SigningKey
 
 IN_TOTO = "application/vnd.in-toto+json"
@@ -85,7 +85,7 @@ def _parse(data: bytes, what: str) -> Envelope:
     if len(data) > MAX_BYTES:
         raise _refused(what, "is larger than any envelope")
     try:
-        envelope = Envelope.from_dict(json.loads(data))
+        envelope = Envelope.from_dict(parse_json(data))
         if canonical(envelope.to_dict()) != data:
             raise ValueError("it is not in canonical form")
     except _UNFIT as error:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
+from data_contracts.foreign_json import parse_json
 from data_contracts.handoffs import Checkpoint, Receipt, Ref
 from infra.records.receipts import chain, is_signed, pointed_at, read_receipt
 from infra.signing.envelopes import IN_TOTO, Signed, sign_bytes, unverified_payload, verify
@@ -87,7 +87,7 @@ def withdraw_others(store: Store, receipt: Ref) -> None:
             continue
         with contextlib.suppress(FileNotFoundError, CorruptError, ValueError, LookupError, TypeError):
             path = f"{folder}/{name}"
-            about = json.loads(unverified_payload(store.read(path), path)[0])["predicate"]
+            about = parse_json(unverified_payload(store.read(path), path)[0])["predicate"]
             if about.get("previous") == previous:
                 withdraw(store, Ref(uri=f"{folder}/{number}", id="", seal=""))
 
@@ -129,7 +129,7 @@ def signed_numbers(store: Store, model: str, alias: str, keys: Sequence[PublicKe
             continue
         path = f"{folder}/{name}"
         try:
-            value = json.loads(verify(store.read(path), IN_TOTO, keys, path).payload)
+            value = parse_json(verify(store.read(path), IN_TOTO, keys, path).payload)
             about = value["predicate"]
             if (value["predicateType"], about["model"], about["alias"]) != (RECEIPT, model, alias):
                 continue
@@ -196,7 +196,7 @@ def _check_files(store: Store, path: str, payload: bytes, checkpoint: Manifest) 
     """CorruptError unless a payload lists the files of a checkpoint, as the digest of its manifest shows."""
 
     def listed(data: bytes) -> dict[str, str]:
-        return {str(one["name"]): str(one["digest"]) for one in json.loads(data)["predicate"]["resources"]}
+        return {str(one["name"]): str(one["digest"]) for one in parse_json(data)["predicate"]["resources"]}
 
     digests = parsed(path, listed, payload)
     names = {layout.MANIFEST, *(file.path for file in checkpoint.files)}
@@ -236,13 +236,13 @@ def _file(what: str, envelope: bytes, key: PublicKey) -> bytes:
     if what != "model.sig":
         return envelope
     material = {"publicKey": {"hint": hashlib.sha256(key.pem()).hexdigest()}, "tlogEntries": []}
-    bundle = {"mediaType": BUNDLE, "verificationMaterial": material, "dsseEnvelope": json.loads(envelope)}
+    bundle = {"mediaType": BUNDLE, "verificationMaterial": material, "dsseEnvelope": parse_json(envelope)}
     return canonical(bundle)
 
 
 def _envelope_in(bundle: bytes, path: str) -> bytes:
     def envelope(data: bytes) -> bytes:
-        return canonical(json.loads(data)["dsseEnvelope"])
+        return canonical(parse_json(data)["dsseEnvelope"])
 
     return parsed(path, envelope, bundle)
 
@@ -251,7 +251,7 @@ def _said(path: str, payload: bytes) -> tuple[int, bool]:
     """What a statement alone says: the receipt's number, and whether the one before it is signed."""
 
     def said(data: bytes) -> tuple[int, bool]:
-        about: dict[str, Any] = json.loads(data)["predicate"]
+        about: dict[str, Any] = parse_json(data)["predicate"]
         if type(about["number"]) is not int or type(about["previousSigned"]) is not bool:
             raise TypeError("number and previousSigned are missing")
         return about["number"], about["previousSigned"]

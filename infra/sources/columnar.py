@@ -128,5 +128,5 @@ def _parquet(opened: BinaryIO, file: SourceFile, coded: Sequence[str] = ()) -> p
     try:
         # Buffered: otherwise a whole column of a row group, which may be a whole file, is held in its stored form.
         return pq.ParquetFile(opened, buffer_size=_BUFFER_BYTES, pre_buffer=False, read_dictionary=list(coded))
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, OSError) as error:  # the latter: its schema is nested too deeply
         raise UsageError(f"{file.uri} is not a Parquet file ({text_of(error)}).", remedy="Write it again.") from error

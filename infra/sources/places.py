@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 from data_contracts.errors import StorageUnavailable, UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
+from data_contracts.plain_file import open_plain
 from infra.store.backends.s3_connect import connect
 from infra.store.backends.s3_errors import translate
 
@@ -114,7 +117,7 @@ class Folder:
     def open(self, uri: str) -> BinaryIO:
         """See `Place`."""
         try:
-            return open(uri, "rb")
+            return open_plain(uri)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             raise FileNotFoundError(uri) from error
         except PermissionError as error:
@@ -122,6 +125,8 @@ class Folder:
                 f"{uri} cannot be read by this user: permission denied.", remedy="Give read permission on it."
             ) from error
         except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ENXIO):
+                raise not_a_file(uri) from error
             raise StorageUnavailable(f"{uri} cannot be read now ({error.strerror}).") from error
 
     def _refuse_links(self, pattern: Path) -> None:
@@ -151,7 +156,10 @@ class Folder:
             ) from error
         if os.path.isdir(name):
             raise UsageError(f"{name} is a folder.", remedy=f"Name its files with a glob, such as {name}/*.csv.")
-        stamp = stamp_of_stat(os.stat(name))
+        facts = os.stat(name)
+        if not stat.S_ISREG(facts.st_mode):
+            raise not_a_file(name)
+        stamp = stamp_of_stat(facts)
         # A file system's clock ticks in milliseconds: a change within the tick leaves the stamp unchanged.
         settled = time.time_ns() - max(stamp.mtime_ns, stamp.ctime_ns) > _TICK_NS
         return SourceEntry(name, stamp.size, ":".join(map(str, stamp)), settled)
@@ -219,6 +227,11 @@ class _Guarded:
 
 class SourceMissing(UsageError):
     """A raw file no longer exists, and cannot be fetched from anywhere."""
+
+
+def not_a_file(uri: str) -> UsageError:
+    """The error for a named pipe or a device in a file's place."""
+    return UsageError(f"{uri} is not a regular file.", remedy="Name a file, or copy what it gives into one.")
 
 
 def source_missing(uri: str) -> SourceMissing:

@@ -13,6 +13,7 @@ import pyarrow.csv
 import pyarrow.json
 
 from data_contracts.errors import UsageError
+from data_contracts.foreign_json import check_nesting
 from data_contracts.quoting import column_shown
 from infra.sources.types import Guess, common, from_texts, plain
 
@@ -214,6 +215,10 @@ def _parsed(chunk: bytes, name: str, first: int, schema: pa.Schema | None) -> pa
     if not chunk.strip():
         return pa.table({})
     unexpected = "infer" if schema is None else "ignore"
+    try:
+        check_nesting(chunk)  # Arrow's parser recurses in C++: deep nesting would end the process
+    except ValueError as error:
+        raise UsageError(f"{name}: from row {first} on, {error}.", remedy="Write it flat, or as Parquet.") from error
     try:
         return pyarrow.json.read_json(
             pa.BufferReader(chunk),

@@ -9,7 +9,6 @@ record that was moved to another path is recognised. Records of schema 1 carry n
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Callable
@@ -17,12 +16,12 @@ from typing import Any, TypeVar
 
 from data_contracts.canonical import plain
 from data_contracts.errors import CorruptError, UsageError
+from data_contracts.foreign_json import MAX_DEPTH, TooDeep, parse_json
 from infra.store.backends.backend import MAX_READ_BYTES
 
 SCHEMA = 2
 # Resolved inputs with some hundred thousand files are smaller.
 MAX_BYTES = MAX_READ_BYTES
-MAX_DEPTH = 100
 _MAX_DIGITS = 100
 _TAIL = re.compile(rb',"digest":"([0-9a-f]{64})"}\Z')
 # Half of a character outside the first plane, escaped: alone it cannot be printed or stored.
@@ -81,8 +80,8 @@ def read_strictly(path: str, data: bytes, kind: str = "JSON") -> Any:
     if len(data) > MAX_BYTES:
         raise corrupt(path, "is larger than any record")
     try:
-        value = json.loads(
-            data.decode(),
+        value = parse_json(
+            data,
             object_pairs_hook=_without_repetition,
             parse_constant=_refuse,
             parse_float=_finite,
@@ -90,10 +89,10 @@ def read_strictly(path: str, data: bytes, kind: str = "JSON") -> Any:
         )
         if _SURROGATE.search(data):
             plain(value)
+    except TooDeep as error:
+        raise corrupt(path, f"is nested deeper than {MAX_DEPTH} levels") from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise corrupt(path, f"is not {kind}") from error
-    if not _is_shallow(value):
-        raise corrupt(path, f"is nested deeper than {MAX_DEPTH} levels")
     return value
 
 

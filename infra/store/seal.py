@@ -19,6 +19,7 @@ from typing import Any
 
 from data_contracts.canonical import canonical, digest
 from data_contracts.errors import CorruptError, UsageError
+from data_contracts.foreign_json import parse_json
 from data_contracts.handoffs import FileEntry, Ref
 from infra.store import layout
 
@@ -115,7 +116,7 @@ def read_manifest(uri: str, data: bytes, expected: Ref | None = None) -> Manifes
     if hashlib.sha256(body).hexdigest() != seal:
         raise _corrupt(path, "was changed after it was sealed")
     try:
-        value = json.loads(body + b"}")
+        value = parse_json(body + b"}")
         schema = value["content"]["schema"]
         if schema > SCHEMA:
             raise UsageError(

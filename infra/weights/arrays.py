@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
+from data_contracts.foreign_json import parse_json
 from data_contracts.handoffs import Ref
 from infra.records.checkpoints import WEIGHT_FILES
 from infra.store import Manifest, Store
@@ -68,23 +70,41 @@ def weights(store: Store, checkpoint: Ref) -> Iterator[tuple[str, NDArray[Any]]]
     Raises: CorruptError for files that are not what was sealed, or not what the index says.
     """
     manifest = store.manifest(checkpoint)
-    index = store.read_sealed_as(manifest, _INDEX, lambda value: dict(value["tensors"]))
+    tensors = store.read_sealed_as(manifest, _INDEX, _module_tensors)
+    # Tied weights are made of the same pieces, and put together once.
+    times = Counter(map(canonical, tensors.values()))
+    tied: dict[bytes, NDArray[Any]] = {}
+    claimed: set[tuple[str, str]] = set()
     files: dict[str, dict[str, NDArray[Any]]] = {}
-    for full, entry in sorted(index.items()):
-        pieces = [piece for piece in entry["pieces"] if str(piece["file"]).startswith(WEIGHT_FILES)]
-        if not full.startswith(_STATE_DICT) or not pieces:
-            continue
+    for name, (shape, pieces) in tensors.items():
         for piece in pieces:
             if piece["file"] not in files:
                 files[piece["file"]] = _arrays(store, manifest, piece["file"])
+        made_of = canonical((shape, pieces))
         try:
-            parts = [files[piece["file"]][piece["key"]] for piece in pieces]
-            # Before it is put together: a shape that someone else wrote may be of any size.
-            if sum(part.size for part in parts) != math.prod(entry["shape"]):
-                raise ValueError("its pieces are not the whole tensor")
-            yield full.removeprefix(_STATE_DICT), _whole(tuple(entry["shape"]), pieces, parts)
+            if (whole := tied.get(made_of)) is None:
+                parts = [files[piece["file"]][piece["key"]] for piece in pieces]
+                keys = {(piece["file"], piece["key"]) for piece in pieces}
+                # Before it is put together: what someone else wrote may claim any shape, or the same bytes many times.
+                if sum(part.size for part in parts) != math.prod(shape) or len(keys) < len(pieces) or keys & claimed:
+                    raise ValueError("its pieces are not the whole tensor, or are named twice")
+                claimed |= keys
+                whole = _whole(tuple(shape), pieces, parts)
+                if times[made_of] > 1:
+                    tied[made_of] = whole
+            yield name, whole
         except (KeyError, ValueError, TypeError) as error:
             raise CorruptError(f"{manifest.uri}/{_INDEX} does not match the tensors in its files.") from error
+
+
+def _module_tensors(value: Any) -> dict[str, tuple[list[int], list[dict[str, Any]]]]:
+    """Shape and pieces of each of the module's tensors, by name, from a checkpoint's index."""
+    found = {}
+    for full, entry in sorted(value["tensors"].items()):
+        pieces = [piece for piece in entry["pieces"] if str(piece["file"]).startswith(WEIGHT_FILES)]
+        if full.startswith(_STATE_DICT) and pieces:
+            found[full.removeprefix(_STATE_DICT)] = (list(entry["shape"]), pieces)
+    return found
 
 
 def compare(stores: tuple[Store, Store], checkpoints: tuple[Ref, Ref]) -> list[TensorChange]:
@@ -139,9 +159,14 @@ def _arrays(store: Store, manifest: Manifest, name: str) -> dict[str, NDArray[An
         size = int.from_bytes(data[:8], "little")
         if size > min(_MOST_HEADER, len(data)):
             raise ValueError("its header is longer than the file")
-        header = dict(json.loads(data[8 : 8 + size]))
-        body = memoryview(data)[8 + size :]
-        return {key: _array(entry, body) for key, entry in header.items() if key != "__metadata__"}
+        header = dict(parse_json(data[8 : 8 + size]))
+        header.pop("__metadata__", None)
+        body, taken = memoryview(data)[8 + size :], 0
+        for start, end in sorted(entry["data_offsets"] for entry in header.values()):
+            if start != taken or end < start:  # bytes in two tensors would be taken as often as a header names them
+                raise ValueError("its tensors do not follow one another")
+            taken = end
+        return {key: _array(entry, body) for key, entry in header.items()}
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise CorruptError(f"{manifest.uri}/{name} is not a file of tensors.") from error
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import GateNotMet, StorageUnavailable, UsageError, UserCodeError
+from data_contracts.foreign_json import parse_json
 from data_contracts.handoffs import Ref
+from data_contracts.plain_file import read_plain
 from data_contracts.run_report import ModelName, RunReport
 from infra import scratch
 from infra.machine.settings import on_this_machine
@@ -143,7 +144,7 @@ def _has(folder: Path, version: Ref) -> bool:
 def _record(folder: Path) -> dict[str, Any]:
     """What an export's record says; {} if there is none."""
     try:
-        told = json.loads((folder / RECORD).read_text())
+        told = parse_json(read_plain(folder / RECORD))
     except (OSError, ValueError):
         return {}
     return told if isinstance(told, dict) else {}

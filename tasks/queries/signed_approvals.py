@@ -6,7 +6,6 @@ approver signed this alias, candidate, champion and outcome of the gates.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from data_contracts.approvals import About, Answer, gates_digest
 from data_contracts.approved import Approval
 from data_contracts.errors import CorruptError, UsageError
+from data_contracts.foreign_json import parse_json
 from data_contracts.handoffs import Receipt
 from infra.approvals.approval_signatures import keys_of, payload_of
 from infra.approvals.protections import protections
@@ -93,7 +93,7 @@ def _signed_about(store: Store, receipt: Receipt, approval: Approval, key: Publi
     """What the answer itself says that it is about; CorruptError unless the key signed what the receipt says."""
     assert approval.signature is not None
     payload = payload_of(approval.signature, [key])
-    answer = parsed(_place(receipt), lambda data: Answer.from_json(json.loads(data)), payload)
+    answer = parsed(_place(receipt), lambda data: Answer.from_json(parse_json(data)), payload)
     said = (answer.question, answer.by, answer.via, answer.reason, answer.at, answer.decision)
     kept = (approval.question, approval.by, approval.via, approval.reason, approval.at, "approved")
     if said != kept or approval.keys != [key.id] or answer.signed_bytes != payload:

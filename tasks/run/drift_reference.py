@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from data_contracts.canonical import digest
 from data_contracts.errors import CorruptError, SpecError, UsageError
+from data_contracts.foreign_json import parse_json
 from data_contracts.handoffs import ModelVersion, Ref
 from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.plain_file import read_plain
 from data_contracts.profile.record import Profile
 from data_contracts.resolved import DriftReference
 from infra.contract.profiles import read_profile
@@ -67,7 +68,7 @@ def reference_profile(store: Store, reference: DriftReference, root: Path) -> Pr
 
 def _from_file(root: Path, name: str, field: str) -> Profile:
     try:
-        return Profile.from_json(json.loads((root / name).read_text()))
+        return Profile.from_json(parse_json(read_plain(root / name)))
     except FileNotFoundError as error:
         raise SpecError(f"{field}: there is no file {name} in {root}.", remedy=_REMEDY) from error
     except UsageError as error:

@@ -181,13 +181,12 @@ def merge(parts: list[dict[str, Entry]]) -> Index:
             if entry.sharded or name.startswith(f"{OWN}/"):
                 known = tensors.get(name, entry.model_copy(update={"pieces": []}))
                 tensors[name] = known.model_copy(update={"pieces": [*known.pieces, *entry.pieces]})
-    for name, entry in tensors.items():
-        fault = find_fault(entry)
-        if fault:
-            raise UsageError(
-                f"The state of the ranks does not make one checkpoint: tensor {name} {fault}.",
-                remedy="Leave state that differs by rank out of the saved state of the module and its callbacks.",
-            )
+    fault = find_fault(tensors)
+    if fault:
+        raise UsageError(
+            f"The state of the ranks does not make one checkpoint: {fault}.",
+            remedy="Leave state that differs by rank out of the saved state of the module and its callbacks.",
+        )
     return Index(tensors=dict(sorted(tensors.items())))
 
 

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import UsageError
+from data_contracts.foreign_json import check_nesting
 from training.checkpoint import tensors
 from training.checkpoint.capture import Capture
 from training.checkpoint.tensors import INDEX, OWN, STATE, WEIGHTS
@@ -59,6 +60,14 @@ def _moments(optimizer: Optimizer) -> int:
 
 
 def dumps(value: Any) -> bytes:
-    """JSON in one line."""
+    """JSON in one line; UsageError for a value that could be written but not read."""
     # Not canonical JSON, which sorts keys: the order of a dictionary is part of the state.
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    try:
+        check_nesting(data)
+    except ValueError as error:
+        raise UsageError(
+            f"A checkpoint of this training could not be read again: in its state, {error}.",
+            remedy="Keep less in the saved state, or less deeply nested.",
+        ) from error
+    return data

@@ -27,7 +27,7 @@ from training.checkpoint.files import file_pieces
 from training.checkpoint.limits import check_sizes, dumps
 from training.checkpoint.rank_exchange import gather, share
 from training.checkpoint.state import decode
-from training.checkpoint.tensors import INDEX, OWN, STATE, UNREADABLE, Entry, TensorReader, read_json
+from training.checkpoint.tensors import INDEX, OWN, STATE, UNREADABLE, Entry, TensorReader, once_each, read_json
 
 KIND = "checkpoint"
 HISTORY = "history.json"
@@ -93,7 +93,8 @@ def read_rank_state(folder: Path, rank: int) -> dict[str, Any] | None:
         return None
     with TensorReader(folder) as reader:
         try:
-            return dict(decode(read_json(path), lambda name: reader.read(f"{OWN}/{rank}/{name}")))
+            get = once_each(lambda name: reader.read(f"{OWN}/{rank}/{name}"))
+            return dict(decode(read_json(path), get))
         except UNREADABLE as error:
             raise CorruptError(f"{folder.name}/{path.name} cannot be read: {type_and_text(error)}.") from error
 

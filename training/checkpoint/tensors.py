@@ -6,10 +6,11 @@ cover it exactly once, and shape and dtype in the file must be those of the inde
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,7 +20,9 @@ import torch
 from pydantic import ValidationError
 
 from data_contracts.errors import CorruptError
+from data_contracts.foreign_json import parse_json
 from data_contracts.handoffs import HandOff, Record
+from data_contracts.plain_file import read_plain
 from data_contracts.quoting import text_of, type_and_text
 from infra.records.checkpoints import WEIGHT_FILES
 from infra.share import WHOLE, Share
@@ -75,15 +78,14 @@ class Index(HandOff):
 
 
 def read_index(folder: Path) -> Index:
-    """The index of a checkpoint's folder; CorruptError if its pieces do not cover each tensor."""
+    """The index of a checkpoint's folder; CorruptError if its pieces do not cover each tensor, each byte once."""
     try:
         index = Index.from_json(read_json(folder / INDEX))
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, ValidationError) as error:
         raise CorruptError(f"{folder.name}/{INDEX} cannot be read: {type(error).__name__}.") from error
-    for name, entry in index.tensors.items():
-        fault = find_fault(entry)
-        if fault:
-            raise CorruptError(f"{folder.name}/{INDEX}: tensor {name} {fault}.")
+    fault = find_fault(index.tensors)
+    if fault:
+        raise CorruptError(f"{folder.name}/{INDEX}: {fault}.")
     return index
 
 
@@ -137,16 +139,28 @@ def read_state(folder: Path, get: Get, leave_out: Sequence[str] = ()) -> dict[st
     """Lightning's checkpoint as a dictionary, without the keys in `leave_out`; `get` returns the tensor of a name."""
     try:
         state = read_json(folder / STATE)
+        get = once_each(get)
         return {key: decode(value, get) for key, value in state.items() if key not in leave_out}
     except UNREADABLE as error:
         raise CorruptError(f"{folder.name}/{STATE} cannot be read: {type_and_text(error)}.") from error
 
 
+def once_each(get: Get) -> Get:
+    """`get`, but ValueError for a name that was read already: a state has each of its tensors in one place."""
+    names: set[str] = set()
+
+    def read(name: str) -> torch.Tensor:
+        if name in names:
+            raise ValueError(f"the tensor {name} stands twice")
+        names.add(name)
+        return get(name)
+
+    return read
+
+
 def read_json(path: Path) -> Any:
-    """A JSON file of a checkpoint; OSError, ValueError or RecursionError if it is not JSON or exceeds the limit."""
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise ValueError("it is larger than any checkpoint's")
-    return json.loads(path.read_text())
+    """A JSON file of a checkpoint; OSError or ValueError if it is not a plain file of JSON within the limits."""
+    return parse_json(read_plain(path, MAX_JSON_BYTES))
 
 
 class TensorReader:
@@ -156,6 +170,8 @@ class TensorReader:
         self.folder = folder
         self.index = index or read_index(folder)
         self._files: dict[str, TensorFile] = {}
+        self._times = Counter(tuple(entry.pieces) for entry in self.index.tensors.values())
+        self._tied: dict[Any, torch.Tensor] = {}
 
     def __enter__(self) -> TensorReader:
         return self
@@ -166,6 +182,7 @@ class TensorReader:
         for file in self._files.values():
             file.close()
         self._files.clear()
+        self._tied.clear()
 
     def entry(self, name: str) -> Entry:
         """What the index says about a tensor; CorruptError if it has no tensor of that name."""
@@ -187,8 +204,15 @@ class TensorReader:
         return self._read_piece(name, entry, entry.pieces[0], whole)
 
     def read_part(self, name: str, offset: Sequence[int], shape: Sequence[int]) -> torch.Tensor:
-        """The box of a tensor that begins at `offset` and has `shape`; CorruptError if a file does not hold it."""
+        """The box of a tensor that begins at `offset` and has `shape`; CorruptError if a file does not hold it.
+
+        Tied weights are read once, into the same memory.
+        """
         entry = self.entry(name)
+        made_of = tuple(entry.pieces)
+        part_of = (made_of, entry.dtype, tuple(offset), tuple(shape))
+        if part_of in self._tied:
+            return self._tied[part_of]
         found = []
         for piece in entry.pieces:
             starts = [max(a, b) for a, b in zip(offset, piece.offset, strict=True)]
@@ -202,6 +226,8 @@ class TensorReader:
         result = _memory(tuple(shape), getattr(torch, entry.dtype))
         for target, part in found:
             result[target] = part
+        if self._times[made_of] > 1:
+            self._tied[part_of] = result
         return result
 
     def _read_piece(self, name: str, entry: Entry, piece: Piece, box: tuple[slice, ...]) -> torch.Tensor:
@@ -233,9 +259,12 @@ class TensorFile:
         size = int.from_bytes(self._span(0, 8), "little")
         if size > MAX_JSON_BYTES:
             raise ValueError("its header is larger than any checkpoint's")
-        header = json.loads(bytes(self._span(8, 8 + size)))
+        header = parse_json(bytes(self._span(8, 8 + size)))
         self._body = 8 + size
         self._entries = {key: entry for key, entry in header.items() if key != "__metadata__"}
+        claims = sorted(entry["data_offsets"] for entry in self._entries.values())
+        if any(start > stop for start, stop in claims) or any(a[1] > b[0] for a, b in itertools.pairwise(claims)):
+            raise ValueError("its header gives bytes to two tensors")
 
     def keys(self) -> list[str]:
         """The tensors' keys, in the order of the header."""
@@ -281,7 +310,24 @@ def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(np.empty(num_bytes, np.uint8)).view(dtype).reshape(shape)
 
 
-def find_fault(entry: Entry) -> str:
+def find_fault(tensors: Mapping[str, Entry]) -> str:
+    """The first tensor with a fault, and the fault; "" if there is none.
+
+    Tied weights have all their pieces in common. Other tensors share none: a few bytes could claim to be any number.
+    """
+    made_of: dict[tuple[str, str], list[Piece]] = {}
+    for name, entry in tensors.items():
+        fault = _fault_of(entry)
+        for piece in [] if fault else entry.pieces:
+            pieces = made_of.setdefault((piece.file, piece.key), entry.pieces)
+            if pieces is not entry.pieces and pieces != entry.pieces:
+                fault = "has a piece of another tensor"
+        if fault:
+            return f"tensor {name} {fault}"
+    return ""
+
+
+def _fault_of(entry: Entry) -> str:
     """The fault of an entry, or "". Pieces must lie inside the tensor, not overlap, and add up to its size."""
     if entry.dtype not in STORABLE:
         return f"has the unknown dtype {entry.dtype}"
@@ -297,6 +343,8 @@ def find_fault(entry: Entry) -> str:
             return "has a piece outside of it"
     if sum(math.prod(piece.shape) for piece in entry.pieces) != math.prod(entry.shape):
         return "is not made up by its pieces"
+    if len({(piece.file, piece.key) for piece in entry.pieces}) < len(entry.pieces):
+        return "has a piece twice"
     return "has pieces that overlap" if _overlap(entry.pieces) else ""
 
 

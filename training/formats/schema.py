@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from data_contracts.errors import CorruptError, UsageError
+from data_contracts.foreign_json import parse_json
+from data_contracts.plain_file import read_plain
 from data_contracts.quoting import column_shown, columns_shown, text_of
 
 FILE = "schema.json"
@@ -109,7 +111,7 @@ def from_json(value: dict[str, Any]) -> pa.Schema:
 
 def read_schema(folder: Path) -> pa.Schema:
     """The schema of a dataset whose files lie in `folder`."""
-    return from_json(json.loads((folder / FILE).read_bytes()))
+    return from_json(parse_json(read_plain(folder / FILE)))
 
 
 def pick(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:

@@ -17,7 +17,9 @@ from typing import IO
 from pydantic import ValidationError
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
+from data_contracts.foreign_json import parse_json
 from data_contracts.operations.server_backup import ServerBackup
+from data_contracts.plain_file import read_plain
 from infra.files.atomic import replace_private
 from infra.files.digests import file_digest
 from infra.files.folder_tag import tag
@@ -104,7 +106,7 @@ def read(folder: Path) -> ServerBackup:
     """The record of a backup; UsageError if there is none that this version reads."""
     path = folder / RECORD
     try:
-        return ServerBackup.from_json(json.loads(path.read_text()))
+        return ServerBackup.from_json(parse_json(read_plain(path)))
     except FileNotFoundError:
         raise UsageError(
             f"{folder} holds no whole backup: {RECORD}, which is written last, is missing.",

@@ -88,10 +88,11 @@ class FolderBackend:
         with self._translated(path), self._locked(path):
             target = self.root / path
             try:
-                held = _tag(target.read_bytes())
+                with opened_plain(self.root, path) as file:
+                    found = _tag(file.read(MAX_READ_BYTES))
             except FileNotFoundError:
-                held = ""
-            if held != tag:
+                found = ""
+            if found != tag:
                 raise Stale(path)
             PROCESS.put(len(data))
             with self._draft() as draft:

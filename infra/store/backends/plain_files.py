@@ -5,31 +5,24 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from data_contracts.errors import CorruptError
+from data_contracts.plain_file import open_plain
 
 
 @contextlib.contextmanager
-def opened_plain(root: Path, path: str) -> Iterator[BinaryIO]:
+def opened_plain(root: Path, path: str) -> Iterator[BufferedReader]:
     """An open file; CorruptError for a link or a special file, which is neither followed nor waited for."""
-    target = root / path
     try:
-        # O_NONBLOCK: a named pipe in a file's place must not hang the reader.
-        descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        file = open_plain(root / path, follow=False)
     except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EINVAL):  # a link; a socket; another special file
             raise
         raise CorruptError(f"{path} is not a plain file.", details={"file": path}) from error
-    with os.fdopen(descriptor, "rb") as file:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, "is a folder", path)
-        if not stat.S_ISREG(mode):
-            raise CorruptError(f"{path} is not a plain file.", details={"file": path})
+    with file:
         yield file
 
 

@@ -14,6 +14,7 @@ import yaml
 
 from infra.orchestrator.server import team_server
 from infra.telemetry import settings as telemetry
+from tests.support.postgres import PASSWORD, Postgres
 
 FOLDER = Path(__file__).parents[3] / "infra" / "compose"
 TEXT = (FOLDER / "compose.yaml").read_text()
@@ -54,6 +55,52 @@ def test_every_secret_must_be_given() -> None:
     # No password is an argument, which other users of the host may read.
     commands = [service.get("command", "") for service in SERVICES.values()]
     assert not any(re.search(r"(?<!\$)\$\{", str(command)) for command in commands)
+
+
+HOSTILE = """
+CREATE TABLE t (a int);
+INSERT INTO t VALUES (8);
+CREATE FUNCTION g() RETURNS void LANGUAGE plpgsql AS
+  $$ BEGIN EXECUTE 'COPY (SELECT 1) TO PROGRAM ''touch RAN'''; END $$;
+CREATE FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN PERFORM public.g(); RETURN 1; END $$;
+CREATE INDEX i ON t (public.f(a));
+"""
+
+
+@pytest.mark.apt("postgresql")
+def test_a_restore_as_documented_takes_an_honest_dump_and_a_hostile_one_runs_nothing(
+    tmp_path: Path, postgres: Postgres
+) -> None:
+    """The commands are those of docs/team-server.md, without Docker, and with the superuser of this server."""
+    (tmp_path / "pgpass").write_text(f"*:*:*:tw:{PASSWORD}\n*:*:*:names:of-names\n")
+    (tmp_path / "pgpass").chmod(0o600)
+    environ = {**os.environ, "PGHOST": "127.0.0.1", "PGPORT": str(postgres.port), "PGPASSFILE": f"{tmp_path}/pgpass"}
+    environ |= {"PREFECT_DATABASE_PASSWORD": "of-prefect", "NAMES_PASSWORD": "of-names"}
+
+    def call(command: str, text: str = "") -> tuple[int, str]:
+        command = command.replace("--username=postgres", "--username=tw")
+        done = subprocess.run(
+            ["sh", "-c", command], env=environ, input=text, capture_output=True, text=True, timeout=60
+        )
+        return done.returncode, done.stdout.strip() or done.stderr
+
+    page = (FOLDER.parents[1] / "docs" / "team-server.md").read_text().replace("backups/2026-11-26", str(tmp_path))
+    dump, restore = re.findall(r"^docker compose exec -T postgres (pg_\w+ .*)$", page, re.MULTILINE)
+    sql = "psql --quiet --tuples-only --no-align --set=ON_ERROR_STOP=1 --username=postgres"
+    rows = f"{sql} names --command='SELECT a, tableowner FROM t, pg_tables WHERE tablename = $$t$$'"
+    assert call((FOLDER / "databases.sh").read_text())[0] == 0
+    assert call(f"{sql} names", "SET ROLE names; CREATE TABLE t (a int); INSERT INTO t VALUES (7)")[0] == 0
+    assert [call(dump)[0], call(restore)[0], call(rows)] == [0, 0, (0, "7|names")]
+
+    ran = Path(f"/tmp/{tmp_path.parent.name}-ran")
+    assert call(f"{sql} postgres", HOSTILE.replace("RAN", str(ran))) == (0, "")
+    assert ran.exists()  # so this server lets a superuser do so
+    ran.unlink()
+    assert call(dump.replace(" names >", " postgres >"))[0] == 0
+    restored, has_run = call(restore)[0], ran.exists()
+    ran.unlink(missing_ok=True)
+    assert (restored != 0, has_run) == (True, False)
+    assert call(rows) == (0, "7|names")
 
 
 def test_every_file_is_there() -> None:

@@ -11,8 +11,8 @@ from data_contracts.errors import UsageError
 from flows.commands import guard
 from flows.commands.terminal import printable
 
-ATTACK = "\x1b]0;pwned\x07\x1b[2J"
-SHOWN = "\\x1b]0;pwned\\x07\\x1b[2J"
+ATTACK = "\x1b]0;pwned\x07\x1b[2J\x1b[31m"
+SHOWN = "\\x1b]0;pwned\\x07\\x1b[2J\\x1b[31m"
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,7 @@ SHOWN = "\\x1b]0;pwned\\x07\\x1b[2J"
         ("half \udcff", "half \\udcff"),
         ("\x1b[8m\x1b[31;8m", "\\x1b[8m\\x1b[31;8m"),
         ("a\n ::set-output name=x::y\n##[debug]z", "a\n \\x3a:set-output name=x::y\n\\u0023#[debug]z"),
+        ("\x1b[32mpromoted\x1b[0m", "\\x1b[32mpromoted\\x1b[0m"),
         ("a\n\tb \\ ä 猫 👩\u200d🔬", "a\n\tb \\ ä 猫 👩\u200d🔬"),
     ],
 )
@@ -31,9 +32,10 @@ def test_what_a_terminal_would_obey_is_written_out(text: str, shown: str) -> Non
     assert printable(text) == shown
 
 
-def test_colours_pass_only_if_asked_for() -> None:
-    assert printable("\x1b[32mpromoted\x1b[0m", colour=True) == "\x1b[32mpromoted\x1b[0m"
-    assert printable("\x1b[32mpromoted\x1b[0m") == "\\x1b[32mpromoted\\x1b[0m"
+def test_only_the_verdict_at_the_beginning_of_an_answer_has_a_colour() -> None:
+    verdict = "\x1b[32mpromoted\x1b[0m"
+    assert printable(f"{verdict}: {verdict}", coloured=True) == f"{verdict}: \\x1b[32mpromoted\\x1b[0m"
+    assert printable("\x1b[31mrm -rf\x1b[0m", coloured=True) == "\\x1b[31mrm -rf\\x1b[0m"
 
 
 def test_answers_logs_and_errors_are_escaped(

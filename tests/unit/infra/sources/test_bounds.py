@@ -91,6 +91,36 @@ def test_a_small_file_that_unpacks_to_much_is_refused_in_little_memory(name: str
     assert "larger than 8 MiB" in done.stdout or "is not a CSV file" in done.stdout, done.stdout
 
 
+def parquet(depth: int) -> bytes:
+    """A Parquet file without rows whose column `x` lies below so many groups, in Thrift's compact form."""
+    group, leaf = b"\x35\x00\x18\x01g\x15\x02\x00", b"\x15\x02\x25\x00\x18\x01x\x00"
+    number, size = depth + 2, b""
+    while number:
+        size, number = size + bytes([number & 127 | (128 if number > 127 else 0)]), number >> 7
+    elements = b"\x48\x01s\x15\x02\x00" + group * depth + leaf
+    footer = b"\x15\x04\x19\xfc" + size + elements + b"\x16\x00\x19\x0c\x00"
+    return b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+DEEP = {
+    "lists.jsonl": (b'{"a": 1}\n{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "from row 1 on, a value is nested"),
+    "objects.jsonl": (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "from row 0 on, a value is nested deeper than 100"),
+    "many.jsonl": (b'{"a":\n' * 100_000 + b"1" + b"}" * 100_000, "from row 0 on, a value is nested deeper than 100"),
+    "deep.parquet": (parquet(100_000), "is not a Parquet file (Parquet schema too deeply nested"),
+    "shallow.parquet": (parquet(3), "0"),
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_a_deep_file_is_refused_and_ends_no_process(name: str, tmp_path: Path) -> None:
+    data, sentence = DEEP[name]
+    (tmp_path / name).write_bytes(data)
+    command = [sys.executable, "-c", READ, name, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sentence in done.stdout, done.stdout
+
+
 def test_a_first_line_may_be_as_long_as_a_row(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "_HEADER_BYTES", 8)
     names = [f"c{number:03}" for number in range(40)]

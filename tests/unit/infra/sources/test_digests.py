@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,32 @@ def below_a_file(path: Path) -> None:
     path.parent.write_text("")
 
 
+READ = """
+import sys
+from pathlib import Path
+from data_contracts.errors import UsageError
+from data_contracts.handoffs import SourceFile
+from data_contracts.pipeline_spec import SourceSpec
+from infra.sources import Places, digest_now
+source, root = SourceSpec.model_validate("a.csv"), Path(sys.argv[1])
+file = SourceFile(source=0, uri=str(root / "a.csv"), bytes=1, blake3="", format="csv", rev=None, columns={})
+for look in (lambda: Places([source], root).of(file).find("a.csv"), lambda: digest_now(file, Places([source], root))):
+    try:
+        look()
+    except UsageError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
+def test_what_is_not_a_regular_file_is_neither_waited_for_nor_read(make: Any, tmp_path: Path) -> None:
+    make(tmp_path / "a.csv")
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(tmp_path)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.stdout == f"{tmp_path}/a.csv is not a regular file. Name a file, or copy what it gives into one.\n" * 2
+
+
 @pytest.mark.parametrize("change", [removed, replaced_by_a_folder, below_a_file])
 def test_what_is_gone_has_no_digest(change: Any, file: SourceFile, raw: Raw) -> None:
     change(Path(file.uri))
@@ -66,7 +94,7 @@ def test_what_cannot_be_read_is_told(
     def refuse(*arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr(places, "open", refuse, raising=False)
+    monkeypatch.setattr(places, "open_plain", refuse)
     with pytest.raises(kind, match=r"a\.csv"):
         now(file, raw)
 

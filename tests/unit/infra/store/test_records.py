@@ -52,7 +52,7 @@ WRONG = {
     "infinite": b'{"a":1e999}',
     "a million digits": b'{"a":1' + b"0" * 10**6 + b"}",
     "a thousand digits": b'{"a":1' + b"0" * 1000 + b"}",
-    "too deep": json.dumps({"a": nested(100)}).encode(),
+    "too deep": json.dumps({"a": nested(101)}).encode(),
 }
 
 

@@ -129,6 +129,16 @@ def test_links_are_refused(folder_store: Store, tmp_path: Path, where: str, outs
     assert raised.value.details == {"file": f"{URI}/{where}".rstrip("/")}
 
 
+def test_a_pointer_that_became_a_named_pipe_does_not_hang_the_one_that_moves_it(folder_store: Store) -> None:
+    pointer = folder_store.pointer("p")
+    before = pointer.create({"a": 1})
+    path = Path(folder_store.uri) / "p"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(CorruptError, match="is not a plain file"):
+        pointer.swap(before, {"a": 2})
+
+
 def test_a_named_pipe_does_not_hang_the_reader(folder_store: Store) -> None:
     ref = make(folder_store)
     path = Path(folder_store.uri, URI, "a")

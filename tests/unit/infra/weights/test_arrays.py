@@ -120,6 +120,51 @@ def test_a_file_that_is_not_what_the_index_says_is_corrupt(data: bytes, store: S
         dict(weights(store, ref))
 
 
+def overlapping(times: int, dtype: str = "BF16") -> bytes:
+    """A file of as many tensors as `times`, all of the same bytes."""
+    entry = {"dtype": dtype, "shape": [4, 2], "data_offsets": [0, 16]}
+    header = json.dumps({f"w{number or ''}": entry for number in range(times)}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(16)
+
+
+SHARED: dict[str, tuple[bytes, dict[str, list[dict[str, Any]]], str]] = {
+    "tensors of the same bytes": (
+        overlapping(4000),
+        {"w": [piece("weights-0.safetensors")]},
+        "is not a file of tensors",
+    ),
+    "a piece many times": (
+        save({"w": np.ones((1, 2), np.float32)}),
+        {"w": [piece("weights-0.safetensors", (row, 0), 1) for row in range(4)]},
+        "does not match the tensors",
+    ),
+    "a piece of two tensors": (
+        save({"w": np.ones((4, 2), np.float32)}),
+        {"v": [piece("weights-0.safetensors")], "w": [piece("weights-0.safetensors", (0, 1))]},
+        "does not match the tensors",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_bytes_that_several_tensors_claim_are_corrupt(case: str, store: Store) -> None:
+    data, tensors, sentence = SHARED[case]
+    ref = sealed(store, "trainings/a-0/checkpoints/1-g0", {"weights-0.safetensors": data}, tensors)
+    with pytest.raises(CorruptError, match=sentence):
+        dict(weights(store, ref))
+
+
+def test_tied_weights_are_put_together_once(store: Store) -> None:
+    halves = {f"weights-{at}.safetensors": save({"w": np.full((2, 2), at, np.float32)}) for at in (0, 1)}
+    pieces = [piece("weights-0.safetensors", (0, 0), 2), piece("weights-1.safetensors", (2, 0), 2)]
+    names = [f"w{number}" for number in range(1000)]
+    ref = sealed(store, "trainings/a-0/checkpoints/1-g0", halves, dict.fromkeys(names, pieces))
+    found = dict(weights(store, ref))
+    assert list(found) == sorted(names)
+    assert len({id(one) for one in found.values()}) == 1
+    assert found["w0"].tolist() == [[0, 0], [0, 0], [1, 1], [1, 1]]
+
+
 def test_a_tensor_that_is_said_to_be_larger_than_its_pieces_is_not_put_together(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -290,6 +290,10 @@ def piece_with(index: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return lie(index, pieces=[{**pieces[0], **changes}, *pieces[1:]])
 
 
+def first_piece(index: dict[str, Any]) -> list[Any]:
+    return index["tensors"]["state_dict/w"]["pieces"][:1]
+
+
 LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a file elsewhere": (
         lambda i: piece_with(i, file="../weights-0.safetensors"),
@@ -303,6 +307,24 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a negative offset": (lambda i: piece_with(i, offset=[-1, 0]), "has a piece outside of it"),
     "other dimensions": (lambda i: piece_with(i, offset=[0], shape=[12]), "another number of dimensions"),
     "overlapping": (lambda i: piece_with(i, offset=[1, 0]), "has pieces that overlap"),
+    "one piece many times": (
+        lambda i: lie(
+            i,
+            shape=[3000, 4],
+            pieces=[{**i["tensors"]["state_dict/w"]["pieces"][0], "offset": [at, 0]} for at in range(0, 3000, 3)],
+        ),
+        "tensor state_dict/w has a piece twice",
+    ),
+    "one piece in two tensors": (
+        lambda i: {
+            **i,
+            "tensors": {
+                **i["tensors"],
+                "state_dict/x": {**i["tensors"]["state_dict/w"], "shape": [3, 4], "pieces": first_piece(i)},
+            },
+        },
+        "tensor state_dict/x has a piece of another tensor",
+    ),
     "another shape in the file": (
         lambda i: lie(i, shape=[4, 5], pieces=[{**i["tensors"]["state_dict/w"]["pieces"][0], "shape": [4, 5]}]),
         "but the index says",
@@ -328,6 +350,23 @@ def test_an_index_that_lies_is_refused(case: str, tmp_path: Path) -> None:
     (tmp_path / INDEX).write_text(json.dumps(change(index)))
     with pytest.raises(CorruptError, match=sentence):
         dict(read_tensors(tmp_path))
+
+
+def test_tied_tensors_are_read_once_and_a_state_has_each_of_its_tensors_once(tmp_path: Path) -> None:
+    whole = torch.arange(20.0).reshape(5, 4)
+    sharded(tmp_path, whole, 2)
+    index = json.loads((tmp_path / INDEX).read_text())
+    names = [f"state_dict/w{number}" for number in range(1000)]
+    tied = dict.fromkeys(names, index["tensors"]["state_dict/w"])
+    (tmp_path / INDEX).write_text(json.dumps({**index, "tensors": tied}))
+    (tmp_path / "state.json").write_text(json.dumps({name: {"$": "tensor", "value": name} for name in names}))
+    with TensorReader(tmp_path) as reader:
+        found = read_state(tmp_path, reader.read)
+    assert all(torch.equal(one, whole) for one in found.values())
+    assert len({one.data_ptr() for one in found.values()}) == 1
+    (tmp_path / "state.json").write_text(json.dumps({"a": [{"$": "tensor", "value": names[0]}] * 2}))
+    with TensorReader(tmp_path) as reader, pytest.raises(CorruptError, match="the tensor state_dict/w0 stands twice"):
+        read_state(tmp_path, reader.read)
 
 
 def test_a_state_with_an_unknown_tag_is_corrupt(stored: Callable[..., Path]) -> None:

@@ -1,0 +1,48 @@
+"""Files of others: nothing but a regular file is waited for or read, and its size is known before it is."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import SpecError
+from data_contracts.load import load_spec
+from data_contracts.plain_file import open_plain, read_plain
+
+
+def test_a_file_and_a_link_to_one_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    (tmp_path / "b").symlink_to("a")
+    assert read_plain(tmp_path / "a", 3) == read_plain(tmp_path / "b") == b"abc"
+    with pytest.raises(OSError, match="symbolic links"):
+        open_plain(tmp_path / "b", follow=False)
+
+
+def test_what_is_larger_than_expected_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    os.truncate(tmp_path / "a", 2**42)
+    with pytest.raises(OSError, match="larger than 67,108,864 bytes"):
+        read_plain(tmp_path / "a")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket", "folder"])
+def test_what_is_not_a_regular_file_is_neither_waited_for_nor_read(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(path))
+    number = {"socket": errno.ENXIO, "folder": errno.EISDIR}.get(kind, errno.EINVAL)
+    with pytest.raises(OSError, check=lambda error: error.errno == number):
+        open_plain(path)
+    with pytest.raises(SpecError, match=r"pipeline\.yaml: (cannot be read|is a folder)"):
+        load_spec(path)
