@@ -9,8 +9,7 @@ from prefect.states import Completed, Failed, State
 
 from data_contracts.errors import Interrupted
 from infra.orchestrator.flow_runs.pending_flow_runs import start_pending_again
-from infra.orchestrator.flow_runs.resuming import PrefectResumer
-from tasks.run.reaping import Reaped, reap_stores
+from tasks.run.reaping import Reaped, reap_apart, reap_stores
 from tasks.run.run import known_store_list
 
 log = logging.getLogger("trainwright")
@@ -24,7 +23,7 @@ def reap(store: str | None = None, pool: str = "trainwright") -> State:
         store: store to look at; default: those that were used from this machine.
         pool: its workers resume runs that cannot be executed again where they were.
     """
-    reaped, away = reap_stores(known_store_list(store), PrefectResumer(pool))
+    reaped, away = reap_stores(known_store_list(store), lambda one: reap_apart(one, pool))
     sentence = summary(reaped, away, start_pending_again())
     if away or any(one.what in ("left", "lost") for one in reaped):
         return Failed(message=sentence)

@@ -12,21 +12,31 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from data_contracts.costs.resources import Resources
-from data_contracts.errors import CorruptError, Hung, NodeLost, OutOfMemory, TrainwrightError, UserCodeError, from_json
+from data_contracts.errors import (
+    CorruptError,
+    Hung,
+    NodeLost,
+    OutOfMemory,
+    TrainwrightError,
+    UsageError,
+    UserCodeError,
+    from_json,
+)
 from data_contracts.messages.children import A, Advanced, Child, R
 from data_contracts.messages.message import Message
 from data_contracts.quoting import LOG, PROJECT, log_place, withholds
 from infra import scratch, stopping
 from infra.environments.cache import interpreter
+from infra.machine.memory_limit import machine_bytes, tree_bytes
 from infra.processes.child_main import PARENT, STACKS, ChildFiles, Json
-from infra.processes.environment import explain, for_user_code
+from infra.processes.environment import LEFT_OUT, explain, for_user_code
 from infra.processes.idle import IdleLimit, IdleWatch
 from infra.processes.private_texts import new_log
 from infra.processes.processes import (
@@ -38,9 +48,15 @@ from infra.processes.processes import (
     terminable,
     uninterrupted,
 )
+from infra.processes.reading import READING, noted
 from infra.processes.resources import PROCESS
 
 POLL_S = 0.1
+# Signals that a process brings on itself, unlike SIGKILL and SIGTERM.
+_CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
+_READ_LESS = (
+    "Split the file, leave out columns that are not needed, use a machine with more memory, or raise data.memory_share."
+)
 # A hung child gets this long to print its stacks.
 STACKS_S = 2.0
 LOG_TAIL_BYTES = 8192
@@ -56,6 +72,8 @@ def run_child(
     project: Path | None = None,
     withhold: bool = False,
     limit: float | IdleLimit | None = None,
+    memory_share: float | None = None,
+    own_code: bool = False,
     on_report: Handlers | None = None,
     on_poll: Callable[[], None] | None = None,
 ) -> A:
@@ -66,6 +84,8 @@ def run_child(
         project=project,
         withhold=withhold,
         limit=limit,
+        memory_share=memory_share,
+        own_code=own_code,
         on_report=on_report,
         on_poll=on_poll,
     )
@@ -91,6 +111,8 @@ def run_module(
     project: Path | None = None,
     withhold: bool = False,
     limit: float | IdleLimit | None = None,
+    memory_share: float | None = None,
+    own_code: bool = False,
     on_report: Handlers | None = None,
     on_poll: Callable[[], None] | None = None,
 ) -> Json:
@@ -102,27 +124,32 @@ def run_module(
         withhold: whether the child handles rows with sensitive columns; assumed if this process withholds texts. Its
             output and the texts of exceptions that are not ours stay in a file on this machine, which messages name.
         limit: seconds, in all or without progress (`Advanced`), after which the child is killed and Hung is raised.
+        memory_share: of a child that reads what others wrote: the share of this machine's memory that it and its
+            descendants may take. With more they are killed, and OutOfMemory names the raw file and the row.
+        own_code: whether the child runs no code of the user's, and so keeps all variables of this process.
         on_report: type of a report → called in this process with each report of that type; others are ignored.
         on_poll: called in this process about every POLL_S seconds while the child works.
 
-    Raises the class of error that the child answered with; NodeLost or OutOfMemory if it was killed. An exception in
-    this process, including KeyboardInterrupt, kills the child and all its descendants first.
+    Raises the class of error that the child answered with; NodeLost or OutOfMemory if it was killed; UsageError if
+    reading a raw file ended it. An exception in this process, including KeyboardInterrupt, kills the child and all its
+    descendants first.
     """
     python, mark = _python(project, request), new_mark()
-    with terminable(), scratch.make("child", mark=mark) as folder:
-        files = ChildFiles(folder.path)
+    with terminable(), scratch.make("child", mark=mark) as folder, _reading_named(files := ChildFiles(folder.path)):
         files.request.write_text(json.dumps(request))
         withheld = new_log(module.rpartition(".")[2]) if withhold or withholds() else None
         if withheld is not None:
             files.log.symlink_to(withheld)
         own = {PARENT: str(os.getpid()), PROJECT: str(project or ""), LOG: str(withheld or "")}
-        environ = for_user_code(os.environ, request)
+        own |= {} if memory_share is None else {READING: str(files.reading)}
+        environ = {LEFT_OUT: "", **os.environ} if own_code else for_user_code(os.environ, request)
         env = marked_env(mark, {**scratch.variables(folder.path), **own}, environ)
         kills = oom_kills()
         process: subprocess.Popen[bytes] | None = None
         try:
             process = _start(module, files, project, env, folder.handles, python)
-            _follow(process, module, files, limit, on_report or {}, on_poll)
+            polls = [] if memory_share is None else [_memory_watch(process.pid, memory_share)]
+            _follow(process, module, files, limit, on_report or {}, [*polls, *([on_poll] if on_poll else [])])
         finally:
             with uninterrupted():  # even after a child that ended well, a loader's workers must not survive
                 code = end(mark, process)
@@ -178,7 +205,7 @@ def _follow(
     files: ChildFiles,
     limit: float | IdleLimit | None,
     on_report: Handlers,
-    on_poll: Callable[[], None] | None,
+    polls: Sequence[Callable[[], None]],
 ) -> None:
     deadline = time.monotonic() + limit if isinstance(limit, int | float) else None
     idle = IdleWatch(limit) if isinstance(limit, IdleLimit) else None
@@ -192,8 +219,8 @@ def _follow(
         ended = process.returncode is not None
         if on_report and files.reports.exists():
             position = _hear(files.reports, position, on_report)
-        if not ended and on_poll is not None:
-            on_poll()
+        for poll in [] if ended else polls:
+            poll()
         if not ended and deadline is not None and time.monotonic() > deadline:
             raise Hung(f"{module} had not ended after {limit:g} s and was killed.")
         if not ended and idle is not None and (seconds := idle.overdue_s()):
@@ -203,6 +230,32 @@ def _follow(
                 remedy="Run again; if it stops there again, look at its threads' stacks at the end of its log.",
                 details={"log": log_tail(files.log)},
             )
+
+
+def _memory_watch(pid: int, share: float) -> Callable[[], None]:
+    most = int(share * machine_bytes())
+
+    def look() -> None:
+        if tree_bytes(pid) > most:
+            sentence = f"It took more than {most / 2**30:.1f} GiB of memory, {share:.0%} of this machine's."
+            raise OutOfMemory(sentence, remedy=_READ_LESS)
+
+    return look
+
+
+@contextlib.contextmanager
+def _reading_named(files: ChildFiles) -> Iterator[None]:
+    """Name the raw file and the row at which a child ran out of memory or crashed, if it was reading one."""
+    try:
+        yield
+    except (OutOfMemory, NodeLost) as error:
+        position = noted(files.reading)
+        if position is None or (isinstance(error, NodeLost) and error.details.get("signal") not in _CRASHES):
+            raise
+        sentence = f"Reading {position.file} ended at row {position.row}: {error.message}"
+        if isinstance(error, OutOfMemory):
+            raise OutOfMemory(sentence, remedy=_READ_LESS, details=error.details) from error
+        raise UsageError(sentence, remedy="Check the file, and write it again.", details=error.details) from error
 
 
 def _ask_for_stacks(process: subprocess.Popen[bytes], log: Path) -> None:
@@ -254,7 +307,7 @@ def _answer(returncode: int | None, module: str, files: ChildFiles, memory_ran_o
         name = signal.Signals(-returncode).name
         if returncode == -signal.SIGKILL and memory_ran_out:
             raise OutOfMemory(f"The kernel killed {module} because the machine ran out of memory.")
-        raise NodeLost(f"{module} was ended by {name}.{where_log_is}", details={"log": tail})
+        raise NodeLost(f"{module} was ended by {name}.{where_log_is}", details={"log": tail, "signal": name})
     raise TrainwrightError(
         f"{module} ended with exit code {returncode} and no answer.{where_log_is}", details={"log": tail}
     )

@@ -68,6 +68,28 @@ class ContractOutcome(Message):
     quarantine: Quarantine | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
 
 
+class LateRequest(Message):
+    """Count the rows of raw files whose time in a column is before `begins`, in microseconds since 1970.
+
+    Attributes:
+        sources: the spec's; they decide which credentials the process gets.
+        root: the spec's folder.
+    """
+
+    files: list[SourceFile]
+    sources: list[SourceSpec]
+    root: str
+    column: str
+    begins: int
+
+
+class LateRows(Message):
+    """How many rows there are, and how many of them are late."""
+
+    rows: int
+    late: int
+
+
 class CutRequest(Message):
     """Cut documents by a tokenizer of the user's; the answer is the `TextCuts`.
 
@@ -199,6 +221,7 @@ class FileDigests(Message):
 
 CONTRACT: Final = Child("infra.contract.contract_worker", ContractRequest, ContractOutcome)
 OWN_CONTRACT: Final = Child("training.user.contract_worker", ContractRequest, ContractOutcome)
+LATE: Final = Child("infra.contract.late_worker", LateRequest, LateRows)
 CUT: Final = Child("training.shard.cut_worker", CutRequest, TextCuts)
 SHARD: Final = Child("training.shard.worker", ShardRequest, Dataset)
 DIGESTS: Final = Child("infra.sources.digest_worker", DigestRequest, FileDigests)

@@ -15,6 +15,8 @@ from data_contracts.pipeline_spec.credentials import named_credentials, secret_i
 from data_contracts.pipeline_spec.pieces import PiecesSpec
 from data_contracts.pipeline_spec.runner import Runner
 
+# Of the machine's memory, for a process that reads raw files and those that it starts.
+MEMORY_SHARE = 0.8
 _PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
 
 
@@ -117,6 +119,9 @@ class DataSpec(Section):
     """The part of the data that a run reads; default all."""
     sensitive: list[str] = Field(default_factory=list)
     """Columns whose values never appear in an artifact, a log or a report (row numbers may); default none."""
+    memory_share: float = Field(default=MEMORY_SHARE, gt=0, le=1, exclude_if=lambda share: share == MEMORY_SHARE)
+    """The largest share of the machine's memory (or of its control group's limit) that reading these files may take,
+    between 0 and 1; default 0.8. With more, the stage ends and names the file. Never changes the result."""
 
     @model_validator(mode="after")
     def _window_is_used(self) -> DataSpec:

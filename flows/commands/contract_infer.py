@@ -17,6 +17,7 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import CONTRACT, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
+from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from flows.commands.guard import Answer
 from infra.child import run_child
 from infra.machine import settings
@@ -78,7 +79,7 @@ def _leave_out_broken(made: Draft, columns: list[Column], files: list[SourceFile
             fail_on="info",
             sensitive=sorted(made.sensitive),
         )
-        outcome = run_child(CONTRACT, request, withhold=bool(made.sensitive))
+        outcome = run_child(CONTRACT, request, withhold=bool(made.sensitive), memory_share=MEMORY_SHARE)
         broken = {(one.expectation, one.column) for one in outcome.failures}
         if not broken:
             return

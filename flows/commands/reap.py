@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from data_contracts.errors import TrainwrightError
+from data_contracts.errors import NodeLost
 from flows.commands.guard import Answer, log
-from flows.commands.run import run_flow
 from flows.connection import connect
+from infra.processes.command import run_to_end
+from infra.processes.processes import marked_env, module_command, new_mark
 
 if TYPE_CHECKING:
     from tasks.run.reaping import Reaped
@@ -23,10 +26,9 @@ def reap(arguments: argparse.Namespace) -> Answer:
     connect("cli")
     from flows.reap import summary
     from infra.orchestrator.flow_runs.pending_flow_runs import start_pending_again
-    from infra.orchestrator.flow_runs.resuming import PrefectResumer
-    from tasks.run.reaping import reap_stores
+    from tasks.run.reaping import reap_apart, reap_stores
 
-    reaped, away = reap_stores(stores, PrefectResumer(arguments.pool, here=True))
+    reaped, away = reap_stores(stores, lambda store: reap_apart(store, arguments.pool, here=True))
     begun = start_pending_again()
     value: dict[str, Any] = {"runs": [asdict(one) for one in reaped], "away": [error.message for error in away]}
     value["begun"] = begun
@@ -39,13 +41,14 @@ def reap(arguments: argparse.Namespace) -> Answer:
 
 
 def _resume(one: Reaped) -> int:
-    """Carry out a run in this process; returns its exit code."""
-    from flows.retrain import resume
-
-    try:
-        report = run_flow(resume, run_id=one.run_id, store=one.store)
-    except TrainwrightError as error:
-        log.error("%s: %s", one.run_id, error)
-        return error.exit_code
-    log.info("%s: %s: %s", one.run_id, report.verdict, report.sentence)
-    return 0
+    """Carry out a run in a process of its own, which may die without ending this one; returns its exit code."""
+    mark = new_mark()
+    command = module_command(
+        "infra.processes.tied_to_parent", "flows.cli", "resume", one.run_id, "--quiet", "--store", one.store
+    )
+    code = run_to_end(command, mark, marked_env(mark), stdout=sys.stderr.buffer)
+    if code is None or code < 0:
+        how = "does not end" if code is None else f"was ended by {signal.Signals(-code).name}"
+        log.error("%s: the process that resumed it %s; it is left for now.", one.run_id, how)
+        return NodeLost.exit_code
+    return code

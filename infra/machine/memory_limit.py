@@ -1,7 +1,8 @@
-"""The memory that a control group of Linux allows this process, which the machine's free memory does not show."""
+"""How much memory this process may use, of its machine and its control group, and how much a process tree uses."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 _GROUPS, _ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
@@ -29,6 +30,24 @@ def group_limit_bytes(groups: Path = _GROUPS, root: Path = _ROOT) -> int | None:
                 break
             folder = folder.parent
     return min(limits, default=None)
+
+
+def machine_bytes() -> int:
+    """The memory of this machine, or the limit of this process's control group if that is less."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(machine, group_limit_bytes() or machine)
+
+
+def tree_bytes(pid: int) -> int:
+    """The memory of a process and of all that descend from it, without mapped files; 0 where Linux does not say."""
+    pages, waiting = 0, [pid]
+    while waiting:
+        process = Path(f"/proc/{waiting.pop()}")
+        resident, shared = ([int(one) for one in _text(process / "statm").split()] or [0] * 3)[1:3]
+        pages += resident - shared
+        for children in process.glob("task/*/children"):
+            waiting += map(int, _text(children).split())
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _text(path: Path) -> str:

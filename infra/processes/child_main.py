@@ -84,6 +84,7 @@ class ChildFiles:
         self.answer = folder / "answer.json"
         self.reports = folder / "reports.jsonl"
         self.log = folder / "log.txt"
+        self.reading = folder / "reading.json"
 
 
 def _failed(error: TrainwrightError) -> tuple[Json, int]:

@@ -13,6 +13,7 @@ from data_contracts.arrow_types import is_text
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.quoting import column_shown, text_of
+from infra.processes.reading import note
 from infra.sources.places import Place
 from infra.sources.streams import whole
 
@@ -61,7 +62,7 @@ def parquet_batches(
         opened.seek(0)
         parquet = _parquet(opened, file, coded)
     there = set(parquet.schema_arrow.names)
-    present = [name for name in columns if name in there]
+    present, row = [name for name in columns if name in there], 0
     for index in range(*(row_groups or (0, parquet.metadata.num_row_groups))):
         group = parquet.metadata.row_group(index)
         if not present:
@@ -70,8 +71,12 @@ def parquet_batches(
             continue
         row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
         size = max(1, min(batch_rows, _BATCH_BYTES // row_bytes))
+        note(file.uri, row)
         try:
-            yield from parquet.iter_batches(batch_size=size, row_groups=[index], columns=present, use_threads=False)
+            for batch in parquet.iter_batches(batch_size=size, row_groups=[index], columns=present, use_threads=False):
+                yield batch
+                row += batch.num_rows
+                note(file.uri, row)
         except (pa.ArrowInvalid, OSError) as error:
             raise UsageError(
                 f"{file.uri} cannot be read as Parquet ({text_of(error)}).", remedy="Write it again."
@@ -125,6 +130,7 @@ def _coded(parquet: pq.ParquetFile, columns: list[str]) -> list[str]:
 
 
 def _parquet(opened: BinaryIO, file: SourceFile, coded: Sequence[str] = ()) -> pq.ParquetFile:
+    note(file.uri, 0)
     try:
         # Buffered: otherwise a whole column of a row group, which may be a whole file, is held in its stored form.
         return pq.ParquetFile(opened, buffer_size=_BUFFER_BYTES, pre_buffer=False, read_dictionary=list(coded))

@@ -15,6 +15,7 @@ import pyarrow.json
 from data_contracts.errors import UsageError
 from data_contracts.foreign_json import check_nesting
 from data_contracts.quoting import column_shown
+from infra.processes.reading import note
 from infra.sources.types import Guess, common, from_texts, plain
 
 # Also the largest CSV row, so that data without line ends is not read without bound.
@@ -62,6 +63,7 @@ class _Csv:
     """A CSV file whose header was read: its column names, and where its rows begin."""
 
     def __init__(self, stream: BinaryIO, name: str, columns: list[str] | None) -> None:
+        note(name, 0)
         head = _head(stream, name)
         if not head:
             raise UsageError(f"{name} is empty.", remedy="Write it again or leave it out.")
@@ -97,8 +99,11 @@ class _Csv:
                     quoted_strings_can_be_null=False,
                 ),
             )
+            row = 0
             for batch in reader:
                 yield batch.select(chosen)
+                row += batch.num_rows
+                note(self.name, row)
         except pa.ArrowInvalid as error:
             raise _csv_error(error, self.name, bad) from error
 
@@ -205,9 +210,11 @@ def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
             )
         chunk, newline, rest = block.rpartition(b"\n")
         if newline:
+            note(name, first)
             yield first, chunk
             first += sum(1 for line in chunk.split(b"\n") if line.strip())
     if rest.strip():
+        note(name, first)
         yield first, rest
 
 

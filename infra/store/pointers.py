@@ -15,6 +15,9 @@ from infra.store.backends.backend import Backend, Overtaken, Stale, warn_overtak
 from infra.store.earlier_records import EarlierRecords
 from infra.store.records import SCHEMA, read_record, write_record
 
+# A lease, a checkpoint's reference and an alias are a thousand times smaller.
+MAX_BYTES = 2**20
+
 
 @dataclass(frozen=True)
 class Versioned:
@@ -53,6 +56,8 @@ class Pointer:
             data, tag = self._backend.read(self.path)
         except FileNotFoundError:
             return None
+        if len(data) > MAX_BYTES:
+            raise CorruptError(f"{self.path} is larger than any pointer.", details={"file": self.path})
         record, schema = read_record(self.path, data, kind="a pointer")
         if record.keys() != {"schema", "value", "version"} or type(record["version"]) is not int:
             raise CorruptError(f"{self.path} is not a pointer.", details={"file": self.path})

@@ -12,10 +12,9 @@ from data_contracts.errors import ContractRejected, UsageError
 from data_contracts.handoffs import ContractReport, SourceFile
 from data_contracts.messages.raw_data import CONTRACT, OWN_CONTRACT, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
+from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from infra.child import run_child
-from infra.contract import contract_worker
 from tasks.predict.model import Model
-from tasks.stages.contract.contract_check import needs_child
 from tasks.stages.validate import rejection
 
 OWN = "the model's own suite"
@@ -69,14 +68,11 @@ def check_input(
         may_lack_sensitive=True,
         profile=False,
     )
-    withhold = bool(model.sensitive)
+    child, here = CONTRACT, None
     if own_classes(suite):
-        with_code = request.model_copy(update={"project": str(project)})
-        outcome = run_child(OWN_CONTRACT, with_code, project=project, withhold=withhold)
-    elif withhold or needs_child(files, suite):
-        outcome = run_child(CONTRACT, request, withhold=withhold)
-    else:
-        outcome = contract_worker.main(request, lambda report: None)
+        child, here, request = OWN_CONTRACT, project, request.model_copy(update={"project": str(project)})
+    withhold = bool(model.sensitive)
+    outcome = run_child(child, request, project=here, withhold=withhold, memory_share=MEMORY_SHARE)
     if not outcome.accepted:
         found = outcome.model_dump(mode="json", exclude={"schema_version", "profile"})
         report = ContractReport.from_json({**found, "key": "", "suite_digest": ""})

@@ -10,16 +10,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from data_contracts.canonical import is_name
 from data_contracts.costs.executions import Crash, Execution, FlowRunState, resume_key
-from data_contracts.errors import Crashed, Fenced, Interrupted, TrainwrightError
+from data_contracts.errors import Crashed, Fenced, Interrupted, StorageUnavailable, TrainwrightError
+from data_contracts.messages.reaping import REAP, ReapRequest, RunBegun, RunReaped
+from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import StageResult
 from infra.audit import now
+from infra.child import Handlers, run_child
+from infra.processes.idle import IdleLimit
 from infra.processes.process_id import ProcessId
 from infra.store import Lease, Store, Versioned, layout
 from infra.store.lease import held_lease, process_of, standing_still, with_process
@@ -28,6 +32,8 @@ from tasks.run.executions import crashes_of, newest_execution, num_ends
 from tasks.run.report import latest_report, report
 from tasks.run.run import Run
 
+# Between two runs; a run takes a few requests to the store and to Prefect.
+IDLE = IdleLimit(hang_s=600.0)
 # This many runs are checked, the newest first: run ids sort by time.
 NEWEST = 1000
 
@@ -71,30 +77,74 @@ class Reaped:
     sentence: str
 
 
-def reap_stores(stores: Iterable[Store], resumer: Resumer) -> tuple[list[Reaped], list[Interrupted]]:
-    """`reap` for each store; returns what was done, and the errors of stores that could not be looked at."""
+def reap_stores(
+    stores: Iterable[Store], look: Callable[[Store], list[Reaped]]
+) -> tuple[list[Reaped], list[Interrupted]]:
+    """`look` at each store; returns what was done, and the errors of stores that could not be looked at."""
     reaped: list[Reaped] = []
     away: list[Interrupted] = []
     for store in stores:
         try:
-            reaped += reap(store, resumer)
+            reaped += look(store)
         except Interrupted as error:
             log.warning("%s was not looked at: %s", store.uri, error)
             away.append(error)
     return reaped, away
 
 
-def reap(store: Store, resumer: Resumer, *, patience_s: float = PATIENCE_S) -> list[Reaped]:
-    """Look for dead runs in a store and have each resumed, or end it; returns what was done. StorageUnavailable."""
-    runs = list(unfinished_runs(store))
+def reap_apart(store: Store, pool: str, *, here: bool = False) -> list[Reaped]:
+    """`reap` in a child process, with a new child for the other runs if a run's records end one. StorageUnavailable.
+
+    Args:
+        pool, here: as for `infra.orchestrator.flow_runs.resuming.PrefectResumer`.
+    """
+    reaped: list[Reaped] = []
+    begun: list[str] = []
+    handlers: Handlers = {
+        RunBegun: lambda message: begun.append(message.run_id),
+        RunReaped: lambda message: reaped.append(Reaped(**message.reaped)),
+    }
+    while True:
+        num_begun, request = len(begun), ReapRequest(store=store.address, pool=pool, here=here, skipped=begun)
+        try:
+            run_child(REAP, request, own_code=True, memory_share=MEMORY_SHARE, limit=IDLE, on_report=handlers)
+            return reaped
+        except TrainwrightError as error:
+            if len(begun) == num_begun:  # no run's records are the reason
+                raise error if isinstance(error, Interrupted) else StorageUnavailable(error.message) from error
+            reaped.append(_lost(store, begun[-1], error))
+            log.warning("%s", reaped[-1].sentence)
+
+
+def reap(
+    store: Store,
+    resumer: Resumer,
+    *,
+    patience_s: float = PATIENCE_S,
+    skipped: Collection[str] = (),
+    on_begun: Callable[[str], None] = lambda _: None,
+    on_reaped: Callable[[Reaped], None] = lambda _: None,
+) -> list[Reaped]:
+    """Look for dead runs in a store and have each resumed, or end it; returns what was done. StorageUnavailable.
+
+    Args:
+        skipped: runs that are not looked at.
+        on_begun: called with each run before its records are read.
+        on_reaped: called with each outcome.
+    """
+    runs = [run_id for run_id in unfinished_runs(store) if run_id not in skipped]
     paths = {layout.lease(layout.run(run_id)): run_id for run_id in runs}
     damaged: dict[str, TrainwrightError] = {}
     still = standing_still(store, paths, patience_s=patience_s, unreadable=damaged.__setitem__)
-    reaped: list[Reaped | None] = [_lost(store, paths[path], error) for path, error in damaged.items()]
+    reaped: list[Reaped] = []
     for path, run_id in paths.items():
-        if path not in damaged:
-            reaped.append(_reap_one(store, run_id, still.get(path), resumer))
-    return [one for one in reaped if one is not None]
+        on_begun(run_id)
+        error = damaged.get(path)
+        outcome = _lost(store, run_id, error) if error else _reap_one(store, run_id, still.get(path), resumer)
+        if outcome is not None:
+            on_reaped(outcome)
+            reaped.append(outcome)
+    return reaped
 
 
 def unfinished_runs(store: Store) -> Iterable[str]:

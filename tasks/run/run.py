@@ -17,6 +17,7 @@ from data_contracts.handoffs import Ref, SourceFile
 from data_contracts.load import load_spec
 from data_contracts.messages.children import StoreAddress
 from data_contracts.pipeline_spec import PipelineSpec, SourceSpec
+from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import Cost, StageResult
 from infra import scratch
@@ -81,6 +82,12 @@ class Run:
         """Whether texts that may quote rows stay on their machine, because the data has sensitive columns."""
         data = self.spec.data
         return not isinstance(data, str) and bool(data.sensitive)
+
+    @property
+    def memory_share(self) -> float:
+        """The share of a machine's memory that reading raw files may take."""
+        data = self.spec.data
+        return MEMORY_SHARE if isinstance(data, str) else data.memory_share
 
     @property
     def root(self) -> Path:

@@ -99,6 +99,7 @@ def run_on_dask(
                 project=project if child is OWN_CONTRACT else None,
                 withhold=run.withholds,
                 limit=limit,
+                memory_share=run.memory_share,
                 on_report={PieceOrder: send, **(on_report or {})},
                 on_poll=pieces.poll,
             )
@@ -140,12 +141,13 @@ def do_piece(work: str, request: dict[str, Any], wanted: dict[str, str], withhol
         if unlike := differences(wanted):
             raise UsageError(f"{request['field']}.dask: a worker has {', '.join(unlike)}.", remedy=SAME)
         from data_contracts.messages.raw_data import PIECE, PieceRequest
+        from data_contracts.pipeline_spec.data import MEMORY_SHARE
         from infra.child import run_child
         from infra.records.environments import keep_lists
 
         piece = PieceRequest.from_json(request)
         keep_lists(piece.folder, piece.project)
-        run_child(PIECE, piece, withhold=withhold)
+        run_child(PIECE, piece, withhold=withhold, memory_share=MEMORY_SHARE)
     except TrainwrightError as error:
         return Failed(message=error.message, data=error.to_json())
     return None

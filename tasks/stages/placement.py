@@ -97,9 +97,16 @@ def _price(run: Run, section: str) -> Price:
     return run.resolved.price_of(section) or run.resolved.price
 
 
-def run_here(run: Run, child: Child[Any, A], request: Any, *, project: Path | None = None) -> A:
-    """Run the child on this machine, again after a hang while `retry.hung` lasts; see `infra.processes.idle`."""
-    return again_after_hangs(run, partial(run_child, child, request, project=project, withhold=run.withholds))
+def run_here(
+    run: Run, child: Child[Any, A], request: Any, *, project: Path | None = None, memory_share: float | None = None
+) -> A:
+    """Run the child on this machine, again after a hang while `retry.hung` lasts; see `infra.processes.idle`.
+
+    Args:
+        project, memory_share: as for `run_child`.
+    """
+    work = partial(run_child, child, request, project=project, withhold=run.withholds, memory_share=memory_share)
+    return again_after_hangs(run, work)
 
 
 def again_after_hangs(run: Run, work: Callable[..., A]) -> A:

@@ -184,7 +184,13 @@ def _make(run: Run, contract: ContractReport | None, set_name: str | None = None
     runner = run.spec.shards.runner
     with shown("shard") as progress:
         if runner == "local":
-            return run_child(SHARD, request, withhold=run.withholds, on_report={ShardProgress: progress})
+            return run_child(
+                SHARD,
+                request,
+                withhold=run.withholds,
+                memory_share=run.memory_share,
+                on_report={ShardProgress: progress},
+            )
         from tasks.stages.dask_cluster import run_on_dask  # Dask and Prefect take seconds to import
 
         return run_on_dask(run, ON_CLUSTER, runner, SHARD, request, on_report={ShardProgress: progress})

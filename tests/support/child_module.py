@@ -17,9 +17,15 @@ from data_contracts.handoffs import Ref
 from data_contracts.messages.children import Advanced, Child, LaidOut, StoreAddress
 from data_contracts.messages.message import Message
 from infra.processes.child_main import Report, child_main
+from infra.processes.reading import note
 
 # A descendant that leaves its parent's session, as torchrun's ranks do, and says when it runs.
-STRAY = "import os, sys, time; os.setsid(); open(sys.argv[1], 'w').close(); time.sleep(600)"
+STRAY = """import os, sys, time
+os.setsid()
+held = b"x" * int(sys.argv[2])
+open(sys.argv[1], "w").close()
+time.sleep(600)
+"""
 
 
 class Step(Message):
@@ -49,6 +55,8 @@ class Ask(LaidOut, Message):
     exit_code: int = 0
     signal: str = ""
     store: StoreAddress | None = None
+    stray_bytes: int = 0
+    reading: str = ""
 
 
 class Told(Message):
@@ -70,8 +78,10 @@ def main(request: Ask, report: Report) -> Told:
         time.sleep(seconds)
         report(Advanced(done=number))
     print(request.print, flush=True)
+    if request.reading:
+        note(request.reading, 7)
     if request.stray:
-        subprocess.Popen([sys.executable, "-c", STRAY, request.stray])
+        subprocess.Popen([sys.executable, "-c", STRAY, request.stray, str(request.stray_bytes)])
         while not Path(request.stray).exists():
             time.sleep(0.01)
     match request.do:

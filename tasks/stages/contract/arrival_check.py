@@ -7,23 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-
-import pyarrow.compute as pc
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import ContractReport, Failure
+from data_contracts.messages.raw_data import LATE, LateRequest
 from data_contracts.pipeline_spec.arrival import ArrivalSpec, length_of
-from data_contracts.profile.columns import microseconds
 from data_contracts.profile.record import ColumnProfile
 from data_contracts.quoting import columns_shown
 from infra.contract.profiles import read_profile
 from infra.records.handoffs import newest_handoff
-from infra.sources import Selection, read_batches
 from infra.store import layout
 from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run
 from tasks.stages.contract.text_cuts import cut_files
+from tasks.stages.placement import run_here
 
 _LISTED = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -107,14 +104,12 @@ def _late(run: Run, column: ColumnProfile, section: ArrivalSpec) -> Iterator[Fin
 
 def _earlier(run: Run, name: str, begins: int) -> tuple[int, int]:
     """How many rows the data has, and how many of them have a time before `begins`, in microseconds since 1970."""
-    rows = late = 0
     assert not isinstance(run.spec.data, str)
-    sources, root = run.spec.data.source, Path(run.resolved.root)
+    sources = run.spec.data.source
     files = cut_files(run, run.resolved.files, sources)
-    for batch in read_batches(files, sources, root=root, selection=Selection(columns=[name])):
-        rows += batch.num_rows
-        late += pc.sum(pc.less(microseconds(batch.column(0)), begins)).as_py() or 0
-    return rows, late
+    request = LateRequest(files=files, sources=sources, root=run.resolved.root, column=name, begins=begins)
+    counted = run_here(run, LATE, request, memory_share=run.memory_share)
+    return counted.rows, counted.late
 
 
 def _microseconds(moment: datetime) -> int:

@@ -1,4 +1,4 @@
-"""Checks rows against a suite, in this process or in a child, and seals the report with what belongs to it."""
+"""Checks rows against a suite in a child, and seals the report with what belongs to it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_contracts.contract.expectation_scope import pattern_argument
 from data_contracts.contract.parts import reads_all_files
 from data_contracts.contract.suites import own_classes, suite_digest
 from data_contracts.contract.translation.translation import reason
 from data_contracts.drift_report import DriftReport
-from data_contracts.handoffs import ContractReport, Ref, SourceFile
+from data_contracts.handoffs import ContractReport, Ref
 from data_contracts.messages.raw_data import CONTRACT, OWN_CONTRACT, ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
 from infra import scratch
-from infra.contract import contract_worker
 from infra.contract.profiles import put_profile, read_profile
 from infra.contract.quarantine import FILE
 from infra.records.handoffs import put_handoff, read_handoff
@@ -35,8 +33,6 @@ from tasks.stages.placement import again_after_hangs, run_here
 log = logging.getLogger("trainwright")
 NO_CLUSTER = "contract.runner has no effect, because {}: this machine checks the data"
 ON_CLUSTER = ClusterStage("validate", "contract.runner", "report", "give the workers fewer threads")
-# Local files up to this size are checked within seconds.
-IN_PROCESS_BYTES = 64 * 2**20
 
 
 def data_request(run: Run) -> ContractRequest:
@@ -97,17 +93,6 @@ def where_measured(run: Run) -> str:
     )
 
 
-def needs_child(files: Iterable[SourceFile], suite: dict[str, Any]) -> bool:
-    """Whether the check may hang or take long: it then runs in a process that can be ended. Starting one costs time.
-
-    A pattern may hold the interpreter, and with it the threads that renew this run's lease.
-    """
-    known = list(files)
-    if any(map(pattern_argument, suite["expectations"])):
-        return True
-    return sum(file.bytes for file in known) > IN_PROCESS_BYTES or any("://" in file.uri for file in known)
-
-
 @contextlib.contextmanager
 def _with_folder(request: ContractRequest) -> Iterator[ContractRequest]:
     """The request with a private folder for the rows that are set aside, if any may be."""
@@ -141,9 +126,7 @@ def _checked(run: Run, request: ContractRequest) -> ContractOutcome:
         return again_after_hangs(run, partial(run_on_dask, run, ON_CLUSTER, runner, child, request))
     if runner != "local" and request.profile:
         log.warning("validate: %s", NO_CLUSTER.format(why_no_parts(request)))
-    if child is OWN_CONTRACT or run.withholds or needs_child(request.files, request.suite):
-        return run_here(run, child, request, project=project)
-    return contract_worker.main(request, lambda report: None)
+    return run_here(run, child, request, project=project, memory_share=run.memory_share)
 
 
 def _checked_before(run: Run, key: str) -> ContractOutcome | None:

@@ -71,7 +71,7 @@ def _cuts(run: Run, pieces: PiecesSpec, files: list[SourceFile], sources: Sequen
         field=_field(run, pieces),
         project=str(run.project()),
     )
-    made = run_here(run, CUT, request, project=run.project())
+    made = run_here(run, CUT, request, project=run.project(), memory_share=run.memory_share)
     cuts = TextCuts(documents={**known, **made.documents})
     log.info("%d of %d documents are cut anew by %s", len(made.documents), len(names), request.field)
 

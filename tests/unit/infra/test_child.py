@@ -19,6 +19,7 @@ from data_contracts.errors import (
     NodeLost,
     OutOfMemory,
     TrainwrightError,
+    UsageError,
     UserCodeError,
 )
 from infra import child, stopping
@@ -110,6 +111,33 @@ def test_a_kill_for_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(child, "oom_kills", lambda: next(counts))
     with pytest.raises(OutOfMemory, match="the machine ran out of memory"):
         run_child(CHILD, Ask(do="signal", signal="SIGKILL"))
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "message"),
+    [
+        ({"do": "memory"}, OutOfMemory, f"Reading f.csv ended at row 7: {MODULE} ran out of memory."),
+        (
+            {"do": "signal", "signal": "SIGSEGV"},
+            UsageError,
+            f"Reading f.csv ended at row 7: {MODULE} was ended by SIGSEGV.",
+        ),
+        ({"do": "signal", "signal": "SIGKILL"}, NodeLost, f"{MODULE} was ended by SIGKILL."),
+    ],
+)
+def test_a_file_that_ends_its_reader_is_named(
+    request_: dict, kind: type[TrainwrightError], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TrainwrightError) as caught:
+        run_child(CHILD, Ask(**request_, reading="f.csv"), memory_share=0.8)
+    assert (type(caught.value), caught.value.message) == (kind, message)
+    assert (kind is OutOfMemory) == ("data.memory_share" in caught.value.remedy)
+
+
+def test_what_descendants_take_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "machine_bytes", lambda: 2**30)
+    with pytest.raises(OutOfMemory, match=r"^It took more than 0\.4 GiB of memory, 40% of this machine's\."):
+        run_child(CHILD, Ask(do="hang", stray=str(tmp_path / "stray"), stray_bytes=2**29), memory_share=0.4)
 
 
 def test_a_child_that_ends_well_leaves_no_descendant(tmp_path: Path, mark: str) -> None:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,20 @@ import pytest
 
 from data_contracts.costs.executions import Crash, Execution, FlowRunState
 from data_contracts.errors import Cancelled, Fenced, StorageUnavailable, TrainwrightError
+from data_contracts.messages.reaping import REAP
+from infra import child
 from infra.store import Lease, Store, layout
 from infra.store.lease import held_lease
+from tasks.run import reaping
 from tasks.run.executions import begin_execution, num_ends
 from tasks.run.options import RunOptions
-from tasks.run.reaping import Reaped, reap_stores
+from tasks.run.reaping import Reaped, reap, reap_apart, reap_stores
 from tasks.run.report import latest_report, report
 from tasks.run.run import open_run
 from tests.support.damage import overwrite
 from tests.support.pool import until
 from tests.support.processes import a_process, identified
+from tests.support.reap_child import DEADLY
 from tests.support.reaped import Site
 from tests.support.tiny import write_project
 
@@ -289,8 +294,26 @@ def test_a_store_that_is_away_is_told_and_the_others_are_looked_at(site: Site, m
         def list(self, _: str) -> list[str]:
             raise away
 
-    reaped, errors = reap_stores([Away(), gone], site.prefect)  # type: ignore[list-item]
+    reaped, errors = reap_stores([Away(), gone], lambda store: reap(store, site.prefect))  # type: ignore[list-item]
     assert ([one.what for one in reaped], errors) == (["resumed"], [away])
+
+
+@pytest.mark.parametrize("how", ["SIGSEGV", "memory"])
+def test_a_run_whose_records_end_the_process_is_named_and_the_others_are_looked_at(
+    how: str, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = Path(site.run.resolved.root) / "pipeline.yaml"
+    other = Site(open_run(spec, options=RunOptions(key="other", trigger="ci")))
+    site.dies()
+    other.dies()
+    first, second = sorted([site.run.run_id, other.run.run_id], reverse=True)  # the order in which they are looked at
+    monkeypatch.setenv(DEADLY, f"{first}={how}")
+    monkeypatch.setattr(reaping, "REAP", replace(REAP, module="tests.support.reap_child"))
+    monkeypatch.setattr(child, "machine_bytes", lambda: 2**29)
+    reaped, away = reap_stores([site.store], lambda store: reap_apart(store, "pool"))
+    assert [(one.run_id, one.what) for one in reaped] == [(first, "lost"), (second, "resumed")]
+    assert {"SIGSEGV": "was ended by SIGSEGV", "memory": "It took more than 0.4 GiB"}[how] in reaped[0].sentence
+    assert away == []
 
 
 FROZEN = """

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import SpecError, UsageError
-from data_contracts.handoffs import ContractReport, SourceFile
+from data_contracts.handoffs import ContractReport
 from flows.cli import main
 from infra.contract import contract_worker
 from tasks.queries.plan import plan
 from tasks.run.options import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.stages.contract import kept_parts
-from tasks.stages.contract.contract_check import IN_PROCESS_BYTES, needs_child
 from tasks.stages.validate import contract_key, make_report, validate
 from tests.support.tiny import write_project, write_rows
 
@@ -52,16 +51,6 @@ def test_a_rejection_without_rows_says_whether_the_window_is_the_reason(case: st
     key = contract_key(run)
     assert key is not None
     assert str(make_report(run, key).error) == sentence
-
-
-def test_large_or_remote_data_are_checked_in_a_process_that_can_be_ended() -> None:
-    file = SourceFile(uri="/rows.csv", bytes=IN_PROCESS_BYTES, blake3="", format="csv")
-    assert not needs_child([file], PLAIN)
-    assert needs_child([file, file.model_copy(update={"bytes": 1})], PLAIN)
-    assert needs_child([file.model_copy(update={"uri": "s3://b/rows.csv", "bytes": 1})], PLAIN)
-    patterns = {"regex": "a", "regex_list": ["a"], "json_schema": {"type": "string"}, "strftime_format": "%Y"}
-    for kwargs in ({name: value} for name, value in patterns.items()):
-        assert needs_child([], {"name": "s", "expectations": [{"type": "expect_some", "kwargs": kwargs}]}), kwargs
 
 
 @pytest.mark.usefixtures("home")
