@@ -1,7 +1,7 @@
-"""Check raw data against its contract: the work of the validate stage, in its own process or in a child.
+"""The child process of the validate stage: checks raw data against its contract.
 
-A child (`infra.child`, as `python -m infra.contract.contract_worker REQUEST ANSWER`) is used if the data has sensitive
-columns, because logs, warnings and errors of Great Expectations, pandas and Arrow may quote a value.
+Run as `python -m infra.contract.contract_worker REQUEST ANSWER` by `infra.child`. A raw file may fill the memory or
+end its parser, and logs, warnings and errors of Great Expectations, pandas and Arrow may quote a value.
 """
 
 from __future__ import annotations

@@ -87,6 +87,7 @@ FIELDS = {
         "source": "events/*.jsonl",
         "window": {"column": "at"},
         "sensitive": ["email"],
+        "memory_share": 0.9,
     },
     "contract": {
         "fail_on": "critical",

@@ -300,9 +300,9 @@ def test_a_store_that_is_away_is_told_and_the_others_are_looked_at(site: Site, m
 
 @pytest.mark.parametrize("how", ["SIGSEGV", "memory"])
 def test_a_run_whose_records_end_the_process_is_named_and_the_others_are_looked_at(
-    how: str, site: Site, monkeypatch: pytest.MonkeyPatch
+    how: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = Path(site.run.resolved.root) / "pipeline.yaml"
+    spec = tmp_path / "tiny" / "pipeline.yaml"
     other = Site(open_run(spec, options=RunOptions(key="other", trigger="ci")))
     site.dies()
     other.dies()

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import SpecError, UsageError
+from data_contracts.errors import OutOfMemory, SpecError, UsageError
 from data_contracts.handoffs import ContractReport
 from flows.cli import main
 from infra.contract import contract_worker
 from tasks.queries.plan import plan
 from tasks.run.options import RunOptions
 from tasks.run.run import Run, open_run
-from tasks.stages.contract import kept_parts
+from tasks.stages.contract import contract_check, kept_parts
 from tasks.stages.validate import contract_key, make_report, validate
 from tests.support.tiny import write_project, write_rows
 
@@ -65,6 +65,17 @@ def test_a_pattern_is_searched_for_in_a_process_of_its_own(tmp_path: Path, monke
 
 
 @pytest.mark.usefixtures("home")
+def test_a_file_that_takes_more_than_the_specs_share_of_the_memory_ends_the_stage_alone(tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny")
+    run = open_run(spec, overrides=["data.memory_share=1e-6"], recorded=False)
+    key = contract_key(run)
+    assert key is not None
+    assert key == contract_key(open_run(spec, recorded=False))
+    with pytest.raises(OutOfMemory, match=r"t took more than 0\.0 GiB of memory.*data\.memory_share"):
+        make_report(run, key)
+
+
+@pytest.mark.usefixtures("home")
 def test_a_plan_names_what_runs_on_great_expectations_and_why(tmp_path: Path) -> None:
     spec = write_project(tmp_path / "tiny")
     listed = [
@@ -96,6 +107,9 @@ def test_a_contract_that_holds_is_checked_without_great_expectations(
     entry = {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id"}}
     suite = json.dumps({"name": "s", "expectations": [entry]})
     monkeypatch.setattr(contract_worker, "load_great_expectations", lambda: pytest.fail("it was imported"))
+    monkeypatch.setattr(
+        contract_check, "run_here", lambda run, child, request, **_: contract_worker.main(request, lambda _: None)
+    )
     run = open_run(spec, overrides=[f"contract.suite={suite}"], recorded=False)
     key = contract_key(run)
     assert key is not None

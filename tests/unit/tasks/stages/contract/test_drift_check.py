@@ -16,10 +16,10 @@ from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import ContractSpec
 from flows.cli import main
 from flows.commands.deploy import _refuse_never
-from infra.contract import contract_worker
 from infra.contract.profiles import FILE
 from infra.orchestrator.events.drift_events import ACCEPTS
 from tasks.run.run import Run, open_run
+from tasks.stages.contract import contract_check
 from tasks.stages.contract.drift_check import alone_rejects
 from tasks.stages.validate import contract_key, validate
 from tests.support.tiny import write_project
@@ -76,7 +76,7 @@ def test_data_that_moved_is_told_and_rejected_only_if_asked(spec: Path, monkeypa
     assert report.drift.verdict == "critical"
     assert "columns moved against contracts/" in told.results["validate"].sentence
     # Another comparison of the same data reads nothing.
-    monkeypatch.setattr(contract_worker, "main", lambda *_: pytest.fail("the data was read again"))
+    monkeypatch.setattr(contract_check, "run_here", lambda *_, **__: pytest.fail("the data was read again"))
     with pytest.raises(ContractRejected, match=r"rejects the data: 1 of 5 columns moved.*fail_on=never\."):
         validate(run_of(spec, against, "contract.drift.fail_on=critical"))
     ignored = validate(run_of(spec, against, "contract.drift.fail_on=warning", "contract.drift.ignore=[c]"))

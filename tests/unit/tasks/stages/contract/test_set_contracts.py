@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import SpecError
-from infra.contract import contract_worker
 from infra.contract.profiles import read_profile
 from tasks.queries.plan import plan
 from tasks.run.run import Run, open_run
 from tasks.stages import validate as stage
+from tasks.stages.contract import contract_check
 from tasks.stages.contract.set_contracts import set_key, set_report, set_requests
 from tasks.stages.shard import shard
 from tasks.stages.validate import contract_key, validate
@@ -84,24 +84,23 @@ def test_a_set_may_have_a_suite_of_its_own(folder: Path) -> None:
     assert strict.error is not None
 
 
-def test_a_set_that_is_not_checked_yet_is_checked_without_the_data(folder: Path) -> None:
+def test_a_set_that_is_not_checked_yet_is_checked_without_the_data(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alone = open_run(write_project(folder), recorded=False)
     assert validate.find_or_make(alone).status == "ran"
     run = opened(folder)
     assert plan(run, [validate])[0].why.startswith("the rows of evaluate.sets.hard are not checked yet")
     asked: list[int] = []
-    real = contract_worker.main
+    real = contract_check.run_here
 
-    def main(request: Any, report: Any) -> Any:
+    def run_here(run: Any, child: Any, request: Any, **more: Any) -> Any:
         asked.append(len(request.files))
         assert request.files[0].uri.endswith("hard.csv")
-        return real(request, report)
+        return real(run, child, request, **more)
 
-    contract_worker.main, before = main, contract_worker.main
-    try:
-        assert validate.find_or_make(run).status == "ran"
-    finally:
-        contract_worker.main = before
+    monkeypatch.setattr(contract_check, "run_here", run_here)
+    assert validate.find_or_make(run).status == "ran"
     assert asked == [1]
 
 
