@@ -252,7 +252,7 @@ def _reading_named(files: ChildFiles) -> Iterator[None]:
         position = noted(files.reading)
         if position is None or (isinstance(error, NodeLost) and error.details.get("signal") not in _CRASHES):
             raise
-        sentence = f"Reading {position.file} ended at row {position.row}: {error.message}"
+        sentence = f"Reading {position[0]} ended at row {position[1]}: {error.message}"
         if isinstance(error, OutOfMemory):
             raise OutOfMemory(sentence, remedy=_READ_LESS, details=error.details) from error
         raise UsageError(sentence, remedy="Check the file, and write it again.", details=error.details) from error

@@ -8,18 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 READING = "TRAINWRIGHT_READING"
-
-
-@dataclass(frozen=True)
-class Position:
-    """A raw file, and the row that was to be read next, from 0."""
-
-    file: str
-    row: int
 
 
 def note(file: str, row: int) -> None:
@@ -29,10 +20,10 @@ def note(file: str, row: int) -> None:
             Path(path).write_text(json.dumps([file, row]))
 
 
-def noted(path: Path) -> Position | None:
-    """What was noted last; None if nothing was, or if the process died while it noted it."""
+def noted(path: Path) -> tuple[str, int] | None:
+    """The file and the row, from 0, that were noted last; None if none were, or if the process died meanwhile."""
     try:
         file, row = json.loads(path.read_text())
+        return str(file), int(row)
     except (OSError, ValueError):
         return None
-    return Position(file, row)

@@ -73,10 +73,8 @@ def parquet_batches(
         size = max(1, min(batch_rows, _BATCH_BYTES // row_bytes))
         note(file.uri, row)
         try:
-            for batch in parquet.iter_batches(batch_size=size, row_groups=[index], columns=present, use_threads=False):
-                yield batch
-                row += batch.num_rows
-                note(file.uri, row)
+            yield from parquet.iter_batches(batch_size=size, row_groups=[index], columns=present, use_threads=False)
+            row += group.num_rows
         except (pa.ArrowInvalid, OSError) as error:
             raise UsageError(
                 f"{file.uri} cannot be read as Parquet ({text_of(error)}).", remedy="Write it again."

@@ -210,17 +210,16 @@ def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
             )
         chunk, newline, rest = block.rpartition(b"\n")
         if newline:
-            note(name, first)
             yield first, chunk
             first += sum(1 for line in chunk.split(b"\n") if line.strip())
     if rest.strip():
-        note(name, first)
         yield first, rest
 
 
 def _parsed(chunk: bytes, name: str, first: int, schema: pa.Schema | None) -> pa.Table:
     if not chunk.strip():
         return pa.table({})
+    note(name, first)
     unexpected = "infer" if schema is None else "ignore"
     try:
         check_nesting(chunk)  # Arrow's parser recurses in C++: deep nesting would end the process

@@ -86,8 +86,7 @@ class Run:
     @property
     def memory_share(self) -> float:
         """The share of a machine's memory that reading raw files may take."""
-        data = self.spec.data
-        return MEMORY_SHARE if isinstance(data, str) else data.memory_share
+        return MEMORY_SHARE if isinstance(self.spec.data, str) else self.spec.data.memory_share
 
     @property
     def root(self) -> Path:
