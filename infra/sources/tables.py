@@ -14,7 +14,7 @@ import pyarrow.json
 
 from data_contracts.errors import UsageError
 from data_contracts.foreign_json import check_nesting
-from data_contracts.quoting import column_shown
+from data_contracts.quoting import column_shown, text_of
 from infra.processes.reading import note
 from infra.sources.types import Guess, common, from_texts, plain
 
@@ -224,7 +224,9 @@ def _parsed(chunk: bytes, name: str, first: int, schema: pa.Schema | None) -> pa
     try:
         check_nesting(chunk)  # Arrow's parser recurses in C++: deep nesting would end the process
     except ValueError as error:
-        raise UsageError(f"{name}: from row {first} on, {error}.", remedy="Write it flat, or as Parquet.") from error
+        raise UsageError(
+            f"{name}: from row {first} on, {text_of(error)}.", remedy="Write it flat, or as Parquet."
+        ) from error
     try:
         return pyarrow.json.read_json(
             pa.BufferReader(chunk),

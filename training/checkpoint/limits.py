@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from data_contracts.canonical import canonical
 from data_contracts.errors import UsageError
 from data_contracts.foreign_json import check_nesting
+from data_contracts.quoting import text_of
 from training.checkpoint import tensors
 from training.checkpoint.capture import Capture
 from training.checkpoint.tensors import INDEX, OWN, STATE, WEIGHTS
@@ -67,7 +68,7 @@ def dumps(value: Any) -> bytes:
         check_nesting(data)
     except ValueError as error:
         raise UsageError(
-            f"A checkpoint of this training could not be read again: in its state, {error}.",
+            f"A checkpoint of this training could not be read again: in its state, {text_of(error)}.",
             remedy="Keep less in the saved state, or less deeply nested.",
         ) from error
     return data
