@@ -8,8 +8,9 @@ from prefect import flow
 from prefect.states import Completed, Failed, State
 
 from data_contracts.errors import Interrupted
+from data_contracts.messages.reaping import Reaped
 from infra.orchestrator.flow_runs.pending_flow_runs import start_pending_again
-from tasks.run.reaping import Reaped, reap_apart, reap_stores
+from tasks.run.reaping import reap_apart, reap_stores
 from tasks.run.run import known_store_list
 
 log = logging.getLogger("trainwright")

@@ -31,6 +31,7 @@ from data_contracts.errors import (
 )
 from data_contracts.messages.children import A, Advanced, Child, R
 from data_contracts.messages.message import Message
+from data_contracts.messages.reaping import REAP
 from data_contracts.quoting import LOG, PROJECT, log_place, withholds
 from infra import scratch, stopping
 from infra.environments.cache import interpreter
@@ -73,7 +74,6 @@ def run_child(
     withhold: bool = False,
     limit: float | IdleLimit | None = None,
     memory_share: float | None = None,
-    own_code: bool = False,
     on_report: Handlers | None = None,
     on_poll: Callable[[], None] | None = None,
 ) -> A:
@@ -85,7 +85,6 @@ def run_child(
         withhold=withhold,
         limit=limit,
         memory_share=memory_share,
-        own_code=own_code,
         on_report=on_report,
         on_poll=on_poll,
     )
@@ -112,7 +111,6 @@ def run_module(
     withhold: bool = False,
     limit: float | IdleLimit | None = None,
     memory_share: float | None = None,
-    own_code: bool = False,
     on_report: Handlers | None = None,
     on_poll: Callable[[], None] | None = None,
 ) -> Json:
@@ -126,7 +124,6 @@ def run_module(
         limit: seconds, in all or without progress (`Advanced`), after which the child is killed and Hung is raised.
         memory_share: of a child that reads what others wrote: the share of this machine's memory that it and its
             descendants may take. With more they are killed, and OutOfMemory names the raw file and the row.
-        own_code: whether the child runs no code of the user's, and so keeps all variables of this process.
         on_report: type of a report → called in this process with each report of that type; others are ignored.
         on_poll: called in this process about every POLL_S seconds while the child works.
 
@@ -142,7 +139,8 @@ def run_module(
             files.log.symlink_to(withheld)
         own = {PARENT: str(os.getpid()), PROJECT: str(project or ""), LOG: str(withheld or "")}
         own |= {} if memory_share is None else {READING: str(files.reading)}
-        environ = {LEFT_OUT: "", **os.environ} if own_code else for_user_code(os.environ, request)
+        # The reaper's child runs no code of the user's, and asks Prefect and opens stores as this process does.
+        environ = {LEFT_OUT: "", **os.environ} if module == REAP.module else for_user_code(os.environ, request)
         env = marked_env(mark, {**scratch.variables(folder.path), **own}, environ)
         kills = oom_kills()
         process: subprocess.Popen[bytes] | None = None

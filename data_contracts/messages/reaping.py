@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from data_contracts.messages.children import Child, StoreAddress
 from data_contracts.messages.message import Message
@@ -29,10 +30,25 @@ class RunBegun(Message):
     run_id: str
 
 
-class RunReaped(Message):
-    """The outcome for a run, a `tasks.run.reaping.Reaped` as JSON."""
+@dataclass(frozen=True)
+class Reaped:
+    """The outcome for a dead run.
 
-    reaped: dict[str, Any]
+    Attributes:
+        what: `resumed`: somebody was asked; `here`: the caller must resume it; `ended`: it has a verdict now; `left`:
+            it could not be decided now; `lost`: its records cannot be read.
+    """
+
+    run_id: str
+    store: str
+    what: Literal["resumed", "here", "ended", "left", "lost"]
+    sentence: str
+
+
+class RunReaped(Message):
+    """The outcome for a run."""
+
+    reaped: Reaped
 
 
 class StoreReaped(Message):

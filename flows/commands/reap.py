@@ -15,7 +15,7 @@ from infra.processes.command import run_to_end
 from infra.processes.processes import marked_env, module_command, new_mark
 
 if TYPE_CHECKING:
-    from tasks.run.reaping import Reaped
+    from data_contracts.messages.reaping import Reaped
 
 
 def reap(arguments: argparse.Namespace) -> Answer:

@@ -24,7 +24,6 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -137,24 +136,16 @@ def resolve(
                 return packages
     parsed = [*map(Requirement, needs), *requirements.parsed()]
     log.info("environment: resolving %s", requirements.place)
-    age = timedelta(days=min_age_days)
-    before = (datetime.fromtimestamp(clock(), UTC) - age).isoformat(timespec="seconds") if min_age_days else ""
-    plan = build.InstallPlan(
-        [*needs, *requirements.requirements],
-        requirements.constraints,
-        closure(packages_folder(), parsed),
-        build_names,
-        wheels,
-        uploaded_before=before,
-    )
+    before = _days_ago(min_age_days, clock()) if min_age_days else ""
+    asked, linked = [*needs, *requirements.requirements], closure(packages_folder(), parsed)
+    plan = build.InstallPlan(asked, requirements.constraints, linked, build_names, wheels, uploaded_before=before)
     with scratch.make("environment", root=base) as folder:
         try:
             site = build.make(folder.path / "new", plan)
         except UvFailed as error:
             raise _not_installable(requirements, error.reason) from error
         contents = build.contents_digest(folder.path / "new")
-        packages = Packages.of(versions(site), closure(site, requirements.parsed()), build_names, contents)
-        packages = replace(packages, uploaded_before=before)
+        packages = Packages.of(versions(site), closure(site, requirements.parsed()), build_names, contents, before)
         key = _key(packages)
         with _maker_lock(base, key):
             existing = _use_if_complete(base / key, key)
@@ -171,6 +162,10 @@ def resolve(
 def packages_in(packages: Packages) -> Path:
     """The folder of packages in the environment of a list."""
     return packages_folder_in(environment(packages))
+
+
+def _days_ago(days: int, now_s: float) -> str:
+    return (datetime.fromtimestamp(now_s, UTC) - timedelta(days=days)).isoformat(timespec="seconds")
 
 
 def _not_installable(requirements: Requirements, reason: str) -> SpecError:

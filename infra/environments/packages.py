@@ -55,7 +55,14 @@ class Packages:
     uploaded_before: str = ""
 
     @classmethod
-    def of(cls, installed: Mapping[str, str], asked: Iterable[str], build: Iterable[str], contents: str = "") -> Self:
+    def of(
+        cls,
+        installed: Mapping[str, str],
+        asked: Iterable[str],
+        build: Iterable[str],
+        contents: str = "",
+        uploaded_before: str = "",
+    ) -> Self:
         """The packages `installed` (versions by name), of which `asked` are the user's."""
         entries = {name: f"{name}=={public(version)}" for name, version in installed.items()}
         listed = {name: entry for name, entry in sorted(entries.items()) if not is_of_cuda(name)}
@@ -64,6 +71,7 @@ class Packages:
             install=tuple(listed.values()),
             build=tuple(sorted(canonicalize_name(name) for name in build)),
             contents=contents,
+            uploaded_before=uploaded_before,
         )
 
     @property

@@ -6,7 +6,6 @@ neither the reaper nor what waits for it.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from itertools import count
 
 from data_contracts.messages.children import Advanced
@@ -30,7 +29,7 @@ def main(request: ReapRequest, report: Report) -> StoreReaped:
         PrefectResumer(request.pool, here=request.here),
         skipped=request.skipped,
         on_begun=begin,
-        on_reaped=lambda reaped: report(RunReaped(reaped=asdict(reaped))),
+        on_reaped=lambda reaped: report(RunReaped(reaped=reaped)),
     )
     return StoreReaped()
 

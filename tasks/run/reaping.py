@@ -11,13 +11,12 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from data_contracts.canonical import is_name
 from data_contracts.costs.executions import Crash, Execution, FlowRunState, resume_key
 from data_contracts.errors import Crashed, Fenced, Interrupted, StorageUnavailable, TrainwrightError
-from data_contracts.messages.reaping import REAP, ReapRequest, RunBegun, RunReaped
+from data_contracts.messages.reaping import REAP, Reaped, ReapRequest, RunBegun, RunReaped
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import StageResult
@@ -62,21 +61,6 @@ class Resumer(Protocol):
         """Tell people that a run is not resumed by itself. Raises nothing."""
 
 
-@dataclass(frozen=True)
-class Reaped:
-    """The outcome for a run that was found dead.
-
-    Attributes:
-        what: `resumed`: somebody was asked; `here`: the caller must resume it; `ended`: it has a verdict now; `left`:
-            it could not be decided now; `lost`: its records cannot be read.
-    """
-
-    run_id: str
-    store: str
-    what: Literal["resumed", "here", "ended", "left", "lost"]
-    sentence: str
-
-
 def reap_stores(
     stores: Iterable[Store], look: Callable[[Store], list[Reaped]]
 ) -> tuple[list[Reaped], list[Interrupted]]:
@@ -102,12 +86,12 @@ def reap_apart(store: Store, pool: str, *, here: bool = False) -> list[Reaped]:
     begun: list[str] = []
     handlers: Handlers = {
         RunBegun: lambda message: begun.append(message.run_id),
-        RunReaped: lambda message: reaped.append(Reaped(**message.reaped)),
+        RunReaped: lambda message: reaped.append(message.reaped),
     }
     while True:
         num_begun, request = len(begun), ReapRequest(store=store.address, pool=pool, here=here, skipped=begun)
         try:
-            run_child(REAP, request, own_code=True, memory_share=MEMORY_SHARE, limit=IDLE, on_report=handlers)
+            run_child(REAP, request, memory_share=MEMORY_SHARE, limit=IDLE, on_report=handlers)
             return reaped
         except TrainwrightError as error:
             if len(begun) == num_begun:  # no run's records are the reason

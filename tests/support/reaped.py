@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from data_contracts.costs.executions import Crash, FlowRunState
 from data_contracts.errors import StorageUnavailable
+from data_contracts.messages.reaping import Reaped
 from infra.store import Lease, layout
 from tasks.run.executions import begin_execution, crashes_of
-from tasks.run.reaping import Reaped, reap
+from tasks.run.reaping import reap
 from tasks.run.run import Run
 from tests.support.processes import a_process, identified
 

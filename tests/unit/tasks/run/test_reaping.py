@@ -21,14 +21,14 @@ import pytest
 
 from data_contracts.costs.executions import Crash, Execution, FlowRunState
 from data_contracts.errors import Cancelled, Fenced, StorageUnavailable, TrainwrightError
-from data_contracts.messages.reaping import REAP
+from data_contracts.messages.reaping import REAP, Reaped
 from infra import child
 from infra.store import Lease, Store, layout
 from infra.store.lease import held_lease
 from tasks.run import reaping
 from tasks.run.executions import begin_execution, num_ends
 from tasks.run.options import RunOptions
-from tasks.run.reaping import Reaped, reap, reap_apart, reap_stores
+from tasks.run.reaping import reap, reap_apart, reap_stores
 from tasks.run.report import latest_report, report
 from tasks.run.run import open_run
 from tests.support.damage import overwrite
