@@ -15,13 +15,13 @@ import pyarrow as pa
 from data_contracts.contract.expectation_scope import without_condition
 from data_contracts.contract.findings import Outcome, outcome, rejected
 from data_contracts.contract.great_expectations_engine import Check, load_great_expectations, on_whole, row_by_row
-from data_contracts.contract.json_schema import ForeignReference, local_schema
 from data_contracts.contract.measures import Question
 from data_contracts.contract.own_expectations import Classes
 from data_contracts.contract.row_condition import ConditionError
 from data_contracts.contract.rows import Data, Files, Read, no_files
 from data_contracts.contract.scan.duck import Resources
 from data_contracts.contract.suites import load_suite, suite_digest
+from data_contracts.contract.syntax import ForeignReference, local_schema
 from data_contracts.contract.translation.translation import every_translated
 from data_contracts.contract.verdicts import Verdicts, decided
 from data_contracts.errors import SpecError

@@ -106,32 +106,30 @@ def _worker() -> Check:
 
 def _stores() -> list[Check]:
     """The stores that were used from this machine: whether each answers; stores that no longer exist are counted."""
-    from infra.store import check_promises, open_store
-
     checks, gone = [], 0
     for known in known_stores():
-        uri = known["uri"]
-        try:
-            opened = open_store(uri, known["storage_options"], create=False)
-        except UsageError:
-            gone += 1
-            continue
-        except TrainwrightError as error:
-            checks.append(_failed(error))
-            continue
-        try:
-            check_promises(opened)
-            checks.append(Check("store", True, f"{uri} answers"))
-        except TrainwrightError as error:
-            checks.append(_failed(error))
+        check = _store(known["uri"], known["storage_options"])
+        checks += [] if check is None else [check]
+        gone += check is None
     if gone:
         checks.append(Check("store", True, f"{gone} that were used before can no longer be opened from here"))
     return checks
 
 
-def _failed(error: TrainwrightError) -> Check:
-    remedy = error.remedy or ("Look at its server." if isinstance(error, Interrupted) else "Look at its files.")
-    return Check("store", False, error.message.rstrip("."), remedy, error.exit_code)
+def _store(uri: str, options: Mapping[str, Any]) -> Check | None:
+    """Whether a store answers, and its server honours conditional writes; None if it can no longer be opened."""
+    from infra.store import check_promises, open_store
+
+    opened = None
+    try:
+        opened = open_store(uri, options, create=False)
+        check_promises(opened)
+        return Check("store", True, f"{uri} answers")
+    except TrainwrightError as error:
+        if opened is None and isinstance(error, UsageError):
+            return None
+        remedy = error.remedy or ("Look at its server." if isinstance(error, Interrupted) else "Look at its files.")
+        return Check("store", False, error.message.rstrip("."), remedy, error.exit_code)
 
 
 def _as_json(left: Leftover) -> dict[str, Any]:

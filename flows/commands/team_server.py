@@ -8,6 +8,8 @@ from pathlib import Path
 
 from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
+from infra.orchestrator.server.proxy import write_proxy
+from infra.orchestrator.server.team_server import check, read_settings, start
 from infra.quantities import size
 
 
@@ -23,8 +25,6 @@ def server(arguments: argparse.Namespace) -> Answer:
 
 
 def _start() -> Answer:
-    from infra.orchestrator.server.team_server import start
-
     # How a server ends: uvicorn has answered the signal, and raises it again.
     with contextlib.suppress(KeyboardInterrupt):
         start()
@@ -32,9 +32,6 @@ def _start() -> Answer:
 
 
 def _write_proxy(folder: Path) -> Answer:
-    from infra.orchestrator.server.proxy import write_proxy
-    from infra.orchestrator.server.team_server import check, read_settings
-
     settings = read_settings()
     check(settings)
     write_proxy(folder, settings)

@@ -19,8 +19,8 @@ from platformdirs import user_state_path
 
 from data_contracts.errors import UsageError
 from infra.files.atomic import replace_private
-from infra.files.folder_tag import tag
 from infra.files.locks import locked
+from infra.files.new_folder import tag
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 

@@ -12,7 +12,7 @@ import yaml
 from data_contracts.foreign_json import parse_json
 from data_contracts.plain_file import read_plain
 from data_contracts.secret_names import without_copy
-from infra.files.folder_tag import TAG
+from infra.files.new_folder import TAG
 from infra.scratch import PREFIX
 from infra.scratch_owner import NOTE
 

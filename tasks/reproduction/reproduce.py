@@ -16,8 +16,7 @@ from data_contracts.errors import TrainwrightError, UsageError, from_json
 from data_contracts.replay import Segment
 from infra import scratch
 from infra.environments.locked import make_locked
-from infra.files.folder_tag import tag
-from infra.files.new_folder import check_new
+from infra.files.new_folder import check_new, tag
 from infra.processes.command import run_to_end
 from infra.processes.environment import without_signing
 from infra.processes.processes import marked_env, module_command, new_mark, terminable

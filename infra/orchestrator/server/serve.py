@@ -16,6 +16,8 @@ import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from infra.orchestrator.server.server_access import AccessCheck, addresses, origins
+from infra.orchestrator.server.signed_in import SignedIn
 from infra.orchestrator.variables import PAGES_URL, SERVER_AUTH
 
 if TYPE_CHECKING:
@@ -48,9 +50,7 @@ def serve(listener: socket.socket, auth_string: str, pages_url: str | None) -> N
     from prefect.server.api.server import create_app
 
     from infra.orchestrator.server.idle import Server
-    from infra.orchestrator.server.server_access import AccessCheck, addresses, origins
     from infra.orchestrator.server.sign_in import SignIn
-    from infra.orchestrator.server.signed_in import SignedIn
 
     queue_writers()
     answer_503_without_connection()

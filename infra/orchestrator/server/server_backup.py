@@ -22,8 +22,7 @@ from data_contracts.operations.server_backup import ServerBackup
 from data_contracts.plain_file import read_plain
 from infra.files.atomic import replace_private
 from infra.files.digests import file_digest
-from infra.files.folder_tag import tag
-from infra.files.new_folder import check_new
+from infra.files.new_folder import check_new, tag
 from infra.orchestrator.server import server_database
 from infra.orchestrator.server.server_database import Database
 

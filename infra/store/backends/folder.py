@@ -19,17 +19,17 @@ import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from io import BufferedWriter
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
+from data_contracts.plain_file import open_plain
 from infra.files.digests import write_hashed
 from infra.processes.resources import PROCESS
 from infra.store.backends import descriptors
 from infra.store.backends.backend import MAX_READ_BYTES, Leftover, Stale, Stored, hash_and_copy
 from infra.store.backends.descriptors import Draft
 from infra.store.backends.folder_errors import translate
-from infra.store.backends.plain_files import opened_plain, plain_files
 
 _SWEEP_AFTER_S = 86_400
 _PUBLISH_TRIES = 20
@@ -74,7 +74,7 @@ class FolderBackend:
         """All bytes; the tag is their SHA-256."""
         with self._translated(path):
             try:
-                with opened_plain(self.root, path) as file:
+                with _opened_plain(self.root, path) as file:
                     if os.fstat(file.fileno()).st_size > MAX_READ_BYTES:
                         raise CorruptError(f"{path} is too large to be read as a whole.", details={"file": path})
                     data = file.read()
@@ -88,7 +88,7 @@ class FolderBackend:
         with self._translated(path), self._locked(path):
             target = self.root / path
             try:
-                with opened_plain(self.root, path) as file:
+                with _opened_plain(self.root, path) as file:
                     found = _tag(file.read(MAX_READ_BYTES))
             except FileNotFoundError:
                 found = ""
@@ -104,7 +104,7 @@ class FolderBackend:
 
     def digest(self, path: str, copy: Path | None = None) -> tuple[int, str]:
         """Size and BLAKE3; a link or a special file is not followed."""
-        with self._translated(path), opened_plain(self.root, path) as file:
+        with self._translated(path), _opened_plain(self.root, path) as file:
             found = hash_and_copy(file, copy)
         PROCESS.get(found[0])
         return found
@@ -136,7 +136,7 @@ class FolderBackend:
                 if links:
                     return [""]
                 raise CorruptError(f"{folder} is a link.", details={"file": folder})
-            return sorted(plain_files(self.root, folder, links=links))
+            return sorted(_plain_files(self.root, folder, links=links))
 
     def delete(self, path: str) -> None:
         """Remove a file, and the folders that are then empty."""
@@ -272,6 +272,40 @@ class FolderBackend:
 
 def _tag(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+@contextlib.contextmanager
+def _opened_plain(root: Path, path: str) -> Iterator[BufferedReader]:
+    """An open file; CorruptError for a link or a special file, which is neither followed nor waited for."""
+    try:
+        file = open_plain(root / path, follow=False)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EINVAL):  # a link; a socket; another special file
+            raise
+        raise CorruptError(f"{path} is not a plain file.", details={"file": path}) from error
+    with file:
+        yield file
+
+
+def _plain_files(root: Path, folder: str, below: str = "", *, links: bool = False) -> Iterator[str]:
+    """The path below `folder` of each file in it, and with `links` of each link and special file, too.
+
+    Raises: CorruptError for a link or a special file, unless `links` is set.
+    """
+    base = root / folder
+    try:
+        entries = list(os.scandir(base / below))
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        name = f"{below}{entry.name}"
+        if entry.is_dir(follow_symlinks=False):
+            yield from _plain_files(root, folder, f"{name}/", links=links)
+        elif links or entry.is_file(follow_symlinks=False):
+            yield name
+        else:
+            path = str((base / name).relative_to(root))
+            raise CorruptError(f"{path} is a link or a special file, not a plain file.", details={"file": path})
 
 
 def _sync(path: Path) -> None:

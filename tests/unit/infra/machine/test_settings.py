@@ -13,7 +13,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from infra.files.atomic import replace_private
-from infra.files.folder_tag import TAG
+from infra.files.new_folder import TAG
 from infra.machine.settings import is_private_place, known_stores, remember_store, state_folder
 
 

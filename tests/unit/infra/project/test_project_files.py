@@ -13,7 +13,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from infra import scratch
-from infra.files.folder_tag import tag
+from infra.files.new_folder import tag
 from infra.machine.settings import state_folder
 from infra.machine.written_files import LIST, record_written
 from infra.project import project_files
