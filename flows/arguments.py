@@ -108,6 +108,8 @@ def _mirror(command: argparse.ArgumentParser) -> None:
     help_ = "run id; default: everything that the mirrors were not told yet"
     command.add_argument("run", nargs="?", metavar="RUN", help=help_)
     command.add_argument("--wait", type=float, default=600.0, metavar="S", help="seconds to wait in all; default 600")
+    help_ = "with RUN: the place of a mirror that no run of yours on this machine named, as the message shows it"
+    command.add_argument("--accept", action="append", default=[], metavar="PLACE", help=help_)
     store_option(command)
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from data_contracts.errors import UsageError
+from data_contracts.quoting import escaped
 from flows.commands.aliases import provenance_of
 from flows.commands.guard import Answer
 from infra.models import registry
@@ -28,7 +29,7 @@ def affected(arguments: argparse.Namespace) -> Answer:
     for store in known_store_list(arguments.store):
         found = find_affected(store, arguments.package)
         held = _hold(store, found, arguments.reason) if arguments.hold else []
-        lines += [f"{store.uri}:", *_lines(found), *held]
+        lines += map(escaped, [f"{store.uri}:", *_lines(found), *held])
         value.append({"store": store.uri, **asdict(found), "held": held})
     return Answer("\n".join(lines) or "No store is known on this machine; name one with --store.", {"stores": value})
 

@@ -9,7 +9,7 @@ from functools import partial
 from data_contracts.errors import StorageUnavailable, UsageError
 from flows.commands.guard import Answer
 from infra.mirrors.endpoint import Deadline
-from tasks.mirrors.deliver import accept_mirrors, tell
+from tasks.mirrors.deliver import accept_places, tell
 from tasks.mirrors.outbox import PREFECT, Due, due, due_of_run
 from tasks.run.run import known_store_list, reopen_run
 
@@ -18,6 +18,8 @@ def mirror(arguments: argparse.Namespace) -> Answer:
     """The `mirror` command: of one run, which is told again, or of all runs and rollbacks of the known stores."""
     if not arguments.wait > 0:
         raise UsageError(f"--wait: {arguments.wait} is not a time.", remedy="Give a number of seconds above 0.")
+    if arguments.accept and arguments.run is None:
+        raise UsageError("--accept: a place is accepted for one run's mirrors.", remedy="Name the run.")
     deadline, told = Deadline(arguments.wait), list[Due]()
     if arguments.run is not None:
         run = reopen_run(arguments.run, arguments.store)
@@ -28,7 +30,7 @@ def mirror(arguments: argparse.Namespace) -> Answer:
         of_run = due_of_run(run.store, run.resolved, again=True)
         if not of_run:
             raise UsageError(f"Run {run.run_id} has not ended.", remedy="Its mirrors are told when it ends.")
-        accept_mirrors(run)
+        accept_places(run, arguments.accept)
         left = tell(run.store, lambda: of_run, deadline, told.append)
     else:
         left = []

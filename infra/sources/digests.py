@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
+from io import BufferedReader, BytesIO
 from pathlib import Path
 
 from data_contracts.errors import CorruptError
@@ -60,7 +62,9 @@ def digest_now(file: SourceFile, places: Places) -> str | None:
     """
     try:
         with contextlib.closing(places.of(file).open(file.uri)) as stream:
-            return stream_digest(stream)
+            # A store may name any file, such as /proc/self/pagemap, which says that it is empty and holds 256 GiB.
+            empty = isinstance(stream, BufferedReader) and not os.fstat(stream.fileno()).st_size
+            return stream_digest(BytesIO() if empty else stream)
     except (FileNotFoundError, SourceMissing):
         return None
 

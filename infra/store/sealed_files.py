@@ -19,6 +19,7 @@ from blake3 import blake3
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import FileEntry
+from data_contracts.plain_file import open_plain
 from infra.files.digests import hash_stream
 from infra.store import Manifest, Store, layout
 from infra.store.records import corrupt
@@ -143,11 +144,14 @@ def sealed_file(path: Path) -> SealedFile | None:
 
 def sha256_as_sealed(store: Store, manifest: Manifest, entry: FileEntry) -> str:
     """SHA-256 of a file of a sealed directory; CorruptError if the bytes that it is of are not as sealed."""
-    digest = hashlib.sha256()
-    with (store.local(manifest.ref) / entry.path).open("rb") as file:
-        found = hash_stream(file, digest.update)
+    digest, path = hashlib.sha256(), f"{manifest.uri}/{entry.path}"
+    try:
+        with open_plain(store.local(manifest.ref) / entry.path) as file:
+            found = hash_stream(file, digest.update)
+    except OSError as error:
+        raise corrupt(path, "is missing, or is not a plain file") from error
     if found != (entry.bytes, entry.blake3):
-        raise corrupt(f"{manifest.uri}/{entry.path}", "does not hold the bytes that were sealed")
+        raise corrupt(path, "does not hold the bytes that were sealed")
     return digest.hexdigest()
 
 

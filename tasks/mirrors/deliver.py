@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
 import uuid
 from collections.abc import Callable, Sequence
@@ -71,8 +72,22 @@ def tell_after_run(run: Run) -> None:
 
 
 def accept_mirrors(run: Run) -> None:
-    """Let a run's mirrors be told from now on: this user ran it, or named it to have it told."""
+    """Let a run's mirrors be told from now on: this user ran it."""
     accepted.accept(*(_identity(run.resolved, name) for name in run.spec.mirrors.names))
+
+
+def accept_places(run: Run, places: Sequence[str]) -> None:
+    """Let those of a run's mirrors be told from now on whose places this user names; UsageError for another place.
+
+    To name the run is not enough: its record may have been changed since.
+    """
+    named = {name: run.spec.mirrors.place(name, run.resolved.root) for name in run.spec.mirrors.names}
+    if strange := [place for place in places if place not in named.values()]:
+        raise UsageError(
+            f"--accept: the run {run.run_id} has no mirror at {strange[0]!a}.",
+            remedy=f"It has {' and '.join(f'{place!a}' for place in named.values())}.",
+        )
+    accepted.accept(*(_identity(run.resolved, name) for name, place in named.items() if place in places))
 
 
 def tell_quietly(store: Store, wait_s: float, find: Callable[[], Sequence[Due]] | None = None) -> None:
@@ -157,11 +172,12 @@ def _refuse_unknown(one: Due) -> None:
         return
     section = identity["settings"] if isinstance(identity["settings"], dict) else {}
     place = one.resolved.pipeline().mirrors.place(one.mirror, one.resolved.root)
+    command = shlex.join(["trainwright", "mirror", one.resolved.run_id, "--accept", place])
     names = ", ".join(section[name] for name in ("username", "password", "token") if section.get(name))
     raise UsageError(
         f"{place!a}{f' (with {names})' if names else ''} is named in the store, and no run of this user "
         "on this machine was sent there.",
-        remedy=f"If it is yours, `trainwright mirror {one.resolved.run_id}` tells it, and from then on everything is.",
+        remedy=f"If it is yours, `{command}` tells it, and from then on everything is.",
     )
 
 

@@ -173,6 +173,19 @@ def test_few_bytes_that_stand_for_many_values_are_not_decoded(
         pairs_of(store, forged(store, table, rows), "f1")
 
 
+def test_more_outcomes_than_rows_are_not_decoded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, written = store.writer("evaluations/forged-0"), io.BytesIO()
+    ours = {"metric": ["f1"] * 10_000, "unit": ["row"] * 10_000, "rows": np.zeros(10_000, int), "value": np.zeros(10_000)}
+    pq.write_table(pa.table(ours), written)
+    writer.put("outcomes.parquet", written.getvalue())
+    metric = MetricValue(value=0.5, mode="max", rows=10, unit="row")
+    ref = writer.seal("evaluation", {}, {})
+    evaluation = Evaluation(ref=ref, key="f", checkpoint_id="c", dataset_ids={}, metrics={"f1": metric})
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile.iter_batches", lambda *_, **__: pytest.fail("it was decoded"))
+    with pytest.raises(CorruptError, match="it has more outcomes than the metrics have rows"):
+        outcomes_of(store, evaluation, "f1")
+
+
 def test_more_values_than_are_wanted_are_not_decoded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluation = forged(store, pa.table({"target": np.zeros(10), "prediction": np.zeros(10)}), 10)
     assert shown_of(store, evaluation, "f1", 20) is not None

@@ -79,6 +79,11 @@ def test_what_is_not_a_regular_file_is_neither_waited_for_nor_read(make: Any, tm
     assert done.stdout == f"{tmp_path}/a.csv is not a regular file. Name a file, or copy what it gives into one.\n" * 2
 
 
+def test_a_file_that_says_it_is_empty_is_not_read(file: SourceFile, raw: Raw) -> None:
+    # As /proc/self/pagemap, of which there are 256 GiB.
+    assert now(file.model_copy(update={"uri": "/proc/self/status"}), raw) == blake3().hexdigest()
+
+
 @pytest.mark.parametrize("change", [removed, replaced_by_a_folder, below_a_file])
 def test_what_is_gone_has_no_digest(change: Any, file: SourceFile, raw: Raw) -> None:
     change(Path(file.uri))

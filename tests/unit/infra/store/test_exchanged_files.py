@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -218,3 +219,30 @@ def test_a_pipe_or_a_folder_in_place_of_a_file_is_refused_at_once(tmp_path: Path
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="Illegal seek|not a regular"):
         SealedFile(tmp_path / "pipe", 10, "b" * 64)
+
+
+SIGN = """
+import subprocess
+import sys
+from data_contracts.errors import CorruptError
+from infra.store import open_store
+from infra.store.sealed_files import sha256_as_sealed
+store = open_store(sys.argv[1])
+manifest = store.manifest(sys.argv[2])
+try:
+    sha256_as_sealed(store, manifest, manifest.files[0])
+except CorruptError as error:
+    print(error.details["file"])
+"""
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
+def test_what_is_signed_is_neither_waited_for_nor_endless(make: Callable[[Path], Any], tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    ref = imported(store, 1, tmp_path)
+    path = f"{ref.uri}/{store.manifest(ref).files[0].path}"
+    (tmp_path / "store" / path).unlink()
+    make(tmp_path / "store" / path)
+    command = [sys.executable, "-c", SIGN, store.uri, ref.uri]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout == f"{path}\n"

@@ -234,11 +234,18 @@ def test_what_only_the_store_names_gets_no_credential_and_no_line(
         said = capsys.readouterr()
         assert f"{address}' (with env:USER_OF_MINE, env:OTHER_SECRET) is named in the store" in said.out + said.err
         assert (got, profile.read_text(), (project / "models").exists()) == ([], "mine\n", False)
-        main(["mirror", run_id, "--store", store.uri])  # the user says so
+        own = ["mirror", run_id, "--store", store.uri]
+        assert main(own) == 5  # a run's id does not say where its record leads by now
+        assert main([*own, "--accept", "https://elsewhere.example"]) == 2
+        assert f"mirror {run_id} --accept {profile}" in capsys.readouterr().out
+        assert (got, profile.read_text(), (project / "models").exists()) == ([], "mine\n", False)
+        own += ["--accept", address, "--accept", str(project / "models")]
+        main(own)  # the user says so
         assert "mirrors.mlflow.username: nobody on this machine has approved" in capsys.readouterr().out
         assert got == []
         approve_here(address, "env:USER_OF_MINE", "env:OTHER_SECRET")
-        main(["mirror", run_id, "--store", store.uri])
+        main(own)
+        assert profile.read_text() == "mine\n"
         assert {one.headers["authorization"][:6] for one in got} == {"Basic "}
     assert json.loads((project / "models/tiny/export.json").read_text())["version"] == 1
 
