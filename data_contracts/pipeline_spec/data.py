@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
@@ -17,6 +17,8 @@ from data_contracts.pipeline_spec.runner import Runner
 
 # Of the machine's memory, for a process that reads raw files and those that it starts.
 MEMORY_SHARE = 0.8
+# With these, libpq looks a password up for one host and connects to another, or reads it from another file.
+_ELSEWHERE = ("hostaddr", "passfile", "service", "servicefile")
 _PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
 
 
@@ -37,12 +39,17 @@ def _database(address: str) -> str:
         if not rest.startswith("//") or len(rest) < 3 or "?" in rest:
             raise ValueError("must give an absolute path, such as sqlite:////srv/names.db")
         return address
-    if scheme != "postgresql" or not rest.rpartition("@")[2].partition("/")[2]:
+    # As SQLAlchemy reads it, for which a `?` or `#` does not end the user and the password.
+    place, _, query = rest.partition("?")
+    login, _, where = place.rpartition("@")
+    user, colon, password = login.partition(":")
+    if scheme != "postgresql" or not where.partition("/")[2] or "/" in user or "#" in address or "@" in query:
         raise ValueError("must be postgresql://[user[:env:NAME]@]host[:port]/database, or sqlite:////path")
-    parts = urlsplit(address)
-    if parts.password is not None and not parts.password.startswith("env:"):
+    if colon and not re.fullmatch(r"env:\w+", password):
         raise ValueError("must name its password (postgresql://user:env:NAME@host/database), not hold it")
-    if field := secret_in_query(parts.query):
+    if wrong := next((name for name in parse_qs(query, keep_blank_values=True) if name in _ELSEWHERE), None):
+        raise ValueError(f"must not have {wrong} after its '?': the password of one host would be sent to another")
+    if field := secret_in_query(query):
         raise ValueError(f"must not hold a credential after its '?' ({field}); name the password (user:env:NAME@host)")
     return address
 

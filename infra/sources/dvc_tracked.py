@@ -23,6 +23,9 @@ class DvcTracked:
     def __init__(self, root: Path, rev: str) -> None:
         os.environ.setdefault("DVC_NO_ANALYTICS", "1")
         os.environ.update(library_folders())
+        # Files of AWS's that `.dvc/config` names may name programs; DVC takes none if these variables are set.
+        os.environ.setdefault("AWS_CONFIG_FILE", os.path.expanduser("~/.aws/config"))
+        os.environ.setdefault("AWS_SHARED_CREDENTIALS_FILE", os.path.expanduser("~/.aws/credentials"))
         from dvc.api import DVCFileSystem
         from dvc.exceptions import NotDvcRepoError
         from dvc.repo import Repo

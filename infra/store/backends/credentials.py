@@ -1,12 +1,13 @@
 """Replace the credentials that a spec's `storage_options` name by the values that s3fs needs.
 
 `env:NAME` is read from the environment, `profile:NAME` is a profile of the AWS configuration files. The resolved values
-are never written anywhere. They are sent to AWS, or to an address for which this machine's user approved them.
+are never written anywhere. They are sent to S3, or to an address for which this machine's user approved them.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +20,15 @@ _KINDS = ("env:", "profile:", "block:")
 # Options that decide who gets the requests, and who may read them on their way.
 _ROUTES = frozenset({"endpoint_url", "use_ssl", "verify", "proxies", "proxies_config"})
 _AWS = "https://s3.amazonaws.com"
-_AWS_HOSTS = (".amazonaws.com", ".amazonaws.com.cn")
+# Of all that is below amazonaws.com, S3's own hosts alone: anybody can have a server there (`execute-api`).
+_S3_HOST = re.compile(
+    r"s3(?:-fips|-accelerate)?(?:\.dualstack)?(?:[.-][a-z]{2}(?:-[a-z]+)+-\d+)?\.amazonaws\.com(?:\.cn)?"
+)
+# Options with which AWS's libraries sign. What another names, such as `user_agent`, is in the logs of a bucket's owner.
+_SIGNING = re.compile(
+    r"storage_options\.(?:key|secret|token|username|password"
+    r"|client_kwargs\.aws_(?:access_key_id|secret_access_key|session_token))"
+)
 
 
 def resolve(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,8 +55,8 @@ def resolve(options: Mapping[str, Any]) -> dict[str, Any]:
 def credentials_sent(options: Mapping[str, Any]) -> tuple[dict[str, str], str]:
     """The field of each credential that needs an approval, and the address that options send them to.
 
-    AWS gets its own credentials (`AWS_*` and profiles) without one. Any other address needs one also for the
-    credentials that AWS's libraries use where none is named: `profile:default`.
+    S3 gets AWS's own credentials (`AWS_*` to sign with, and profiles) without one. Any other address needs one also for
+    the credentials that AWS's libraries use where none is named: `profile:default`.
     """
     leaves = dict(_leaves("storage_options", options))
     fields: dict[str, str] = {}
@@ -67,8 +76,10 @@ def credentials_sent(options: Mapping[str, Any]) -> tuple[dict[str, str], str]:
         for field, value in routes
         if str(value).rstrip("/") != endpoint
     ]
-    if not more and _is_of_aws(endpoint):
-        own = {name for name in fields if name.startswith(("env:AWS_", "profile:"))}
+    if not more and _is_s3(endpoint):
+        shown = {value for field, value in leaves.items() if isinstance(value, str) and not _SIGNING.fullmatch(field)}
+        own = {name for name in fields if name.startswith("profile:")}
+        own |= {name for name in fields if name.startswith("env:AWS_")} - shown
         return {name: field for name, field in fields.items() if name not in own}, endpoint
     has_profile = any(name.startswith("profile:") for name in fields)
     if not has_profile and not any(options.get(name) for name in ("anon", "key", "username")):
@@ -78,10 +89,14 @@ def credentials_sent(options: Mapping[str, Any]) -> tuple[dict[str, str], str]:
 
 def database_password(address: str) -> dict[str, str]:
     """The field of the password that a database of pointers is sent, by the password; {} if it gets none."""
-    password = urlsplit(address).password
-    if address.startswith("postgresql") and password is None and "PGPASSWORD" in os.environ:
+    if not address.startswith("postgresql"):
+        return {}
+    import sqlalchemy  # the reader of the address that connects: another could find its password elsewhere
+
+    password = sqlalchemy.make_url(address).password
+    if not password and "PGPASSWORD" in os.environ:
         password = "env:PGPASSWORD"  # libpq sends it
-    return {password: "store.pointers"} if password else {}
+    return {str(password): "store.pointers"} if password else {}
 
 
 def check_database(address: str) -> None:
@@ -120,10 +135,10 @@ def _leaves(field: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield field, value
 
 
-def _is_of_aws(endpoint: str) -> bool:
+def _is_s3(endpoint: str) -> bool:
     try:
         parts = urlsplit(endpoint)
-        return parts.scheme == "https" and f".{parts.hostname}".endswith(_AWS_HOSTS)
+        return parts.scheme == "https" and _S3_HOST.fullmatch(parts.hostname or "") is not None
     except ValueError:
         return False
 

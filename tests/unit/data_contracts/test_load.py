@@ -187,6 +187,26 @@ MISTAKES = {
         "2: store.pointers: must not hold a credential after its '?' (password); name the password "
         "(user:env:NAME@host)",
     ),
+    "password that only the database's driver reads": (
+        "version: 1",
+        'version: 1\nstore: {uri: s3://b/c, pointers: "postgresql://tw?:env:KEY@db/names"}',
+        "2: store.pointers: must be postgresql://[user[:env:NAME]@]host[:port]/database, or sqlite:////path",
+    ),
+    "password after a mark of a fragment": (
+        "version: 1",
+        'version: 1\nstore: {uri: s3://b/c, pointers: "postgresql://tw#:env:KEY@db/names"}',
+        "2: store.pointers: must be postgresql://[user[:env:NAME]@]host[:port]/database, or sqlite:////path",
+    ),
+    "password with a slash": (
+        "version: 1",
+        'version: 1\nstore: {uri: s3://b/c, pointers: "postgresql://tw:a/b@db/names"}',
+        "2: store.pointers: must name its password (postgresql://user:env:NAME@host/database), not hold it",
+    ),
+    "database at another host than its password": (
+        "version: 1",
+        'version: 1\nstore: {uri: s3://b/c, pointers: "postgresql://db/names?hostaddr=192.0.2.1"}',
+        "2: store.pointers: must not have hostaddr after its '?': the password of one host would be sent to another",
+    ),
     "database that is none": (
         "version: 1",
         "version: 1\nstore: {uri: s3://b/c, pointers: mysql://db/names}",

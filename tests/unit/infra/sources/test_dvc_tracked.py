@@ -134,6 +134,25 @@ def test_bytes_come_from_the_remote_when_the_cache_has_none(repository: Reposito
     assert repository.read({"uri": "data/t.csv", "rev": "HEAD"}).num_rows == 2
 
 
+@pytest.mark.parametrize("option", ["configpath", "credentialpath"])
+def test_no_program_runs_that_a_file_of_the_repository_names(
+    option: str, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, "is restored after the test")
+        monkeypatch.delenv(name)
+    section = "profile far" if option == "configpath" else "far"
+    (repository.folder / "aws.ini").write_text(f"[{section}]\ncredential_process = touch {tmp_path / 'ran'}\n")
+    repository.dvc("remote", "add", "-d", "-f", "far", "s3://far/x")
+    facts = {"endpointurl": "http://127.0.0.1:9", "profile": "far", option: str(repository.folder / "aws.ini")}
+    for name, value in facts.items():
+        repository.dvc("remote", "modify", "far", name, value)
+    repository.forget()
+    with pytest.raises(UsageError):
+        repository.read({"uri": "data/t.csv", "rev": "HEAD"})
+    assert not (tmp_path / "ran").exists()
+
+
 BAD = {
     "no such revision": ({"uri": "data/t.csv", "rev": "v9"}, r"rev v9 is not a revision of the Git repository"),
     "not there then": (

@@ -11,7 +11,7 @@ import pytest
 from data_contracts.errors import UsageError
 from infra.machine.approved_credentials import APPROVED, approve
 from infra.machine.settings import remember_store, state_folder
-from infra.store.backends.credentials import resolve
+from infra.store.backends.credentials import check_database, resolve
 
 MINIO = "http://minio:9000"
 KEYS = {"key": "env:A_KEY", "secret": "env:A_SECRET", "endpoint_url": MINIO}
@@ -57,8 +57,9 @@ def test_a_profile_is_s3fs_profile() -> None:
             "Set AWS_NOT_SET_ANYWHERE, or name another credential (env:NAME or profile:NAME).",
         ),
         (
-            {"client_kwargs": {"key": "env:AWS_NOT_SET_ANYWHERE"}},
-            "storage_options.client_kwargs.key names the environment variable AWS_NOT_SET_ANYWHERE, which is not set. "
+            {"client_kwargs": {"aws_session_token": "env:AWS_NOT_SET_ANYWHERE"}},
+            "storage_options.client_kwargs.aws_session_token names the environment variable AWS_NOT_SET_ANYWHERE, "
+            "which is not set. "
             "Set AWS_NOT_SET_ANYWHERE, or name another credential (env:NAME or profile:NAME).",
         ),
         (
@@ -87,6 +88,18 @@ def test_what_cannot_be_looked_up(options: dict, sentence: str) -> None:
         (
             {"key": "env:AWS_ACCESS_KEY_ID", "endpoint_url": "https://s3.amazonaws.com.example"},
             "storage_options.key", "env:AWS_ACCESS_KEY_ID", "https://s3.amazonaws.com.example",
+        ),
+        (
+            {"key": "env:AWS_ACCESS_KEY_ID", "endpoint_url": "https://abc123.execute-api.us-east-1.amazonaws.com"},
+            "storage_options.key", "env:AWS_ACCESS_KEY_ID", "https://abc123.execute-api.us-east-1.amazonaws.com",
+        ),
+        (
+            {"config_kwargs": {"user_agent": "env:AWS_ACCESS_KEY_ID"}},
+            "storage_options.config_kwargs.user_agent", "env:AWS_ACCESS_KEY_ID", "https://s3.amazonaws.com",
+        ),
+        (
+            {"key": "env:AWS_ACCESS_KEY_ID", "s3_additional_kwargs": {"Prefix": "env:AWS_ACCESS_KEY_ID"}},
+            "storage_options.key", "env:AWS_ACCESS_KEY_ID", "https://s3.amazonaws.com",
         ),
         (
             {"key": "env:AWS_ACCESS_KEY_ID", "endpoint_url": "http://s3.amazonaws.com"},
@@ -122,6 +135,7 @@ def test_what_nobody_approved_is_not_sent(options: dict, field: str, name: str, 
         {"key": "env:AWS_ACCESS_KEY_ID"},
         {"key": "env:AWS_ACCESS_KEY_ID", "endpoint_url": "https://s3.eu-west-1.amazonaws.com/"},
         {"key": "env:AWS_ACCESS_KEY_ID", "endpoint_url": "https://s3.cn-north-1.amazonaws.com.cn", "use_ssl": True},
+        {"key": "env:AWS_ACCESS_KEY_ID", "endpoint_url": "https://s3-fips.dualstack.us-gov-west-1.amazonaws.com"},
         {"key": "profile:work"},
         {},
         {"anon": True, "endpoint_url": MINIO},
@@ -129,6 +143,28 @@ def test_what_nobody_approved_is_not_sent(options: dict, field: str, name: str, 
 )
 def test_aws_gets_its_own_credentials_and_others_none(options: dict) -> None:
     resolve(options)
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("postgresql://tw:env:A_KEY@db/names", "env:A_KEY"),
+        # For the driver, all before `:` is the user.
+        ("postgresql://tw?:env:A_KEY@db/names", "env:A_KEY"),
+        ("postgresql://tw#:env:A_KEY@db/names", "env:A_KEY"),
+        ("postgresql://tw:env%3AA_KEY@db/names", "env:A_KEY"),
+        ("postgresql://tw@db/names", "env:PGPASSWORD"),
+        ("postgresql://tw:@db/names", "env:PGPASSWORD"),
+    ],
+)
+def test_the_password_of_a_database_is_the_one_that_its_driver_reads(
+    address: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", "value of PGPASSWORD")
+    with pytest.raises(UsageError, match=f"that {name} may be sent to"):
+        check_database(address)
+    with pytest.raises(UsageError, match="is sent to no address"):
+        check_database("postgresql://tw?:env:TRAINWRIGHT_SIGNING_KEY@db/names")
 
 
 @pytest.mark.parametrize("name", ["PREFECT_API_AUTH_STRING", "TRAINWRIGHT_SIGNING_KEY"])
