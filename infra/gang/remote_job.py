@@ -25,7 +25,6 @@ from data_contracts.messages.ranks import RankAnswer, RankReport
 from data_contracts.pipeline_spec import RetrySpec
 from infra import stopping
 from infra.child import run_module
-from infra.environments.cache import interpreter
 from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.checkpoints.participants import generations
 from infra.gang.codes import codes_of_generation
@@ -44,6 +43,7 @@ from infra.processes.processes import terminable, uninterrupted
 from infra.processes.resources import PROCESS
 from infra.project.code_bundle import unpack
 from infra.records.datasets import local_dataset
+from infra.records.environments import import_places
 from infra.store import Store, layout, open_store
 from infra.store.lease import RENEW_EVERY_S
 from infra.store.lease_keeper import LeaseKeeper
@@ -260,7 +260,7 @@ def main() -> int:
         store = open_store(os.environ[STORE], store_options(), create=False)
         paths = lay_out(store, job.needs, lambda ref: unpack(store, ref, scratch / f"code-{ref.id[:16]}"))
         project = Path(paths[job.code[0].id])
-        note_environments(store, launch, interpreter(project))
+        note_environments(store, launch, *import_places(project))
         value = run_module(
             job.module, job.request_at(paths), project=project, limit=idle_limit(store, launch.hang_s), on_poll=mind
         )

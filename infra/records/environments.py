@@ -33,13 +33,19 @@ _OF_INSTALLERS = tuple(
 )
 
 
-def note_environment(store: Store, run_id: str, python: str) -> str:
-    """Write down that a process of the run imports from the environment of `python`; returns its name, a digest.
+def import_places(project: Path | None) -> list[str]:
+    """Where a process with a project's code imports from: its interpreter, and the project if packages lie in it."""
+    places = [interpreter(project)]
+    return [*places, str(project)] if project is not None and installed_packages(str(project)).packages else places
+
+
+def note_environment(store: Store, run_id: str, place: str) -> str:
+    """Write down that a process of the run imports from one of `import_places`; returns the list's name, a digest.
 
     Args:
         run_id: as the provenance of the results has it.
     """
-    return note_packages(store, run_id, installed_packages(python))
+    return note_packages(store, run_id, installed_packages(place))
 
 
 def note_packages(store: Store, run_id: str, packages: InstalledPackages) -> str:
@@ -60,8 +66,8 @@ def note_earlier(store: Store, run_id: str) -> None:
 
 def keep_lists(folder: str, project: str | None) -> None:
     """Leave the lists of this process and of one with the project's code in a folder, for `note_lists`."""
-    for python in {sys.executable, interpreter(Path(project) if project else None)}:
-        packages = installed_packages(python)
+    for place in {sys.executable, *import_places(Path(project) if project else None)}:
+        packages = installed_packages(place)
         replace_json(Path(folder) / f"{_name_of(packages)}{_LIST}", packages.to_json())
 
 
@@ -85,11 +91,11 @@ def _name_of(packages: InstalledPackages) -> str:
 
 
 @functools.cache
-def installed_packages(python: str) -> InstalledPackages:
-    """What a process of this interpreter can import; of this process's own interpreter, also from its further paths."""
-    folder = packages_folder_in(Path(python).parent.parent)
-    places = metadata.distributions() if python == sys.executable else metadata.distributions(path=[str(folder)])
-    packages = {(one.name, one.version, one.record): one for one in map(_package, places) if one is not None}
+def installed_packages(place: str) -> InstalledPackages:
+    """What a process can import from a folder, or by an interpreter; by this process's own, also from further paths."""
+    folder = place if Path(place).is_dir() else str(packages_folder_in(Path(place).parent.parent))
+    found = metadata.distributions() if place == sys.executable else metadata.distributions(path=[folder])
+    packages = {(one.name, one.version, one.record): one for one in map(_package, found) if one is not None}
     return InstalledPackages(packages=[packages[key] for key in sorted(packages)])
 
 

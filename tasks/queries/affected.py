@@ -14,7 +14,7 @@ from graphlib import TopologicalSorter
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion
+from packaging.version import InvalidVersion, Version
 
 from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, UsageError
@@ -192,9 +192,10 @@ class _Search:
 
     def _is_meant(self, version: str) -> bool:
         try:
-            return self._wanted.specifier.contains(version, prereleases=True)
+            Version(version)
         except InvalidVersion:
-            return True  # nobody can say that it is another
+            return True  # nobody can say that it is another; `contains` would
+        return self._wanted.specifier.contains(version, prereleases=True)
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,11 @@ from data_contracts.run_report import Cost, StageResult
 from infra import scratch
 from infra.audit import now
 from infra.budgets.policy import refuse_by_policy
-from infra.environments.cache import interpreter
 from infra.gang.conductor.replaying import Replay
 from infra.machine import settings
 from infra.models.recipes import seal_recipe
 from infra.project import code_bundle
-from infra.records.environments import note_environment
+from infra.records.environments import import_places, note_environment
 from infra.signing.configured import configured_key
 from infra.store import Store, absolute_address, layout, open_store
 from tasks.run.idempotency_keys import claim, note_time, of_pipeline, resolved_before
@@ -48,7 +47,7 @@ class Run:
         results: how the stages ended so far, by name.
         spent: the cost of nodes so far; meters: record what this process and its nodes use (`tasks.run.meter`).
         budgets: what it uses of its budgets (`tasks.budgets.spending`); empty outside of a flow.
-        environments: the digests of what its processes on this machine import from, by interpreter.
+        environments: the digests of what its processes on this machine import from, by place (`import_places`).
     """
 
     resolved: Resolved
@@ -116,9 +115,9 @@ class Run:
     def note_environments(self, *projects: Path) -> list[str]:
         """Write down what this process, and those that run its unpacked projects, import from; returns the digests."""
         for project in (None, *projects, *self.workspace.glob("project-*")):
-            python = interpreter(project)
-            if python not in self.environments:
-                self.environments[python] = note_environment(self.store, self.run_id, python)
+            for place in import_places(project):
+                if place not in self.environments:
+                    self.environments[place] = note_environment(self.store, self.run_id, place)
         return sorted(self.environments.values())
 
     def train_settings(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from data_contracts.messages.gang import Launch
 from infra.environments.cache import interpreter
 from infra.project.code_bundle import unpack
 from infra.records.datasets import local_dataset, mixed
-from infra.records.environments import note_environment
+from infra.records.environments import import_places, note_environment
 from infra.store import Store, layout
 from infra.store.retry import patiently
 
@@ -43,7 +43,7 @@ def lay_out_inputs(store: Store, launch: Launch, project: Path) -> Inputs:
     if (code := launch.code) is not None:
         patiently(lambda: unpack(store, code, project, code_digest=launch.code_digest))
     python = patiently(lambda: interpreter(project))
-    note_environments(store, launch, sys.executable, python)
+    note_environments(store, launch, sys.executable, *import_places(project))
     if launch.dataset is None:
         return Inputs(project, python, None)
     sealed = mixed(launch.dataset, launch.mixture)
@@ -53,8 +53,8 @@ def lay_out_inputs(store: Store, launch: Launch, project: Path) -> Inputs:
         raise CorruptError(f"The dataset {sealed.ref.uri} is missing.") from error
 
 
-def note_environments(store: Store, launch: Launch, *interpreters: str) -> None:
+def note_environments(store: Store, launch: Launch, *places: str) -> None:
     """Write down for the launch's run what this node's processes import from, before they begin; a game has no run."""
     run_id = launch.provenance.get("run_id") or layout.run_of_errand(launch.training)
-    for python in set(interpreters) if run_id is not None else ():
-        patiently(partial(note_environment, store, str(run_id), python))
+    for place in set(places) if run_id is not None else ():
+        patiently(partial(note_environment, store, str(run_id), place))

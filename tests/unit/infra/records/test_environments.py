@@ -12,7 +12,14 @@ import pytest
 
 from data_contracts.errors import CorruptError
 from infra.environments.installed import packages_folder_in
-from infra.records.environments import installed_packages, keep_lists, note_environment, note_lists, read_environment
+from infra.records.environments import (
+    import_places,
+    installed_packages,
+    keep_lists,
+    note_environment,
+    note_lists,
+    read_environment,
+)
 from infra.store import layout, open_store
 from tests.support.wheels import write_wheel
 
@@ -88,3 +95,18 @@ def test_a_machine_without_the_store_leaves_its_lists_in_a_folder(tmp_path: Path
     [name] = store.list(layout.environments())
     assert store.list(layout.runs_with(name)) == ["run-1"]
     assert read_environment(store, name) == installed_packages(sys.executable).packages
+
+
+def test_what_is_installed_in_a_project_is_written_down_too(tmp_path: Path) -> None:
+    store, project, folder = open_store(str(tmp_path / "store")), tmp_path / "project", tmp_path / "shared"
+    for new in (project, folder):
+        new.mkdir()
+    assert import_places(project) == [sys.executable]
+    installed_packages.cache_clear()
+    install(write_wheel(tmp_path, "Some_Stranger", "1.0"), project, "pip")
+    assert import_places(project) == [sys.executable, str(project)]
+    keep_lists(str(folder), str(project))
+    note_lists(store, "run-1", folder)
+    listed = [read_environment(store, name) for name in store.list(layout.environments())]
+    assert sorted(listed, key=len) == [list(installed_packages(one).packages) for one in (str(project), sys.executable)]
+    assert [one.label.partition(" (")[0] for one in min(listed, key=len)] == ["some-stranger 1.0"]

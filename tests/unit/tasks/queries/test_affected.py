@@ -12,11 +12,12 @@ from data_contracts.errors import UsageError
 from data_contracts.resolved import Resolved
 from flows.cli import main
 from infra.models import registry
+from infra.records.environments import note_packages
 from infra.store import Store, open_store
 from tasks.queries.affected import Affected, AffectedVersion, affected
 from tasks.run.run import open_run
 from tasks.stages.decisions.rollback import release, rollback
-from tests.support.planted_runs import BAD, KINDS, NOT_KNOWN, RUNS, VERSIONS, Planted
+from tests.support.planted_runs import BAD, KINDS, NOT_KNOWN, RUNS, VERSIONS, Planted, installed
 from tests.support.s3 import S3Server
 from tests.support.tiny import write_project
 
@@ -80,6 +81,13 @@ def test_names_and_versions_are_compared_as_pip_does(tmp_path: Path, home: Path,
         assert (nothing.runs, nothing.versions, nothing.aliases) == ({}, [], [])
         assert len(nothing.unknown_runs) == len(NOT_KNOWN)
     assert len(affected(runs.store, "lightning").runs) == len(KINDS) - len(NOT_KNOWN)
+
+
+@pytest.mark.parametrize("version", ["", "unknown", "2.6.2-of-a-fork"])
+def test_a_version_that_cannot_be_compared_may_be_the_one_that_is_meant(version: str, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    note_packages(store, "run-1", installed(version))
+    assert [list(affected(store, text).runs) for text in (f"lightning=={BAD}", "p1==2")] == [["run-1"], []]
 
 
 @pytest.mark.parametrize("text", ["", "lightning==", "lightning @ https://x/y.whl", "lightning[extra]==1", "a b"])
