@@ -70,7 +70,7 @@ class Pointer:
         try:
             return Versioned(value, 1, self._backend.create(self.path, self._record(value, 1)))
         except FileExistsError as error:
-            return self._lost(error, value, 1)
+            raise self._lost(error, 1) from error
 
     def swap(self, expected: Versioned | None, value: Any) -> Versioned:
         """Set `value` if the pointer is still as `expected` was read (None: does not exist); else PointerMoved."""
@@ -81,16 +81,18 @@ class Pointer:
             tag = self._backend.replace(self.path, self._record(value, version), expected.tag)
             return Versioned(value, version, tag)
         except Stale as error:
-            return self._lost(error, value, version)
+            raise self._lost(error, version) from error
 
-    def _lost(self, error: Exception, value: Any, version: int) -> Versioned:
-        """PointerMoved, unless this write took place and another one followed it."""
+    def _lost(self, error: Exception, version: int) -> PointerMoved:
+        """What a lost write raises.
+
+        One that was confirmed may have been followed by a later one, or overwritten before that: the pointer does not
+        say which, so it counts as lost.
+        """
         current = self.read()
-        if isinstance(error, Overtaken):
-            if current is not None and current.version > version:
-                return Versioned(value, version, "")
+        if isinstance(error, Overtaken) and (current is None or current.version <= version):
             warn_overtaken(self._backend.uri, self.path)
-        raise PointerMoved(self.path, current) from error
+        return PointerMoved(self.path, current)
 
     def _record(self, value: Any, version: int) -> bytes:
         return write_record(self.path, {"schema": SCHEMA, "value": value, "version": version})

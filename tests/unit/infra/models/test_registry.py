@@ -226,6 +226,43 @@ def test_a_lost_answer_is_settled_by_the_chain(
     assert receipt.sentence == (".; it was moved again since and is version 3 now" if after else ".")
 
 
+@pytest.mark.parametrize("honoured", [True, False])
+def test_a_move_that_others_followed_counts_if_the_chain_has_it(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, honoured: bool
+) -> None:
+    """Others move the alias before we read it back; where the server ignores a condition, they overwrite our move."""
+    near = open_store(f"s3://{s3_server.bucket()}/prefix", s3_server.options)
+    others = open_store(near.uri, s3_server.options)
+    first, ours, theirs, last = (write(near, n) for n in (10, 20, 30, 40))
+    promote(near, first, None, None)
+    held, _ = read_alias(near, "digits", "champion")
+    head = near._backend._head
+
+    def overtaken(path: str) -> object:
+        if path.endswith("/champion"):
+            monkeypatch.setattr(near._backend, "_head", head)
+            if not honoured:
+                s3_server.fault("ignore", method="PUT", match="aliases/digits/champion")
+                promote_unread(others, theirs, held)
+            promote(others, last, read_alias(others, "digits", "champion")[0], None)
+        return head(path)
+
+    def promote_unread(store: Store, version: ModelVersion, expected: Versioned | None) -> None:
+        with monkeypatch.context() as patch:
+            read = Pointer.read
+            patch.setattr(Pointer, "read", lambda one: expected if one.path == "aliases/digits/champion" else read(one))
+            promote(store, version, expected, None)
+
+    monkeypatch.setattr(near._backend, "_head", overtaken)
+    if honoured:
+        assert promote(near, ours, held, 1).sentence == ".; it was moved again since and is version 4 now"
+    else:
+        with pytest.raises(PointerMoved):
+            promote(near, ours, held, 1)
+    s3_server.clear()
+    assert [one.version for one in history(near, "digits", "champion")] == ([1, 2, 4] if honoured else [1, 3, 4])
+
+
 def test_an_unknown_outcome_is_not_reported_as_a_failure(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = write(store, 10), write(store, 20)
     promote(store, first, None, None)
