@@ -11,7 +11,6 @@ from data_contracts.approvals import Answer, Question
 from data_contracts.errors import UsageError
 from data_contracts.times import readable
 from infra.approvals import approvals
-from infra.audit import now
 from infra.orchestrator.artifacts import as_code, as_text
 from infra.orchestrator.flow_runs.suspension import FormAnswer, deployed_flow_run, form_answer, suspend, wake
 from tasks.run.run import Run
@@ -56,7 +55,7 @@ def suspend_if_deployed(run: Run) -> None:
         suspend(flow_run, question.n, page(run, question))
     except Pause:
         # Whoever answers looks for a suspended flow run after that; one of the two sees the other.
-        answer = approvals.answer_to(run.store, question, now())
+        answer = approvals.answer_to(run.store, question, approvals.time_of(run.store))
         if answer is not None:
             wake(run.run_id, "approve" if answer.decision == "approved" else "refuse", answer.reason, answer.by)
         raise

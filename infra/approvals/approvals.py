@@ -7,6 +7,7 @@ person is not asked again what they refused.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -17,6 +18,11 @@ from infra.store import Store, layout
 
 # Each question supersedes the open ones before it, so few of the newest are open.
 _MOST_OPEN, _MOST_REFUSED = 20, 50
+
+
+def time_of(store: Store) -> str:
+    """The time by the store's clock, which whoever asks, answers or reads has in common: UTC, ISO 8601 with seconds."""
+    return datetime.fromtimestamp(store.now_s(), UTC).isoformat(timespec="seconds")
 
 
 def latest_question(store: Store, run_id: str) -> Question | None:

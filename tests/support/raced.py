@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,9 @@ class Memory:
 
     def stored(self, folder: str) -> list[Stored]:
         return [Stored(f"{folder}/{name}", len(self.files[f"{folder}/{name}"][0]), 0.0) for name in self.walk(folder)]
+
+    def now_s(self) -> float:
+        return time.time()
 
 
 class Raced:

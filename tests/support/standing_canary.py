@@ -24,14 +24,14 @@ from infra.records.receipts import has_ended
 from infra.store import Store, layout
 from tasks.stages import promote
 from tasks.stages.canary import canary, canary_moves, canary_start, canary_tally, fresh_rows
-from tasks.stages.decisions import answers, approval, protect
+from tasks.stages.decisions import approval, protect
 from tests.support.raced import Memory, Raced
 
 BEGAN = "2026-11-22T10:00:00+00:00"
 # The share of rows on which each model is right.
 SKILL = {1: 0.5, 2: 0.8, 3: 0.2, 4: 0.5, 5: 0.85}
 ANN = {"run_id": "canary-1", "actor": "ann", "finished": BEGAN, "parents": []}
-CLOCKS = (answers, approval, canary, canary_moves, canary_start, canary_tally, protect, canaries)
+CLOCKS = (approval, canary, canary_moves, canary_start, canary_tally, protect, canaries)
 METRIC = MetricSpec(class_path="torchmetrics.classification.MulticlassAccuracy", target="label", mode="max")
 
 
@@ -66,6 +66,7 @@ class CanaryPlace:
     def _patch(self, patch: pytest.MonkeyPatch) -> None:
         for module in CLOCKS:
             patch.setattr(module, "now", self.now)
+        patch.setattr(approvals, "time_of", lambda _: self.now())
         patch.setattr(promote, "comparable", self._comparable)
         patch.setattr(canary_tally, "comparable", self._comparable)
         patch.setattr(canary_tally, "score", lambda run, checkpoint, dataset: (evaluation(checkpoint.step), True))

@@ -142,7 +142,8 @@ def _over(run: Run, canary: Canary, champion: Champion, ask: CanaryAsk | None) -
         return "withdrawn", f"promote.require asks for {', '.join(lacks)}, which was not checked when it began"
     question = None if ask is None else _question(run, ask, champion)
     if question is not None:
-        means = meaning(question, approvals.answer_to(store, question, now()), now())
+        at = approvals.time_of(store)
+        means = meaning(question, approvals.answer_to(store, question, at), at)
         return None if means.standing != "refused" or question.run_id == run.run_id else ("refused", means.reason)
     if terms.is_over(now()) and (ask is None or ask.run_id != run.run_id):
         rows = so_far(terms, stored_standing(store, canary, champion.number))

@@ -10,7 +10,6 @@ from data_contracts.times import readable
 from infra.approvals import approvals
 from infra.approvals.approval_signatures import keys_of, refuse_stranger, signed
 from infra.approvals.protections import protection
-from infra.audit import now
 from infra.store import Store
 from tasks.run.report import FINAL, latest_report
 from tasks.stages.decisions.rollback import checked_reason
@@ -53,7 +52,7 @@ def answer(
         ApprovalRefused: the deadline has passed.
     """
     why, name = checked_reason(reason), checked_name(by)
-    at, run_id = now(), question.run_id
+    at, run_id = approvals.time_of(store), question.run_id
     found = approvals.answer_to(store, question, at)
     if found is None:
         refuse_stranger(key, question.name, signers(store, question))

@@ -75,8 +75,9 @@ def approved(
         if question is None:
             question = _ask(run, asks(0))
         _refuse_foreign(run, question)
-        answer = approvals.answer_to(run.store, question, now())
-        means = meaning(question, answer, now())
+        at = approvals.time_of(run.store)
+        answer = approvals.answer_to(run.store, question, at)
+        means = meaning(question, answer, at)
         if means.standing == "refused":
             raise _refused(question, means.reason)
         if _is_the_same(question, asks(question.n)):
@@ -171,7 +172,7 @@ def _question(
 ) -> Question:
     """Question `n` of the run `run_id` (default: this run), as it would be asked now."""
     checkpoint, evaluation = candidate
-    asked = now()
+    asked = approvals.time_of(run.store)
     deadline = datetime.fromisoformat(asked) + length_of(run.spec.promote.approval_within)
     return Question(
         run_id=run_id or run.run_id,

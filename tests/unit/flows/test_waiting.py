@@ -25,8 +25,7 @@ def test_a_form_counts_by_its_own_time_if_its_worker_comes_after_the_deadline(
     deadline = datetime.fromisoformat(asked.deadline)
     given = (deadline + timedelta(minutes=1 if late else -1)).isoformat()
     after = (deadline + timedelta(hours=8)).isoformat()
-    for module in ("flows.waiting", "tasks.stages.decisions.approval"):
-        monkeypatch.setattr(f"{module}.now", lambda: after, raising=False)
+    monkeypatch.setattr(approvals, "time_of", lambda _: after)
     monkeypatch.setattr(waiting, "deployed_flow_run", object)
     monkeypatch.setattr(waiting, "form_answer", lambda *_: FormAnswer("approve", "seen", "ada", given))
     waiting.take_form_answer(run.run)

@@ -99,12 +99,29 @@ def test_an_answer_after_the_deadline_is_refused_for_every_reader(
     run = Waiting(place, 1)
     asked = run.waits()
     late = (datetime.fromisoformat(asked.deadline) + timedelta(seconds=1)).astimezone(UTC).isoformat()
-    monkeypatch.setattr("tasks.stages.decisions.answers.now", lambda: late)
+    monkeypatch.setattr(approvals, "time_of", lambda _: late)
     with pytest.raises(ApprovalRefused, match="came too late: nobody answered before the deadline"):
         run.answered()
     # This reader's clock says that there is time left.
     with pytest.raises(ApprovalRefused, match="nobody answered before the deadline"):
         run.resumed()
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_store_s_clock_says_what_is_late_whatever_that_of_a_machine_says(
+    place: Place, monkeypatch: pytest.MonkeyPatch, ahead: bool
+) -> None:
+    run = Waiting(place, 1)
+    deadline = datetime.fromisoformat(run.waits().deadline)
+    in_store, here = (deadline + timedelta(hours=-1 if ahead == by_store else 1) for by_store in (True, False))
+    monkeypatch.setattr(type(place.store), "now_s", lambda _: in_store.timestamp())
+    monkeypatch.setattr(stage, "now", here.isoformat)
+    if ahead:
+        run.answered()
+        assert run.resumed().decision == "promoted"
+    else:
+        with pytest.raises(ApprovalRefused, match="came too late"):
+            run.answered()
 
 
 def test_gates_are_computed_again_and_a_person_asked_again_if_the_champion_moved(place: Place) -> None:

@@ -88,7 +88,7 @@ def test_an_expired_question_is_asked_again_by_the_next_night(place: Place, monk
     asked = run.waits()
     late = (datetime.fromisoformat(asked.deadline) + timedelta(seconds=1)).astimezone(UTC).isoformat()
     with monkeypatch.context() as patch:
-        patch.setattr("tasks.stages.decisions.approval.now", lambda: late)
+        patch.setattr("infra.approvals.approvals.time_of", lambda _: late)
         with pytest.raises(ApprovalRefused, match="nobody answered"):
             run.resumed()
     nightly(place, 2).waits()
