@@ -28,6 +28,7 @@ from infra.orchestrator.artifacts import stage_artifact
 from infra.orchestrator.ci_reports import CI_TAG, is_for_ci, keep_ci_report
 from infra.orchestrator.events.model_events import announce_canary_end, announce_verdict
 from infra.orchestrator.events.run_events import announce_end, announce_unopened
+from infra.orchestrator.flow_engine import outlive_worker
 from infra.orchestrator.flow_runs.resuming import run_ids_of
 from infra.store import layout
 from infra.store.lease import held_lease
@@ -162,6 +163,7 @@ def end_of(opened: Callable[[], Run], work: Callable[[Run], RunReport]) -> State
     Raises: Abort as `as_state` does, also for a failure that has no report.
     """
     run = None
+    outlive_worker()
     try:
         run = opened()
         take_form_answer(run)

@@ -32,7 +32,7 @@ class LeaseKeeper(threading.Thread):
         super().__init__(daemon=True)
         self._store, self._path, self._holder = store, path, with_process(holder)
         self._patience_s, self._renew_s = patience_s, renew_s
-        self._known, self._stopped = threading.Event(), threading.Event()
+        self._known, self._stopped, self._abandoned = threading.Event(), threading.Event(), False
         self._lease: Lease | None = None
         self._error: BaseException | None = None
 
@@ -53,8 +53,9 @@ class LeaseKeeper(threading.Thread):
                 # While the store is unreachable, nobody else can take the lease either.
                 with contextlib.suppress(StorageUnavailable):
                     lease.renew()
-            with contextlib.suppress(Fenced, StorageUnavailable):
-                lease.release()
+            if not self._abandoned:
+                with contextlib.suppress(Fenced, StorageUnavailable):
+                    lease.release()
         except BaseException as error:
             self._error = error
 
@@ -76,8 +77,13 @@ class LeaseKeeper(threading.Thread):
         if self._error is not None:
             raise self._error
 
-    def stop(self) -> None:
-        """Release the lease, or stop waiting for it, and end the thread."""
+    def stop(self, *, abandon: bool = False) -> None:
+        """Release the lease, or stop waiting for it, and end the thread.
+
+        Args:
+            abandon: leave the lease as it is, as if the process had been killed: a reaper answers that.
+        """
+        self._abandoned = abandon
         self._stopped.set()
         if self.is_alive():
             self.join()

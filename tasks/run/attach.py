@@ -7,7 +7,7 @@ import logging
 import uuid
 from collections.abc import Callable
 
-from data_contracts.errors import Interrupted, UsageError
+from data_contracts.errors import Interrupted, TrainwrightError, UsageError
 from data_contracts.run_report import RunReport
 from infra.processes.processes import uninterrupted
 from infra.store import layout
@@ -34,7 +34,7 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
             return done
         place = layout.lease(layout.run(run.run_id))
         keeper = LeaseKeeper(run.store, place, f"{run.run_id}/{uuid.uuid4().hex[:12]}")
-        announced, before = False, num_attempts(run)
+        announced, before, begun = False, num_attempts(run), False
         try:
             keeper.start()
             while (token := keeper.token(LOOK_EVERY_S)) is None:
@@ -45,13 +45,25 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
                     announced = True
             if done := final_report(run) or _ended_meanwhile(run, before):
                 return done
+            begun = True
             begin_execution(run, token)
             return work(run)
+        except KeyboardInterrupt:  # a person stopped it, who resumes it if they wish
+            begun = False
+            raise
         finally:
             with uninterrupted():
-                keeper.stop()
+                keeper.stop(abandon=begun and not _has_reported(run, before))
 
     return carry_out
+
+
+def _has_reported(run: Run, before: int) -> bool:
+    """Whether the store says how the run ended; without that, whatever ends this process is a crash."""
+    try:
+        return finished_report(run) is not None or num_attempts(run) > before
+    except TrainwrightError:
+        return False
 
 
 def final_report(run: Run) -> RunReport | None:

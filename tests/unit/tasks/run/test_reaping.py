@@ -20,17 +20,19 @@ from typing import Any
 import pytest
 
 from data_contracts.costs.executions import Crash, Execution, FlowRunState
-from data_contracts.errors import Cancelled, Fenced, StorageUnavailable, TrainwrightError
+from data_contracts.errors import Cancelled, Fenced, StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.messages.reaping import REAP, Reaped
+from data_contracts.run_report import RunReport
 from infra import child
 from infra.store import Lease, Store, layout
 from infra.store.lease import held_lease
 from tasks.run import reaping
+from tasks.run.attach import attach
 from tasks.run.executions import begin_execution, num_ends
 from tasks.run.options import RunOptions
 from tasks.run.reaping import reap, reap_apart, reap_stores
 from tasks.run.report import latest_report, report
-from tasks.run.run import open_run
+from tasks.run.run import Run, open_run
 from tests.support.damage import overwrite
 from tests.support.pool import until
 from tests.support.processes import a_process, identified
@@ -115,6 +117,31 @@ def test_a_run_that_dies_again_and_again_ends_with_its_cause_and_a_person_begins
     site.dies()  # a person resumed it
     assert [one.what for one in site.reaped()] == ["resumed"]
     assert [(crash.n, crash.ends) for crash in site.crashes] == [(0, 0), (1, 0), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    "end", [SystemExit(1), MemoryError(), StorageUnavailable("away")], ids=lambda end: type(end).__name__
+)
+def test_a_run_that_ended_without_a_word_is_resumed_whatever_ended_it(site: Site, end: BaseException) -> None:
+    def work(run: Run) -> RunReport:
+        raise end
+
+    with pytest.raises(type(end)):
+        attach(work)(site.run)
+    assert [one.what for one in site.reaped()] == ["resumed"]
+
+
+@pytest.mark.parametrize("reported", [True, False])
+def test_a_run_that_a_person_stopped_or_that_said_how_it_ended_is_left_alone(site: Site, reported: bool) -> None:
+    def work(run: Run) -> RunReport:
+        if reported:
+            report(run, error=UsageError("The spec is wrong."))
+        raise UsageError("The spec is wrong.") if reported else KeyboardInterrupt
+
+    with pytest.raises((UsageError, KeyboardInterrupt)):
+        attach(work)(site.run)
+    assert held_lease(site.store, site.path) is None
+    assert site.reaped() == []
 
 
 def test_two_reapers_at_once_answer_one_crash_once(site: Site) -> None:
