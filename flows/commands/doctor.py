@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path

@@ -175,7 +175,12 @@ def test_few_bytes_that_stand_for_many_values_are_not_decoded(
 
 def test_more_outcomes_than_rows_are_not_decoded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     writer, written = store.writer("evaluations/forged-0"), io.BytesIO()
-    ours = {"metric": ["f1"] * 10_000, "unit": ["row"] * 10_000, "rows": np.zeros(10_000, int), "value": np.zeros(10_000)}
+    ours = {
+        "metric": ["f1"] * 10_000,
+        "unit": ["row"] * 10_000,
+        "rows": np.zeros(10_000, int),
+        "value": np.zeros(10_000),
+    }
     pq.write_table(pa.table(ours), written)
     writer.put("outcomes.parquet", written.getvalue())
     metric = MetricValue(value=0.5, mode="max", rows=10, unit="row")
