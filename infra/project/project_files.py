@@ -11,14 +11,13 @@ import logging
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from data_contracts.errors import UsageError
 from data_contracts.secret_names import is_secret
-from infra import audit
+from infra import audit, scratch
 from infra.git import run_git
 from infra.machine.settings import state_folder
 from infra.machine.written_files import WrittenFiles
@@ -219,7 +218,7 @@ def _folders_of_machine(root: Path) -> Iterator[Path]:
             f"Trainwright's own files lie in the project's root {root}, where they cannot be told from code.",
             remedy="Name another folder for them, with TRAINWRIGHT_HOME or the command's own option, and move them.",
         )
-    for place in (str(state_folder()), tempfile.gettempdir(), os.environ.get("PREFECT_HOME")):
+    for place in (str(state_folder()), scratch.default_root(), os.environ.get("PREFECT_HOME")):
         if place and (folder := Path(place).resolve()) != root and folder.is_relative_to(root):
             yield folder
 

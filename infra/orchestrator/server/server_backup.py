@@ -46,8 +46,8 @@ def back_up(folder: Path) -> ServerBackup:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)  # it may have been there, empty; another user's is refused
-        tag(folder)
         _dump(dump)
+        tag(folder)
         backup = ServerBackup(
             made=made,
             trainwright=metadata.version("trainwright"),

@@ -83,7 +83,7 @@ def test_prove_sends_nothing_to_a_place_on_s3_that_only_the_store_names(tmp_path
     made = forged(tmp_path / "made", S3, tmp_path, uri="s3://bucket/raw/a.csv")
     assert prove(made.store, MODEL).unopened == ["s3://bucket/raw/a.csv"]
     assert prove(made.store, MODEL, places=NamedPlaces.of(["s3://bucket/ra"])).unopened
-    with pytest.raises(UsageError, match="Unable to locate credentials"):  # the reader gave none
+    with pytest.raises(UsageError, match="nobody on this machine has approved that profile:default may"):
         prove(made.store, MODEL, places=NamedPlaces.of(["s3://bucket/raw/"]))
 
 

@@ -50,6 +50,7 @@ def test_the_store_file_of_a_folder(folder_store: Store) -> None:
     assert list(about) == ["made", "pointers", "probe", "schema"]
     assert about["probe"] == {
         "conditional_create": True, "conditional_large_create": True, "conditional_overwrite": True,
+        "conditional_race": True,
     }  # fmt: skip
     assert folder_store.read(".gitignore") == b"*\n"
 
