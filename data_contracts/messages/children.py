@@ -118,17 +118,38 @@ class ImportTrialAnswer(Message):
     lacks: MissingModule | None = Field(default=None, exclude_if=lambda lacks: lacks is None)
 
 
-class VerifyRequest(LaidOut, Message):
-    """Load a checkpoint in a clean process.
+class OfCheckpoint(LaidOut, Message):
+    """A request about a checkpoint.
 
     Attributes:
         train: settings that it was trained with, the Lightning config inlined.
-        dataset: the one that it was trained on; None with external data.
     """
 
     store: StoreAddress
     checkpoint: Checkpoint
     train: dict[str, Any]
+
+
+class Sealing(Message):
+    """A request whose answer is sealed.
+
+    Attributes:
+        uri: the directory to write.
+    """
+
+    store: StoreAddress
+    uri: str
+    key: str
+    provenance: dict[str, Any]
+
+
+class VerifyRequest(OfCheckpoint):
+    """Load a checkpoint in a clean process.
+
+    Attributes:
+        dataset: the one that it was trained on; None with external data.
+    """
+
     dataset: Dataset | None
 
     @property
@@ -160,12 +181,10 @@ class ScoredSet(Record):
     split: str
 
 
-class EvaluateRequest(LaidOut, Message):
+class EvaluateRequest(OfCheckpoint, Sealing):
     """Score a checkpoint; the answer is the `Evaluation`.
 
     Attributes:
-        uri: the directory to write.
-        train: settings that the checkpoint was trained with, the Lightning config inlined.
         evaluate: the spec's section, as it is sealed.
         sets: name → set; empty with external data.
         code: that trained the checkpoint.
@@ -177,17 +196,11 @@ class EvaluateRequest(LaidOut, Message):
         measures: what is measured of the model itself, such as `latency_ms`.
     """
 
-    store: StoreAddress
-    uri: str
-    key: str
-    checkpoint: Checkpoint
-    train: dict[str, Any]
     evaluate: dict[str, Any]
     sets: dict[str, ScoredSet]
     data_external: bool
     metrics_code: Ref
     settings: dict[str, Any]
-    provenance: dict[str, Any]
     predictions: bool = Field(default=False, exclude_if=lambda kept: not kept)
     pairs: list[str] = Field(default=[], exclude_if=lambda names: not names)
     shown: str = Field(default="", exclude_if=lambda name: not name)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from data_contracts.handoffs import Dataset, HandOff, Record, Ref
-from data_contracts.messages.children import Child, StoreAddress
-from data_contracts.messages.message import Message
+from data_contracts.messages.children import Child, Sealing
 from data_contracts.pipeline_spec import ContaminationSpec
 from data_contracts.records import Sentence
 
@@ -98,11 +97,10 @@ class ContaminationReport(HandOff):
     sentence: Sentence = ""
 
 
-class ContaminationRequest(Message):
+class ContaminationRequest(Sealing):
     """Compare sealed rows, and seal the report; the answer is the report.
 
     Attributes:
-        uri: the report's directory.
         dataset_uri: the directory of the dataset without the copies, if rows are dropped.
         columns: that are compared; every side has them.
         label: columns with the truth, in every side.
@@ -110,16 +108,12 @@ class ContaminationRequest(Message):
         provenance: of the report and of the dataset.
     """
 
-    store: StoreAddress
-    uri: str
     dataset_uri: str
-    key: str
     dataset: Dataset
     sides: list[Side]
     columns: list[str]
     label: list[str]
     asked: ContaminationSpec
-    provenance: dict[str, Any]
 
     @property
     def fields(self) -> dict[str, str]:

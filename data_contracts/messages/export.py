@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
-from data_contracts.handoffs import Checkpoint, Dataset, Record, Ref
-from data_contracts.messages.children import Child, LaidOut, StoreAddress
+from data_contracts.handoffs import Dataset, Record, Ref
+from data_contracts.messages.children import Child, OfCheckpoint
 from data_contracts.messages.message import Message
 
 Format = Literal["safetensors", "torch", "onnx"]
@@ -48,11 +48,10 @@ class Agreement(Record):
     tolerance: Tolerance
 
 
-class ExportRequest(LaidOut, Message):
+class ExportRequest(OfCheckpoint):
     """Export a checkpoint to a file that runs without Trainwright.
 
     Attributes:
-        train: settings that it was trained with, the Lightning config inlined.
         dataset: the one that it was trained on; None with external data.
         split: whose rows are compared.
         targets: entries of a batch that metrics take for the truth; a module without a `predict_step` does not get
@@ -61,9 +60,6 @@ class ExportRequest(LaidOut, Message):
         tolerance: for outputs of floating point numbers; None: by their type.
     """
 
-    store: StoreAddress
-    checkpoint: Checkpoint
-    train: dict[str, Any]
     dataset: Dataset | None
     split: str
     targets: list[str]

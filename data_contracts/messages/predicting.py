@@ -6,41 +6,32 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from data_contracts.handoffs import Checkpoint, Dataset, Ref, SourceFile
-from data_contracts.messages.children import Child, LaidOut, StoreAddress
+from data_contracts.handoffs import Dataset, Ref
+from data_contracts.messages.children import Child, OfCheckpoint
 from data_contracts.messages.message import Message
-from data_contracts.pipeline_spec import SourceSpec
+from data_contracts.messages.raw_data import RawFiles
 from data_contracts.pipeline_spec.base import CallableSpec
 
 
-class PredictRequest(LaidOut, Message):
+class PredictRequest(OfCheckpoint, RawFiles):
     """Predict for each row of raw files, and write one file.
 
     Attributes:
         code: that trained the checkpoint.
-        train: settings that the checkpoint was trained with, the Lightning config inlined.
         evaluate: settings of its evaluation: they say which part of a batch is the label.
         transform: `shards.transform`; rows_code: the bundle that has it.
         dataset_columns: the columns of the shards that the checkpoint was trained on, and their types.
         raw_types: columns of the raw rows that were sharded, and their Arrow types, where they are known.
-        sources: how the files are read; they decide which credentials the process gets.
-        root: folder to which the sources are relative.
         output: absolute path of the file to write.
         keep: columns of the raw rows that are copied to it; label: columns that the rows may lack.
         identity: name → digest of what decides the file; work that began with others is not continued.
     """
 
-    store: StoreAddress
-    checkpoint: Checkpoint
-    train: dict[str, Any]
     evaluate: dict[str, Any]
     transform: CallableSpec | None
     rows_code: Ref
     dataset_columns: dict[str, str]
     raw_types: dict[str, str]
-    files: list[SourceFile]
-    sources: list[SourceSpec]
-    root: str
     output: str
     batch_size: int = Field(ge=1)
     keep: list[str]

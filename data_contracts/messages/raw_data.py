@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from data_contracts.handoffs import Dataset, Failure, Quarantine, Record, Ref, SourceFile
-from data_contracts.messages.children import Child, StoreAddress
+from data_contracts.messages.children import Child, Sealing, StoreAddress
 from data_contracts.messages.message import Message
 from data_contracts.pipeline_spec import PiecesSpec, QuarantineSpec, ShardsSpec, SourceSpec
 from data_contracts.profile.record import Profile
@@ -21,12 +21,23 @@ class SharedFolder(Record):
     at_once: int
 
 
-class ContractRequest(Message):
+class RawFiles(Message):
+    """The raw files of a request.
+
+    Attributes:
+        sources: those of the spec, or as recorded; they decide which credentials the process gets.
+        root: the spec's folder.
+    """
+
+    files: list[SourceFile]
+    sources: list[SourceSpec]
+    root: str
+
+
+class ContractRequest(RawFiles):
     """Check raw files against a suite.
 
     Attributes:
-        sources: the spec's; they decide which credentials the process gets.
-        root: the spec's folder.
         window: start and end in ISO, or None.
         sensitive: columns whose values no message may show.
         quarantine: how rows that break the contract are set aside.
@@ -41,9 +52,6 @@ class ContractRequest(Message):
     """
 
     suite: dict[str, Any]
-    files: list[SourceFile]
-    sources: list[SourceSpec]
-    root: str
     window: tuple[str, str] | None
     window_column: str | None
     fail_on: Literal["critical", "warning", "info"]
@@ -68,17 +76,9 @@ class ContractOutcome(Message):
     quarantine: Quarantine | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
 
 
-class LateRequest(Message):
-    """Count the rows of raw files whose time in a column is before `begins`, in microseconds since 1970.
+class LateRequest(RawFiles):
+    """Count the rows whose time in a column is before `begins`, in microseconds since 1970."""
 
-    Attributes:
-        sources: the spec's; they decide which credentials the process gets.
-        root: the spec's folder.
-    """
-
-    files: list[SourceFile]
-    sources: list[SourceSpec]
-    root: str
     column: str
     begins: int
 
@@ -90,32 +90,24 @@ class LateRows(Message):
     late: int
 
 
-class CutRequest(Message):
+class CutRequest(RawFiles):
     """Cut documents by a tokenizer of the user's; the answer is the `TextCuts`.
 
     Attributes:
         files: documents that are cut alike.
-        sources: the spec's; they decide which credentials the process gets.
-        root: the spec's folder.
         field: the spec's field that names the tokenizer, for errors.
         project: folder of the user's code.
     """
 
-    files: list[SourceFile]
-    sources: list[SourceSpec]
-    root: str
     pieces: PiecesSpec
     field: str
     project: str
 
 
-class ShardRequest(Message):
+class ShardRequest(RawFiles, Sealing):
     """Make and seal a dataset; the answer is the `Dataset`.
 
     Attributes:
-        uri: the directory to write.
-        sources: the spec's; they decide which credentials the process gets.
-        root: the spec's folder.
         window: start and end in ISO, or None.
         project: folder of the user's code, or None.
         settings: added to the manifest's.
@@ -127,18 +119,11 @@ class ShardRequest(Message):
         quarantine: the contract report whose rows are left out.
     """
 
-    store: StoreAddress
-    uri: str
-    key: str
-    files: list[SourceFile]
-    sources: list[SourceSpec]
-    root: str
     window: tuple[str, str] | None = None
     window_column: str | None = None
     shards: ShardsSpec
     project: str | None = None
     settings: dict[str, Any]
-    provenance: dict[str, Any]
     one_split: str | None = None
     required_splits: list[str]
     sensitive: list[str] = Field(default_factory=list)
@@ -200,17 +185,8 @@ class PieceOutcome(Message):
     error: dict[str, Any] | None = None
 
 
-class DigestRequest(Message):
-    """Hash raw files again in the places that a record names.
-
-    Attributes:
-        sources: as recorded; they decide which credentials the process gets.
-        root: a folder in the DVC repository of files with a revision.
-    """
-
-    files: list[SourceFile]
-    sources: list[SourceSpec]
-    root: str
+class DigestRequest(RawFiles):
+    """Hash raw files again in the places that a record names; `root` is in the DVC repository of those with a `rev`."""
 
 
 class FileDigests(Message):

@@ -16,27 +16,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from data_contracts.costs.usage import GangUsage
 from data_contracts.errors import Interrupted, Preempted, StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Dataset, Ref
 from data_contracts.messages.children import RemoteJob
 from data_contracts.messages.gang import Launch, Retries
 from data_contracts.messages.ranks import RankAnswer, RankReport
-from data_contracts.pipeline_spec import RetrySpec
 from infra import stopping
 from infra.child import run_module
 from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.checkpoints.participants import generations
 from infra.gang.codes import codes_of_generation
-from infra.gang.conductor.allowance import UNLIMITED, Allowance, raise_why_over
+from infra.gang.conductor.allowance import raise_why_over
 from infra.gang.conductor.bad_nodes import without_drained
 from infra.gang.conductor.conductor import WAIT_S
 from infra.gang.conductor.generation import Generation
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.recovery import restore_budgets
+from infra.gang.conductor.request import GangRequest
 from infra.gang.environment import SCRATCH, STORE, store_options
 from infra.gang.node.inputs import note_environments
-from infra.gang.node.local import Room, Start, local
+from infra.gang.node.local import local
 from infra.gang.rank_files import RankFiles, read_launch, stop_file
 from infra.processes.idle import IdleLimit
 from infra.processes.processes import terminable, uninterrupted
@@ -66,23 +65,15 @@ def lay_out(store: Store, needs: Iterable[Ref | Dataset], code: Callable[[Ref], 
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemoteJobRequest:
+class RemoteJobRequest(GangRequest):
     """A job for one node.
 
     Attributes:
         uri: the job's directory in the store.
         job: the module that does it, and its request.
-        holder: who requested the job; shown to another process that waits for it.
-        retry: how often each cause of failure is retried.
-        rollcall_timeout_s: seconds within which the node must join.
-        start: launches a node; None: as a process on this machine.
-        room: admits all nodes, or none. None: there is always room.
         on_progress: called with each progress report.
-        on_spent: called when a node is released, with the seconds since its launch; on_usage: with what the nodes of
-            a generation used.
-        allowance: what the nodes may use.
+        on_spent: called when a node is released, with the seconds since its launch.
         withhold: see `infra.child.run_module`.
-        secret: as in `TrainingRequest`.
         hang_s: how long the job may make no progress; see `infra.processes.idle`.
         nodes, devices: of the gang; `entry`: the module of its ranks; `layout`: its `train`, for an entry that reads
             how the ranks share the work.
@@ -90,17 +81,9 @@ class RemoteJobRequest:
 
     uri: str
     job: RemoteJob
-    holder: str
-    retry: RetrySpec
-    rollcall_timeout_s: float
     on_progress: Callable[[Progress], None]
     on_spent: Callable[[float], None]
-    on_usage: Callable[[GangUsage], None] = lambda usage: None
-    start: Start | None = None
-    room: Room | None = None
-    allowance: Allowance = UNLIMITED
     withhold: bool = False
-    secret: bytes | None = field(default=None, repr=False)
     hang_s: float = 45.0
     nodes: int = 1
     devices: int = 1

@@ -46,45 +46,54 @@ class GangOutcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingRequest:
-    """A training to conduct.
+class GangRequest:
+    """What a training and a job on nodes have in common.
 
     Attributes:
-        launch: the settings of every generation.
         holder: who conducts; shown to another conductor that waits. `conduct` makes it unique.
         retry: how often each cause of failure is retried.
-        keep: how many of the newest checkpoints are kept, besides the one that `select` prefers.
-        select: which checkpoint is handed over; None: the last.
         rollcall_timeout_s: seconds within which the nodes of a generation must join.
-        from_step: resume from the committed checkpoint of this step; later checkpoints are set aside.
-        replay: how an earlier training went, to be made again in the same way; see `infra.gang.conductor.replaying`.
-        on_progress: called with each progress report.
-        on_launch: called with the launch of each generation, and with a function that returns what its nodes have used.
-        on_message: called with each heartbeat, or end, of a node by its number, after the conductor has acted on it.
         on_usage: called with what a generation's nodes used, once they are released.
         start: launches a node; None: as a process on this machine.
         room: admits all nodes of a generation, or none; held until the end. None: there is always room.
         allowance: what the nodes may use; a gang that may use no more ends with a checkpoint.
         secret: of the machines that may conduct the training, see `infra.gang.codes`; None: of this machine alone.
-        patience_s: how long another conductor's lease must stand still before it is taken over.
     """
 
-    launch: Launch
     holder: str
     retry: RetrySpec
-    keep: int
-    select: SelectSpec | None
     rollcall_timeout_s: float
-    from_step: int | None = None
-    replay: Replay | None = None
-    on_progress: Callable[[Progress], None] = lambda progress: None
-    on_launch: Callable[[Launch, Callable[[], GangUsage]], None] = lambda launch, usage: None
-    on_message: OnMessage = lambda node, message: None
     on_usage: Callable[[GangUsage], None] = lambda usage: None
     start: Start | None = None
     room: Room | None = None
     allowance: Allowance = UNLIMITED
     secret: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRequest(GangRequest):
+    """A training to conduct.
+
+    Attributes:
+        launch: the settings of every generation.
+        keep: how many of the newest checkpoints are kept, besides the one that `select` prefers.
+        select: which checkpoint is handed over; None: the last.
+        from_step: resume from the committed checkpoint of this step; later checkpoints are set aside.
+        replay: how an earlier training went, to be made again in the same way; see `infra.gang.conductor.replaying`.
+        on_progress: called with each progress report.
+        on_launch: called with the launch of each generation, and with a function that returns what its nodes have used.
+        on_message: called with each heartbeat, or end, of a node by its number, after the conductor has acted on it.
+        patience_s: how long another conductor's lease must stand still before it is taken over.
+    """
+
+    launch: Launch
+    keep: int
+    select: SelectSpec | None
+    from_step: int | None = None
+    replay: Replay | None = None
+    on_progress: Callable[[Progress], None] = lambda progress: None
+    on_launch: Callable[[Launch, Callable[[], GangUsage]], None] = lambda launch, usage: None
+    on_message: OnMessage = lambda node, message: None
     patience_s: float = PATIENCE_S
 
     @property

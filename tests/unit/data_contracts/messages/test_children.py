@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from data_contracts.handoffs import Ref
-from data_contracts.messages import children, raw_data, sizes
+from data_contracts.messages import children, raw_data, reaping, sizes
 from data_contracts.messages.children import Child
 from data_contracts.messages.sizes import SizeRequest
 from tests.support.child_module import Ask
 
-MODULES = (children, raw_data, sizes)
+MODULES = (children, raw_data, reaping, sizes)
 CHILDREN = [found for module in MODULES for found in vars(module).values() if isinstance(found, Child)]
 
 
@@ -28,8 +28,8 @@ def test_a_child_is_a_module_of_ours_that_runs_itself(child: Child[Any, Any]) ->
     assert f"child_main({name}, " in found.loader.get_source(child.module)  # type: ignore[attr-defined]
 
 
-def test_all_ten_children_are_there() -> None:
-    assert len({child.module for child in CHILDREN}) == 10
+def test_all_twelve_children_are_there() -> None:
+    assert len({child.module for child in CHILDREN}) == 12
 
 
 def test_a_users_settings_arrive_as_they_were_written() -> None:

@@ -17,8 +17,15 @@ for module in pkgutil.iter_modules(messages.__path__, "data_contracts.messages."
     importlib.import_module(module.name)
 
 # Not those of tests.
+
+
+def sent(kind: type[Message]) -> list[type[Message]]:
+    """The messages of a kind that are sent; others are what some of them have in common."""
+    return [leaf for part in kind.__subclasses__() for leaf in sent(part)] or [kind]
+
+
 KINDS = sorted(
-    (kind for kind in Message.__subclasses__() if kind.__module__.startswith(f"{messages.__name__}.")),
+    (kind for kind in sent(Message) if kind.__module__.startswith(f"{messages.__name__}.")),
     key=lambda kind: kind.__name__,
 )
 
