@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,12 +99,12 @@ def weights(store: Store, checkpoint: Ref) -> Iterator[tuple[str, NDArray[Any]]]
 
 def _module_tensors(value: Any) -> dict[str, tuple[list[int], list[dict[str, Any]]]]:
     """Shape and pieces of each of the module's tensors, by name, from a checkpoint's index."""
-    found = {}
+    tensors = {}
     for full, entry in sorted(value["tensors"].items()):
         pieces = [piece for piece in entry["pieces"] if str(piece["file"]).startswith(WEIGHT_FILES)]
         if full.startswith(_STATE_DICT) and pieces:
-            found[full.removeprefix(_STATE_DICT)] = (list(entry["shape"]), pieces)
-    return found
+            tensors[full.removeprefix(_STATE_DICT)] = (list(entry["shape"]), pieces)
+    return tensors
 
 
 def compare(stores: tuple[Store, Store], checkpoints: tuple[Ref, Ref]) -> list[TensorChange]:
@@ -156,22 +156,35 @@ def _arrays(store: Store, manifest: Manifest, name: str) -> dict[str, NDArray[An
     """The tensors of a safetensors file by key: a header of JSON with dtype, shape and offsets, then the bytes."""
     data = store.read_sealed(manifest, name)
     try:
-        size = int.from_bytes(data[:8], "little")
-        if size > min(_MOST_HEADER, len(data)):
-            raise ValueError("its header is longer than the file")
-        header = dict(parse_json(data[8 : 8 + size]))
-        header.pop("__metadata__", None)
-        body, taken = memoryview(data)[8 + size :], 0
-        for start, end in sorted(entry["data_offsets"] for entry in header.values()):
-            if start != taken or end < start:  # bytes in two tensors would be taken as often as a header names them
-                raise ValueError("its tensors do not follow one another")
-            taken = end
-        return {key: _array(entry, body) for key, entry in header.items()}
+        entries, begin = tensor_entries(lambda start, stop: data[start:stop], min(_MOST_HEADER, len(data)))
+        body = memoryview(data)[begin:]
+        return {key: _array(entry, body) for key, entry in entries.items()}
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise CorruptError(f"{manifest.uri}/{name} is not a file of tensors.") from error
 
 
-def _array(entry: dict[str, Any], body: memoryview) -> NDArray[Any]:
+def tensor_entries(span: Callable[[int, int], Any], most_bytes: int) -> tuple[dict[str, Any], int]:
+    """The header of a safetensors file, by key, and the place after it, where the tensors begin.
+
+    ValueError, TypeError or LookupError if it is not of this form: a header larger than `most_bytes`, bytes of several
+    tensors, or of none.
+
+    Args:
+        span: the file's bytes from one place to another.
+    """
+    size = int.from_bytes(span(0, 8), "little")
+    if size > most_bytes:
+        raise ValueError("its header is longer than the file, or than any that is read")
+    entries, taken = dict(parse_json(bytes(span(8, 8 + size)))), 0
+    entries.pop("__metadata__", None)
+    for start, stop in sorted(entry["data_offsets"] for entry in entries.values()):
+        if start != taken or stop < start:  # bytes of two tensors would be taken as often as a header names them
+            raise ValueError("its tensors do not follow one another")
+        taken = stop
+    return entries, 8 + size
+
+
+def _array(entry: Mapping[str, Any], body: memoryview) -> NDArray[Any]:
     start, end = entry["data_offsets"]
     raw = body[start:end]
     if entry["dtype"] == "BF16":

@@ -58,7 +58,7 @@ class Place:
     provenance: dict[str, Any]
     sealed: dict[str, Any]
     scratch: Path
-    code: Callable[[str, str], dict[str, Any]] = lambda uri, identity: {}
+    code: Callable[[str, str], dict[str, str]] = lambda uri, identity: {}
     on_wait: Callable[[StorageUnavailable], None] = lambda error: None
 
 

@@ -6,7 +6,6 @@ cover it exactly once, and shape and dtype in the file must be those of the inde
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections import Counter
@@ -27,6 +26,7 @@ from data_contracts.quoting import text_of, type_and_text
 from infra.records.checkpoints import WEIGHT_FILES
 from infra.share import WHOLE, Share
 from infra.store.sealed_files import sealed_file
+from infra.weights.arrays import tensor_entries
 from training.checkpoint.files import DTYPES
 from training.checkpoint.state import Get, decode
 
@@ -256,15 +256,7 @@ class TensorFile:
         sealed = sealed_file(path)
         self._reader = None if sealed is None else sealed.open()
         self._span = _mapped(path) if self._reader is None else self._reader.span
-        size = int.from_bytes(self._span(0, 8), "little")
-        if size > MAX_JSON_BYTES:
-            raise ValueError("its header is larger than any checkpoint's")
-        header = parse_json(bytes(self._span(8, 8 + size)))
-        self._body = 8 + size
-        self._entries = {key: entry for key, entry in header.items() if key != "__metadata__"}
-        claims = sorted(entry["data_offsets"] for entry in self._entries.values())
-        if any(start > stop for start, stop in claims) or any(a[1] > b[0] for a, b in itertools.pairwise(claims)):
-            raise ValueError("its header gives bytes to two tensors")
+        self._entries, self._body = tensor_entries(self._span, MAX_JSON_BYTES)
 
     def keys(self) -> list[str]:
         """The tensors' keys, in the order of the header."""

@@ -12,7 +12,6 @@ import torch
 from data_contracts.handoffs import Checkpoint
 from data_contracts.replay import Segment
 from infra import audit
-from infra.gang.codes import FIELD
 from infra.gang.node.ranks import SAVED_WITHIN_S
 from infra.gang.rank_files import read_codes
 from infra.store import Store, layout
@@ -140,10 +139,9 @@ class Saver:
             facts=machine_facts(device),
         )
 
-    def _code(self, uri: str, identity: str) -> dict[str, Any]:
+    def _code(self, uri: str, identity: str) -> dict[str, str]:
         """The code of a checkpoint with this id, for its provenance; see `infra.gang.codes`."""
-        coded = self._codes.coded(layout.manifest(uri), {"id": identity})
-        return {name: one for name, one in coded.items() if name == FIELD}
+        return self._codes.code(layout.manifest(uri), {"id": identity})
 
     def _place(self, step: int, settings: dict[str, Any], generations: dict[str, Any]) -> Place:
         context = self._context

@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,7 +136,7 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
     return supervisor.last if context.rank == 0 else None, summary
 
 
-def _ended_early(trainer: Trainer, configured: dict[str, Any]) -> bool:
+def _ended_early(trainer: Trainer, configured: Mapping[str, Any]) -> bool:
     """Whether a callback ended the training before its configured end, or has moved that end."""
     ends = {"max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}
     return trainer.should_stop or any(configured.get(name) not in (None, end) for name, end in ends.items())
