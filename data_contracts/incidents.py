@@ -60,7 +60,7 @@ class Hold(Record):
     at: str
     reason: str = ""
     withdrawn: bool = Field(default=False, exclude_if=lambda one: not one)
-    made_with: str = Field(default="", exclude_if=lambda one: not one)
+    made_with: str = Field(default="", exclude_if=lambda package: not package)
 
     @property
     def sentence(self) -> str:

@@ -42,7 +42,7 @@ def escaped(text: str, most: int | None = None) -> str:
     Args:
         most: number of characters after which it is cut.
     """
-    shown = _UNSEEN.sub(lambda found: _escape(found[0]), text if most is None else text[: most + 1])
+    shown = _UNSEEN.sub(lambda unseen: _escape(unseen[0]), text if most is None else text[: most + 1])
     return shown if most is None or len(shown) <= most else f"{shown[: most - 1]}…"
 
 

@@ -24,7 +24,7 @@ def reap(store: str | None = None, pool: str = "trainwright") -> State:
         store: store to look at; default: those that were used from this machine.
         pool: its workers resume runs that cannot be executed again where they were.
     """
-    reaped, away = reap_stores(known_store_list(store), lambda one: reap_apart(one, pool))
+    reaped, away = reap_stores(known_store_list(store), lambda store: reap_apart(store, pool))
     sentence = summary(reaped, away, start_pending_again())
     if away or any(one.what in ("left", "lost") for one in reaped):
         return Failed(message=sentence)

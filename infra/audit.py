@@ -46,7 +46,7 @@ def revision(folder: Path) -> tuple[str | None, bool]:
     if commit is None or listed is None or changes is None or changes:
         return commit, True
     submodules = [folder / entry.partition("\t")[2] for entry in listed.split("\0") if entry.startswith("160000 ")]
-    return commit, any((one / ".git").exists() and revision(one)[1] for one in submodules)
+    return commit, any((submodule / ".git").exists() and revision(submodule)[1] for submodule in submodules)
 
 
 def in_repository(folder: Path) -> bool:
@@ -57,8 +57,8 @@ def in_repository(folder: Path) -> bool:
 
 def lock() -> list[str]:
     """`name==version` of every installed distribution, sorted."""
-    found = [headers(distribution) for distribution in metadata.distributions()]
-    return sorted({f"{one['name'].lower()}=={one.get('version')}" for one in found if "name" in one})
+    abouts = [headers(distribution) for distribution in metadata.distributions()]
+    return sorted({f"{about['name'].lower()}=={about.get('version')}" for about in abouts if "name" in about})
 
 
 def lock_digest(lines: Sequence[str] | None = None) -> str:

@@ -36,7 +36,7 @@ def run_git(folder: Path, *arguments: str, timeout_s: float = TIMEOUT_S) -> subp
             program.
     """
     settings = [*_SETTINGS, *_programs_off(folder, timeout_s)]
-    return _call(folder, [part for one in settings for part in ("-c", one)], arguments, timeout_s)
+    return _call(folder, [part for setting in settings for part in ("-c", setting)], arguments, timeout_s)
 
 
 def _programs_off(folder: Path, timeout_s: float) -> Iterator[str]:

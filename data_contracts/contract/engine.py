@@ -7,7 +7,7 @@ is imported only for these.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -86,7 +86,7 @@ def check(
     return outcome(rows, count, failures, fail_on)
 
 
-def _refuse_programs(index: int, asked: dict[str, Any]) -> None:
+def _refuse_programs(index: int, asked: Mapping[str, Any]) -> None:
     """SpecError for a text that a library would carry out; a suite that comes from a store was not checked before."""
     kwargs = f"contract.suite: expectations.{index}.kwargs"
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
@@ -57,12 +57,12 @@ class Scope:
     kwargs: dict[str, Any]
 
 
-def pattern_argument(asked: dict[str, Any]) -> str | None:
+def pattern_argument(asked: Mapping[str, Any]) -> str | None:
     """The argument of an expectation that holds patterns for Python's `re`; None without, and for a class of a user."""
     return None if "class_path" in asked else next((name for name in _PATTERNS if asked["kwargs"].get(name)), None)
 
 
-def scope_of(asked: dict[str, Any], schema: pa.Schema) -> Scope:
+def scope_of(asked: Mapping[str, Any], schema: pa.Schema) -> Scope:
     """The scope of one expectation of a suite over data of this schema; ConditionError."""
     name, condition, kwargs = asked["type"], *without_condition(asked)
     of_table = name.startswith("expect_table")
@@ -72,7 +72,8 @@ def scope_of(asked: dict[str, Any], schema: pa.Schema) -> Scope:
     named = columns if condition is None else [*columns, *condition.columns]
     absent = [] if of_names else [column for column in named if schema.get_field_index(column) < 0]
     row_wise = name in _ROW_WISE
-    reads = () if of_names else _reads(named, schema)
+    places = sorted({schema.get_field_index(name) for name in named} - {-1})  # the data's order
+    reads = () if of_names else tuple(schema.field(place).name for place in places)
     single = columns[0] if len(columns) == 1 and not of_names and not absent else None
     text = single if any(part in name for part in _READS_TEXT) else None
     if single and not text and is_time(schema.field(single).type):
@@ -81,15 +82,10 @@ def scope_of(asked: dict[str, Any], schema: pa.Schema) -> Scope:
     return Scope(columns, absent, of_names, row_wise, layout, kwargs)
 
 
-def without_condition(asked: dict[str, Any]) -> tuple[Condition | None, dict[str, Any]]:
+def without_condition(asked: Mapping[str, Any]) -> tuple[Condition | None, dict[str, Any]]:
     """An expectation's row condition, and the arguments that Great Expectations gets; ConditionError."""
     kwargs = {key: value for key, value in asked["kwargs"].items() if key != "row_condition"}
     return read_condition(asked["kwargs"].get("row_condition")), kwargs
-
-
-def _reads(columns: list[str], schema: pa.Schema) -> tuple[str, ...]:
-    """These columns in the data's order."""
-    return tuple(schema.field(at).name for at in sorted({schema.get_field_index(name) for name in columns} - {-1}))
 
 
 def packed(layouts: Sequence[Layout], rows: int, schema: pa.Schema) -> Iterator[list[Layout]]:
@@ -127,7 +123,7 @@ def _width(kind: pa.DataType) -> int:
         return 32  # a guess for text, good enough to estimate the number of passes
 
 
-def _with_times(kwargs: dict[str, Any], zoned: bool) -> dict[str, Any]:
+def _with_times(kwargs: Mapping[str, Any], zoned: bool) -> dict[str, Any]:
     """Arguments with ISO texts as times: GX itself would compare a time with a date or a text and raise."""
     named = {key: value for key, value in kwargs.items() if key in ("min_value", "max_value", "value_set")}
     return {**kwargs, **{key: _as_time(value, zoned) for key, value in named.items()}}

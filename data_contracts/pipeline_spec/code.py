@@ -51,7 +51,7 @@ class EnvironmentSpec(Shorthand):
     wheels: str | None = None
     """Folder of wheels, relative to the spec's folder, that this machine installs from instead of an index; other
     machines use pip's settings of their own. Default: the indexes that pip is set to use."""
-    packages: PackagesSpec | None = Field(default=None, exclude_if=lambda one: one is None)
+    packages: PackagesSpec | None = Field(default=None, exclude_if=lambda packages: packages is None)
     """Which releases may be installed; default: all."""
 
     @model_validator(mode="after")

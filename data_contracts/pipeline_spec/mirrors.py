@@ -14,7 +14,6 @@ _NAMED = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
 _ADDRESS = re.compile(r"https?://[^/\s?#@]+(/[^\s?#@]*)?")
 # Aliases that MLflow keeps for itself.
 MLFLOW_RESERVED = re.compile(r"latest|v[0-9]+")
-
 CREDENTIALS = ("username", "password", "token")
 GTO_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
@@ -117,13 +116,13 @@ class MirrorsSpec(Section):
     @property
     def credentials(self) -> dict[str, dict[str, str]]:
         """The credentials that mirrors are sent: by the mirror's address, the field that names each credential."""
-        found: dict[str, dict[str, str]] = {}
+        by_address: dict[str, dict[str, str]] = {}
         for name in ("mlflow", "openlineage"):
             if (spec := getattr(self, name)) is not None:
                 named = {field: getattr(spec, field, None) for field in CREDENTIALS}
                 fields = {value: f"mirrors.{name}.{field}" for field, value in named.items() if value is not None}
-                found.setdefault(self.place(name, ""), {}).update(fields)
-        return found
+                by_address.setdefault(self.place(name, ""), {}).update(fields)
+        return by_address
 
     @property
     def names(self) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from typing import Any
 
 from data_contracts.errors import UsageError
 from data_contracts.quoting import escaped
@@ -25,34 +24,37 @@ def affected(arguments: argparse.Namespace) -> Answer:
     elif arguments.reason:
         raise UsageError("affected: --reason was given without --hold.", remedy="Add --hold, or leave it out.")
     lines: list[str] = []
-    value: list[dict[str, Any]] = []
+    value: list[dict[str, object]] = []
     for store in known_store_list(arguments.store):
-        found = find_affected(store, arguments.package)
-        held = _hold(store, found, arguments.reason) if arguments.hold else []
-        lines += map(escaped, [f"{store.uri}:", *_lines(found), *held])
-        value.append({"store": store.uri, **asdict(found), "held": held})
+        result = find_affected(store, arguments.package)
+        sentences = _hold(store, result, arguments.reason) if arguments.hold else []
+        lines += map(escaped, [f"{store.uri}:", *_lines(result), *sentences])
+        value.append({"store": store.uri, **asdict(result), "held": sentences})
     return Answer("\n".join(lines) or "No store is known on this machine; name one with --store.", {"stores": value})
 
 
-def _hold(store: Store, found: Affected, reason: str) -> list[str]:
+def _hold(store: Store, result: Affected, reason: str) -> list[str]:
     """Put the affected versions of each model on hold for all its aliases, also those that have ended."""
-    held = []
+    sentences = []
     for model, alias, _ in registry.aliases(store, ended=True):
-        checkpoints = {one.checkpoint_id: one.version for one in found.versions if one.model == model}
+        checkpoints = {version.checkpoint_id: version.version for version in result.versions if version.model == model}
         about = provenance_of("affected")
-        if receipt := hold(store, model, alias, checkpoints, found.requirement, reason, about):
-            held.append(receipt.sentence)
-    return held
+        if receipt := hold(store, model, alias, checkpoints, result.requirement, reason, about):
+            sentences.append(receipt.sentence)
+    return sentences
 
 
-def _lines(found: Affected) -> list[str]:
+def _lines(result: Affected) -> list[str]:
     return [
-        f"made with {found.requirement}: {len(found.aliases):,} aliases, {len(found.versions):,} versions of models, "
-        f"{len(found.runs):,} runs",
-        *(f"  alias    {model}@{alias} is version {number}" for model, alias, number in found.aliases),
-        *(f"  version  {one.model}@{one.version}: {', '.join(one.packages)}" for one in found.versions),
-        *(f"  run      {run_id}: {', '.join(packages)}" for run_id, packages in found.runs.items()),
-        f"not known: {len(found.unknown_versions):,} versions of models, {len(found.unknown_runs):,} runs",
-        *(f"  version  {one.model}@{one.version}" for one in found.unknown_versions),
-        *(f"  run      {run_id}" for run_id in found.unknown_runs),
+        f"made with {result.requirement}: {len(result.aliases):,} aliases, {len(result.versions):,} versions of "
+        f"models, {len(result.runs):,} runs",
+        *(f"  alias    {model}@{alias} is version {number}" for model, alias, number in result.aliases),
+        *(
+            f"  version  {version.model}@{version.version}: {', '.join(version.packages)}"
+            for version in result.versions
+        ),
+        *(f"  run      {run_id}: {', '.join(packages)}" for run_id, packages in result.runs.items()),
+        f"not known: {len(result.unknown_versions):,} versions of models, {len(result.unknown_runs):,} runs",
+        *(f"  version  {version.model}@{version.version}" for version in result.unknown_versions),
+        *(f"  run      {run_id}" for run_id in result.unknown_runs),
     ]

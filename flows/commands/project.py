@@ -32,7 +32,7 @@ def init(arguments: argparse.Namespace) -> Answer:
     extras = project_extras(list(dict.fromkeys(arguments.extras)), name)
     if taken := [file for file in extras if (folder / file).exists() or (folder / file).is_symlink()]:
         raise UsageError(f"{folder / taken[0]} exists already.", remedy="Move it away, or leave this file out.")
-    above = [folder / one for file in extras for one in PurePath(file).parents[:-1]]
+    above = [folder / parent for file in extras for parent in PurePath(file).parents[:-1]]
     if other := [path for path in above if path.is_symlink() or path.is_file()]:
         raise UsageError(f"{other[0]} is not a folder of the project.", remedy="Move it away, or leave the file out.")
     if not adds:

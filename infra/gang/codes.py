@@ -14,7 +14,7 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from infra.machine.settings import on_this_machine, state_folder
 
 FIELD = "hmac"
 T = TypeVar("T")
+V = TypeVar("V", bound=Mapping[str, Any])
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,20 @@ class Codes:
 
     keys: tuple[bytes, ...] = field(repr=False)
 
-    def coded(self, path: str, value: dict[str, Any]) -> dict[str, Any]:
-        """The value with its code as the record `path`."""
-        return {**value, FIELD: _code(self.keys[-1], path, value)} if self.keys else value
+    def code(self, path: str, value: Mapping[str, Any]) -> dict[str, str]:
+        """The field with the code of a value as the record `path`; no field without keys."""
+        return {FIELD: _code(self.keys[-1], path, value)} if self.keys else {}
 
-    def are_right(self, path: str, value: dict[str, Any]) -> bool:
+    def coded(self, path: str, value: Mapping[str, Any]) -> dict[str, Any]:
+        """The value with its code as the record `path`."""
+        return {**value, **self.code(path, value)}
+
+    def are_right(self, path: str, value: Mapping[str, Any]) -> bool:
         """Whether a value has a right code as the record `path`."""
         own = str(value.get(FIELD, "")).encode()
         return any(hmac.compare_digest(_code(key, path, value).encode(), own) for key in self.keys)
 
-    def checked(self, path: str, value: dict[str, Any]) -> dict[str, Any]:
+    def checked(self, path: str, value: V) -> V:
         """The value; CorruptError if there are keys and none of them made its code."""
         if self.keys and not self.are_right(path, value):
             raise CorruptError(
@@ -83,8 +88,7 @@ def launch_keys(store_uri: str, training: str) -> list[bytes]:
 
 def launch_key(store_uri: str, training: str) -> bytes:
     """The newest key with which this machine has launched a training; a new one, which it remembers, if it has none."""
-    known = launch_keys(store_uri, training)
-    return known[-1] if known else remember_key(store_uri, training, secrets.token_bytes(32))
+    return remember_key(store_uri, training, next_key(store_uri, training, None))
 
 
 def next_key(store_uri: str, training: str, secret: bytes | None) -> bytes:
@@ -93,19 +97,19 @@ def next_key(store_uri: str, training: str, secret: bytes | None) -> bytes:
     Args:
         secret: of the machines that may conduct it; None: of this machine alone.
     """
-    known = launch_keys(store_uri, training)
     if secret is not None:
         return derived_key(secret, store_uri, training)
-    return known[-1] if known else secrets.token_bytes(32)
+    return [secrets.token_bytes(32), *launch_keys(store_uri, training)][-1]
 
 
 def remember_key(store_uri: str, training: str, key: bytes) -> bytes:
     """Remember a key as the newest of a training; returns it."""
-    known, path = launch_keys(store_uri, training), _file(store_uri, training)
-    if known[-1:] != [key]:
+    keys, path = launch_keys(store_uri, training), _file(store_uri, training)
+    if keys[-1:] != [key]:
         with on_this_machine(path.parent):
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            replace_private(path, "".join(f"{one.hex()}\n" for one in [*(one for one in known if one != key), key]))
+            lines = [*(earlier.hex() for earlier in keys if earlier != key), key.hex()]
+            replace_private(path, "".join(f"{line}\n" for line in lines))
     return key
 
 
@@ -119,8 +123,8 @@ def generation_key(key: bytes, generation: int) -> bytes:
     return hmac.digest(key, f"generation {generation}".encode(), "sha256")
 
 
-def _code(key: bytes, path: str, value: dict[str, Any]) -> str:
-    body = json.dumps([path, {name: one for name, one in value.items() if name != FIELD}], sort_keys=True)
+def _code(key: bytes, path: str, value: Mapping[str, Any]) -> str:
+    body = json.dumps([path, {name: part for name, part in value.items() if name != FIELD}], sort_keys=True)
     return hmac.digest(key, body.encode(), "sha256").hex()
 
 

@@ -40,8 +40,8 @@ def store_env(store_options: Mapping[str, Any], pointers: str | None) -> dict[st
     approved = {**approved_in_environment(), address: list(fields)}
     if pointers:
         approved[pointers] = [*database_password(pointers), "env:PGPASSWORD"]
-    found = {STORE_OPTIONS: json.dumps(dict(store_options)), APPROVED: json.dumps(approved)}
-    return {**found, STORE_POINTERS: pointers} if pointers else found
+    named = {STORE_OPTIONS: json.dumps(dict(store_options)), APPROVED: json.dumps(approved)}
+    return {**named, STORE_POINTERS: pointers} if pointers else named
 
 
 def store_options(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:

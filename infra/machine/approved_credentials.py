@@ -36,9 +36,8 @@ def check_approved(fields: Mapping[str, str], address: str, also: Mapping[str, A
     refuse_own(fields)
     if not fields:
         return
-    approved: set[str] = set()
-    for known in (also or {}, approved_in_environment(), _approved_in_file()):
-        approved.update(known.get(address, ()))
+    lists = (also or {}, approved_in_environment(), _approved_in_file())
+    approved = {name for approvals in lists for name in approvals.get(address, ())}
     if missing := [name for name in fields if name not in approved]:
         command = shlex.join(["trainwright", "store", "approve", address, *missing])
         raise UsageError(
@@ -64,10 +63,10 @@ def approve(address: str, names: Iterable[str]) -> list[str]:
     refuse_own({name: name for name in names})
     folder = state_folder()
     with locked(folder):
-        known = _approved_in_file()
-        known[address] = sorted({*known.get(address, ()), *names})
-        replace_private(folder / FILE, json.dumps(known))
-    return known[address]
+        approvals = _approved_in_file()
+        approvals[address] = sorted({*approvals.get(address, ()), *names})
+        replace_private(folder / FILE, json.dumps(approvals))
+    return approvals[address]
 
 
 def approved_in_environment() -> dict[str, list[str]]:
@@ -82,8 +81,7 @@ def _approved_in_file() -> dict[str, list[str]]:
 
 def _parsed(text: str, where: str) -> dict[str, list[str]]:
     try:
-        found = json.loads(text)
-        return {str(address): [str(name) for name in names] for address, names in found.items()}
+        return {str(address): [str(name) for name in names] for address, names in json.loads(text).items()}
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise UsageError(
             f"{where} does not list approved credentials.",

@@ -43,7 +43,7 @@ def tree_bytes(pid: int) -> int:
     pages, waiting = 0, [pid]
     while waiting:
         process = Path(f"/proc/{waiting.pop()}")
-        resident, shared = ([int(one) for one in _text(process / "statm").split()] or [0] * 3)[1:3]
+        resident, shared = ([int(count) for count in _text(process / "statm").split()] or [0] * 3)[1:3]
         pages += resident - shared
         for children in process.glob("task/*/children"):
             waiting += map(int, _text(children).split())

@@ -53,7 +53,7 @@ def record_written(path: Path, *, named: Path | None = None) -> None:
     entry = WrittenFile(path=place, bytes=facts.st_size, blake3=file_digest(path), facts=_facts(facts))
     folder = state_folder()
     with on_this_machine(folder), locked(folder):  # of two processes at once, neither loses the other's entry
-        others = [one for one in _entries() if one.path != place]
+        others = [other for other in _entries() if other.path != place]
         replace_private(folder / LIST, _ENTRIES.dump_json([*others, entry][-_MOST_ENTRIES:]).decode())
 
 
@@ -62,8 +62,8 @@ class WrittenFiles:
 
     def __init__(self) -> None:
         entries = _entries()
-        self._by_path = {one.path: one for one in entries}
-        self._facts = {one.facts for one in entries}
+        self._by_path = {entry.path: entry for entry in entries}
+        self._facts = {entry.facts for entry in entries}
 
     def has(self, path: Path) -> bool:
         """Whether a file is as a command wrote it, perhaps under another name."""

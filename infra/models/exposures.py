@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -152,17 +151,21 @@ def refuse_lost(store: Store, newest: Ref | None) -> None:
             raise corrupt(path, f"and those before it have fewer than the {state.better} marks that a receipt states")
 
 
-def next_statement(store: Store, newest: Ref | None) -> dict[str, Any]:
+def next_statement(store: Store, newest: Ref | None) -> dict[str, object]:
     """What the receipt after `newest` states of the ledger; of a damaged ledger, what `newest` states."""
     try:
         refuse_lost(store, newest)
         folders = [folder for folder in _folders(store) if folder.numbers(store)]
-        ends = _read_entries(store, [layout.exposure(one.rows_id, len(one.numbers(store)) - 1) for one in folders])
+        ends = _read_entries(
+            store, [layout.exposure(folder.rows_id, len(folder.numbers(store)) - 1) for folder in folders]
+        )
     except CorruptError:
         return {rows_id: state.to_json() for rows_id, state in _stated(store, newest).items()}
     return {
-        one.rows_id: LedgerState(entries=len(one.numbers(store)), seal=end.seal, better=len(one.better)).to_json()
-        for one, end in zip(folders, ends, strict=True)
+        folder.rows_id: LedgerState(
+            entries=len(folder.numbers(store)), seal=end.seal, better=len(folder.better)
+        ).to_json()
+        for folder, end in zip(folders, ends, strict=True)
     }
 
 

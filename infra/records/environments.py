@@ -80,10 +80,10 @@ def note_lists(store: Store, run_id: str, folder: Path) -> None:
 def read_environment(store: Store, name: str) -> list[InstalledPackage]:
     """What is installed in an environment; CorruptError if the record is not what its name stands for, or is gone."""
     path = layout.environment(name)
-    found = store.find_as(path, InstalledPackages.from_json)
-    if found is None or _name_of(found) != name:
+    listed = store.find_as(path, InstalledPackages.from_json)
+    if listed is None or _name_of(listed) != name:
         raise CorruptError(f"{path} is not the list that its name stands for.", details={"file": path})
-    return found.packages
+    return listed.packages
 
 
 def _name_of(packages: InstalledPackages) -> str:
@@ -94,8 +94,9 @@ def _name_of(packages: InstalledPackages) -> str:
 def installed_packages(place: str) -> InstalledPackages:
     """What a process can import from a folder, or by an interpreter; by this process's own, also from further paths."""
     folder = place if Path(place).is_dir() else str(packages_folder_in(Path(place).parent.parent))
-    found = metadata.distributions() if place == sys.executable else metadata.distributions(path=[folder])
-    packages = {(one.name, one.version, one.record): one for one in map(_package, found) if one is not None}
+    places = metadata.distributions() if place == sys.executable else metadata.distributions(path=[folder])
+    listed = filter(None, map(_package, places))
+    packages = {(package.name, package.version, package.record): package for package in listed}
     return InstalledPackages(packages=[packages[key] for key in sorted(packages)])
 
 

@@ -38,7 +38,7 @@ class NamedPlaces:
         """The places that `--data` names; UsageError for two folders, or an address without a bucket."""
         addresses = tuple(text.rstrip("/") for text in texts if text.startswith("s3:"))
         folders = [Path(text).resolve() for text in texts if not text.startswith("s3:")]
-        bad = next((one for one in addresses if not re.match("s3://[^/]", one)), None)
+        bad = next((address for address in addresses if not re.match("s3://[^/]", address)), None)
         if bad is not None or len(folders) > 1:
             raise UsageError(
                 "--data names two folders." if bad is None else f"--data: {bad} names no bucket.",
@@ -56,7 +56,7 @@ class NamedPlaces:
     def include(self, file: SourceFile, source: SourceSpec) -> bool:
         """Whether a raw file that a store names may be opened."""
         if source.uri.startswith("s3://"):
-            return any(file.uri.startswith(f"{one}/") for one in self.addresses)
+            return any(file.uri.startswith(f"{address}/") for address in self.addresses)
         return source.rev is None or self.folder is not None
 
     def require(self, file: SourceFile, source: SourceSpec) -> None:
@@ -81,7 +81,8 @@ def refuse_foreign_credentials(options: Mapping[str, Any]) -> None:
     A variable that TRAINWRIGHT_PASS_ENV names may be used.
     """
     passed = ["AWS_*", *patterns_to_pass(os.environ)]
-    bad = [name for name in sorted(named_variables(options)) if not any(fnmatchcase(name, one) for one in passed)]
+    named = sorted(named_variables(options))
+    bad = [name for name in named if not any(fnmatchcase(name, pattern) for pattern in passed)]
     profile = "profile" in options or any(str(value).startswith("profile:") for value in options.values())
     if bad or profile:
         what = f"the variable {bad[0]}" if bad else "a profile of AWS's configuration"
@@ -102,14 +103,13 @@ def digests_now(
     """
     for file in files:
         places.require(file, sources[file.source])
-    apart = [file for file in files if (source := sources[file.source]).rev or source.uri.startswith("s3://")]
-    found: dict[tuple[str, str | None], str | None] = {}
-    if apart:
-        request = DigestRequest(files=apart, sources=sources, root=str(places.folder or root))
-        digests = run_child(DIGESTS, request).digests
-        found = {(file.uri, file.rev): digest for file, digest in zip(apart, digests, strict=True)}
+
+    def is_apart(file: SourceFile) -> bool:
+        source = sources[file.source]
+        return bool(source.rev) or source.uri.startswith("s3://")
+
+    apart = list(filter(is_apart, files))
+    request = DigestRequest(files=apart, sources=sources, root=str(places.folder or root))
+    digests = iter(run_child(DIGESTS, request).digests if apart else ())
     here = Places(sources, root)
-    return [
-        found[key] if (key := (file.uri, file.rev)) in found else digest_now(places.moved(file, root), here)
-        for file in files
-    ]
+    return [next(digests) if is_apart(file) else digest_now(places.moved(file, root), here) for file in files]

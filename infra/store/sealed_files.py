@@ -112,16 +112,12 @@ class SealedReader(RawIOBase):
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._sealed.bytes}[whence]
         return self._at
 
-    def tell(self) -> int:
-        """As a file's `tell`."""
-        return self._at
-
     def readinto(self, buffer: Any) -> int:
         """As a file's `readinto`."""
-        found = self.span(self._at, self._at + len(buffer))
-        buffer[: len(found)] = found
-        self._at += len(found)
-        return len(found)
+        data = self.span(self._at, self._at + len(buffer))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
     def close(self) -> None:
         """Close the file."""
@@ -138,7 +134,7 @@ def sealed_file(path: Path) -> SealedFile | None:
     if not path.is_symlink():
         return None
     manifest = json.loads((path.parent / layout.MANIFEST).read_text())
-    [entry] = [one for one in manifest["content"]["files"] if one["path"] == path.name]
+    [entry] = [file for file in manifest["content"]["files"] if file["path"] == path.name]
     return SealedFile(path, entry["bytes"], entry["blake3"], f"{path.parent.name}/{path.name}")
 
 

@@ -74,16 +74,17 @@ def affected(store: Store, package: str) -> Affected:
         UsageError: it is not the name of a package with versions.
     """
     search = _Search(store, _parsed(package))
-    by_run = {run_id: _labels(found) for run_id, found in sorted(search.by_run.items()) if found}
+    by_run = {run_id: _labels(traces) for run_id, traces in sorted(search.by_run.items()) if traces}
     traced = search.versions()
-    named = {(one.model, one.version) for one in traced if one.packages}
+    versions = [version for version in traced if version.packages]
+    named = {(version.model, version.version) for version in versions}
     return Affected(
         requirement=package,
         runs={run_id: packages for run_id, packages in by_run.items() if packages},
-        versions=[one for one in traced if one.packages],
-        aliases=[one for one in registry.aliases(store) if (one[0], one[2]) in named],
+        versions=versions,
+        aliases=[alias for alias in registry.aliases(store) if (alias[0], alias[2]) in named],
         unknown_runs=[run_id for run_id, packages in by_run.items() if not packages],
-        unknown_versions=[one for one in traced if not one.packages],
+        unknown_versions=[version for version in traced if not version.packages],
     )
 
 
@@ -100,8 +101,8 @@ def _parsed(text: str) -> Requirement:
     return wanted
 
 
-def _labels(found: Traces) -> tuple[str, ...]:
-    return tuple(sorted(one.label for one in found if one is not None))
+def _labels(traces: Traces) -> tuple[str, ...]:
+    return tuple(sorted(package.label for package in traces if package is not None))
 
 
 class _Search:
@@ -118,8 +119,8 @@ class _Search:
         earlier = (set(store.list(layout.runs())) - self.by_run.keys()).union(store.list(layout.runs_with(EARLIER)))
         by_recipe: dict[str, Traces] = defaultdict(frozenset)
         places = store.list(recipes.AREA) if earlier else []
-        for run_id, found in read_several(store, partial(self._in_recipe, earlier), places):
-            by_recipe[run_id] |= found
+        for run_id, traces in read_several(store, partial(self._in_recipe, earlier), places):
+            by_recipe[run_id] |= traces
         for run_id in earlier:
             self.by_run[run_id] |= by_recipe.get(run_id, NOT_KNOWN)
 
@@ -129,7 +130,7 @@ class _Search:
         places = [(name, number) for name in models for number in sorted(numbers(self._store, layout.models(name)))]
         traces = self._trace([layout.model(*place) for place in places])
         traced = [(place, *traces[layout.model(*place)]) for place in places]
-        return [AffectedVersion(*place, checkpoint, _labels(found)) for place, checkpoint, found in traced if found]
+        return [AffectedVersion(*place, checkpoint, _labels(own)) for place, checkpoint, own in traced if own]
 
     def _trace(self, starts: list[str]) -> dict[str | Ref, tuple[str, Traces]]:
         """What sealed directories and all that they were made from were made with, and the checkpoints they name."""
@@ -152,10 +153,11 @@ class _Search:
             own = (about.get("training"), about.get("generation"))
             launches = {(part["training"], part["generation"]) for part in about.get("generations", [])} - {own}
             runs = [about.get("run_id"), *(self._launcher(*launch) for launch in launches)]
-            found = [self.by_run.get(str(run_id), NOT_KNOWN) for run_id in runs]
-            found += [self._by_environment.get(name, NOT_KNOWN) for name in about.get("environments", [])]
+            own_traces = [self.by_run.get(str(run_id), NOT_KNOWN) for run_id in runs]
+            own_traces += [self._by_environment.get(name, NOT_KNOWN) for name in about.get("environments", [])]
             parents = [ref for ref in manifest.parents if not ref.uri.startswith(_FROM_OUTSIDE)]
-            return _Made(str(manifest.settings.get("checkpoint_id", "")), found[0].union(*found), parents)
+            checkpoint_id = str(manifest.settings.get("checkpoint_id", ""))
+            return _Made(checkpoint_id, own_traces[0].union(*own_traces), parents)
         except _UNREADABLE:
             return _Made("", NOT_KNOWN, [])
 
@@ -188,7 +190,11 @@ class _Search:
 
     def _among(self, packages: Iterable[InstalledPackage]) -> Traces:
         name = canonicalize_name(self._wanted.name)
-        return frozenset(one for one in packages if canonicalize_name(one.name) == name and self._is_meant(one.version))
+        return frozenset(
+            package
+            for package in packages
+            if canonicalize_name(package.name) == name and self._is_meant(package.version)
+        )
 
     def _is_meant(self, version: str) -> bool:
         try:

@@ -57,9 +57,9 @@ class Ledger:
 
     def __init__(self, store: Store, training: str, token: int, secret: bytes | None = None) -> None:
         self.store, self.training, self.token = store, training, token
-        known, key = launch_keys(store.uri, training), next_key(store.uri, training, secret)
-        self.is_launched_here, self.is_checked = bool(known), True
-        self.codes = Codes((*known, key))
+        keys, key = launch_keys(store.uri, training), next_key(store.uri, training, secret)
+        self.is_launched_here, self.is_checked = bool(keys), True
+        self.codes = Codes((*keys, key))
         self._pointer = store.pointer(layout.latest(training))
         self._retiring: list[str] = []
         self._verified: set[str] = set()
@@ -306,11 +306,11 @@ class Ledger:
 
 def refuse_forged_result(store: Store, training: str, result: Checkpoint) -> None:
     """CorruptError if this machine has launched the training, and its conductor did not hand over `result`."""
-    known, path = launch_keys(store.uri, training), layout.latest(training)
-    if not known:
+    keys, path = launch_keys(store.uri, training), layout.latest(training)
+    if not keys:
         return
     pointer = store.pointer(path).read()
-    value = Codes(tuple(known)).checked(path, {} if pointer is None else pointer.value)
+    value = Codes(tuple(keys)).checked(path, {} if pointer is None else pointer.value)
     if parsed(path, Latest.from_json, value).handed_over != result:
         raise corrupt(layout.result(training), f"names another checkpoint than the conductor handed over in {path}")
 

@@ -81,4 +81,4 @@ def _configuration(folder: Path, settings: Settings, address: str) -> str:
         "host": address,
     }
     text = (_HERE / "proxy.conf").read_text()
-    return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), text)
+    return re.sub(r"\{(\w+)\}", lambda field: values.get(field[1], field[0]), text)

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from infra.orchestrator.server.signed_in import body_of
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -125,12 +127,7 @@ class SignIn:
 
 async def _token_in(receive: Receive) -> str:
     """The token in the request's body, or ''."""
-    body = b""
-    while len(body) <= _MOST_BYTES:
-        message: Message = await receive()
-        body += message.get("body", b"")
-        if not message.get("more_body"):
-            break
+    body = await body_of(receive, _MOST_BYTES)
     try:
         token = json.loads(body[:_MOST_BYTES])["token"]
     except (ValueError, TypeError, KeyError, RecursionError):

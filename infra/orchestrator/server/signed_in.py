@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,7 @@ class SignedIn:
         elif scope["type"] == "http" and _FORM.fullmatch(scope["path"]):
             person = headers.get(PERSON, b"").decode("latin-1")
             try:
-                body = named(await _body_of(receive), person)
+                body = named(await body_of(receive), person)
             except ValueError as error:
                 await _answer({"detail": str(error)}, 422, send)
                 return
@@ -82,19 +83,20 @@ def named(body: bytes, person: str) -> bytes:
     return json.dumps(request).encode()
 
 
-async def _answer(value: dict[str, Any], status: int, send: Send) -> None:
+async def _answer(value: dict[str, object], status: int, send: Send) -> None:
     headers = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps(value).encode()})
 
 
-async def _body_of(receive: Receive) -> bytes:
-    body = b""
-    while True:
+async def body_of(receive: Receive, most_bytes: float = math.inf) -> bytes:
+    """The body of a request; of a larger one than `most_bytes`, not much more than that."""
+    body, more = b"", True
+    while more and len(body) <= most_bytes:
         message = await receive()
         body += message.get("body", b"")
-        if not message.get("more_body"):
-            return body
+        more = message.get("more_body", False)
+    return body
 
 
 def _before(body: bytes, receive: Receive) -> Receive:

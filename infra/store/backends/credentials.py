@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -145,10 +146,10 @@ def _is_s3(endpoint: str) -> bool:
 
 def _remembered() -> dict[str, list[str]]:
     """What the stores that were used from this machine were sent: earlier versions kept no other list."""
-    found: dict[str, list[str]] = {}
+    approvals: dict[str, list[str]] = defaultdict(list)
     for entry in known_stores():
         fields, address = credentials_sent(entry["storage_options"])
-        found.setdefault(address, []).extend(fields)
+        approvals[address] += fields
         if database := entry.get("pointers"):
-            found.setdefault(database, []).extend(database_password(database))
-    return found
+            approvals[database] += database_password(database)
+    return approvals

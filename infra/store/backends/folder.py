@@ -89,10 +89,10 @@ class FolderBackend:
             target = self.root / path
             try:
                 with _opened_plain(self.root, path) as file:
-                    found = _tag(file.read(MAX_READ_BYTES))
+                    current = _tag(file.read(MAX_READ_BYTES))
             except FileNotFoundError:
-                found = ""
-            if found != tag:
+                current = ""
+            if current != tag:
                 raise Stale(path)
             PROCESS.put(len(data))
             with self._draft() as draft:
