@@ -128,14 +128,23 @@ def _opened(path: Shard) -> Iterator[pq.ParquetFile]:
         # ParquetFile, because read_table would take `name=value` parts of the path for columns.
         if isinstance(path, Path):
             with pq.ParquetFile(path, memory_map=True) as file:
-                yield file
+                yield _bounded(path, file)
         else:
             with path.open() as reader, pq.ParquetFile(pa.PythonFile(reader, mode="r")) as file:
-                yield file
+                yield _bounded(path, file)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise CorruptError(f"Shard {path.name} cannot be read as Parquet: {text_of(error)}.") from error
+
+
+def _bounded(path: Shard, file: pq.ParquetFile) -> pq.ParquetFile:
+    """The file, if its row groups are of our size: a few bytes may stand for very many rows."""
+    metadata = file.metadata
+    most = max((metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)), default=0)
+    if most > ROW_GROUP_ROWS:
+        raise CorruptError(f"Shard {path.name} has {most:,} rows in a row group, and ours have {ROW_GROUP_ROWS:,}.")
+    return file
 
 
 def _check(path: Shard, stored: pa.Schema, wanted: pa.Schema) -> None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -191,6 +192,14 @@ def test_a_truncated_file_is_named(name, keep, tmp_path):
 def test_a_file_that_is_not_there_is_not_called_corrupt(name, tmp_path):
     with pytest.raises(FileNotFoundError):
         formats.get(name).read_shard(tmp_path / "x", pa.schema([("x", pa.int64())]))
+
+
+def test_a_few_bytes_do_not_stand_for_a_row_group_of_any_size(tmp_path):
+    table = pa.table({"x": pa.nulls(70_000, pa.int64())})
+    pq.write_table(table, tmp_path / "x", row_group_size=70_000)
+    for read in ("read_shard", "read_blocks"):
+        with pytest.raises(CorruptError, match="x has 70,000 rows in a row group, and ours have 65,536"):
+            list(getattr(formats.get("parquet"), read)(tmp_path / "x", table.schema))
 
 
 def test_a_parquet_file_of_another_schema_is_refused(tmp_path):
