@@ -161,10 +161,10 @@ def _data(facts: ModelFacts) -> list[str]:
         return ["The model was trained on data of its own data module; what it read is not known."]
     lines = [
         f"- Dataset: id `{dataset.ref.id}`",
-        f"- Rows: {', '.join(f'{name} {dataset.rows(name):,}' for name in dataset.splits)}",
+        f"- Rows: {', '.join(f'{escaped(name)} {dataset.rows(name):,}' for name in dataset.splits)}",
     ]
     if dropped := {reason: rows for reason, rows in dataset.dropped_rows.items() if rows}:
-        lines.append(f"- Left out: {', '.join(f'{rows:,} ({reason})' for reason, rows in dropped.items())}")
+        lines.append(f"- Left out: {', '.join(f'{rows:,} ({escaped(reason)})' for reason, rows in dropped.items())}")
     if contract is None:
         return [*lines, "- Contract: none"]
     verdict = "accepted" if contract.accepted else "rejected"
@@ -172,7 +172,8 @@ def _data(facts: ModelFacts) -> list[str]:
     met = f"{contract.met:,} of {contract.expectations:,}" if contract.failures else f"{contract.expectations:,}"
     return [
         *lines,
-        f"- Contract: {verdict}; {contract.rows:,} rows met {met} expectations{aside}; suite `{contract.suite_digest}`",
+        f"- Contract: {verdict}; {contract.rows:,} rows met {met} expectations{aside}; suite "
+        f"`{escaped(contract.suite_digest)}`",
     ]
 
 
@@ -210,8 +211,8 @@ def _training(facts: ModelFacts, exported: Exported) -> list[str]:
     lines = [
         f"- {exported.parameters:,} values in {exported.tensors:,} tensors"
         + (f", of which {len(exported.tied):,} are tied" if exported.tied else ""),
-        f"- Steps: {checkpoint.step:,}, global batch {train.get('global_batch_size', 'not known')}, seed "
-        f"{train.get('seed', 'not known')}, ranks {checkpoint.world_size}, precision "
+        f"- Steps: {checkpoint.step:,}, global batch {escaped(str(train.get('global_batch_size', 'not known')))}, "
+        f"seed {escaped(str(train.get('seed', 'not known')))}, ranks {checkpoint.world_size}, precision "
         f"{escaped(str(exported.precision or trainer.get('precision') or '32-true'))}",
     ]
     lines += [f"- `{escaped(name)}`: {value:.6g} at the end" for name, value in sorted(checkpoint.metrics.items())]
@@ -223,7 +224,7 @@ def _training(facts: ModelFacts, exported: Exported) -> list[str]:
     if cost is None:
         return [*lines, "- Cost: not known"]
     machine = escaped(cost.machine)
-    return [*lines, f"- Cost of the run: {cost.node_seconds:,.0f} node-seconds on {machine}, {cost.money}"]
+    return [*lines, f"- Cost of the run: {cost.node_seconds:,.0f} node-seconds on {machine}, {escaped(cost.money)}"]
 
 
 def _limitations(facts: ModelFacts, exported: Exported) -> list[str]:

@@ -32,13 +32,25 @@ def test_names_that_the_module_logged_under_are_not_markup() -> None:
     name = "loss`\n\n## Use\n\n<img src=x>\x1b[2J"
     checkpoint = SimpleNamespace(step=1, world_size=1, metrics={name: 0.5})
     facts: Any = SimpleNamespace(
-        trained=SimpleNamespace(train={"lightning": {}}),
+        trained=SimpleNamespace(train={"lightning": {}, "seed": name, "global_batch_size": name}),
         version=SimpleNamespace(checkpoint=checkpoint),
         code={"commit": name},
         trained_at=name,
         report=None,
     )
     for line in _training(facts, Exported(files=[], tensors=1, parameters=1, versions={})):
+        assert line.isprintable()
+        assert "<img" not in line
+        assert line.count("`") in (0, 2)
+
+
+def test_names_in_the_records_of_the_data_are_not_markup() -> None:
+    name = "d`\n\n## Verified\n\n<img src=x>"
+    contract = ContractReport(key="k", accepted=True, rows=1, expectations=1, failures=[], suite_digest=name)
+    ref = SimpleNamespace(id="i")
+    dataset = SimpleNamespace(ref=ref, splits={name: []}, dropped_rows={name: 1}, rows=lambda _: 1)
+    facts: Any = SimpleNamespace(dataset=dataset, contract=contract)
+    for line in _data(facts):
         assert line.isprintable()
         assert "<img" not in line
         assert line.count("`") in (0, 2)

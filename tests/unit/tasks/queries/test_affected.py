@@ -154,3 +154,8 @@ def test_the_answer_is_for_people_too(
     ]
     one = AffectedVersion("m1", 1, runs.checkpoints["bad"].ref.id, (f"lightning {BAD} (RECORD {'a' * 12})",))
     assert affected(store, "lightning").versions == [one]
+    for marks in (tmp_path / "store/environments").glob("*/runs"):
+        (marks / "x\nall clear").touch()  # by another writer of the store
+    assert main(["affected", "lightning", "--store", store.uri]) == 0
+    shown = f"  run      x\\nall clear: lightning {BAD} (RECORD {'a' * 12})"
+    assert shown in capsys.readouterr().out.splitlines()
