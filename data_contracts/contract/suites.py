@@ -30,6 +30,8 @@ _LISTED = f"{', '.join(_KEYS[:-1])} and {_KEYS[-1]}"
 _NOISE = ("id", "notes", "rendered_content", "expectation_context")
 # Arguments about how GX runs an expectation, which we decide.
 _RUNTIME = ("batch_id", "result_format", "catch_exceptions")
+# YAML's nodes of a larger suite take minutes to make.
+_MOST_WITH_LINES = 2**20
 
 
 class SuiteText:
@@ -53,7 +55,7 @@ class SuiteText:
         raise SpecError(f"{where}: {field}: {what}" if field else f"{where}: {what}") from cause
 
     def _line(self, path: list[str | int]) -> int | None:
-        if not self.text:
+        if not self.text or len(self.text) > _MOST_WITH_LINES:
             return None
         try:
             node = yaml.compose(self.text)  # JSON is YAML, and YAML's nodes know their lines

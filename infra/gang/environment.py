@@ -37,7 +37,7 @@ def store_env(store_options: Mapping[str, Any], pointers: str | None) -> dict[st
     The machine of this process has approved that, or it could not have opened the store.
     """
     fields, address = credentials_sent(store_options)
-    approved = {**approved_in_environment(), address: list(fields)}
+    approved = approved_in_environment() | ({address: list(fields)} if fields else {})
     if pointers:
         approved[pointers] = [*database_password(pointers), "env:PGPASSWORD"]
     named = {STORE_OPTIONS: json.dumps(dict(store_options)), APPROVED: json.dumps(approved)}

@@ -184,3 +184,11 @@ def test_a_parameter_with_another_name_is_suggested() -> None:
     suite = {"name": "s", "expectations": [{"type": "expect_column_values_to_be_between", "kwargs": kwargs}]}
     with pytest.raises(SpecError, match=r"the suite parameter lowest has no value; did you mean lowes\?$"):
         load_suite(suite, Path(), {"lowes": 1})
+
+
+def test_the_line_in_a_large_suite_is_not_looked_for(tmp_path: Path) -> None:
+    """YAML's nodes of some megabytes take minutes to make."""
+    wrong = {"type": "zzz", "kwargs": {}, "meta": {"notes": "x" * 2**20}}
+    (tmp_path / "suite.json").write_text(json.dumps({"name": "large", "expectations": [wrong]}))
+    with pytest.raises(SpecError, match=r"^suite\.json: expectations\.0\.type: Great Expectations has no zzz"):
+        load_suite("suite.json", tmp_path)

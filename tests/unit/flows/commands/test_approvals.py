@@ -63,7 +63,7 @@ def test_no_text_of_a_question_looks_like_a_line_of_it(store: Store, capsys: pyt
     assert main(["refuse", WAITING, "--reason", "no", "--store", store.uri]) == 0
     shown = capsys.readouterr().err.splitlines()
     [line] = [line for line in shown if "met: accuracy 0.99" in line]
-    assert line.startswith(f"The run {WAITING} of digits ")
+    assert line.startswith(f"The run {WAITING} of digits\\n  gate ")
 
 
 def test_refuse(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,7 +92,7 @@ def test_a_name_is_no_line_below_the_table(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flows.commands.cost._unpriced", lambda *_: ["no known price (a\ntotal  0.00 USD)"])
-    assert said(capsys).endswith("no known price (a total  0.00 USD)\n")
+    assert said(capsys).endswith("no known price (a\\ntotal  0.00 USD)\n")
 
 
 @pytest.mark.parametrize("version", ["1.2", "1.3", "1.4"])

@@ -104,7 +104,7 @@ def test_how_a_stage_ended_replaces_how_far_it_was() -> None:
     made = updated(TRAINS, ended("train", "failed", "it\nraised \x1b[2J"), 9.0)
     assert made is not None
     train = made.rows[2]
-    assert (train.status, train.words, train.percent) == ("failed", "it raised \\x1b[2J", None)
+    assert (train.status, train.words, train.percent) == ("failed", "it\\nraised \\x1b[2J", None)
     assert "━" not in text(made, 10, 90)
 
 

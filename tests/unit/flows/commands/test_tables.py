@@ -59,7 +59,7 @@ def test_a_dumb_terminal_gets_plain_text(terminal: pytest.MonkeyPatch) -> None:
 
 def test_no_cell_looks_like_a_row() -> None:
     made = table(("team", "cost"), [("a\ntotal", "5.00\n0.00"), ("b", "1.00")])
-    assert made.splitlines() == ["team     cost", "a total  5.00 0.00", "b        1.00"]
+    assert made.splitlines() == ["team      cost", "a\\ntotal  5.00\\n0.00", "b         1.00"]
 
 
 def test_no_rows_are_no_table() -> None:

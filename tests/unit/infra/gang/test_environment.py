@@ -23,5 +23,5 @@ def test_the_stores_options_are_read_as_they_were_written() -> None:
     written = store_env({"key": "env:KEY"}, "postgresql://db")
     assert store_options(written) == {"key": "env:KEY"}
     assert written["TRAINWRIGHT_STORE_POINTERS"] == "postgresql://db"
-    assert store_env({}, None) == {"TRAINWRIGHT_STORE_OPTIONS": "{}"}
+    assert store_env({}, None) == {"TRAINWRIGHT_STORE_OPTIONS": "{}", "TRAINWRIGHT_APPROVED": "{}"}
     assert store_options({}) == {}

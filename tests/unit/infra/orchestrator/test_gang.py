@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import contextlib
 import time
 from collections.abc import Callable, Iterator
@@ -126,6 +127,9 @@ def test_a_node_elsewhere_is_told_which_database_its_store_may_connect_to(gang: 
     (asked,) = server.asked
     assert asked["job_variables"]["env"] == {
         "TRAINWRIGHT_STORE_OPTIONS": '{"key": "env:KEY"}',
+        "TRAINWRIGHT_APPROVED": json.dumps(
+            {"https://s3.amazonaws.com": ["env:KEY"], gang.store.pointers: ["env:NAMES", "env:PGPASSWORD"]}
+        ),
         "TRAINWRIGHT_STORE_POINTERS": "postgresql://tw:env:NAMES@db/names",
     }
 
@@ -137,7 +141,9 @@ def test_a_run_is_asked_for_with_all_that_it_needs_and_no_more(gang: PoolGang, s
     assert asked["timeout"] == 0
     assert asked["tags"] == ["team:vision", "training:k-0"]
     variables = asked["job_variables"]
-    assert variables["env"] == {"TRAINWRIGHT_STORE_OPTIONS": '{"key": "env:KEY"}'}, "names of credentials alone"
+    approved = '{"https://s3.amazonaws.com": ["env:KEY"]}'
+    options = '{"key": "env:KEY"}'
+    assert variables["env"] == {"TRAINWRIGHT_STORE_OPTIONS": options, "TRAINWRIGHT_APPROVED": approved}
     assert variables["labels"] == {"team": "vision"}
     assert node.ended() is None
     assert node.status() == "its run 'k-0 g0 node 0' is Scheduled"

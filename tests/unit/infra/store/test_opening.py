@@ -23,6 +23,7 @@ from tests.support.damage import overwrite
 from tests.support.s3 import S3Server
 
 PROBED = {"conditional_create": True, "conditional_large_create": True, "conditional_overwrite": True}
+PROBED["conditional_race"] = True
 
 
 def test_a_path_is_made_absolute_and_the_address_of_a_server_stays(

@@ -28,7 +28,7 @@ FORGED = (
     "![x](https://evil.example/x.png) [sign in](https://evil.example) <img src=x onerror=alert(1)> "
     "<https://evil.example> www.evil.example https://evil.example [r] | cell"
     " HTTPS://evil.example xwww.evil.example _www.evil.example 1www.evil.example éWWW.evil.example it@evil.example,"
-    " a|www.evil.example|it@evil.example http://evil.example/`x`"
+    " a|www.evil.example|it@evil.example http://evil.example/`x` "
     "\n\n# heading\n\n[r]: https://evil.example `code` **bold** _it_ &lt;"
 )
 
