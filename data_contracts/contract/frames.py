@@ -6,15 +6,17 @@ rows of a batch, and no whole number is rounded.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_contracts.contract.row_condition import Condition
+from data_contracts.contract.row_condition import COMPARE, Condition, Tree
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -163,3 +165,30 @@ _NULLABLE = {
     pa.uint64(): "UInt64",
     pa.bool_(): "Boolean",
 }
+
+
+def rows_that_meet(condition: Condition, rows: pd.DataFrame) -> pd.DataFrame:
+    """Those of the rows for which a condition is true, with their numbers; raises what pandas raises of their types."""
+    return rows.loc[_mask(condition.tree, rows)]
+
+
+def _mask(tree: Tree, rows: pd.DataFrame) -> Any:
+    import pandas as pd
+
+    if "conditions" in tree:
+        parts = [_mask(part, rows) for part in tree["conditions"]]
+        if tree["type"] == "not":
+            return ~parts[0]
+        return reduce(operator.and_ if tree["type"] == "and" else operator.or_, parts)
+    column = rows[tree["column"]["name"]]
+    if tree["type"] == "nullity":
+        return column.isnull() if tree["is_null"] else column.notnull()
+    sign, value = tree["operator"], tree["parameter"]
+    if sign not in COMPARE:
+        return column.isin(value) if sign == "IN" else ~column.isin(value)
+    if isinstance(value, dict):
+        value = rows[value["column"]]
+    elif isinstance(value, str) and pd.api.types.is_datetime64_any_dtype(column):
+        value = pd.Timestamp(value)  # refuses a text that is not a time, which would equal none
+        value = value if value.tz is None else value.tz_convert("UTC")
+    return COMPARE[sign](column, value)

@@ -19,9 +19,8 @@ import pyarrow as pa
 from data_contracts.arrow_types import is_text
 from data_contracts.contract.expectation_scope import narrowest, packed, pattern_argument, scope_of
 from data_contracts.contract.findings import EXAMPLES, Finding
-from data_contracts.contract.frames import Layout, blocks, frame, names_only, rows_only
+from data_contracts.contract.frames import Layout, blocks, frame, names_only, rows_only, rows_that_meet
 from data_contracts.contract.own_expectations import Classes, own_expectation, own_scope
-from data_contracts.contract.row_condition import rows_that_meet
 from data_contracts.contract.rows import Read
 from data_contracts.contract.syntax import local_schema
 from data_contracts.errors import SpecError

@@ -20,13 +20,9 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_contracts.expressions.syntax_trees import syntax_tree
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # As one of Great Expectations' conditions; besides, `not`, and {"column": name} for another column as the parameter.
 Tree = dict[str, Any]
@@ -36,7 +32,7 @@ _SHOWN = 40
 # Texts, columns' names in backticks, and the signs that pandas reads as words.
 _TOKENS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|[&|]""")
 _WORDS = {"&": " and ", "|": " or "}
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 _SIGNS: dict[type, str] = {
@@ -80,11 +76,6 @@ def read_condition(written: Any) -> Condition | None:
     columns: dict[str, None] = {}
     tree = _of_text(written, columns) if isinstance(written, str) else _of_object(written, columns, 0)
     return Condition(json.dumps(tree), tree, tuple(columns))
-
-
-def rows_that_meet(condition: Condition, rows: pd.DataFrame) -> pd.DataFrame:
-    """Those of the rows for which a condition is true, with their numbers; raises what pandas raises of their types."""
-    return rows.loc[_mask(condition.tree, rows)]
 
 
 def _of_text(text: str, columns: dict[str, None]) -> Tree:
@@ -200,31 +191,9 @@ def _of_object(tree: Any, columns: dict[str, None], depth: int) -> Tree:
             return {"type": "nullity", "column": {"name": name}, "is_null": is_null}
         case {"type": "comparison", "column": {"name": str(name)}, "operator": str(sign), "parameter": value}:
             several = isinstance(value, list) and all(map(_is_literal, value)) and sign in _OF_LISTS
-            if several or (_is_literal(value) and sign in _COMPARE):
+            if several or (_is_literal(value) and sign in COMPARE):
                 columns[name] = None
                 return _compared({"name": name}, sign, value)
         case {"type": "pass_through", "pass_through_filter": str(text)}:
             return _of_text(text, columns)
     raise ConditionError(f"{_short(json.dumps(tree, ensure_ascii=False))} is not understood")
-
-
-def _mask(tree: Tree, rows: pd.DataFrame) -> Any:
-    import pandas as pd
-
-    if "conditions" in tree:
-        parts = [_mask(part, rows) for part in tree["conditions"]]
-        if tree["type"] == "not":
-            return ~parts[0]
-        return reduce(operator.and_ if tree["type"] == "and" else operator.or_, parts)
-    column = rows[tree["column"]["name"]]
-    if tree["type"] == "nullity":
-        return column.isnull() if tree["is_null"] else column.notnull()
-    sign, value = tree["operator"], tree["parameter"]
-    if sign not in _COMPARE:
-        return column.isin(value) if sign == "IN" else ~column.isin(value)
-    if isinstance(value, dict):
-        value = rows[value["column"]]
-    elif isinstance(value, str) and pd.api.types.is_datetime64_any_dtype(column):
-        value = pd.Timestamp(value)  # refuses a text that is not a time, which would equal none
-        value = value if value.tz is None else value.tz_convert("UTC")
-    return _COMPARE[sign](column, value)

@@ -245,7 +245,7 @@ WRITERS: dict[str, list[list[str]]] = {
     "init folder": [],
 }
 READ_ALONE = {"status --objectives", "slo --objectives", "budget file", "policy file", "approve --key", "refuse --key"}
-READ_ALONE |= {"reproduce --data", "reproduce --wheels"}
+READ_ALONE |= {"reproduce --wheels"}
 
 
 def test_every_argument_that_names_a_file_is_in_the_table() -> None:

@@ -61,7 +61,7 @@ READERS = {
     r"pipelines/[^/]+": ["open"],
 }
 # Records that are read only while a generation runs, or only by people.
-NOT_ASKED = r"trainings/[^/]+/g0/node-0/beat-\d+\.json|tombstones/.+"
+NOT_ASKED = r"trainings/[^/]+/g0/node-0/beat-\d+\.json|tombstones/.+|environments/.+|runs/[^/]+/environments/.+"
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from infra.project.installed_versions import ROOMS
 from tasks.run.run import open_run
 from tasks.stages import dask_cluster
 from tasks.stages.shard import ON_CLUSTER, shard
+from tests.support.approved import approve_here
 from tests.support.dask_cluster import Cluster, ended, flows, free_port, wait_for
 from tests.support.tiny import write_project, write_rows
 
@@ -156,6 +157,7 @@ def test_a_scheduler_that_is_lost_ends_the_stage(cluster: Cluster, project: Path
 def test_no_scheduler_is_told_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_cluster, "CONNECT_S", 2.0)
     address = f"tcp://127.0.0.1:{free_port()}"
+    approve_here(address, "prefect:settings")
     expected = pytest.raises(StorageUnavailable, match=f"no Dask scheduler answers at {address} within 2 s")
     with expected as caught, dask_cluster._connected(ON_CLUSTER, address):
         pass

@@ -39,7 +39,9 @@ from infra.store.backends.name_database import Names
 from infra.store.backends.s3 import S3Backend
 from tasks.run.run import Run
 from tasks.stages.decisions.answers import answer, open_question
+from tests.support.approved import approve_here
 from tests.support.careless import Careless
+from tests.support.postgres import PASSWORD_IN
 
 MODEL, ALIAS = "m", "champion"
 POINTER = layout.alias(MODEL, ALIAS)
@@ -69,10 +71,13 @@ class Place:
         if self.kind == "folder":
             return Store(_turned(FolderBackend(Path(self.uri)), turns, _unanswered), {}, schema=3)
         if self.kind == "s3":
+            approve_here(self.options["endpoint_url"])
             backend = S3Backend(self.uri, self.options)
             if turns is not None:
                 backend._filesystem, backend._owner_pid = _turned(backend._fs, turns, _disconnected), os.getpid()
             return Store(backend, self.options, schema=3)
+        if self.kind == "postgres":
+            approve_here(self.database, f"env:{PASSWORD_IN}")
         objects = _turned(Careless(Path(self.uri)), turns, _unanswered)
         return Store(NamedBackend(objects, _turned(Names(self.database, self.uri), turns, _unanswered)), {}, schema=3)
 

@@ -332,7 +332,7 @@ CASES = [
     Case("header of all numbers", "verify", lambda a: _huge_header(a, 2**63, 100), "cannot be read"),
     Case("nested state", "verify", lambda a: a.put(STATE, DEEP), "state.json cannot be read"),
     Case("nested index", "verify", lambda a: a.put(INDEX, DEEP), "index.json cannot be read"),
-    Case("nested settings", "rebuild", lambda a: a.put("train.json", DEEP), "train.json is not JSON"),
+    Case("nested settings", "rebuild", lambda a: a.put("train.json", DEEP), "train.json is nested deeper than 100"),
     Case("nested manifest", "verify", _deep_manifest, "is not a manifest"),
     Case(
         "a scalar of 10 GB", "verify",

@@ -21,6 +21,7 @@ from data_contracts.errors import UsageError
 from data_contracts.exposures import ExposureEntry, SpentBefore
 from data_contracts.file_part import FilePart
 from data_contracts.handoffs import SCHEMA, Dataset, HandOff, Receipt, Record, Ref
+from data_contracts.installed_packages import InstalledPackages
 from data_contracts.messages.contamination import ContaminationReport
 from data_contracts.messages.message import Message
 from data_contracts.operations.deliveries import Delivery
@@ -38,7 +39,8 @@ WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, hando
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup, TextCuts,
            Question, Answer, Protection, Recipe, Delivery, Night, CanaryAsk, CanaryEnd, NodeMishap, NodeStanding,
            Execution, Crash, BackfilledWindow, ScheduledTime, SensorStep, ExecutionUsage,
-           RulesVersion, SpendingEntry, BudgetWarning, MonthCosts, CiReport, ServerBackup]  # fmt: skip
+           RulesVersion, SpendingEntry, BudgetWarning, MonthCosts, CiReport, ServerBackup,
+           InstalledPackages]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

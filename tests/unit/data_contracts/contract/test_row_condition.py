@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.contract.engine import check
-from data_contracts.contract.frames import Layout, frame
-from data_contracts.contract.row_condition import ConditionError, read_condition, rows_that_meet
+from data_contracts.contract.frames import Layout, frame, rows_that_meet
+from data_contracts.contract.row_condition import ConditionError, read_condition
 from data_contracts.errors import SpecError
 from tests.support.expectations import RESOURCES, E, reader, run
 

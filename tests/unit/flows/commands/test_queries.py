@@ -31,7 +31,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def refusal(command: Command, name: str) -> str:
     arguments = {"store": None, "json": False, "from_step": None, "rank": None, "to": None, "reason": "", "run": name}
-    arguments |= {"key": [], "at_least": None, "evidence": []}
+    arguments |= {"key": [], "at_least": None, "evidence": [], "data": []}
     with pytest.raises(UsageError) as error:
         command(Namespace(name=name, **arguments))
     return str(error.value)

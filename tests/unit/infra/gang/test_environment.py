@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from infra.gang.environment import store_env, store_options
 
 SPELLED = re.compile(r'"(TRAINWRIGHT_[A-Z_]+)"')
@@ -19,7 +21,8 @@ def test_each_variable_is_spelled_in_one_place(repository: Path) -> None:
     assert [name for name, times in spelled.items() if times > 1] == []
 
 
-def test_the_stores_options_are_read_as_they_were_written() -> None:
+def test_the_stores_options_are_read_as_they_were_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRAINWRIGHT_APPROVED", raising=False)
     written = store_env({"key": "env:KEY"}, "postgresql://db")
     assert store_options(written) == {"key": "env:KEY"}
     assert written["TRAINWRIGHT_STORE_POINTERS"] == "postgresql://db"

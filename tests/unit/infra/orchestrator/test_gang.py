@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -97,6 +97,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def gang(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PoolGang:
+    monkeypatch.delenv("TRAINWRIGHT_APPROVED", raising=False)
     from prefect.context import FlowRunContext
 
     monkeypatch.setattr(FlowRunContext, "get", classmethod(lambda cls: SimpleNamespace(flow_run=None)))

@@ -66,14 +66,21 @@ def test_prove_opens_no_repository_that_only_the_store_names(
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_trap_works_where_a_run_names_the_repository_itself(trap: Path, tmp_path: Path) -> None:
-    script = (
-        "from pathlib import Path; from infra.sources.dvc_tracked import DvcTracked\n"
-        f"DvcTracked(Path({str(trap)!r}), 'v1').open('rows.csv')"
-    )
+@pytest.mark.parametrize(
+    ("opened", "runs"),
+    [
+        ("from dvc.api import DVCFileSystem; DVCFileSystem(trap, rev='v1').open('rows.csv').read()", True),
+        ("from infra.sources.dvc_tracked import DvcTracked; DvcTracked(Path(trap), 'v1').open('rows.csv')", False),
+    ],
+    ids=["plain DVC", "ours"],
+)
+def test_a_run_that_names_the_repository_itself_runs_no_program_of_its_configuration(
+    opened: str, runs: bool, trap: Path, tmp_path: Path
+) -> None:
+    script = f"from pathlib import Path; trap = {str(trap)!r}; {opened}"
     environ = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     subprocess.run([sys.executable, "-c", script], env={**environ, "HOME": str(tmp_path)}, check=False)
-    assert (tmp_path / "ran").exists()
+    assert (tmp_path / "ran").exists() == runs
 
 
 S3 = {"uri": "s3://bucket/raw/*.csv", "storage_options": {"endpoint_url": "http://127.0.0.1:9"}}

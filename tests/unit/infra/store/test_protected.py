@@ -125,7 +125,12 @@ def test_a_store_of_a_group_is_everybodys_in_it(open_to_all: Path) -> None:
     store = open_to_all / "store"
     store.mkdir()
     store.chmod(0o2770)
-    as_user(NOBODY, lambda: filled(store), umask=0o002)
+
+    def work() -> None:
+        os.environ["TRAINWRIGHT_HOME"] = str(open_to_all / "home")
+        filled(store)
+
+    as_user(NOBODY, work, umask=0o002)
     for uid in (COLLEAGUE, NOBODY, COLLEAGUE):
         as_user(uid, lambda: moved(open_store(str(store))), umask=0o002)
     as_user(COLLEAGUE, lambda: open_store(str(store)).remove("datasets/k-0", why="t", by="t"), umask=0o002)

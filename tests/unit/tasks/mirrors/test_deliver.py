@@ -66,6 +66,7 @@ def test_credentials_of_mirrors_are_tried_at_the_start(
                 "openlineage": {"url": address, "token": "env:TOKEN"},
             }
         )
+        approve_here(address, "env:ME", "env:WORD", "env:TOKEN")
         run: Any = SimpleNamespace(spec=SimpleNamespace(mirrors=mirrors))
         monkeypatch.setenv("ME", "me")
         with pytest.raises(UsageError, match=r"^mirrors.mlflow.password names the environment variable WORD, which is"):

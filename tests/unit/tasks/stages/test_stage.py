@@ -63,6 +63,7 @@ def run() -> Any:
         run_id="r",
         spec=SimpleNamespace(name="toy"),
         recorded=True,
+        resolved=None,
         external=False,
         results={},
         meters=[],

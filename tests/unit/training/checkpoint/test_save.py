@@ -41,7 +41,13 @@ def test_a_save_waits_for_the_store_but_not_for_a_disk_that_is_full(
     for name in left:
         monkeypatch.setattr(store._backend, name, away(name, getattr(store._backend, name)))
     place = Place(
-        store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path, lambda error: told.append(error.message)
+        store,
+        "trainings/t-0/checkpoints/1-g0",
+        {},
+        {},
+        {},
+        tmp_path,
+        on_wait=lambda error: told.append(error.message),
     )
     taken = capture({"x": torch.ones(1)}, {}, 0)
     if full:

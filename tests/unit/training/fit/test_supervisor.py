@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +26,7 @@ def supervisor(every_s: float | None = None) -> Supervisor:
         collective_timeout_s=60,
         checkpoint=SimpleNamespace(every_steps=None, every_s=every_s),
     )
-    context: Any = SimpleNamespace(resume=None, train=train, stop=None)
+    context: Any = SimpleNamespace(resume=None, train=train, stop=None, scratch=Path("/nowhere"))
     reports: Any = SimpleNamespace(stop_asked=False, activity=RankActivity(), stalled=lambda seconds: None)
     store: Any = None
     return Supervisor(context, store, reports, History(), None, None)
