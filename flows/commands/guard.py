@@ -12,12 +12,14 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import Cancelled, TrainwrightError
 from data_contracts.quoting import escaped
 from flows.commands.terminal import draws, printable
 from infra import stopping
+from infra.orchestrator.folder_settings import refuse_settings_of
 from infra.telemetry.json_logs import LOG_FORMAT, JsonFormatter, json_line
 
 log = logging.getLogger("trainwright")
@@ -46,6 +48,7 @@ def carry_out(load: Callable[[], Callable[[argparse.Namespace], Answer]], argume
     try:
         with contextlib.ExitStack() as stack:
             with _leaving_at_once(arguments):
+                refuse_settings_of(Path())
                 command = load()
                 stack.enter_context(_stages_shown(arguments, quiet))
             _sweep(arguments)

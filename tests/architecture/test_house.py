@@ -16,14 +16,14 @@ import pytest
 
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
-    "product files": 868,
-    "product statements": 45_860,  # from 45,742: on a GPU, times by its events, copies on a stream, its errors
-    "test statements": 47_100,  # from 45,806: frozen files, sixty faults, the kit for a GPU
+    "product files": 889,  # from 868: doors (codes, approved credentials, memory limits, the proxy, packages)
+    "product statements": 47_450,  # from 45,860: doors, what is read is what was hashed, roles, packages
+    "test statements": 49_260,  # from 47,100: attacks on each door
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 1,
-    "product files under 60 lines that a single neighbour imports": 32,
-    "imports of our own modules inside functions": 145,
-    "uses of dict[str, Any]": 499,
+    "product files under 60 lines that a single neighbour imports": 28,
+    "imports of our own modules inside functions": 144,
+    "uses of dict[str, Any]": 495,
 }
 BOUNDS = {"lines of the longest product file"}
 # A total this far above its measure is out of date. Sums of thousands move with every change; counts do not.

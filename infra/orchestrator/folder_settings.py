@@ -1,0 +1,65 @@
+"""Refuses settings of Prefect that a folder's files bring along, before Prefect is imported.
+
+Prefect also takes settings from `prefect.toml`, `pyproject.toml` and `.env` of the current folder. Some of them choose
+a server, which is then sent the user's own key, or a file of logging settings, which may name any program. So these
+come from the environment or a profile alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import UsageError
+
+# As variables, without PREFECT_.
+_NOT_BY_A_FOLDER = ("API_", "CLIENT_", "HOME", "LOGGING_CONFIG_PATH", "LOGGING_SETTINGS_PATH", "PLUGINS", "PROFILE")
+_IN_ENV_FILE = re.compile(r"^\s*(?:export\s+)?PREFECT_(\w+)\s*=", re.MULTILINE | re.IGNORECASE)
+
+
+def refuse_settings_of(folder: Path) -> None:
+    """UsageError if a file of a folder sets what only its user may; the `prefect.toml` that `up` writes may stay."""
+    for path, name, value in _settings_in(folder):
+        if name == "PROFILES_PATH" and _is_of_this_user(value, folder):
+            continue
+        if name.startswith(_NOT_BY_A_FOLDER):
+            raise UsageError(
+                f"{path}: sets Prefect's PREFECT_{name}, by which files of a project could choose the server that gets "
+                "your key, or a program.",
+                remedy="Take it out, and set it in the environment or in a profile if you want it.",
+            )
+
+
+def _is_of_this_user(profiles: object, folder: Path) -> bool:
+    """Whether a file of profiles is this user's own and did not come with the folder."""
+    path = Path(str(profiles)).resolve()
+    return path.is_file() and path.stat().st_uid == os.geteuid() and not path.is_relative_to(folder.resolve())
+
+
+def _settings_in(folder: Path) -> Iterator[tuple[Path, str, Any]]:
+    for name, section in (("prefect.toml", ()), ("pyproject.toml", ("tool", "prefect"))):
+        path = folder / name
+        try:
+            settings = tomllib.loads(path.read_text())
+        except (ValueError, OSError, RecursionError):  # Prefect does not read it either
+            continue
+        for part in section:
+            settings = settings.get(part, {})
+        yield from ((path, *setting) for setting in _flat(settings, ""))
+    path = folder / ".env"
+    if path.is_file():
+        text = path.read_text(errors="replace")
+        yield from ((path, match[1].upper(), None) for match in _IN_ENV_FILE.finditer(text))
+
+
+def _flat(settings: dict[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        name = f"{before}{key}".upper()
+        if isinstance(value, dict):
+            yield from _flat(value, f"{name}_")
+        else:
+            yield name, value

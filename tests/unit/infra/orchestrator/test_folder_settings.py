@@ -1,0 +1,62 @@
+"""Which settings of Prefect the files of a folder may bring along."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import UsageError
+from flows.cli import main
+from infra.machine.settings import state_folder
+from infra.orchestrator.folder_settings import refuse_settings_of
+
+PROGRAM = "[logging]\nconfig_path = 'evil.yml'\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "named"),
+    [
+        ("prefect.toml", PROGRAM, "PREFECT_LOGGING_CONFIG_PATH"),
+        ("prefect.toml", "api.url = 'http://evil'", "PREFECT_API_URL"),
+        ("prefect.toml", "profiles_path = '/evil'", "PREFECT_PROFILES_PATH"),
+        ("pyproject.toml", "[tool.prefect.api]\nurl = 'http://evil'", "PREFECT_API_URL"),
+        (".env", "A=1\n export PREFECT_API_URL = http://evil", "PREFECT_API_URL"),
+        (".env", "prefect_logging_config_path=x", "PREFECT_LOGGING_CONFIG_PATH"),
+    ],
+)
+@pytest.mark.usefixtures("home")
+def test_no_file_of_a_folder_chooses_a_server_or_a_program(file: str, text: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_text(text)
+    with pytest.raises(UsageError, match=f"{file}: sets Prefect's {named},"):
+        refuse_settings_of(tmp_path)
+
+
+@pytest.mark.usefixtures("home")
+def test_other_settings_and_what_up_writes_are_taken(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    profiles = state_folder() / "profiles.toml"
+    profiles.write_text("")
+    ours = f"profiles_path = {json.dumps(str(profiles))}\n"
+    (folder / "prefect.toml").write_text(f"{ours}[logging]\nlevel = 'DEBUG'\n")
+    (folder / "pyproject.toml").write_text("[project]\nname = 'a'\n")
+    (folder / ".env").write_text("API_URL=x\n")
+    refuse_settings_of(folder)
+    (folder / "pyproject.toml").write_text("[no toml")
+    refuse_settings_of(folder)
+    (folder / "profiles.toml").write_text("")
+    (folder / "prefect.toml").write_text(f"profiles_path = {json.dumps(str(folder / 'profiles.toml'))}\n")
+    with pytest.raises(UsageError, match="PREFECT_PROFILES_PATH"):
+        refuse_settings_of(folder)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_command_is_refused_before_prefect_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "prefect.toml").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor"]) == 2
+    assert "prefect.toml: sets Prefect's PREFECT_LOGGING_CONFIG_PATH" in capsys.readouterr().err
