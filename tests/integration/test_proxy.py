@@ -76,13 +76,13 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxied, N
 
 
 @pytest.fixture(scope="module")
-def prefect(tmp_path_factory: pytest.TempPathFactory, state_folder: Path, forked_prefect: None) -> Iterator[Proxied]:
+def prefect(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path, forked_prefect: None) -> Iterator[Proxied]:
     """A proxy in front of Prefect's server."""
     proxied = Proxied(tmp_path_factory.mktemp("proxied"))
     database = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": "postgresql+asyncpg://nobody@127.0.0.1/none"}
     written = trainwright("server", "proxy", proxied.folder, env={**proxied.settings, **database})
     assert written.returncode == 0, written.stderr
-    put_new_database(proxied.folder / "home", state_folder)
+    put_new_database(proxied.folder / "home", shared_folder)
     environment = {**os.environ, **proxied.settings, "PYTHONPATH": import_path()}
     with (proxied.folder / "server.txt").open("wb") as output:
         server = subprocess.Popen([*ASKED, SERVE], env=environment, stdout=output, stderr=output)
