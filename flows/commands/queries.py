@@ -55,7 +55,7 @@ def status(arguments: argparse.Namespace) -> Answer:
     if not stores:
         lines += ["", "no store is known on this machine; `trainwright run SPEC` makes one"]
     for store in stores:
-        runs = [_run_line(store, run_id) for run_id in store.list(layout.runs())[-10:]]
+        runs = [_run_line(store, run_id) for run_id in list(filter(is_name, store.list(layout.runs())))[-10:]]
         models = _models(store)
         lines += ["", f"store     {store.uri}"]
         of_models = [(m["name"], m["alias"], f"{m['version']}{m.get('for', '')}") for m in models]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from data_contracts.canaries import ALIAS as CANARY
+from data_contracts.canonical import is_name
 from data_contracts.errors import TrainwrightError
 from data_contracts.operations.deliveries import Delivery
 from data_contracts.resolved import Resolved
@@ -64,7 +65,7 @@ class Due:
 
 def due(store: Store, newest: int | None = None) -> list[Due]:
     """The updates still to be sent, oldest first: about all kept runs, or about the newest."""
-    names = list(store.list(layout.runs()))
+    names = list(filter(is_name, store.list(layout.runs())))
     runs = [found for run_id in names[-newest if newest else None :] if (found := _resolved(store, run_id))]
     mirrored = [one for one in runs if "mirrors" in one.spec]
     told = (one for run in mirrored for one in due_of_run(store, run))

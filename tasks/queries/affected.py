@@ -116,7 +116,9 @@ class _Search:
         for name in names:
             for run_id in store.list(layout.runs_with(name)):
                 self.by_run[run_id] |= self._by_environment[name]
-        earlier = (set(store.list(layout.runs())) - self.by_run.keys()).union(store.list(layout.runs_with(EARLIER)))
+        earlier = (set(filter(is_name, store.list(layout.runs()))) - self.by_run.keys()).union(
+            store.list(layout.runs_with(EARLIER))
+        )
         by_recipe: dict[str, Traces] = defaultdict(frozenset)
         places = store.list(recipes.AREA) if earlier else []
         for run_id, traces in read_several(store, partial(self._in_recipe, earlier), places):

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_contracts.canonical import digest
+from data_contracts.canonical import digest, is_name
 from data_contracts.contract.suites import own_classes
 from data_contracts.errors import SpecError, TrainwrightError, UserCodeError
 from data_contracts.handoffs import Dataset, Ref, SourceFile
@@ -190,7 +190,7 @@ def _local_sources(spec: PipelineSpec, root: Path) -> list[Path]:
 
 def resolved_runs(store: Store, pipeline: str) -> Iterator[Resolved]:
     """A pipeline's resolved runs, the newest first."""
-    for run_id in reversed(store.list(layout.runs())):
+    for run_id in filter(is_name, reversed(store.list(layout.runs()))):
         path = layout.resolved(run_id)
         if store.exists(path):
             resolved = store.read_as(path, Resolved.from_json)

@@ -13,6 +13,7 @@ from data_contracts.errors import UsageError
 from flows.commands import aliases, queries, run
 from infra.store import Store, layout, open_store
 from tasks.queries.proof import Link
+from tasks.run.resolve import resolved_runs
 
 pytestmark = pytest.mark.usefixtures("home")
 STATUS = "`trainwright status` lists runs and models; name another store with --store."
@@ -80,6 +81,18 @@ def test_the_status_of_an_empty_store(tmp_path: Path, monkeypatch: pytest.Monkey
         f"\n\nstore     {store.uri}\n  no runs and no models yet; `trainwright run SPEC` makes the first"
     )
     assert answer.value["stores"] == [{"uri": store.uri, "runs": [], "models": [], "mirrors_due": []}]
+
+
+def test_what_is_not_named_as_a_run_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = open_store(str(tmp_path / ".trainwright"))
+    strange = tmp_path / ".trainwright" / "runs" / "r\nX"
+    strange.mkdir(parents=True)
+    (strange / "resolved.json").write_text("{}")
+    assert (
+        queries.status(Namespace(store=None, html=None, since=None, objectives=None)).value["stores"][0]["runs"] == []
+    )
+    assert list(resolved_runs(store, "tiny")) == []
 
 
 @pytest.mark.parametrize(
