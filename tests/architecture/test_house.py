@@ -18,7 +18,7 @@ ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
     "product files": 889,  # from 868: doors (codes, approved credentials, memory limits, the proxy, packages)
     "product statements": 47_450,  # from 45,860: doors, what is read is what was hashed, roles, packages
-    "test statements": 49_260,  # from 47,100: attacks on each door
+    "test statements": 49_300,  # from 47,100: attacks on each door
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 1,
     "product files under 60 lines that a single neighbour imports": 28,
