@@ -31,6 +31,7 @@ class Line:
         said: all that its commands printed.
         first: the report of its first run.
         begun: when it was made, in seconds since the epoch.
+        places: what lets `prove` open the raw data, which only the store names.
     """
 
     server: S3Server
@@ -41,6 +42,7 @@ class Line:
     said: list[str] = field(default_factory=list)
     first: dict[str, Any] = field(default_factory=dict)
     begun: float = field(default_factory=time.time)
+    places: tuple[str, ...] = ()
 
     @property
     def store(self) -> str:
@@ -102,8 +104,19 @@ def by_name(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Li
         store={"uri": f"s3://{bucket}/team/digits", "storage_options": options},
         data={"source": {"uri": f"s3://{raw}/2026/digits*.parquet", "storage_options": options}},
     )
-    line = Line(s3_server, bucket, spec, {"DIGITS_S3_KEY": KEY, "DIGITS_S3_SECRET": SECRET}, [])
+    line = Line(
+        s3_server,
+        bucket,
+        spec,
+        {
+            "DIGITS_S3_KEY": KEY,
+            "DIGITS_S3_SECRET": SECRET,
+            "TRAINWRIGHT_PASS_ENV": "DIGITS_S3_KEY,DIGITS_S3_SECRET",
+        },
+        [],
+    )
     data = spec.parent / "data"
+    line.places = ("--data", f"s3://{raw}/2026/")
     line.objects.put_file(str(data / "digits.parquet"), f"{raw}/2026/digits.parquet")
     for path in data.iterdir():
         path.unlink()
@@ -138,10 +151,12 @@ def test_status_show_and_prove_find_it_by_its_address(line: Line) -> None:
     shown = answer(line.call("show", "digits@champion", "--store", f"{line.store}/", "--json"))
     assert shown["checkpoint"]["ref"]["id"] == line.first["checkpoint_id"]
     assert line.ask("show", line.first["run_id"]) == line.first
-    proof = line.ask("prove", "digits@champion")
+    proof = line.ask("prove", "digits@champion", *line.places)
     kinds = {link["kind"] for link in proof["links"]}
     assert kinds == {"model", "receipt", "checkpoint", "evaluation", "code", "recipe", "dataset", "contract"}
     assert (len(proof["raw_checked"]), proof["gone"]) == (1, [])
+    # Without a word of the reader's, nothing is opened that only the store names.
+    assert len(line.ask("prove", "digits@champion")["unopened"]) == bool(line.places)
 
 
 def test_a_changed_byte_in_the_bucket_is_named_by_prove(by_environment: Line) -> None:
@@ -155,13 +170,13 @@ def test_a_changed_byte_in_the_bucket_is_named_by_prove(by_environment: Line) ->
 
 def test_a_changed_raw_object_exits_6_and_a_missing_one_is_listed(by_name: Line) -> None:
     line = by_name
-    [file] = line.ask("prove", "digits@champion")["raw_checked"]
+    [file] = line.ask("prove", "digits@champion", *line.places)["raw_checked"]
     raw = file.removeprefix("s3://")
     _refuses(line, raw)
     kept = line.objects.cat_file(raw)
     line.objects.rm_file(raw)
     try:
-        gone = line.ask("prove", "digits@champion")["gone"]
+        gone = line.ask("prove", "digits@champion", *line.places)["gone"]
     finally:
         line.objects.pipe_file(raw, kept)
     assert gone == [file]
@@ -170,7 +185,7 @@ def test_a_changed_raw_object_exits_6_and_a_missing_one_is_listed(by_name: Line)
 def _refuses(line: Line, path: str) -> None:
     before = line.flip(path)
     try:
-        done = line.call("prove", "digits@champion", "--store", line.store)
+        done = line.call("prove", "digits@champion", "--store", line.store, *line.places)
     finally:
         line.objects.pipe_file(path, before)
     assert done.returncode == 6, (path, done.stderr)
