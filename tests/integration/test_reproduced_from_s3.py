@@ -74,7 +74,7 @@ def test_it_is_equal_to_the_bit(s3_server: S3Server, tmp_path: Path) -> None:
         done = trainwright(
             "reproduce", name, "--store", f"s3://{kept}/team", "--into", tmp_path / f"{name}-again", "--here", "--json",
             "--data", f"s3://{raw}",
-            env={**ENV, "AWS_ENDPOINT_URL": s3_server.url},
+            env={**ENV, "AWS_ENDPOINT_URL": s3_server.url, "TRAINWRIGHT_PASS_ENV": "TEST_S3_KEY,TEST_S3_SECRET"},
             timeout_s=1200,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
