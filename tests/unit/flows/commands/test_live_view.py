@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -74,7 +75,8 @@ ANSWER = "an error\npromoted: it is\n\n  train     ran\n"
 
 
 def begun(folder: Path, end: str, *options: str, **more: object) -> Terminal:
-    env = {"TRAINWRIGHT_HOME": str(folder / "home"), **more.pop("env", {})}  # type: ignore[dict-item]
+    # A TMPDIR of its own: it would tell of each folder there that it removes after another test's killed process.
+    env = {"TRAINWRIGHT_HOME": str(folder / "home"), "TMPDIR": str(folder), **more.pop("env", {})}  # type: ignore[dict-item]
     return Terminal("-c", SCRIPT, folder, end, *options, env=env, **more)  # type: ignore[arg-type]
 
 
@@ -168,7 +170,8 @@ def test_without_a_terminal_lines_are_as_they_were(tmp_path: Path) -> None:
 
     def piped(*options: str) -> tuple[str, str]:
         command = [sys.executable, "-c", SCRIPT, str(tmp_path), "answer", *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        env = {**os.environ, "TMPDIR": str(tmp_path)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=env)
         return done.stdout, done.stderr
 
     answer = ANSWER.removeprefix("an error\n")
@@ -206,7 +209,7 @@ def test_json_on_a_terminal_draws_no_view(tmp_path: Path) -> None:
 def test_no_picture_is_worth_a_run(tmp_path: Path) -> None:
     go(tmp_path)
     broken = "import flows.commands.run_view as b\ndef fail(*_): raise ValueError('broken')\nb.updated = fail\n"
-    env = {"TRAINWRIGHT_HOME": str(tmp_path / "home")}
+    env = {"TRAINWRIGHT_HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}
     terminal = Terminal("-c", broken + SCRIPT, tmp_path, "answer", env=env)
     assert terminal.end() == 0
     said = terminal.output.replace("\r\n", "\n")
