@@ -105,12 +105,13 @@ def in_json(value: Any, indent: str = "") -> str:
     return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
 
 
-def command(*words: str | Path) -> str:
+def command(*words: str | Path, must_succeed: bool = False) -> str:
     """What a command prints, carried out in this process by the console script's own function."""
     module, _, name = PROJECT["project"]["scripts"]["trainwright"].partition(":")
-    output = io.StringIO()
+    output, code = io.StringIO(), None
     with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
-        getattr(importlib.import_module(module), name)([str(word) for word in words])
+        code = getattr(importlib.import_module(module), name)([str(word) for word in words])
+    assert code == 0 or not must_succeed, f"{words[0]} ended with exit code {code}; standard error has its sentence"
     return output.getvalue()
 
 
@@ -318,7 +319,7 @@ def keys(work: Path) -> dict[str, str]:
     for name in MADE:
         words = [work / "project/pipeline.yaml", *(f"--set={one}" for one in overrides(specs[name]["set"]))]
         for stage in ("validate", "shard"):
-            command(stage, *words, "--store", work / "store", "--quiet")
+            command(stage, *words, "--store", work / "store", "--quiet", must_succeed=True)
     new = sorted({path.parent for path in (work / "store").rglob("manifest.json")} - before)
     made = {str(one.relative_to(work / "store")): json.loads((one / "manifest.json").read_text())["id"] for one in new}
     of_specs = {name: keys_of(work, spec) for name, spec in specs.items()}
