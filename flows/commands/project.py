@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from data_contracts.canonical import valid_name
 from data_contracts.errors import UsageError
@@ -29,21 +30,22 @@ def init(arguments: argparse.Namespace) -> Answer:
     spec = folder / "pipeline.yaml"
     adds = bool(arguments.extras) and spec.is_file()
     name = load_spec(spec).name if adds else _free_name(folder)
-    extras = project_extras(list(dict.fromkeys(arguments.extras)), name)
-    if taken := [file for file in extras if (folder / file).exists() or (folder / file).is_symlink()]:
-        raise UsageError(f"{folder / taken[0]} exists already.", remedy="Move it away, or leave this file out.")
-    above = [folder / parent for file in extras for parent in PurePath(file).parents[:-1]]
+    extras = project_extras(list(dict.fromkeys(arguments.extras)), name, folder)
+    if taken := [file for file in extras if file.exists() or file.is_symlink()]:
+        raise UsageError(f"{taken[0]} exists already.", remedy="Move it away, or leave this file out.")
+    above = [file.parents[up] for file in extras if file.parent.name == "workflows" for up in (1, 0)]
     if other := [path for path in above if path.is_symlink() or path.is_file()]:
         raise UsageError(f"{other[0]} is not a folder of the project.", remedy="Move it away, or leave the file out.")
     if not adds:
         _write_pipeline(folder, name)
     for file, content in extras.items():
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_text(content)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
     lines = [] if adds else [f"{spec} is a pipeline that runs as it is."]
-    lines += [f"wrote {folder / file}" for file in extras]
+    lines += [f"wrote {file}" for file in extras]
     lines += [] if adds else [f"Next: trainwright run {spec}"]
-    return Answer("\n".join(lines), {"spec": str(spec), "name": name, "files": list(extras)})
+    files = [os.path.relpath(file, folder) for file in extras]
+    return Answer("\n".join(lines), {"spec": str(spec), "name": name, "files": files})
 
 
 def _free_name(folder: Path) -> str:

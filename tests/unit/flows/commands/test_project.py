@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,15 @@ def test_a_dangling_link_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="exists already"):
         call(folder, "--with", "prefect")
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_workflows_stand_where_their_host_reads_them(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    for name in ("first", "second"):
+        call(tmp_path / "models" / name, "--with", "github", "--with", "prefect")
+        text = (tmp_path / f".github/workflows/trainwright-{name}.yml").read_text()
+        assert f"trainwright ci models/{name}/pipeline.yaml --deployment {name} " in text
+        assert (tmp_path / "models" / name / "prefect.yaml").exists()
+    with pytest.raises(UsageError, match=r"'a b/pipeline.yaml' has characters"):
+        call(tmp_path / "a b", "--with", "gitlab")
+    assert not (tmp_path / "a b").exists()

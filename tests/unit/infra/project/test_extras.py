@@ -18,7 +18,7 @@ SCHEMAS = {"github": "vendor.github-workflows", "gitlab": "vendor.gitlab-ci"}
 
 
 def text_of(kind: str) -> str:
-    (text,) = project_extras([kind], "my.model_2").values()
+    (text,) = project_extras([kind], "my.model_2", Path("/nowhere")).values()
     return text
 
 
@@ -36,7 +36,8 @@ def test_workflows_are_what_the_hosts_schemas_allow(kind: str, shipped: bool, re
     text = (repository / f"examples/ci/{kind}.yml").read_text() if shipped else text_of(kind)
     assert complaints(kind, text, tmp_path) == ""
     if not shipped:
-        assert not re.search(r"\bSPEC\b|\bPIPELINE\b", text)
+        assert not re.search(r"\bSPEC\b|\bPIPELINE\b|\bREVISION\b", text)
+        assert re.search(r"TRAINWRIGHT_REVISION: ([0-9a-f]{40}|HEAD)\n", text), "which code is used must not move"
         assert "trainwright ci pipeline.yaml --deployment my.model_2 " in text.replace("\n", " ")
 
 
@@ -82,4 +83,4 @@ def test_prefect_and_dvc_files_name_this_pipeline_and_no_example() -> None:
 
 def test_each_file_is_offered_and_has_a_place_of_its_own() -> None:
     assert tuple(EXTRAS) == OFFERED
-    assert len(project_extras(list(EXTRAS), "x")) == len(EXTRAS)
+    assert len(project_extras(list(EXTRAS), "x", Path("/nowhere"))) == len(EXTRAS)
