@@ -77,7 +77,14 @@ def _failed(report: RunReport) -> tuple[str, str]:
 
 
 def _rejected(report: RunReport) -> tuple[str, str]:
-    return "the data was rejected", "The data broke its contract, so nothing was trained on it."
+    found = from_json(report.error or {}).details
+    drifted = any(
+        one.get("verdict") in ("warning", "critical") for one in (found.get("drift") or {}).get("columns", [])
+    )
+    why = "broke its contract"
+    if drifted:
+        why = f"{why} and has drifted from earlier data" if found.get("failures") else "has drifted from earlier data"
+    return "the data was rejected", f"The data {why}, so nothing was trained on it."
 
 
 def _waiting(report: RunReport) -> tuple[str, str]:
