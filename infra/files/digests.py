@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,12 +23,15 @@ class Readable(Protocol):
         """Up to `size` bytes, all remaining bytes if it is negative; b"" at the end."""
 
 
-def hash_stream(stream: Readable, *sinks: Callable[[memoryview], object]) -> tuple[int, str]:
+def hash_stream(stream: Readable, *sinks: Callable[[memoryview], object], most: float = math.inf) -> tuple[int, str]:
     """Size and BLAKE3 (hexadecimal) of the rest of a stream; every piece is passed to the sinks as well.
 
     A piece is valid until its sink returns.
+
+    Args:
+        most: bytes that the stream should have at most; of a longer one, little more is read, and the size is larger.
     """
-    return hash_pieces(_pieces(stream), *sinks)
+    return hash_pieces(_pieces(stream, most), *sinks)
 
 
 def hash_pieces(pieces: Iterable[memoryview], *sinks: Callable[[memoryview], object]) -> tuple[int, str]:
@@ -42,15 +46,17 @@ def hash_pieces(pieces: Iterable[memoryview], *sinks: Callable[[memoryview], obj
     return size, hasher.hexdigest()
 
 
-def _pieces(stream: Readable) -> Iterator[memoryview]:
+def _pieces(stream: Readable, most: float) -> Iterator[memoryview]:
     # A file reads into the same memory again and again, which is twice as fast as into fresh memory.
     if isinstance(stream, BufferedReader | FileIO):
         buffer = memoryview(bytearray(PIECE_BYTES))
-        while count := stream.readinto(buffer):
+        while most >= 0 and (count := stream.readinto(buffer)):
             yield buffer[:count]
+            most -= count
         return
-    while piece := stream.read(PIECE_BYTES):
+    while most >= 0 and (piece := stream.read(PIECE_BYTES)):
         yield memoryview(piece)
+        most -= len(piece)
 
 
 def write_hashed(pieces: Iterable[memoryview], file: RawIOBase, *, sync: bool = False) -> tuple[int, str]:
@@ -81,9 +87,9 @@ def write_hashed(pieces: Iterable[memoryview], file: RawIOBase, *, sync: bool = 
     return size, hasher.hexdigest()
 
 
-def stream_digest(stream: Readable) -> str:
-    """BLAKE3 of the rest of a stream, in hexadecimal."""
-    return hash_stream(stream)[1]
+def stream_digest(stream: Readable, most: float = math.inf) -> str:
+    """BLAKE3 of the rest of a stream, in hexadecimal; `most` as for `hash_stream`."""
+    return hash_stream(stream, most=most)[1]
 
 
 def file_digest(path: Path) -> str:

@@ -64,7 +64,7 @@ def digest_now(file: SourceFile, places: Places) -> str | None:
         with contextlib.closing(places.of(file).open(file.uri)) as stream:
             # A store may name any file, such as /proc/self/pagemap, which says that it is empty and holds 256 GiB.
             empty = isinstance(stream, BufferedReader) and not os.fstat(stream.fileno()).st_size
-            return stream_digest(BytesIO() if empty else stream)
+            return stream_digest(BytesIO() if empty else stream, file.bytes)
     except (FileNotFoundError, SourceMissing):
         return None
 

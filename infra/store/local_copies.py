@@ -135,7 +135,7 @@ def _download(manifest: Manifest, backend: Backend, folder: Path, stored: Path |
             continue
         path = f"{manifest.uri}/{entry.path}"
         try:
-            actual = backend.digest(path, folder / entry.path)
+            actual = backend.digest(path, folder / entry.path, entry.bytes)
         except FileNotFoundError as error:
             raise CorruptError(f"{path} is missing.", details={"file": path}) from error
         if actual != (entry.bytes, entry.blake3):

@@ -143,7 +143,7 @@ def sha256_as_sealed(store: Store, manifest: Manifest, entry: FileEntry) -> str:
     digest, path = hashlib.sha256(), f"{manifest.uri}/{entry.path}"
     try:
         with open_plain(store.local(manifest.ref) / entry.path) as file:
-            found = hash_stream(file, digest.update)
+            found = hash_stream(file, digest.update, most=entry.bytes)
     except OSError as error:
         raise corrupt(path, "is missing, or is not a plain file") from error
     if found != (entry.bytes, entry.blake3):

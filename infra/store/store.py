@@ -206,7 +206,7 @@ class Store:
         for name, entry in share.items(list(sealed.items())):
             path = f"{manifest.uri}/{name}"
             try:
-                actual = self._backend.digest(path)
+                actual = self._backend.digest(path, most=entry.bytes)
             except FileNotFoundError as error:
                 raise corrupt(path, "is missing") from error
             if actual != (entry.bytes, entry.blake3):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ class Writer:
         try:
             self._create(path, data, private)
         except FileExistsError as error:
-            if self._entry(name) != entry:
+            if self._entry(name, size) != entry:
                 if sealed or not self._afresh:
                     raise _taken(path) from error
                 # Unsealed files do not count as stored.
@@ -148,8 +149,8 @@ class Writer:
         else:
             self._backend.create(path, data)
 
-    def _entry(self, name: str) -> FileEntry:
-        size, digest = self._backend.digest(f"{self.uri}/{name}")
+    def _entry(self, name: str, most: float = math.inf) -> FileEntry:
+        size, digest = self._backend.digest(f"{self.uri}/{name}", most=most)
         return FileEntry(path=name, bytes=size, blake3=digest)
 
 

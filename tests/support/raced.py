@@ -41,7 +41,7 @@ class Memory:
             raise FileNotFoundError(path)
         return self.files[path]
 
-    def digest(self, path: str, copy: Any = None) -> tuple[int, str]:
+    def digest(self, path: str, copy: Any = None, most: float = 0) -> tuple[int, str]:
         data = self.read(path)[0]
         return len(data), blake3(data).hexdigest()
 

@@ -7,6 +7,7 @@ and already checked.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,8 +99,12 @@ class Backend(Protocol):
     def replace(self, path: str, data: bytes, tag: str) -> str:
         """Overwrite the file if it has `tag`; returns the new tag. Stale if it has another tag or is gone."""
 
-    def digest(self, path: str, copy: Path | None = None) -> tuple[int, str]:
-        """Size and BLAKE3 of a whole file, also written to `copy` if given. FileNotFoundError, CorruptError."""
+    def digest(self, path: str, copy: Path | None = None, most: float = math.inf) -> tuple[int, str]:
+        """Size and BLAKE3 of a whole file, also written to `copy` if given. FileNotFoundError, CorruptError.
+
+        Args:
+            most: bytes that it should have; of a larger file, little more is read, and the returned size is larger.
+        """
 
     def exists(self, path: str) -> bool:
         """Whether a file (not a folder) is there."""
@@ -139,14 +144,14 @@ class Backend(Protocol):
         """Whether `create_file` leaves an existing file alone even for files too large for one request."""
 
 
-def hash_and_copy(stream: Readable, copy: Path | None) -> tuple[int, str]:
-    """Size and BLAKE3 of the rest of `stream`, which is also written to `copy` if given."""
+def hash_and_copy(stream: Readable, copy: Path | None, most: float = math.inf) -> tuple[int, str]:
+    """Size and BLAKE3 of the rest of `stream`, which is also written to `copy` if given; `most` as for `digest`."""
     if copy is None:
-        return hash_stream(stream)
+        return hash_stream(stream, most=most)
     with on_this_machine(copy.parent):
         file = copy.open("wb", buffering=0)
     with file:
-        return hash_stream(stream, writing(file, copy.parent))
+        return hash_stream(stream, writing(file, copy.parent), most=most)
 
 
 def send_whole(backend: Backend, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:

@@ -8,6 +8,7 @@ killed writer leaves has no name and is recorded (see `name_database.py`).
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -68,11 +69,11 @@ class NamedBackend:
         self._drop(tag)
         return new
 
-    def digest(self, path: str, copy: Path | None = None) -> tuple[int, str]:
+    def digest(self, path: str, copy: Path | None = None, most: float = math.inf) -> tuple[int, str]:
         """Size and BLAKE3, checked against the digest of what was written."""
 
         def digest(name: str) -> tuple[tuple[int, str], str]:
-            found = self._objects.digest(name, copy)
+            found = self._objects.digest(name, copy, most)
             return found, found[1]
 
         return self._checked(path, digest)[0]

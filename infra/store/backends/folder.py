@@ -13,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import math
 import os
 import shutil
 import stat
@@ -102,10 +103,10 @@ class FolderBackend:
                 _sync(target.parent)
         return _tag(data)
 
-    def digest(self, path: str, copy: Path | None = None) -> tuple[int, str]:
+    def digest(self, path: str, copy: Path | None = None, most: float = math.inf) -> tuple[int, str]:
         """Size and BLAKE3; a link or a special file is not followed."""
         with self._translated(path), _opened_plain(self.root, path) as file:
-            found = hash_and_copy(file, copy)
+            found = hash_and_copy(file, copy, most)
         PROCESS.get(found[0])
         return found
 

@@ -78,11 +78,11 @@ class S3Backend(S3Requests):
 
         return self._conditional(path, put, Stale(path))
 
-    def digest(self, path: str, copy: Path | None = None) -> tuple[int, str]:
+    def digest(self, path: str, copy: Path | None = None, most: float = math.inf) -> tuple[int, str]:
         """Size and BLAKE3 of one whole GET."""
 
         def whole(body: Readable) -> tuple[tuple[int, str], str]:
-            found = hash_and_copy(body, copy)
+            found = hash_and_copy(body, copy, most)
             return found, found[1]
 
         return self._get(path, whole)[0]

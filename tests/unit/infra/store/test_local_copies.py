@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -253,3 +254,24 @@ def test_a_stored_file_that_is_damaged_is_named_and_not_copied(
         copy_of(manifest, backend, tmp_path / "cache")
     assert raised.value.details == {"file": "datasets/k-0/a"}
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize("use", ["copy", "link", "verify"])
+def test_a_stored_file_that_grew_without_end_is_not_read_to_its_end(
+    use: str, folder_store: Store, manifest: Manifest, backend: Backend, tmp_path: Path
+) -> None:
+    grown = Path(folder_store.uri, "datasets/k-0/a")
+    grown.chmod(0o600)
+    os.truncate(grown, 2**42)  # zeros that take no space there, but would fill the disk of whoever copies them
+    uses = {
+        "copy": lambda: copy_of(manifest, backend, tmp_path / "cache"),
+        "link": lambda: folder_store.local("datasets/k-0"),
+        "verify": lambda: folder_store.verify("datasets/k-0"),
+    }
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**28, most))
+    try:
+        with pytest.raises(CorruptError, match="^datasets/k-0/a does not hold the bytes that were sealed"):
+            uses[use]()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
