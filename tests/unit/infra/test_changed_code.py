@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
+from data_contracts.canonical import KEY_LENGTH, digest
 from data_contracts.errors import CorruptError
+from infra.files.digests import file_digest
 from infra.project.code_bundle import pack, unpack
-from infra.store import Store, open_store
+from infra.store import Store, layout, open_store
 from tests.support.reseal import reseal
 
 CHANGED = r"^code/[0-9a-f]{40} does not hold the code that its name, or what refers to it, stands for: it was ch"
@@ -71,6 +74,22 @@ def test_the_expected_code_digest_is_checked(project: Path, store: Store, tmp_pa
     assert unpack(store, second.ref, tmp_path / "second", code_digest=second.digest).is_dir()
     with pytest.raises(CorruptError, match=CHANGED):
         unpack(store, second.ref, tmp_path / "first", code_digest=first.digest)
+
+
+@pytest.mark.parametrize("changed", ["net.py", "vocab.json"])
+def test_a_bundle_cannot_record_the_old_digest_of_a_file_that_it_changes(
+    changed: str, project: Path, store: Store, tmp_path: Path
+) -> None:
+    honest = pack(project, store, [project / "vocab.json"])
+    old = {name: file_digest(project / name) for name in ("net.py", "vocab.json")}
+    (project / changed).write_text("changed")
+    files = {name: (project / name).read_bytes() for name in ("merges.txt", "net.py", "pyproject.toml", "vocab.json")}
+    name = digest({"files": {name: blake3(data).hexdigest() for name, data in files.items()}, "named": old})
+    writer = store.writer(layout.code(name[:KEY_LENGTH]))
+    entries = [writer.put(f"project/{name}", data) for name, data in files.items()]
+    forged = writer.seal("code", {"digest": honest.digest}, {"named": old}, entries)
+    with pytest.raises(CorruptError, match=CHANGED):
+        unpack(store, forged, tmp_path / "out", code_digest=honest.digest)
 
 
 @pytest.mark.parametrize("named", [[], ["vocab.json"], ["merges.txt", "vocab.json"]])
