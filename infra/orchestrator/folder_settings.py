@@ -7,8 +7,9 @@ come from the environment or a profile alone.
 
 from __future__ import annotations
 
+import io
+import json
 import os
-import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,11 @@ from typing import Any
 from data_contracts.errors import UsageError
 
 # As variables, without PREFECT_.
-_NOT_BY_A_FOLDER = ("API_", "CLIENT_", "HOME", "LOGGING_CONFIG_PATH", "LOGGING_SETTINGS_PATH", "PLUGINS", "PROFILE")
-_IN_ENV_FILE = re.compile(r"^\s*(?:export\s+)?PREFECT_(\w+)\s*=", re.MULTILINE | re.IGNORECASE)
+_NOT_BY_A_FOLDER = (
+    "API_", "CLIENT_", "EXPERIMENTS_PLUGINS", "HOME", "LOGGING_CONFIG_PATH", "LOGGING_SETTINGS_PATH", "PLUGINS",
+    "PROFILE",
+)  # fmt: skip
+_PREFIX = "PREFECT_"
 
 
 def refuse_settings_of(folder: Path) -> None:
@@ -52,13 +56,26 @@ def _settings_in(folder: Path) -> Iterator[tuple[Path, str, Any]]:
         yield from ((path, *setting) for setting in _flat(settings, ""))
     path = folder / ".env"
     if path.is_file():
-        text = path.read_text(errors="replace")
-        yield from ((path, match[1].upper(), None) for match in _IN_ENV_FILE.finditer(text))
+        from dotenv import dotenv_values  # as Prefect reads it: a name may be in quotation marks
+
+        stream = io.StringIO(path.read_text("utf-8", errors="replace"))
+        for variable, text in dotenv_values(stream=stream, interpolate=False).items():
+            if variable.upper().startswith(_PREFIX):
+                yield from ((path, *setting) for setting in _flat({variable: _value(text)}, ""))
+
+
+def _value(text: str | None) -> Any:
+    """What a variable sets: `PREFECT_API` may hold all settings whose names begin so, as JSON."""
+    try:
+        return json.loads(text or "")
+    except (ValueError, RecursionError):
+        return text
 
 
 def _flat(settings: dict[str, Any], before: str) -> Iterator[tuple[str, Any]]:
     for key, value in settings.items():
-        name = f"{before}{key}".upper()
+        # Inside a group, a setting may also have its whole name.
+        name = f"{before}{key}".upper().rpartition(_PREFIX)[2]
         if isinstance(value, dict):
             yield from _flat(value, f"{name}_")
         else:

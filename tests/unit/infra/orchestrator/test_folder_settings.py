@@ -24,6 +24,10 @@ PROGRAM = "[logging]\nconfig_path = 'evil.yml'\n"
         ("pyproject.toml", "[tool.prefect.api]\nurl = 'http://evil'", "PREFECT_API_URL"),
         (".env", "A=1\n export PREFECT_API_URL = http://evil", "PREFECT_API_URL"),
         (".env", "prefect_logging_config_path=x", "PREFECT_LOGGING_CONFIG_PATH"),
+        (".env", "'PREFECT_LOGGING_CONFIG_PATH'=x", "PREFECT_LOGGING_CONFIG_PATH"),
+        (".env", 'PREFECT_API={"url": "http://evil"}', "PREFECT_API_URL"),
+        (".env", 'PREFECT_LOGGING=\'{"prefect_logging_settings_path": "x"}\'', "PREFECT_LOGGING_SETTINGS_PATH"),
+        (".env", "PREFECT_EXPERIMENTS_PLUGINS_ENABLED=true", "PREFECT_EXPERIMENTS_PLUGINS_ENABLED"),
     ],
 )
 @pytest.mark.usefixtures("home")
@@ -42,7 +46,9 @@ def test_other_settings_and_what_up_writes_are_taken(tmp_path: Path) -> None:
     ours = f"profiles_path = {json.dumps(str(profiles))}\n"
     (folder / "prefect.toml").write_text(f"{ours}[logging]\nlevel = 'DEBUG'\n")
     (folder / "pyproject.toml").write_text("[project]\nname = 'a'\n")
-    (folder / ".env").write_text("API_URL=x\n")
+    (folder / ".env").write_text(
+        'API_URL=x\n# PREFECT_API_URL=x\nPREFECT_LOGGING={"level": "DEBUG"}\nA=\'\nPREFECT_API_URL=x\'\n'
+    )
     refuse_settings_of(folder)
     (folder / "pyproject.toml").write_text("[no toml")
     refuse_settings_of(folder)
