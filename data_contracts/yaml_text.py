@@ -153,6 +153,7 @@ class _Walk:
             self._count(value_node)  # merges are expanded like aliases
             if key_node.tag == _MERGE:
                 for base in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
+                    self._count(base)
                     if not isinstance(base, yaml.MappingNode):
                         raise self._wrong(key_node, field, "`<<` merges mappings only; give it one")
                     for key, pair in self._pairs(base, field).items():

@@ -114,6 +114,12 @@ def test_a_few_aliases_that_stand_for_billions_of_values_are_refused(first: str,
         parse("\n".join([f"a0: &a0 {first}", *levels]), "f.yaml")
 
 
+def test_merges_of_an_empty_mapping_count_too() -> None:
+    levels = [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 400)}]}}" for n in (1, 2)]
+    with pytest.raises(SpecError, match=rf"stands for more than {MAX_VALUES} values; use fewer aliases\.$"):
+        parse("\n".join(["a0: &a0 {}", *levels]), "f.yaml")
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
