@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from prefect import tags
 from prefect.context import FlowRunContext
-from prefect.exceptions import Abort
+from prefect.exceptions import Abort, TerminationSignal
 from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Completed, Failed, State
 
+from data_contracts.errors import Cancelled as Stopped
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.load import load_spec
 from data_contracts.run_report import RunReport, Trigger
@@ -29,7 +30,9 @@ from infra.orchestrator.ci_reports import CI_TAG, is_for_ci, keep_ci_report
 from infra.orchestrator.events.model_events import announce_canary_end, announce_verdict
 from infra.orchestrator.events.run_events import announce_end, announce_unopened
 from infra.orchestrator.flow_engine import outlive_worker
+from infra.orchestrator.flow_runs.cancelling import was_cancelled
 from infra.orchestrator.flow_runs.resuming import run_ids_of
+from infra.processes.environment import FLOW_RUN
 from infra.store import layout
 from infra.store.lease import held_lease
 from infra.store.lease_keeper import PATIENCE_S
@@ -150,10 +153,26 @@ def overrides(text: str) -> list[str]:
         ) from error
 
 
-def as_error(error: Exception) -> TrainwrightError:
-    """Any failure as an error of the tree: a server that stopped answering, else a bug of ours."""
+def crash_in(error: BaseException) -> BaseException | None:
+    """What ends this process, if neither a failure nor a person ends its run: then a reaper has the run resumed.
+
+    That is a SystemExit of a library's, or a signal to a worker's flow run that is not cancelled: the worker, its
+    machine or its pod is stopped.
+    """
+    while isinstance(error, Stopped) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, Exception):
+        return None
+    by_person = isinstance(error, KeyboardInterrupt | TerminationSignal) and FLOW_RUN not in os.environ
+    return None if by_person or was_cancelled() else error
+
+
+def as_error(error: BaseException) -> TrainwrightError:
+    """Any failure as an error of the tree: a stop, a server that stopped answering, else a bug of ours."""
     if isinstance(error, TrainwrightError):
         return error
+    if not isinstance(error, Exception):
+        return Stopped("The run was stopped.")
     return unreachable(error) or TrainwrightError(f"Internal error: {type(error).__name__}: {error}.")
 
 

@@ -9,7 +9,7 @@ from prefect.states import Completed, Failed, State
 
 from data_contracts.errors import Interrupted
 from data_contracts.messages.reaping import Reaped
-from infra.orchestrator.flow_runs.pending_flow_runs import start_pending_again
+from infra.orchestrator.flow_runs.lost_flow_runs import start_lost_again
 from tasks.run.reaping import reap_apart, reap_stores
 from tasks.run.run import known_store_list
 
@@ -25,7 +25,7 @@ def reap(store: str | None = None, pool: str = "trainwright") -> State:
         pool: its workers resume runs that cannot be executed again where they were.
     """
     reaped, away = reap_stores(known_store_list(store), lambda store: reap_apart(store, pool))
-    sentence = summary(reaped, away, start_pending_again())
+    sentence = summary(reaped, away, start_lost_again())
     if away or any(one.what in ("left", "lost") for one in reaped):
         return Failed(message=sentence)
     return Completed(message=sentence)

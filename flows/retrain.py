@@ -10,7 +10,7 @@ from prefect.states import State
 
 from data_contracts.errors import TrainwrightError
 from data_contracts.run_report import RunReport
-from flows.flow_runs import as_error, cost_tagged, end_of, flow_name, name_flow_run, overrides, started_by
+from flows.flow_runs import as_error, cost_tagged, crash_in, end_of, flow_name, name_flow_run, overrides, started_by
 from flows.stages import stages
 from flows.start_hour import wait_for_hour
 from flows.turns import first_turn, in_turn, work_in_turn
@@ -106,7 +106,9 @@ def line(run: Run) -> RunReport:
                 made[stage.name] = as_task(stage)(run, *(made[one.name] for one in stage.takes))
         parts = {part: made[name] for part, name in REPORTED.items()}
         return keep_page(run, report(run, **parts), parts)
-    except Exception as error:
+    except BaseException as error:
+        if crash := crash_in(error):  # no report
+            raise crash from None
         failure = as_error(error)
         parts = {part: made.get(name) for part, name in REPORTED.items()}
         page = keep_page(run, report(run, error=failure, **parts), parts)

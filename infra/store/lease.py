@@ -88,18 +88,20 @@ class Lease:
             sleep(poll_s)
 
     @classmethod
-    def seize(cls, store: Store, path: str, holder: str, seen: Versioned) -> Lease | None:
+    def seize(cls, store: Store, path: str, holder: str, seen: Versioned | None) -> Lease | None:
         """Take the lease of a dead holder without waiting; None if it moved since it was `seen`.
 
         Args:
-            seen: the lease as `standing_still` returned it. Its process's other leases are then taken at once.
+            seen: the lease as it was read; None: nobody has ever taken it. The other leases of a process that held it
+                are then taken at once.
         """
-        pointer = store.pointer(path)
+        pointer, token = store.pointer(path), 0 if seen is None else seen.value["token"] + 1
         try:
-            lease = cls(pointer, pointer.swap(seen, _value(holder, seen.value["token"] + 1, 0)))
+            lease = cls(pointer, pointer.swap(seen, _value(holder, token, 0)))
         except PointerMoved:
             return None
-        store.silent.note(process_of(seen.value["holder"]), time.monotonic())
+        if seen is not None and not seen.value["released"]:
+            store.silent.note(process_of(seen.value["holder"]), time.monotonic())
         return lease
 
     def renew(self) -> None:
@@ -145,15 +147,17 @@ def standing_still(
     *,
     patience_s: float = 30,
     unreadable: Callable[[str, TrainwrightError], None] | None = None,
+    is_missed: Callable[[str], bool] = lambda _: False,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
-) -> dict[str, Versioned]:
+) -> dict[str, Versioned | None]:
     """The leases of dead holders among `paths`: whose process has ended here, or whose beat stood still.
 
     Returns as soon as all others have moved or were released. Time counts as in `Lease.take`.
 
     Args:
         unreadable: called with each lease that is damaged, which is then left out; None: it raises.
+        is_missed: whether somebody ought to hold a lease that is free; it is returned, as None, if it stays free.
 
     Raises: StorageUnavailable; CorruptError and UsageError for a lease that cannot be read.
     """
@@ -167,13 +171,13 @@ def standing_still(
             unreadable(path, error)
             return None
 
-    watched = {path: held for path in paths if (held := now_held(path)) is not None}
-    dead = {path: held for path, held in watched.items() if _may_take_at_once(held, store.silent, clock())}
+    watched = {path: held for path in paths if (held := now_held(path)) is not None or is_missed(path)}
+    dead = {path for path, held in watched.items() if held and _may_take_at_once(held, store.silent, clock())}
     poll_s = min(_POLL_S, patience_s / 10)
     still_s, answered = 0.0, clock()
-    while watched.keys() - dead.keys() and still_s < patience_s:
+    while watched.keys() - dead and still_s < patience_s:
         sleep(poll_s)
-        for path in watched.keys() - dead.keys():
+        for path in watched.keys() - dead:
             if now_held(path) != watched[path]:
                 del watched[path]
         now = clock()

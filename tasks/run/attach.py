@@ -34,7 +34,7 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
             return done
         place = layout.lease(layout.run(run.run_id))
         keeper = LeaseKeeper(run.store, place, f"{run.run_id}/{uuid.uuid4().hex[:12]}")
-        announced, before, begun = False, num_attempts(run), False
+        announced, before = False, num_attempts(run)
         try:
             keeper.start()
             while (token := keeper.token(LOOK_EVERY_S)) is None:
@@ -45,15 +45,12 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
                     announced = True
             if done := final_report(run) or _ended_meanwhile(run, before):
                 return done
-            begun = True
+            before = num_attempts(run)
             begin_execution(run, token)
             return work(run)
-        except KeyboardInterrupt:  # a person stopped it, who resumes it if they wish
-            begun = False
-            raise
         finally:
             with uninterrupted():
-                keeper.stop(abandon=begun and not _has_reported(run, before))
+                keeper.stop(abandon=not _has_reported(run, before))
 
     return carry_out
 

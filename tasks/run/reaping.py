@@ -1,8 +1,9 @@
 """Finds runs whose process died without a report, and has them resumed within their budget `retry.crashed`.
 
-A reaper takes the lease of such a run as any conductor would, so two reapers cannot answer one crash, and a process
-that was only stopped is fenced. Each answered crash is a record, created once before the reaper requests a new
-execution. If the reaper is killed in between, the next one repeats the request, and no crash counts twice.
+The lease of such a run has a dead holder, or none, if its process died before it took the lease. A reaper takes the
+lease as any conductor would, so two reapers cannot answer one crash, and a process that was only stopped is fenced.
+Each answered crash is a record, created once before the reaper requests a new execution. If the reaper is killed in
+between, the next one repeats the request, and no crash counts twice.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from data_contracts.canonical import is_name
@@ -33,6 +35,8 @@ from tasks.run.run import Run
 
 # Between two runs; a run takes a few requests to the store and to Prefect.
 IDLE = IdleLimit(hang_s=600.0)
+# A run without a lease that is older is not resumed.
+OLD = timedelta(days=3)
 # This many runs are checked, the newest first: run ids sort by time.
 NEWEST = 1000
 
@@ -42,8 +46,8 @@ log = logging.getLogger("trainwright")
 class Resumer(Protocol):
     """Has runs resumed by any available worker. All methods may raise StorageUnavailable."""
 
-    def state_of(self, flow_run: str | None) -> FlowRunState:
-        """How a flow run stands."""
+    def state_of(self, flow_run: str | None, run_id: str) -> FlowRunState:
+        """How a flow run stands; None: the one that the server says is of this run."""
 
     def requested(self, crash: Crash, key: str) -> FlowRunState:
         """The state of the flow run that was requested after a crash; `gone` if none was requested."""
@@ -119,12 +123,22 @@ def reap(
     runs = [run_id for run_id in unfinished_runs(store) if run_id not in skipped]
     paths = {layout.lease(layout.run(run_id)): run_id for run_id in runs}
     damaged: dict[str, TrainwrightError] = {}
-    still = standing_still(store, paths, patience_s=patience_s, unreadable=damaged.__setitem__)
+    still = standing_still(
+        store,
+        paths,
+        patience_s=patience_s,
+        unreadable=damaged.__setitem__,
+        is_missed=lambda path: _never_began(store, paths[path]),
+    )
     reaped: list[Reaped] = []
     for path, run_id in paths.items():
         on_begun(run_id)
         error = damaged.get(path)
-        outcome = _lost(store, run_id, error) if error else _reap_one(store, run_id, still.get(path), resumer)
+        outcome = None
+        if error is not None:
+            outcome = _lost(store, run_id, error)
+        elif path in still or store.list(layout.crashes(run_id)):
+            outcome = _reap_one(store, run_id, still.get(path), resumer)
         if outcome is not None:
             on_reaped(outcome)
             reaped.append(outcome)
@@ -139,16 +153,18 @@ def unfinished_runs(store: Store) -> Iterable[str]:
             yield run_id
 
 
-def _may_be_forgotten(store: Store, run_id: str) -> bool:
-    """Whether a resumption was requested that may never have begun: nobody holds the lease."""
-    return bool(store.list(layout.crashes(run_id))) and held_lease(store, layout.lease(layout.run(run_id))) is None
+def _never_began(store: Store, run_id: str) -> bool:
+    """Whether a run whose lease is free has neither ended nor been resumed, by the names of its records alone.
+
+    An old one is left to a person: an earlier version kept no report of a run that was stopped between two stages.
+    """
+    is_old = run_id < f"{datetime.now(UTC) - OLD:%Y%m%d-%H%M%S}"
+    return not is_old and not store.list(layout.run_attempts(run_id)) and not store.list(layout.crashes(run_id))
 
 
 def _reap_one(store: Store, run_id: str, seen: Versioned | None, resumer: Resumer) -> Reaped | None:
     """Handle one run, whatever is wrong with it: the other runs must be handled, too."""
     try:
-        if seen is None and not _may_be_forgotten(store, run_id):
-            return None
         return _Dead(store, run_id, resumer).answer(seen)
     except Fenced:
         return None
@@ -175,28 +191,28 @@ class _Dead:
         """Take the lease and decide; None if the run turns out to be alive, ended, or stopped by a person."""
         execution = newest_execution(self.store, self.run_id)
         flow_run = None if execution is None else execution.flow_run
-        flow_run_state = self.resumer.state_of(flow_run)
+        flow_run_state = self.resumer.state_of(flow_run, self.run_id)
         if flow_run_state.state in ("stopped", "asked"):
             return None
         holder = with_process(f"reaper/{uuid.uuid4().hex[:12]}")
         if seen is None:
             seen = self.store.pointer(self.lease_path).read()
-            if seen is None or not seen.value["released"] or not self._forgotten(execution):
+            if (seen is not None and not seen.value["released"]) or not self._is_forgotten(execution):
                 return None
         lease = Lease.seize(self.store, self.lease_path, holder, seen)
         if lease is None:
             return None
         try:
-            self._free(process_of(seen.value["holder"]))
+            self._free(None if seen is None else process_of(seen.value["holder"]))
             return self._decide(lease, execution, flow_run_state)
         finally:
             lease.release()
 
-    def _forgotten(self, execution: Execution | None) -> bool:
-        """Whether the last crash was answered, but no process began, and none is about to."""
+    def _is_forgotten(self, execution: Execution | None) -> bool:
+        """Whether no report ends the run, and no process was asked for that is about to take its free lease."""
         crash = self._unbegun(execution)
         if crash is None:
-            return False
+            return not self._has_ended(execution, num_ends(self.store, self.run_id))
         return self.resumer.requested(crash, resume_key(self.run_id, crash.n)).state in ("gone", "ended")
 
     def _decide(self, lease: Lease, execution: Execution | None, flow_run_state: FlowRunState) -> Reaped | None:

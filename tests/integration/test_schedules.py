@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import s3fs
@@ -14,7 +15,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from data_contracts.costs.executions import Crash
 from data_contracts.errors import Fenced
 from infra.machine.machines import VARIABLE
-from infra.orchestrator.flow_runs.pending_flow_runs import start_pending_again
+from infra.orchestrator.flow_runs.lost_flow_runs import MOST_STARTS, start_lost_again
 from infra.orchestrator.flow_runs.resuming import PrefectResumer
 from infra.store import Store, layout, open_store
 from infra.store.paths import schedule_paths
@@ -205,21 +206,64 @@ def in_state(site: Site, pool: str, kind: str, name: str = "") -> dict[str, Any]
     return made
 
 
-def test_a_reaper_starts_what_stayed_pending_and_leaves_alone_what_a_person_stopped(site: Site, here: None) -> None:
+def beat(site: Site, flow_run: dict[str, Any]) -> None:
+    """Let the server have a heartbeat of a flow run's process, an hour from now."""
+    resource = {"prefect.resource.id": f"prefect.flow-run.{flow_run['id']}"}
+    at = datetime.now(UTC) + timedelta(hours=1)
+    event = {"id": str(uuid4()), "event": "prefect.flow-run.heartbeat", "occurred": at.isoformat()}
+    site.ask("/events", [{**event, "resource": resource}])
+    wanted = {
+        "resource": {"id": list(resource.values())},
+        "occurred": {"since": at.isoformat(), "until": at.isoformat()},
+    }
+    until(lambda: site.ask("/events/filter", {"filter": wanted})["events"])
+
+
+def test_a_reaper_starts_what_lost_its_process_and_leaves_alone_what_a_person_stopped(site: Site, here: None) -> None:
     pool = site.pool("quiet", worker=False)
-    pending, running = (in_state(site, pool, kind) for kind in ("PENDING", "RUNNING"))
+    kinds = ("PENDING", "RUNNING", "CRASHED", "RUNNING", "CRASHED")
+    pending, running, unopened, beating, opened = (in_state(site, pool, kind) for kind in kinds)
+    site.ask(f"/flow_runs/{unopened['id']}", {"name": "tiny"}, method="PATCH")
+    beat(site, beating)
     stopped = [in_state(site, pool, "CANCELLED"), in_state(site, pool, "CANCELLING"),
                in_state(site, pool, "PAUSED", "Suspended")]  # fmt: skip
-    states = [site.now(one)["state"]["id"] for one in stopped]
-    assert start_pending_again() == [], "its worker may be about to begin it"
-    assert start_pending_again(0) == [f"the flow run tiny {RUN} was pending, and is given to a worker again"]
-    assert (site.now(pending)["state"]["name"], site.state(running)) == ("AwaitingRetry", "RUNNING")
+    left = [*stopped, beating, opened]
+    states = [site.now(one)["state"]["id"] for one in left]
+    assert start_lost_again() == ["the flow run tiny was crashed without a process, and is given to a worker again"]
+    assert (site.state(pending), site.state(running)) == ("PENDING", "RUNNING"), "their processes may be about to begin"
+    assert sorted(start_lost_again(0)) == [
+        f"the flow run tiny {RUN} was {kind} without a process, and is given to a worker again"
+        for kind in ("pending", "running")
+    ]
+    assert {site.now(one)["state"]["name"] for one in (pending, running, unopened)} == {"AwaitingRetry"}
     for one in stopped:
-        assert PrefectResumer(pool).state_of(one["id"]).state == "stopped"
+        assert PrefectResumer(pool).state_of(one["id"], RUN).state == "stopped"
         crash = Crash(run_id=RUN, n=0, token=1, ends=0, flow_run=one["id"], at="", by="")
         with pytest.raises(Fenced):
             PrefectResumer(pool).resume(crash, "/s", "tiny", f"key-{one['id']}")
-    assert [site.now(one)["state"]["id"] for one in stopped] == states
+    assert [site.now(one)["state"]["id"] for one in left] == states
+
+
+def test_a_flow_run_that_dies_again_and_again_before_it_opens_a_run_ends(site: Site, here: None) -> None:
+    pool = site.pool("short-lived", worker=False)
+    made = in_state(site, pool, "CRASHED")
+    site.ask(f"/flow_runs/{made['id']}", {"name": "tiny"}, method="PATCH")
+    for _ in range(MOST_STARTS):
+        assert "is given to a worker again" in start_lost_again()[0]
+        site.ask(f"/flow_runs/{made['id']}/set_state", {"state": {"type": "CRASHED"}, "force": True})
+    ended = f"Its process died. The flow run tiny was given to workers {MOST_STARTS} times before."
+    assert start_lost_again() == [ended]
+    assert site.now(made)["state"]["message"] == ended
+    assert start_lost_again() == []
+
+
+def test_a_run_that_has_not_begun_is_found_by_the_name_of_its_flow_run(site: Site, here: None) -> None:
+    run_id = "20261128-010203-0b1b2c"
+    pool = site.pool("unbegun", worker=False)
+    made = in_state(site, pool, "CANCELLED")
+    site.ask(f"/flow_runs/{made['id']}", {"name": f"tiny {run_id}"}, method="PATCH")
+    assert PrefectResumer(pool).state_of(None, run_id).state == "stopped"
+    assert PrefectResumer(pool).state_of(None, run_id.replace("b", "c")).state == "gone"
 
 
 def test_the_slots_of_a_dead_gang_are_free_once_a_reaper_gave_them_back(site: Site, here: None) -> None:

@@ -26,7 +26,7 @@ class Prefect:
         self.told: list[str] = []
         self.away = False
 
-    def state_of(self, flow_run: str | None) -> FlowRunState:
+    def state_of(self, flow_run: str | None, run_id: str) -> FlowRunState:
         return FlowRunState("gone") if flow_run is None else self.flow_run
 
     def requested(self, crash: Crash, key: str) -> FlowRunState:

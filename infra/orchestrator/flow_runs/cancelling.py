@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("trainwright")
+_stopped_here = threading.Event()
 
 
 @contextlib.contextmanager
@@ -59,9 +60,25 @@ def stop_this_process() -> None:
 
     Under a worker, it is the signal by which the worker cancels a flow run.
     """
+    _stopped_here.set()
     # A script's background job ignores Ctrl-C.
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     os.kill(os.getpid(), signal.SIGTERM if ignored or FLOW_RUN in os.environ else signal.SIGINT)
+
+
+def was_cancelled() -> bool:
+    """Whether a signal to this process cancels its flow run; False also if the server does not say so."""
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    if _stopped_here.is_set() or context is None or context.flow_run is None:
+        return _stopped_here.is_set()
+    try:
+        with asking(retries=2) as client:
+            return _is_cancelled(client, context.flow_run.id)
+    except Exception as error:
+        log.warning("It is not known whether this flow run is cancelled, so a reaper decides: %s", error)
+        return False
 
 
 def _is_cancelled(client: SyncPrefectClient, run_id: UUID) -> bool:

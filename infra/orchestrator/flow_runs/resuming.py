@@ -54,9 +54,9 @@ class PrefectResumer:
     def __init__(self, pool: str, *, here: bool = False) -> None:
         self._pool, self._here = pool, here
 
-    def state_of(self, flow_run: str | None) -> FlowRunState:
-        """How a flow run stands. StorageUnavailable."""
-        return _ask_server(lambda client: _state_of(_flow_run(client, flow_run)))
+    def state_of(self, flow_run: str | None, run_id: str) -> FlowRunState:
+        """How a flow run stands; None: the one that the server says is of this run. StorageUnavailable."""
+        return _ask_server(lambda client: _state_of(_flow_run(client, flow_run) or _own_flow_run(client, None, run_id)))
 
     def requested(self, crash: Crash, key: str) -> FlowRunState:
         """How the flow run stands that was asked for after a crash; `gone` if nothing was. StorageUnavailable."""
@@ -165,9 +165,17 @@ def _own_flow_run(client: SyncPrefectClient, flow_run: str | None, run_id: str) 
     """A flow run, if the server says itself that it is of this run; None if not.
 
     Its id comes from the store: whoever can write there could have any flow run of the server executed again or ended.
+    The server is asked for it if the store names none: its process died before it began.
     """
-    found = _flow_run(client, flow_run)
-    return found if found is not None and run_id in run_ids_of(found) else None
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    if flow_run is None:
+        named = FlowRunFilter(name=FlowRunFilterName(like_=run_id))
+        found = client.read_flow_runs(flow_run_filter=named, sort=FlowRunSort.EXPECTED_START_TIME_ASC)
+    else:
+        found = [one for one in [_flow_run(client, flow_run)] if one is not None]
+    return next((one for one in found if run_id in run_ids_of(one)), None)
 
 
 def run_ids_of(flow_run: FlowRun) -> list[str]:

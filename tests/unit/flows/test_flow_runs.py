@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prefect.exceptions import Abort
+from prefect.exceptions import Abort, TerminationSignal
 from prefect.states import Completed, Running, State
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import Cancelled, UsageError
 from data_contracts.run_report import RunReport
 from flows import flow_runs
+from infra.processes.environment import FLOW_RUN
 from infra.store import Store, layout, open_store
 from infra.store.lease import Lease
 from infra.store.lease_keeper import LeaseKeeper
@@ -122,3 +123,42 @@ def test_a_flow_run_that_is_executed_again_keeps_the_name_that_says_which_run_it
     monkeypatch.setattr(flow_runs, "FlowRunContext", SimpleNamespace(get=lambda: context))
     monkeypatch.setattr(flow_runs, "flow_run", SimpleNamespace(parameters=parameters))
     assert flow_runs.flow_name() == (name if kept else "nightly")
+
+
+def by_signal(signal: BaseException) -> Cancelled:
+    """What a stage makes of an exception that ends it."""
+    stopped = Cancelled("The run was stopped during train.")
+    stopped.__cause__ = signal
+    return stopped
+
+
+@pytest.mark.parametrize("wrapped", [by_signal, lambda error: error], ids=["in a stage", "between stages"])
+@pytest.mark.parametrize(
+    ("end", "under_worker", "cancelled", "is_crash"),
+    [
+        (SystemExit(1), False, False, True),
+        (SystemExit(1), True, False, True),
+        (TerminationSignal(15), True, False, True),
+        (TerminationSignal(15), True, True, False),
+        (KeyboardInterrupt(), True, False, True),
+        (KeyboardInterrupt(), False, False, False),
+        (ZeroDivisionError(), True, False, False),
+    ],
+)
+def test_what_neither_a_person_nor_a_failure_ended_is_a_crash(
+    wrapped: Any,
+    end: BaseException,
+    under_worker: bool,
+    cancelled: bool,
+    is_crash: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flow_runs, "was_cancelled", lambda: cancelled)
+    monkeypatch.delenv(FLOW_RUN, raising=False)
+    if under_worker:
+        monkeypatch.setenv(FLOW_RUN, "x")
+    assert flow_runs.crash_in(wrapped(end)) is (end if is_crash else None)
+
+
+def test_a_stop_between_two_stages_is_a_cancel() -> None:
+    assert flow_runs.as_error(KeyboardInterrupt()).exit_code == Cancelled.exit_code

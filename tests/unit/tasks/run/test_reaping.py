@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -12,19 +13,24 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from data_contracts.costs.executions import Crash, Execution, FlowRunState
-from data_contracts.errors import Cancelled, Fenced, StorageUnavailable, TrainwrightError, UsageError
+from data_contracts.errors import Cancelled, Fenced, GateNotMet, StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.messages.reaping import REAP, Reaped
 from data_contracts.run_report import RunReport
 from infra import child
 from infra.store import Lease, Store, layout
+from infra.store.backends.folder import FolderBackend
 from infra.store.lease import held_lease
 from tasks.run import reaping
 from tasks.run.attach import attach
@@ -37,7 +43,7 @@ from tests.support.damage import overwrite
 from tests.support.pool import until
 from tests.support.processes import a_process, identified
 from tests.support.reap_child import DEADLY
-from tests.support.reaped import Site
+from tests.support.reaped import PATIENCE_S, Site
 from tests.support.tiny import write_project
 
 FLOW_RUN = "0b4e9a5c-8f0d-4b6e-9a55-1f2d3c4b5a69"
@@ -119,9 +125,10 @@ def test_a_run_that_dies_again_and_again_ends_with_its_cause_and_a_person_begins
     assert [(crash.n, crash.ends) for crash in site.crashes] == [(0, 0), (1, 0), (2, 1)]
 
 
-@pytest.mark.parametrize(
-    "end", [SystemExit(1), MemoryError(), StorageUnavailable("away")], ids=lambda end: type(end).__name__
-)
+ENDS = (SystemExit(1), KeyboardInterrupt(), MemoryError(), StorageUnavailable("away"))
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: type(end).__name__)
 def test_a_run_that_ended_without_a_word_is_resumed_whatever_ended_it(site: Site, end: BaseException) -> None:
     def work(run: Run) -> RunReport:
         raise end
@@ -131,16 +138,112 @@ def test_a_run_that_ended_without_a_word_is_resumed_whatever_ended_it(site: Site
     assert [one.what for one in site.reaped()] == ["resumed"]
 
 
-@pytest.mark.parametrize("reported", [True, False])
-def test_a_run_that_a_person_stopped_or_that_said_how_it_ended_is_left_alone(site: Site, reported: bool) -> None:
+def test_a_run_that_said_how_it_ended_is_left_alone(site: Site) -> None:
     def work(run: Run) -> RunReport:
-        if reported:
-            report(run, error=UsageError("The spec is wrong."))
-        raise UsageError("The spec is wrong.") if reported else KeyboardInterrupt
+        report(run, error=UsageError("The spec is wrong."))
+        raise UsageError("The spec is wrong.")
 
-    with pytest.raises((UsageError, KeyboardInterrupt)):
+    with pytest.raises(UsageError):
         attach(work)(site.run)
     assert held_lease(site.store, site.path) is None
+    assert site.reaped() == []
+
+
+def test_a_process_that_attached_ends_without_a_word_after_the_other_had_failed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The failure of the process that it waited for, which asks for a retry, is not the end of its own work."""
+    lease = site.begin()
+
+    def ended_by_the_other(_: str) -> None:
+        report(site.run, error=StorageUnavailable("away"))
+        lease.release()
+
+    def work(run: Run) -> RunReport:
+        raise SystemExit(1)
+
+    monkeypatch.setattr("tasks.run.attach.log", SimpleNamespace(info=lambda text, *_: ended_by_the_other(text)))
+    with pytest.raises(SystemExit):
+        attach(work)(site.run)
+    assert [one.what for one in site.reaped()] == ["resumed"]
+
+
+def test_a_run_whose_process_died_before_it_took_the_lease_is_resumed(site: Site) -> None:
+    assert site.store.pointer(site.path).read() is None
+    assert [one.what for one in site.reaped()] == ["resumed"]
+    assert [(crash.n, crash.token, crash.flow_run) for crash in site.crashes] == [(0, 0, None)]
+    assert site.reaped() == [], "a worker is about to take it"
+    assert site.begin().token == 1
+
+
+WRITES = ("create", "create_file", "create_from", "replace", "delete")
+
+
+def killed_at(step: int, work: Callable[[], object]) -> bool:
+    """Whether `work`, in a process of its own, was killed before (even steps) or after one of the store's writes."""
+    if child := os.fork():
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert ended in (0, -signal.SIGKILL), "its traceback is in the output"
+        return ended != 0
+    try:
+        steps = itertools.count()
+
+        def struck(write: Callable[..., Any]) -> Callable[..., Any]:
+            def carry_out(*arguments: Any, **options: Any) -> Any:
+                for part in (None, write):
+                    done = part and part(*arguments, **options)
+                    if next(steps) == step:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                return done
+
+            return carry_out
+
+        for name in WRITES:
+            setattr(FolderBackend, name, struck(getattr(FolderBackend, name)))
+        work()
+        os._exit(0)
+    finally:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def test_a_run_whose_process_is_killed_at_any_of_its_writes_gets_its_verdict(site: Site, tmp_path: Path) -> None:
+    """From its trigger to its report: a reaper has it resumed, or it has no inputs yet and is executed again."""
+    spec = tmp_path / "tiny" / "pipeline.yaml"
+    report(site.run, error=GateNotMet("This run is not looked at."))
+
+    def carry_out(key: str) -> RunReport:
+        return attach(lambda run: report(run, error=GateNotMet("No.")))(
+            open_run(spec, options=RunOptions(key=key, trigger="ci"))
+        )
+
+    outcomes: Counter[str] = Counter()
+    for step in itertools.count():
+        key, before = f"night-{step}", set(site.store.list(layout.runs()))
+        if not killed_at(step, lambda key=key: carry_out(key)):  # type: ignore[misc]
+            break
+        has_inputs = {one for one in site.store.list(layout.runs()) if site.store.exists(layout.resolved(one))} - before
+        has_verdict = any(site.store.exists(layout.report(one)) for one in has_inputs)
+        reaped = [one.what for one in site.reaped()]
+        assert reaped == (["resumed"] if has_inputs and not has_verdict else []), step
+        outcomes["resumed" if reaped else "ended" if has_verdict else "no inputs"] += 1
+        assert carry_out(key).verdict == "not_promoted"
+        assert site.reaped() == []
+        leases = [layout.lease(layout.run(one)) for one in has_inputs]
+        assert has_verdict or not any(held_lease(site.store, lease) for lease in leases)
+    assert outcomes.keys() == {"no inputs", "resumed", "ended"}, outcomes
+
+
+def test_a_run_whose_process_is_about_to_take_the_lease_is_left_alone(site: Site) -> None:
+    timer = threading.Timer(PATIENCE_S / 2, site.begin)
+    timer.start()
+    assert reap(site.store, site.prefect, patience_s=4 * PATIENCE_S) == []
+    timer.join()
+    assert site.crashes == []
+
+
+def test_an_old_run_that_nobody_ever_began_is_left_to_a_person(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaping, "OLD", timedelta(seconds=-2))
     assert site.reaped() == []
 
 
