@@ -36,8 +36,8 @@ def project_extras(wanted: Sequence[str], name: str, folder: Path) -> dict[Path,
 
 def _github(name: str, folder: Path) -> tuple[Path, str]:
     root, spec = _in_repository(folder)
-    file = "trainwright.yml" if root == folder else f"trainwright-{name}.yml"
-    return root / ".github/workflows" / file, _workflow("github", name, spec)
+    own = "" if root == folder else f"-{name}"
+    return root / f".github/workflows/trainwright{own}.yml", _workflow("github", name, spec)
 
 
 def _gitlab(name: str, folder: Path) -> tuple[Path, str]:

@@ -14,7 +14,15 @@ import yaml
 from kubernetes_validate.utils import ValidationError
 from prefect.utilities.templating import apply_values
 
+from infra.orchestrator.server.server_access import addresses
+from infra.records import nodes
+from infra.telemetry import settings as telemetry
+
 VERSIONS = ("1.34.0", "1.37.0")
+# Our variables' names, as the code reads them.
+NODE, METRICS_PUSH = nodes.NODE, telemetry.METRICS_PUSH
+# The two variables that make Prefect's worker name a secret in place of the server's password.
+WORKER = "PREFECT_INTEGRATIONS_KUBERNETES_WORKER_API_AUTH_STRING_SECRET_"
 # What the launcher gives a node's run, and Prefect its worker.
 GIVEN: dict[str, Any] = {
     "image": "registry.example/trainwright:1",
@@ -64,7 +72,9 @@ def test_the_job_is_what_kubernetes_takes(version: str, template: dict[str, Any]
     [shared] = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "shared-memory"]
     assert shared["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Gi"}
     assert {"name": "shared-memory", "mountPath": "/dev/shm"} in container["volumeMounts"]
-    assert [one["name"] for one in container["env"]] == [*GIVEN["env"], "TRAINWRIGHT_ADDRESS"]
+    own = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in container["env"] if "valueFrom" in one}
+    assert own == {"TRAINWRIGHT_ADDRESS": "status.podIP", NODE: "spec.nodeName"}
+    assert [one["name"] for one in container["env"]] == [*GIVEN["env"], *own]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -145,13 +155,18 @@ def test_a_conductor_differs_from_a_node_only_where_it_needs_less(
     template: dict[str, Any], conductor: dict[str, Any]
 ) -> None:
     node, mine = (rendered(one, name="n")["spec"]["template"]["spec"] for one in (template, conductor))
+    environments = [{entry["name"] for entry in pod["containers"][0]["env"]} for pod in (node, mine)]
+    assert [names - GIVEN["env"].keys() for names in environments] == [
+        {"TRAINWRIGHT_ADDRESS", NODE},
+        {NODE, METRICS_PUSH},
+    ]
     assert mine.keys() == node.keys() - {"subdomain", "tolerations"}
     for field in ("securityContext", "automountServiceAccountToken", "enableServiceLinks", "serviceAccountName"):
         assert mine[field] == node[field]
     assert mine["containers"][0]["securityContext"] == node["containers"][0]["securityContext"]
     assert {volume["name"] for volume in mine["volumes"]} == {"scratch", "temporary"}
-    gone = {"gpus", "shared_memory"}
-    assert conductor["variables"]["properties"].keys() == template["variables"]["properties"].keys() - gone
+    gone, new = {"gpus", "shared_memory"}, {"metrics_push"}
+    assert conductor["variables"]["properties"].keys() == template["variables"]["properties"].keys() - gone | new
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -161,3 +176,107 @@ def test_nobody_connects_to_a_conductor(version: str, conductor: dict[str, Any],
     labels = rendered(conductor)["spec"]["template"]["metadata"]["labels"]
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
     assert (policy["spec"]["policyTypes"], policy["spec"].get("ingress")) == (["Ingress"], None)
+
+
+def test_what_the_pages_say_of_a_pod_is_so(template: dict[str, Any], conductor: dict[str, Any]) -> None:
+    """docs/operating.md, "Kubernetes", sentence by sentence, where no other test here holds it."""
+    pod = rendered(template, name="n")["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert {"name": "scratch", "emptyDir": {"sizeLimit": "100Gi"}} in pod["volumes"], "a disk for copies"
+    assert pod["terminationGracePeriodSeconds"] == 45
+    assert container["envFrom"] == [{"secretRef": {"name": "trainwright", "optional": True}}]
+    assert pod["containers"][0]["args"] == GIVEN["command"].split()
+    pushed = rendered(conductor, name="n", metrics_push="http://pushgateway:9091")["spec"]["template"]["spec"]
+    assert {"name": METRICS_PUSH, "value": "http://pushgateway:9091"} in pushed["containers"][0]["env"]
+
+
+FOR_OPERATORS = ("database", "server", "worker")
+
+
+@pytest.fixture
+def manifests(repository: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """What an operator applies, by kind and name."""
+    texts = [(repository / f"infra/kubernetes/{name}.yaml").read_text() for name in FOR_OPERATORS]
+    loaded = [manifest for text in texts for manifest in yaml.safe_load_all(text)]
+    return {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in loaded}
+
+
+def pods(manifests: dict[tuple[str, str], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: one["spec"]["template"] for (_, name), one in manifests.items() if "template" in one.get("spec", {})}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_database_server_and_worker_are_what_kubernetes_takes(
+    version: str, manifests: dict[tuple[str, str], dict[str, Any]]
+) -> None:
+    for manifest in manifests.values():
+        kubernetes_validate.validate(manifest, version, strict=True)
+    for (kind, name), manifest in manifests.items():
+        labels = pods(manifests)[name]["metadata"]["labels"] if name in pods(manifests) else {}
+        if kind == "Service":
+            [port] = manifest["spec"]["ports"]
+            assert manifest["spec"]["selector"] == labels
+            assert port["port"] in [
+                one["containerPort"] for one in pods(manifests)[name]["spec"]["containers"][0]["ports"]
+            ]
+        if kind == "NetworkPolicy":
+            assert manifest["spec"]["podSelector"]["matchLabels"] == labels
+
+
+def test_the_operators_pods_are_as_restricted_as_those_of_runs(
+    template: dict[str, Any], manifests: dict[tuple[str, str], dict[str, Any]]
+) -> None:
+    node = rendered(template, name="n")["spec"]["template"]["spec"]
+    assert pods(manifests).keys() == {f"trainwright-{name}" for name in FOR_OPERATORS}
+    for name, template_ in pods(manifests).items():
+        pod = template_["spec"]
+        assert pod["enableServiceLinks"] is False
+        assert pod.get("automountServiceAccountToken") is (None if name == "trainwright-worker" else False)
+        assert {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}.items() <= pod[
+            "securityContext"
+        ].items()
+        for container in (*pod["containers"], *pod.get("initContainers", [])):
+            assert container["securityContext"] == node["containers"][0]["securityContext"]
+            named = {mount["name"] for mount in container["volumeMounts"]}
+            assert named <= {volume["name"] for volume in pod["volumes"]} | {"data"}
+    who = {name: one["spec"].get("ingress") for (kind, name), one in manifests.items() if kind == "NetworkPolicy"}
+    server = {"podSelector": {"matchLabels": pods(manifests)["trainwright-server"]["metadata"]["labels"]}}
+    assert who == {
+        "trainwright-database": [{"from": [server], "ports": [{"port": 5432}]}],
+        "trainwright-server": [{"from": [{"podSelector": {}}], "ports": [{"port": 4200}]}],
+        "trainwright-worker": None,
+    }
+
+
+def test_a_worker_serves_both_pools_with_the_password_from_a_secret(
+    manifests: dict[tuple[str, str], dict[str, Any]], repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (repository / "docs/operating.md").read_text()
+    server = pods(manifests)["trainwright-server"]["spec"]
+    workers = pods(manifests)["trainwright-worker"]["spec"]["containers"]
+    asked = [re.search(r"work-pool create (\w+)", line) for line in page.splitlines() if "--type kubernetes" in line]
+    assert sorted(one["name"] for one in workers) == sorted(found[1] for found in asked if found)
+    locked = re.search(r"^prefect==(.*)$", (repository / "requirements.lock").read_text(), re.MULTILINE)
+    assert locked is not None
+    monkeypatch.setattr("socket.gethostname", lambda: server["hostname"])
+    for worker in workers:
+        assert worker["args"][-2:] == ["--pool", worker["name"]]
+        assert f":{locked[1]}-" in worker["image"]
+        env = {entry["name"]: entry for entry in worker["env"]}
+        called = env["PREFECT_API_URL"]["value"].removeprefix("http://").removesuffix("/api")
+        assert called in addresses("0.0.0.0", 4200), "the server answers to this name"
+        secret = {"name": env[f"{WORKER}NAME"]["value"], "key": env[f"{WORKER}KEY"]["value"]}
+        assert env["PREFECT_API_AUTH_STRING"]["valueFrom"] == {"secretKeyRef": secret}
+    keys = set(re.findall(r"key: ([A-Z_]+)\}", str(manifests).replace("'", "")))
+    assert keys == {"DATABASE_PASSWORD", "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_SERVER_DATABASE_CONNECTION_URL"}
+    assert [key for key in keys if f"{key}=" not in page] == [], "the page says how the secret is made"
+
+
+def test_a_worker_may_start_and_end_jobs_in_its_namespace_and_no_more(
+    manifests: dict[tuple[str, str], dict[str, Any]],
+) -> None:
+    assert not [kind for kind, _ in manifests if kind.startswith("Cluster")]
+    rules = manifests["Role", "trainwright-worker"]["rules"]
+    assert {one for rule in rules for one in rule["resources"]} == {"jobs", "pods", "pods/log", "pods/status", "events"}
+    assert [rule["resources"] for rule in rules if "create" in rule["verbs"]] == [["jobs"]]
+    assert pods(manifests)["trainwright-worker"]["spec"]["serviceAccountName"] == "trainwright-worker"
