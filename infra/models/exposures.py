@@ -186,7 +186,15 @@ def _check_chain(rows_id: str, entries: Sequence[ExposureEntry]) -> None:
 
 
 def _exposure(store: Store, rows_id: str, n: int) -> Exposure:
-    found = store.read_as(layout.exposure(rows_id, n, "spent.json"), SpentBefore.from_json)
+    """Entry `n` with what was counted before it; CorruptError if that is less than the entries before it come to.
+
+    No seal covers what was counted. Other rows may have added to it, and entries of earlier versions are not chained.
+    """
+    path = layout.exposure(rows_id, n, "spent.json")
+    found, entries = store.read_as(path, SpentBefore.from_json), _entries(store, rows_id)[: n + 1]
+    least = sum({entry.key: entry.candidates for entry in entries}.values()) - 1
+    if entries[n].previous is not None and found.before < least:
+        raise corrupt(path, f"says {found.before:g}, but these rows have decided {least:,} comparisons before")
     return Exposure(layout.exposure(rows_id, n), found.before, found.promoted)
 
 

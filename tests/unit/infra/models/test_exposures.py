@@ -347,3 +347,17 @@ def test_a_ledger_of_an_earlier_version_is_chained_from_its_next_entry(store: St
     store.create_json(entry_path(3), entry.model_copy(update={"previous": None}).to_json())
     with pytest.raises(CorruptError, match=r"3\.json does not follow"):
         spent(store, a)
+
+
+def test_what_was_counted_cannot_be_lowered_later(any_store: Store) -> None:
+    store, a = any_store, rows(0, 100)
+    for name in ("one", "two", "three"):
+        last = compare(store, a, name, candidates=5)
+    assert last.before == 14
+    path = last.path.replace(".json", ".spent.json")
+    store._backend.delete(path)
+    store.create_json(path, {"schema_version": 1, "before": 0.0, "promoted": 0.0})
+    for again in (expose, find_exposure):
+        with pytest.raises(CorruptError, match="says 0, but these rows have decided 14 comparisons before"):
+            again(store, a, "three", "champion", "question")
+    assert find_exposure(store, a, "two", "champion", "question") is not None
