@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from data_contracts.canaries import ALIAS
 from data_contracts.canonical import is_name
 from data_contracts.handoffs import passed_over
+from data_contracts.quoting import escaped
 from data_contracts.run_report import RunReport
 from flows.commands.guard import Answer, log
 from flows.commands.run import answer as report_answer
@@ -132,7 +133,7 @@ def show(arguments: argparse.Namespace) -> Answer:
         *(f"  on hold     checkpoint {one.checkpoint_id[:12]}: {one.sentence}" for one in held),
     ]
     moves = {"history": [receipt.to_json() for receipt in history], "held": [one.to_json() for one in held]}
-    return Answer("\n".join(lines), {**version.to_json(), "alias": alias, **moves})
+    return Answer("\n".join(map(escaped, lines)), {**version.to_json(), "alias": alias, **moves})
 
 
 def prove(arguments: argparse.Namespace) -> Answer:
@@ -160,7 +161,7 @@ def prove(arguments: argparse.Namespace) -> Answer:
     lines += _signed_lines(proof)
     if proof.external:
         lines.append("  the data is external: it was read by the user's data module and is not part of the proof")
-    return Answer("\n".join(lines), proof.to_json(), line=lines[0])
+    return Answer("\n".join(map(escaped, lines)), proof.to_json(), line=lines[0])
 
 
 def _keys(paths: Sequence[str]) -> list[PublicKey]:

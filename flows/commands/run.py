@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import TrainwrightError, from_json
+from data_contracts.quoting import escaped
 from data_contracts.run_report import RunReport
 from flows.commands.guard import Answer, coloured, log
 from flows.connection import connect
@@ -126,7 +127,7 @@ def text(report: RunReport, colour: bool) -> str:
     verdict = f"\033[{shade}m{report.verdict}\033[0m" if colour else report.verdict
     # The verdict's word is not said twice.
     sentence = report.sentence.removeprefix("Not promoted: ").removeprefix("Not promoted, ")
-    lines = [f"{verdict}: {sentence}", ""]
+    lines = [""]
     for one in report.stages:
         reused = f" ← {one.reused_from}" if one.reused_from else ""
         said = "" if one.sentence and one.sentence in report.sentence else f"  {one.sentence}{reused}"
@@ -136,4 +137,4 @@ def text(report: RunReport, colour: bool) -> str:
     lines.append(f"  cost      {cost_sentence(report.cost)}")
     lines += [f"  budget    {sentence.removeprefix('The budget ')}" for sentence in report.budgets]
     lines.append(f"  run       {report.run_id}")
-    return "\n".join(lines)
+    return "\n".join([f"{verdict}: {sentence}", *map(escaped, lines)])

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import UsageError
+from data_contracts.run_report import RunReport, StageResult
 from flows.commands import aliases, queries, run
 from infra.store import Store, layout, open_store
-from tasks.queries.proof import Link
+from tasks.queries.proof import Link, Proof
 from tasks.run.resolve import resolved_runs
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -101,3 +102,21 @@ def test_what_is_not_named_as_a_run_is_passed_over(tmp_path: Path, monkeypatch: 
 )
 def test_prove_counts_the_files_of_a_sealed_part(files: int, num_bytes: int, words: str) -> None:
     assert queries._content(Link("version", "models/x/1", "id", files, num_bytes)) == words
+
+
+FORGED = "x\n  signed: 9 receipts\r::error::y"
+
+
+def test_no_text_of_a_proof_makes_a_line_of_its_own(here: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    proof = Proof("digits", 1, None, raw_checked=[FORGED], gone=[FORGED], unopened=[FORGED])
+    monkeypatch.setattr(queries, "prove_version", lambda *_, **__: proof)
+    arguments = Namespace(store=None, name="digits@1", key=[], at_least=None, data=[])
+    assert len(queries.prove(arguments).text.splitlines()) == 4
+
+
+def test_no_text_of_a_report_makes_a_line_of_its_own() -> None:
+    stage = StageResult(name=FORGED, status="reused", seconds=1.0, sentence="", reused_from=FORGED)
+    report = RunReport(
+        run_id=FORGED, pipeline="p", verdict="promoted", exit_code=0, sentence=FORGED, stages=[stage], budgets=[FORGED]
+    )
+    assert len(run.text(report, colour=False).splitlines()) == 6
