@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Dataset, HandOff, Record, Ref, SourceFile
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.price_book import Amount
@@ -178,5 +179,8 @@ class Resolved(HandOff):
         return self.price if section == "train" else self.prices.get(section)
 
     def pipeline(self) -> PipelineSpec:
-        """The spec as a typed object."""
-        return PipelineSpec.model_validate(self.spec)
+        """The spec as a typed object; CorruptError if it is none: others may have written it."""
+        try:
+            return PipelineSpec.model_validate(self.spec)
+        except ValueError as error:
+            raise CorruptError(f"The inputs of the run {self.run_id[:80]} hold a spec that cannot be read.") from error

@@ -148,6 +148,9 @@ def _untold(
 def _resolved(store: Store, run_id: str) -> Resolved | None:
     """A run's inputs; None for a run that was stopped before, or is of a version that cannot be read."""
     try:
-        return store.find_as(layout.resolved(run_id), Resolved.from_json)
+        found = store.find_as(layout.resolved(run_id), Resolved.from_json)
+        if found is not None and "mirrors" in found.spec:
+            found.pipeline()
+        return found
     except (TrainwrightError, ValueError):
         return None

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flows import cli
+from infra.store import layout, open_store
 from tasks.pages.html import HEAD
 from tests.support.reported import CANCELLED, FIRST, PROMOTED, RECOVERED, reported_store
 
@@ -114,3 +115,17 @@ def test_diff_names_each_part_on_a_terminal(store: Path, capsys: pytest.CaptureF
     said = capsys.readouterr().out
     assert said.startswith("tiny@1 and tiny@2 differ in spec, metrics, weights.\n\nspec\n")
     assert "\naccuracy  0.9661  1      better\n" in said
+
+
+def test_a_planted_run_without_a_spec_is_named_and_stops_no_other_command(command: Any, store: Path) -> None:
+    stored, planted = open_store(str(store)), "29991231-000000-aaaaaa"
+    for path in (layout.resolved, layout.report):
+        value = stored.read_json(path(PROMOTED)) | {"run_id": planted}
+        if "spec" in value:
+            value["spec"] |= {"name": "../no", "mirrors": {"mlflow": 5}}
+        stored.create_json(path(planted), value)
+    assert command("report", planted, code=6)["error"]["message"] == (
+        f"The inputs of the run {planted} hold a spec that cannot be read."
+    )
+    assert [run["run_id"] for run in command("status")["stores"][0]["runs"]][-1] == planted
+    assert command("mirror")["left"] == []
