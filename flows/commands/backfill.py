@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -24,7 +22,7 @@ from data_contracts.run_report import RunReport
 from flows.commands.guard import Answer, log
 from flows.commands.tables import table
 from flows.connection import connect
-from infra.processes.processes import CODE_ROOT
+from infra.processes.processes import marked_env, module_command, new_mark
 from infra.sources.window import Window, parse_window
 from tasks.run.run import open_spec_store
 from tasks.run.spec_check import check_spec
@@ -197,12 +195,11 @@ class _Runs:
             return f"{before.verdict} before", str(before.run_id), _REFUSED.get(str(before.verdict), 0)
         self._planned.begin(window)
         given = self._arguments
-        command = [sys.executable, "-m", "flows.cli", "run", str(Path(given.spec).resolve()), "--json", "--quiet"]
+        command = module_command("flows.cli", "run", str(Path(given.spec).resolve()), "--json", "--quiet")
         command += ["--window", str(window), "--key", self._planned.key(window)]
         command += ["--store", given.store] if given.store else []
         command += [part for one in given.set for part in ("--set", one)] + (["--rehash"] if given.rehash else [])
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CODE_ROOT), os.environ.get("PYTHONPATH", "")])}
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=marked_env(new_mark()))
         self._running.add(process)
         printed, _ = process.communicate()
         self._running.discard(process)

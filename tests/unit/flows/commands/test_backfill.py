@@ -18,7 +18,7 @@ from data_contracts.costs.executions import ScheduledTime
 from data_contracts.errors import UsageError
 from data_contracts.run_report import RunReport
 from flows.cli import main
-from infra.processes.processes import CODE_ROOT
+from infra.processes.processes import CODE_ROOT, module_command
 from infra.sources.window import Window
 from infra.store import layout, open_store
 from tasks.schedules.backfilling import Backfill, windows_between
@@ -60,6 +60,24 @@ def test_each_window_runs_once_and_is_not_run_again(spec: Path) -> None:
     shifted = trainwright("backfill", spec, "--from", "2026-01-01T12:00", "--to", "2026-01-02T12:00")
     assert shifted.returncode == 2
     assert "overlaps 2026-01-01T00:00:00+00:00..2026-01-02T00:00:00+00:00, which an earlier" in shifted.stderr
+
+
+def test_a_window_s_process_imports_nothing_from_the_current_folder(spec: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(spec.parent, tmp_path / "copy", ignore=shutil.ignore_patterns(".trainwright")))
+    place = tmp_path / "place"
+    place.mkdir()
+    for name in ("argparse", "sitecustomize"):
+        (place / f"{name}.py").write_text(f"import os\nos.mkdir({str(tmp_path / name)!r})\nraise SystemExit(77)\n")
+    done = subprocess.run(
+        module_command("flows.cli", "backfill", str(copy / "pipeline.yaml"), *SPAN[:3], "2026-01-02", "--json"),
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(CODE_ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not any((tmp_path / name).exists() for name in ("argparse", "sitecustomize")), done.stderr
+    assert [one["verdict"] for one in answer(done)["windows"]] == ["rejected"]
 
 
 @pytest.mark.parametrize("with_children", [False, True], ids=["alone", "with its windows' processes"])
