@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 import signal
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -294,7 +295,7 @@ def _domain(index: int, asked: dict[str, Any], kwargs: dict[str, Any]) -> Any:
     try:
         plain = ExpectationConfiguration(type=asked["type"], kwargs=copy.deepcopy(kwargs), severity=asked["severity"])
         return plain.to_domain_obj()
-    except ValueError as error:
+    except (ValueError, OverflowError, re.error) as error:  # it builds a regular expression of a format of times
         reasons = error.errors() if hasattr(error, "errors") else []
         field, reason = (".".join(map(str, reasons[0]["loc"])), reasons[0]["msg"]) if reasons else ("", str(error))
         where = f"contract.suite: expectations.{index}.kwargs{'.' + field if field and field != '__root__' else ''}"

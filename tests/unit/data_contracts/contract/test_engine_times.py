@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -127,3 +128,21 @@ def test_rows_are_counted_where_no_column_is_measured() -> None:
     nested = pa.table({"big": [["x"], ["y"]]})
     found = check(told, reader(nested, seen=seen), fail_on="critical", sensitive=[], resources=RESOURCES)
     assert (found.accepted, found.rows, seen) == (True, 2, [None, ["big"]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "kwargs"),
+    [
+        ("column_values_to_match_strftime_format", {"column": "a", "strftime_format": "%a%a"}),
+        ("column_values_to_be_between", {"column": "a", "max_value": 10**400}),
+        ("multicolumn_sum_to_equal", {"column_list": ["a", "a"], "sum_total": 10**400}),
+    ],
+)
+def test_a_value_that_great_expectations_cannot_hold_is_refused(kind: str, kwargs: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match=rf"expectations.0.kwargs.*: expect_{kind} refuses the value"):
+        run(pa.table({"a": [1]}), E(kind, **kwargs))
+
+
+def test_a_number_that_no_float_holds_is_compared_as_it_is() -> None:
+    kwargs = {"column": "a", "value_set": [10**400, 1], "row_condition": f"a < {10**400}"}
+    assert run(pa.table({"a": [1]}), E("column_values_to_be_in_set", **kwargs)).accepted
