@@ -7,14 +7,17 @@ import logging
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-from data_contracts.errors import CorruptError
+from data_contracts.errors import CorruptError, TrainwrightError
 
-_noted: ContextVar[list[CorruptError] | None] = ContextVar("noted", default=None)
+_noted: ContextVar[list[TrainwrightError] | None] = ContextVar("noted", default=None)
 log = logging.getLogger("trainwright")
 
 
-def pass_over(error: CorruptError) -> None:
-    """Note damage that ends nothing, because the caller goes on without what is damaged."""
+def pass_over(error: TrainwrightError) -> None:
+    """Note damage that ends nothing, because the caller goes on without what is damaged.
+
+    A file that this user may not read counts as damaged.
+    """
     noted = _noted.get()
     if noted is None:
         log.warning("%s It is passed over.", error.message)
@@ -34,9 +37,9 @@ def passing_over() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def noting_damage() -> Iterator[list[CorruptError]]:
+def noting_damage() -> Iterator[list[TrainwrightError]]:
     """The damage that is passed over in the block, which is not logged; the caller must report it."""
-    noted: list[CorruptError] = []
+    noted: list[TrainwrightError] = []
     token = _noted.set(noted)
     try:
         yield noted

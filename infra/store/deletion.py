@@ -48,7 +48,7 @@ def remove(store: Store, backend: Backend, uri: str, *, why: str, by: str, unles
         unless: checked again once the tombstone is written; if True, nothing is deleted and False is returned.
     """
     path = layout.check_path(uri)
-    names = [""] if store.exists(path) else backend.walk(path, links=True)
+    names = backend.walk(path, links=True) or [""]  # without files in it, it is a file itself
     if unless():
         return False
     about = {"by": by, "time": audit.now(), "uri": uri, "why": why}

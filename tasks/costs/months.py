@@ -22,6 +22,7 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.times import iso_month, month_of
 from infra.machine import machines
 from infra.store import Store, layout
+from infra.store.damage import pass_over
 from infra.store.several import read_several
 from tasks.costs.charges import Charge, Charged
 from tasks.costs.histories import Usage, usage_of
@@ -211,7 +212,8 @@ def _readable_usage(store: Store, run_id: str) -> Usage | None:
     """What a run used; None if its records cannot be read."""
     try:
         return usage_of(store, run_id)
-    except (CorruptError, UsageError):
+    except (CorruptError, UsageError) as error:
+        pass_over(error)
         return None
 
 

@@ -12,6 +12,7 @@ from data_contracts.costs.usage import ExecutionUsage, GangUsage
 from data_contracts.errors import TrainwrightError
 from data_contracts.resolved import Price, Resolved
 from infra.store import Store
+from infra.store.damage import pass_over
 from infra.usage.executions import executions_of
 from tasks.costs.charges import charges
 from tasks.estimates.energy import PastPower, powers
@@ -85,7 +86,8 @@ def past_of(store: Store, pipeline: str) -> Past:
     for resolved in itertools.islice(resolved_runs(store, pipeline), MOST_RUNS):
         try:
             add(past, resolved, executions_of(store, resolved.run_id)[0])
-        except TrainwrightError:  # a damaged record must not keep a plan from being made
+        except TrainwrightError as error:  # a damaged record must not keep a plan from being made
+            pass_over(error)
             past.unreadable += 1
     return past
 

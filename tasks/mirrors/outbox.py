@@ -20,6 +20,7 @@ from infra.audit import now
 from infra.mirrors.deliveries import ALIAS, newest_delivery, newest_end
 from infra.models import canaries, registry
 from infra.store import Store, layout
+from infra.store.damage import passing_over
 
 # How many of the newest runs are looked at after each run, and for a model's mirrors.
 NEWEST = 20
@@ -88,7 +89,7 @@ def due_events(store: Store, model: str | None = None) -> list[Due]:
     found = []
     for name, alias, _ in registry.aliases(store):
         if model in (None, name):
-            with contextlib.suppress(TrainwrightError, FileNotFoundError, ValueError):
+            with contextlib.suppress(TrainwrightError, ValueError), passing_over():
                 found += _event_of(store, name, alias)
     return found
 
@@ -147,10 +148,9 @@ def _untold(
 
 def _resolved(store: Store, run_id: str) -> Resolved | None:
     """A run's inputs; None for a run that was stopped before, or is of a version that cannot be read."""
-    try:
+    with contextlib.suppress(TrainwrightError, ValueError), passing_over():
         found = store.find_as(layout.resolved(run_id), Resolved.from_json)
         if found is not None and "mirrors" in found.spec:
             found.pipeline()
         return found
-    except (TrainwrightError, ValueError):
-        return None
+    return None

@@ -116,7 +116,8 @@ def find_side(stores: Sequence[Store], name: str) -> Side:
 
 
 def _has_run(store: Store, name: str) -> bool:
-    return store.exists(layout.resolved(name))
+    folder, _, file = layout.resolved(name).rpartition("/")
+    return file in store.list(folder)
 
 
 def _has_model(store: Store, name: str) -> bool:

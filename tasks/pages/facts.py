@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from data_contracts.errors import CorruptError
+from data_contracts.errors import CorruptError, TrainwrightError
 from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Receipt, Ref
 from data_contracts.run_report import RunReport, StageResult
@@ -141,8 +141,9 @@ def tried(read: Callable[[], T]) -> T | None:
     """What `read` returns; None if it raises, which a page must survive."""
     try:
         return read()
-    except CorruptError as error:
-        pass_over(error)
+    except TrainwrightError as error:
+        if isinstance(error, CorruptError) or "file" in error.details:
+            pass_over(error)
         return None
     except Exception as error:  # of a store of any age and state; the text may quote a value
         log.debug("A part of a page could not be read: %s", type(error).__name__)

@@ -11,6 +11,7 @@ from data_contracts.times import readable
 from infra.models import canaries, registry
 from infra.models.canaries import Canary
 from infra.store import Store
+from infra.store.damage import pass_over
 from tasks.queries.waiting import standing_of
 from tasks.stages.canary.canary_tally import stored_standing
 
@@ -106,7 +107,10 @@ def canary_line(store: Store, model: str) -> str:
     """Where a model's canary stands, behind its version in a list; "" if its alias is not a canary's, or is damaged."""
     try:
         view = canary_of(store, model)
-    except (UsageError, CorruptError):
+    except UsageError:
+        return ""
+    except CorruptError as error:
+        pass_over(error)
         return ""
     if view is None or view.over:
         return "" if view is None else "(has ended)"

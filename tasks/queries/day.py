@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from data_contracts.canaries import ALIAS
 from data_contracts.drift_report import DriftReport
-from data_contracts.errors import CorruptError, TrainwrightError
+from data_contracts.errors import CorruptError, TrainwrightError, UsageError
 from data_contracts.handoffs import ContractReport
 from data_contracts.operations.objectives import Objectives
 from infra.models import registry
@@ -111,7 +111,7 @@ class _Parts:
         try:
             return read()
         except TrainwrightError as error:
-            why = error.message.rstrip(".") if isinstance(error, CorruptError) else error.cause
+            why = error.message.rstrip(".") if isinstance(error, CorruptError | UsageError) else error.cause
             self.missing.append(f"{what}: {why}")
         except Exception as error:  # of a store of any age and state; the text may quote a value
             self.missing.append(f"{what}: {type(error).__name__}")

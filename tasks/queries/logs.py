@@ -9,7 +9,7 @@ from infra.gang.checkpoints.participants import Seat, roster
 from infra.gang.node.rank_logs import kept_log
 from infra.store import Store
 from tasks.run.run import Run
-from tasks.stages.trainings import training_of
+from tasks.stages.trainings import begun_training, not_begun
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,10 @@ def logs_of(run: Run, rank: int | None) -> tuple[str, list[RankLog]]:
 
     UsageError if the run has not begun to train, or has no such rank.
     """
-    training = training_of(run)
-    seats = [] if training is None else roster(run.store, training)
-    if training is None or not seats:
-        raise UsageError(
-            f"The run {run.run_id} has not started training.",
-            remedy=f"Continue it with `trainwright resume {run.run_id}`.",
-        )
+    training = begun_training(run)
+    seats = roster(run.store, training)
+    if not seats:
+        raise not_begun(run)
     wanted = [seat for seat in seats if rank in (None, seat.rank)]
     if not wanted:
         raise UsageError(f"{training} has no rank {rank}; it has 0 to {max(seat.rank or 0 for seat in seats)}.")

@@ -15,6 +15,7 @@ from data_contracts.costs.usage import ExecutionUsage, GangUsage
 from data_contracts.errors import CorruptError, UsageError, UserCodeError, from_json
 from data_contracts.run_report import RunReport
 from infra.store import Store, layout
+from infra.store.damage import pass_over
 from infra.store.several import read_several
 from tasks.costs.charges import Charge, charges
 from tasks.costs.histories import usage_of
@@ -104,10 +105,11 @@ def read_ledger(store: Store, since: datetime, now: datetime) -> RunLedger:
 
 
 def _tried(store: Store, run_id: str, *, now: datetime) -> LedgerRun | str | None:
-    """A run as `read_run` has it; its id alone if a record is damaged."""
+    """A run as `read_run` has it; its id alone if a record is damaged, which is then noted."""
     try:
         return read_run(store, run_id, now)
-    except (CorruptError, UsageError):
+    except (CorruptError, UsageError) as error:
+        pass_over(error)
         return run_id
 
 

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from data_contracts.canonical import reuse_key
-from data_contracts.errors import CorruptError
+from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.gang import Launch
 from data_contracts.run_report import StageResult
@@ -16,6 +16,7 @@ from infra.gang.checkpoints.participants import generations
 from infra.records.checkpoints import verify_checkpoint
 from infra.records.datasets import find_dataset_by_id
 from infra.store import Store, layout
+from infra.store.damage import noting_damage
 from tasks.run.run import Run
 
 VERSION = 1
@@ -103,8 +104,11 @@ def usable(run: Run, checkpoint: Checkpoint, *, warn: bool = True) -> bool:
         return False
     try:
         verify_checkpoint(run.store, checkpoint)
-    except (CorruptError, FileNotFoundError):
-        log.log(level, "the checkpoint %s is corrupt or missing", uri)
+    except FileNotFoundError:
+        log.log(level, "the checkpoint %s is missing", uri)
+        return False
+    except CorruptError as error:
+        log.log(level, "the checkpoint %s is corrupt: %s", uri, error.message)
         return False
     return True
 
@@ -124,6 +128,23 @@ def training_of(run: Run) -> str | None:
     launched = [training for training in attempts if run.run_id in _launched_by(run.store, training)]
     # `--new` asks for a training of its own.
     return next(iter(launched if run.resolved.fresh else [*launched, *attempts]), None)
+
+
+def begun_training(run: Run) -> str:
+    """The run's training; UsageError if it has not begun, CorruptError if damage keeps it from being found."""
+    with noting_damage() as damage:
+        training = training_of(run)
+    if training is None:
+        raise damage[0] if damage else not_begun(run)
+    return training
+
+
+def not_begun(run: Run) -> UsageError:
+    """The error for a run that has no training yet."""
+    return UsageError(
+        f"The run {run.run_id} has not started training.",
+        remedy=f"Continue it with `trainwright resume {run.run_id}`.",
+    )
 
 
 def continuation(store: Store, training: str, from_step: int | None) -> str:

@@ -58,10 +58,14 @@ def opened(root: Path, folder: str) -> Iterator[int]:
 def files(root: Path, folder: str) -> Iterator[Stored]:
     """All files below `folder`, without dot files, and without the root's dot folders.
 
-    Files that vanish meanwhile are left out. Raises: CorruptError for a link.
+    Files that vanish meanwhile are left out. Raises: CorruptError for a link, and for an empty folder in place of a
+    record or a manifest.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), opened(root, folder) as descriptor:
-        for entry in list(os.scandir(descriptor)):
+        entries = list(os.scandir(descriptor))
+        if not entries and folder.endswith(".json"):
+            raise CorruptError(f"{folder} is not a plain file.", details={"file": folder})
+        for entry in entries:
             path = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_symlink():
                 raise _link(root, path)
@@ -75,9 +79,9 @@ def files(root: Path, folder: str) -> Iterator[Stored]:
 
 
 def unlink(root: Path, path: str) -> None:
-    """Remove a file or a link; does nothing if it does not exist. CorruptError if a folder above it is a link."""
+    """Remove a file or a link; does nothing if none is there. CorruptError if a folder above it is a link."""
     folder, _, name = path.rpartition("/")
-    with contextlib.suppress(FileNotFoundError), opened(root, folder) as descriptor:
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError), opened(root, folder) as descriptor:
         os.unlink(name, dir_fd=descriptor)
 
 

@@ -80,7 +80,7 @@ class FolderBackend:
                         raise CorruptError(f"{path} is too large to be read as a whole.", details={"file": path})
                     data = file.read()
                     PROCESS.get(len(data))
-            except (IsADirectoryError, NotADirectoryError) as error:
+            except NotADirectoryError as error:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path) from error
         return data, _tag(data)
 
@@ -111,13 +111,16 @@ class FolderBackend:
         return found
 
     def exists(self, path: str) -> bool:
-        """Whether a file is there."""
+        """Whether a file is there; CorruptError if something else is."""
         PROCESS.get()
         with self._translated(path):
             try:
-                return stat.S_ISREG((self.root / path).stat().st_mode)
+                mode = (self.root / path).lstat().st_mode
             except (FileNotFoundError, NotADirectoryError):
                 return False
+        if not stat.S_ISREG(mode):
+            raise _not_plain(path)
+        return True
 
     def names(self, folder: str, starting: str = "") -> list[str]:
         """Sorted names without those that begin with a dot, such as NFS' `.nfs…` of a file deleted while open."""
@@ -268,7 +271,7 @@ class FolderBackend:
 
     def _translated(self, path: str) -> contextlib.AbstractContextManager[None]:
         own = path.startswith((".probe", ".tmp"))  # names that mean nothing to a user
-        return translate(f"the store {self.uri}" if own else f"{path} in the store {self.uri}", self.uri)
+        return translate("" if own else path, self.uri)
 
 
 def _tag(data: bytes) -> str:
@@ -277,15 +280,20 @@ def _tag(data: bytes) -> str:
 
 @contextlib.contextmanager
 def _opened_plain(root: Path, path: str) -> Iterator[BufferedReader]:
-    """An open file; CorruptError for a link or a special file, which is neither followed nor waited for."""
+    """An open file; CorruptError for a link, a folder or a special file, which is neither followed nor waited for."""
     try:
         file = open_plain(root / path, follow=False)
     except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EINVAL):  # a link; a socket; another special file
+        # a link; a socket; another special file; a folder
+        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EISDIR):
             raise
-        raise CorruptError(f"{path} is not a plain file.", details={"file": path}) from error
+        raise _not_plain(path) from error
     with file:
         yield file
+
+
+def _not_plain(path: str) -> CorruptError:
+    return CorruptError(f"{path} is not a plain file.", details={"file": path})
 
 
 def _plain_files(root: Path, folder: str, below: str = "", *, links: bool = False) -> Iterator[str]:
@@ -296,7 +304,7 @@ def _plain_files(root: Path, folder: str, below: str = "", *, links: bool = Fals
     base = root / folder
     try:
         entries = list(os.scandir(base / below))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     for entry in entries:
         name = f"{below}{entry.name}"

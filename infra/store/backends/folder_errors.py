@@ -13,11 +13,12 @@ _LACKING = {errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK}
 
 
 @contextlib.contextmanager
-def translate(where: str, uri: str) -> Iterator[None]:
-    """Translate an OSError into UsageError or StorageUnavailable; its sentence names `where`, such as a path in it.
+def translate(path: str, uri: str) -> Iterator[None]:
+    """Translate an OSError into UsageError or StorageUnavailable, which names `path` ("": nothing but the store).
 
     FileNotFoundError and FileExistsError pass.
     """
+    where = f"{path} in the store {uri}" if path else f"the store {uri}"
     try:
         yield
     except (FileNotFoundError, FileExistsError):
@@ -32,5 +33,6 @@ def translate(where: str, uri: str) -> Iterator[None]:
             raise UsageError(
                 f"This user may not use {where} ({error.strerror}).",
                 remedy="Give this user permission for the folder, or name another store.",
+                details={"file": path} if path else {},
             ) from error
         raise StorageUnavailable(f"{where} cannot be used now ({error.strerror}).") from error

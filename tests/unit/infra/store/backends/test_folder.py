@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import socket
 from pathlib import Path
@@ -33,14 +34,16 @@ def test_what_is_not_a_plain_file_is_refused_without_waiting_for_it(folder_store
     (tmp_path / "target").write_bytes(b"theirs")
     Path(folder_store.uri, "link").symlink_to(tmp_path / "target")
     os.mkfifo(Path(folder_store.uri, "pipe"))
+    Path(folder_store.uri, "folder").mkdir()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(Path(folder_store.uri, "socket")))
-        for name in ("link", "pipe", "socket"):
+        for name, ask in itertools.product(
+            ("link", "pipe", "socket", "folder"), (folder_store.read, folder_store.exists)
+        ):
             with pytest.raises(CorruptError, match=f"^{name} is not a plain file") as raised:
-                folder_store.read(name)
+                ask(name)
             assert raised.value.details == {"file": name}
-    Path(folder_store.uri, "folder").mkdir()
-    for name in ("folder", "none", "target/below"):
+    for name in ("none", "target/below"):
         with pytest.raises(FileNotFoundError):
             folder_store.read(name)
 
