@@ -39,7 +39,7 @@ from infra.store.lease_keeper import PATIENCE_S
 from tasks.ci.cases import report_of_error, report_of_run
 from tasks.mirrors.deliver import tell_after_run
 from tasks.pages.facts import gather
-from tasks.policies import run_tags
+from tasks.policies import pipeline_tags, run_tags
 from tasks.run.options import FLOW_RUN_KEY, SENSOR_KEY, scheduled_key
 from tasks.run.report import FINAL, latest_report
 from tasks.run.run import Run
@@ -93,8 +93,7 @@ def name_flow_run(run: Run, *more: str | None) -> Run:
         from prefect import get_client
 
         changes: dict[str, Any] = {"name": _name(run.spec.name, run.run_id, *more)}
-        if wanted := run_tags(run.spec.tags):
-            changes["tags"] = sorted({*context.flow_run.tags, *wanted})
+        changes["tags"] = sorted({*context.flow_run.tags, *pipeline_tags(run.spec.name, run.spec.tags)})
         try:
             with get_client(sync_client=True) as client:
                 client.update_flow_run(context.flow_run.id, **changes)

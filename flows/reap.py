@@ -9,11 +9,13 @@ from prefect.states import Completed, Failed, State
 
 from data_contracts.errors import Interrupted
 from data_contracts.messages.reaping import Reaped
+from flows.quiet_looks import nothing_found
 from infra.orchestrator.flow_runs.lost_flow_runs import start_lost_again
 from tasks.run.reaping import reap_apart, reap_stores
 from tasks.run.run import known_store_list
 
 log = logging.getLogger("trainwright")
+_NOTHING = "Every run has a verdict, or a process that lives."
 
 
 @flow(name="reap", flow_run_name="reap", retries=0)
@@ -28,13 +30,13 @@ def reap(store: str | None = None, pool: str = "trainwright") -> State:
     sentence = summary(reaped, away, start_lost_again())
     if away or any(one.what in ("left", "lost") for one in reaped):
         return Failed(message=sentence)
-    return Completed(message=sentence)
+    return nothing_found(sentence) if sentence == _NOTHING else Completed(message=sentence)
 
 
 def summary(reaped: list[Reaped], away: list[Interrupted], begun: list[str]) -> str:
     """The result of a look, in one line; `begun`: flow runs that were given to workers again."""
     sentences = [one.sentence for one in reaped] + begun + [str(error) for error in away]
-    return " ".join(_ended(sentence) for sentence in sentences) or "Every run has a verdict, or a process that lives."
+    return " ".join(_ended(sentence) for sentence in sentences) or _NOTHING
 
 
 def _ended(sentence: str) -> str:

@@ -11,6 +11,7 @@ from prefect.states import Completed, Failed, State
 from data_contracts.errors import TrainwrightError
 from data_contracts.load import load_spec
 from flows.flow_runs import overrides
+from flows.quiet_looks import nothing_found
 from infra.orchestrator.deployments.sensor_deployments import start_once
 from tasks.run.run import open_spec_store
 from tasks.schedules.source_sensor import sensor_of
@@ -33,4 +34,6 @@ def sensor(spec: str, deployment: str, set: str = "", store: str | None = None) 
         look = watched.look(functools.partial(start_once, deployment))
     except TrainwrightError as error:
         return Failed(message=str(error))
+    if look.what == "nothing":
+        return nothing_found(look.sentence)
     return Completed(name=look.what.title(), message=look.sentence)

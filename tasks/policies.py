@@ -29,6 +29,11 @@ def piece_policy(stage: str) -> dict[str, Any]:
     return {**task_policy(stage), "name": f"{stage}-piece", "task_run_name": "{work} {request[piece]}"}
 
 
+def pipeline_tags(pipeline: str, tags: dict[str, str]) -> list[str]:
+    """The Prefect tags of a pipeline's deployment and of its flow runs: which pipeline it is, and its cost tags."""
+    return [f"pipeline:{pipeline}", *run_tags(tags)]
+
+
 def run_tags(tags: dict[str, str]) -> list[str]:
     """A spec's cost tags as Prefect tags: `key:value`."""
     return [f"{key}:{value}" for key, value in sorted(tags.items())]

@@ -16,6 +16,7 @@ from flows.connection import connect
 from infra.budgets.policy import refuse_by_policy
 from infra.orchestrator.local_pool import POOL, ensure_pool
 from infra.store import absolute_address, open_store
+from tasks.policies import pipeline_tags
 from tasks.run.spec_check import check_spec
 
 # Instead of a model: none any more.
@@ -57,6 +58,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         parameters=_parameters(arguments),
         cron=arguments.cron,
         timezone=arguments.timezone,
+        tags=tuple(pipeline_tags(spec.name, spec.tags)),
         replaces=arguments.replace,
     )
     if wanted.pool == POOL:

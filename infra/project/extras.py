@@ -75,7 +75,10 @@ def _prefect(name: str, folder: Path) -> tuple[Path, str]:
         "# and starts its worker. A scheduled run's time is its idempotency key, so a night is never trained twice.\n\n"
     )
     body = (
-        text[begin:end].replace(f"{_EXAMPLE}pipeline.yaml", "pipeline.yaml").replace("name: digits", f'name: "{name}"')
+        text[begin:end]
+        .replace(f"{_EXAMPLE}pipeline.yaml", "pipeline.yaml")
+        .replace("name: digits", f'name: "{name}"')
+        .replace("pipeline:digits", f"pipeline:{name}")
     )
     body = body.replace("Handwritten digits, trained with DDP.", f"Runs the pipeline {name}.")
     return folder / "prefect.yaml", head + body

@@ -23,6 +23,8 @@ CONDUCTOR = "flows.retrain.retrain"
 OURS = "trainwright-node"
 # Pools whose workers start processes on their own machine; on all others, an image holds the code.
 PROCESS = "process"
+# Of what looks after runs and belongs to no pipeline.
+SYSTEM_TAGS = ("trainwright", "system")
 # Instead of a schedule: none.
 OFF = "off"
 _PARAMETERS = {
@@ -83,6 +85,7 @@ class PipelineDeployment:
         schema: the flow's parameters as JSON Schema, for the launch form.
         cron: when it runs by itself; `off`: only on demand; None: as before, or only on demand if it is new.
         timezone: of `cron`; None: UTC.
+        tags: of the deployment, which Prefect gives to each of its runs when it is scheduled.
         replaces: whether it takes the place of any deployment of this name, of which nothing stays.
     """
 
@@ -93,6 +96,7 @@ class PipelineDeployment:
     parameters: dict[str, Any] = field(default_factory=dict)
     cron: str | None = None
     timezone: str | None = None
+    tags: tuple[str, ...] = ()
     replaces: bool = False
 
     @property
@@ -123,7 +127,7 @@ def deploy_pipeline(client: SyncPrefectClient, wanted: PipelineDeployment) -> li
         job_variables=known.job_variables if known else None,
         schedules=schedules,
         paused=known.paused if known else None,
-        tags=["trainwright"],
+        tags=["trainwright", *wanted.tags],
         parameter_openapi_schema=wanted.schema,
         enforce_parameter_schema=True,
     )

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from infra.orchestrator.deployments.deployments import checkout_steps, find_deployment, kept_schedules
+from infra.orchestrator.deployments.deployments import (
+    SYSTEM_TAGS,
+    checkout_steps,
+    find_deployment,
+    kept_schedules,
+)
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -53,7 +58,7 @@ def ensure_for_pool(
 def _is_as_wanted(known: Any, wanted: Periodic, kind: str) -> bool:
     """Whether a deployment runs this checkout's code, with the parameters that its flow takes."""
     schema = parameter_schema(wanted.properties, wanted.required)
-    here = known.pull_steps == checkout_steps(kind)
+    here = known.pull_steps == checkout_steps(kind) and set(known.tags) >= set(SYSTEM_TAGS)
     return here and known.entrypoint == wanted.entrypoint and known.parameter_openapi_schema == schema
 
 
@@ -93,7 +98,7 @@ def make_periodic(
         # A worker that was away for a night must not begin with a hundred looks.
         concurrency_limit=1,
         concurrency_options=ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
-        tags=["trainwright"],
+        tags=list(SYSTEM_TAGS),
         parameter_openapi_schema=parameter_schema(wanted.properties, wanted.required),
         enforce_parameter_schema=True,
     )

@@ -9,7 +9,7 @@ import pytest
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectNotFound
 
-from infra.orchestrator.deployments.deployments import checkout_steps
+from infra.orchestrator.deployments.deployments import SYSTEM_TAGS, checkout_steps
 from infra.orchestrator.deployments.page_deployments import DAY_PAGE
 from infra.orchestrator.deployments.periodic_deployments import ensure_for_pool, parameter_schema
 
@@ -62,12 +62,19 @@ def test_a_deployment_of_this_checkout_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "older", [{"parameter_openapi_schema": {"properties": {}}}, {"entrypoint": "earlier"}, {"pull_steps": []}]
+    "older",
+    [
+        {"parameter_openapi_schema": {"properties": {}}},
+        {"entrypoint": "earlier"},
+        {"pull_steps": []},
+        {"tags": ["trainwright"]},
+    ],
 )
 def test_a_deployment_of_an_earlier_version_takes_what_its_flow_takes_now(older: dict[str, Any]) -> None:
     [changed] = made(as_wanted(**older))
     assert changed["entrypoint"] == DAY_PAGE.entrypoint
     assert changed["parameters"] == {"store": "first"}, "which it lacked"
+    assert changed["tags"] == ["trainwright", "system"]
     assert changed["parameter_openapi_schema"]["properties"].keys() == DAY_PAGE.properties.keys()
 
 
@@ -79,5 +86,6 @@ def as_wanted(**older: Any) -> Any:
         "paused": False,
         "parameters": {},
         "schedules": [],
+        "tags": list(SYSTEM_TAGS),
     }
     return SimpleNamespace(**{**found, **older})
