@@ -20,7 +20,7 @@ from infra.audit import now
 from infra.mirrors.deliveries import ALIAS, newest_delivery, newest_end
 from infra.models import canaries, registry
 from infra.store import Store, layout
-from infra.store.damage import passing_over
+from infra.store.damage import pass_over, passing_over
 
 # How many of the newest runs are looked at after each run, and for a model's mirrors.
 NEWEST = 20
@@ -89,8 +89,12 @@ def due_events(store: Store, model: str | None = None) -> list[Due]:
     found = []
     for name, alias, _ in registry.aliases(store):
         if model in (None, name):
-            with contextlib.suppress(TrainwrightError, ValueError), passing_over():
+            try:
                 found += _event_of(store, name, alias)
+            except TrainwrightError as error:
+                pass_over(error)
+            except (FileNotFoundError, ValueError):
+                pass
     return found
 
 
