@@ -56,7 +56,8 @@ POLL_S = 0.1
 # Signals that a process brings on itself, unlike SIGKILL and SIGTERM.
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
 _READ_LESS = (
-    "Split the file, leave out columns that are not needed, use a machine with more memory, or raise data.memory_share."
+    "Split the file, leave out columns that are not needed, use a machine with more memory or, if a spec names the "
+    "file, raise data.memory_share."
 )
 # A hung child gets this long to print its stacks.
 STACKS_S = 2.0

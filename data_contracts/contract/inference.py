@@ -137,13 +137,19 @@ class Column:
 
 @dataclass
 class Draft:
-    """A suite, the columns to call sensitive, and what the data leaves uncertain, by column ("": the table)."""
+    """A suite, the columns to call sensitive, and what the data leaves uncertain, by column ("": the table).
+
+    Attributes:
+        keys: columns that may name their rows.
+        ranges: of each key, the expectations and the uncertainty in its place, if it turns out not to be one.
+    """
 
     rows: int = 0
     expectations: list[dict[str, Any]] = field(default_factory=list)
     sensitive: dict[str, str] = field(default_factory=dict)
     unsure: list[tuple[str, str]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
+    ranges: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]]]] = field(default_factory=dict)
 
     def expect(self, name: str, severity: str = "critical", **kwargs: Any) -> None:
         """Add an expectation."""
@@ -195,6 +201,8 @@ def _of_values(made: Draft, column: Column) -> None:
     if column.may_be_unique and not column.is_category:
         made.expect("column_values_to_be_unique", column=name)
         made.keys.append(name)
+        _expect_range(instead := Draft(), column)
+        made.ranges[name] = instead.expectations, instead.unsure
     if column.is_category:
         assert column.values is not None
         values = sorted(column.values, key=lambda value: (str(type(value)), value))
@@ -202,12 +210,12 @@ def _of_values(made: Draft, column: Column) -> None:
         if len(values) > 2:
             made.unsure.append((name, f"only the {len(values)} values seen are allowed; may there be others?"))
     elif name not in made.keys:
-        expect_range(made, column)
+        _expect_range(made, column)
     if column.is_text and not column.is_category and column.low is not None:
         _expect_lengths(made, column)
 
 
-def expect_range(made: Draft, column: Column) -> None:
+def _expect_range(made: Draft, column: Column) -> None:
     """Expect a range of a number; nothing of other columns."""
     if not column.is_number or column.low is None:
         return

@@ -10,6 +10,7 @@ from data_contracts.handoffs import Dataset, Failure, Quarantine, Record, Ref, S
 from data_contracts.messages.children import Child, Sealing, StoreAddress
 from data_contracts.messages.message import Message
 from data_contracts.pipeline_spec import PiecesSpec, QuarantineSpec, ShardsSpec, SourceSpec
+from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from data_contracts.profile.record import Profile
 from data_contracts.text_cuts import TextCuts
 
@@ -74,6 +75,32 @@ class ContractOutcome(Message):
     failures: list[Failure]
     profile: Profile | None = Field(default=None, exclude_if=lambda profile: profile is None)
     quarantine: Quarantine | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
+
+
+class LookRequest(RawFiles):
+    """Look at raw files for a command that knows nothing about them yet."""
+
+
+class ColumnNames(Message):
+    """The columns that the files begin with, in the order in which they first appear."""
+
+    names: list[str]
+
+
+class Drafted(Message):
+    """A suite drafted from raw files; see `data_contracts.contract.inference.Draft`.
+
+    Attributes:
+        text_from: column that is text only because of a later value → the file and the row of that value.
+    """
+
+    rows: int = 0
+    expectations: list[dict[str, Any]] = []
+    sensitive: dict[str, str] = {}
+    unsure: list[tuple[str, str]] = []
+    keys: list[str] = []
+    ranges: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]]]] = {}
+    text_from: dict[str, tuple[str, int]] = {}
 
 
 class LateRequest(RawFiles):
@@ -165,6 +192,7 @@ class PieceRequest(Message):
         sources: that the work opens.
         project: folder of the user's code in `folder`, if it runs, or decides the packages that the work runs with.
         field: of the spec, which names the cluster.
+        memory_share: of the memory of the machine that does the piece, as `data.memory_share`.
     """
 
     folder: str
@@ -173,6 +201,7 @@ class PieceRequest(Message):
     sources: list[SourceSpec]
     project: str | None = Field(default=None, exclude_if=lambda project: project is None)
     field: str = "shards.runner"
+    memory_share: float = Field(default=MEMORY_SHARE, exclude_if=lambda share: share == MEMORY_SHARE)
 
 
 class PieceDone(Message):
@@ -197,6 +226,8 @@ class FileDigests(Message):
 
 CONTRACT: Final = Child("infra.contract.contract_worker", ContractRequest, ContractOutcome)
 OWN_CONTRACT: Final = Child("training.user.contract_worker", ContractRequest, ContractOutcome)
+DRAFT: Final = Child("infra.contract.draft_worker", LookRequest, Drafted)
+COLUMNS: Final = Child("infra.sources.columns_worker", LookRequest, ColumnNames)
 LATE: Final = Child("infra.contract.late_worker", LateRequest, LateRows)
 CUT: Final = Child("training.shard.cut_worker", CutRequest, TextCuts)
 SHARD: Final = Child("training.shard.worker", ShardRequest, Dataset)

@@ -12,16 +12,16 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from data_contracts.contract.inference import Column, Draft, draft, expect_range, look
+from data_contracts.contract.inference import Draft
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
-from data_contracts.messages.raw_data import CONTRACT, ContractRequest
+from data_contracts.messages.raw_data import CONTRACT, DRAFT, ContractRequest, LookRequest
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from flows.commands.guard import Answer
 from infra.child import run_child
 from infra.machine import settings
-from infra.sources import file_facts, read_batches, resolve_sources
+from infra.sources import resolve_sources
 
 SUITE, SECTION = "suite.json", "contract.yaml"
 _UNIQUE = "expect_column_values_to_be_unique"
@@ -41,12 +41,13 @@ def infer(arguments: argparse.Namespace) -> Answer:
     files = resolve_sources(
         [source], root=Path.cwd(), window=None, window_path=None, cache=settings.state_folder(), field="SOURCE"
     )
-    columns = look(read_batches(files, [source], root=Path.cwd()))
-    if not columns or not columns[0].rows:
+    request = LookRequest(files=files, sources=[source], root=str(Path.cwd()))
+    drafted = run_child(DRAFT, request, memory_share=MEMORY_SHARE)
+    if not drafted.rows:
         raise UsageError(f"{uri} has no rows to learn from.", remedy="Name a source with rows.")
-    made = draft(columns)
-    made.unsure += _words_among_others(files, source)
-    _leave_out_broken(made, columns, files, source)
+    made = Draft(**drafted.model_dump(exclude={"schema_version", "text_from"}))
+    made.unsure += _words_among_others(drafted.text_from)
+    _leave_out_broken(made, files, source)
     suite = {"name": _name(uri), "expectations": made.expectations}
     section = _section(made, _from(uri, out), uri)
     value = {"suite": suite, "section": yaml.safe_load(section), "unsure": made.unsure, "sensitive": made.sensitive}
@@ -56,17 +57,18 @@ def infer(arguments: argparse.Namespace) -> Answer:
     return Answer(text, {**value, "out": None if out is None else str(out)})
 
 
-def _words_among_others(files: list[SourceFile], source: SourceSpec) -> list[tuple[str, str]]:
+def _words_among_others(text_from: dict[str, tuple[str, int]]) -> list[tuple[str, str]]:
     """A note on each column that is text only because of a value that is not like the ones before it."""
-    notes: dict[str, str] = {}
-    for file in files:
-        for name, row in file_facts(file, [source], Path.cwd()).text_from.items():
-            where = f"row {row} of {_quoted(Path(file.uri).name)}"
-            notes.setdefault(name, f"it is text because of {where}; the values before it are of another kind")
-    return list(notes.items())
+    return [
+        (
+            name,
+            f"it is text because of row {row} of {_quoted(Path(uri).name)}; the values before it are of another kind",
+        )
+        for name, (uri, row) in text_from.items()
+    ]
 
 
-def _leave_out_broken(made: Draft, columns: list[Column], files: list[SourceFile], source: SourceSpec) -> None:
+def _leave_out_broken(made: Draft, files: list[SourceFile], source: SourceSpec) -> None:
     """Check the draft on all rows, as validate would, and leave out what does not hold."""
     while True:
         request = ContractRequest(
@@ -89,7 +91,9 @@ def _leave_out_broken(made: Draft, columns: list[Column], files: list[SourceFile
         for name, column in sorted(broken, key=str):
             if name == _UNIQUE:  # it was only worth a check
                 made.keys.remove(str(column))
-                expect_range(made, next(one for one in columns if one.name == column))
+                expectations, unsure = made.ranges[str(column)]
+                made.expectations += expectations
+                made.unsure += unsure
             else:
                 made.unsure.append((column or "", f"{name} does not hold for all rows and was left out"))
 

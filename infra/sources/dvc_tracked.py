@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import TrainwrightError, UsageError
+from data_contracts.quoting import text_of
 from infra.machine.settings import library_folders
 from infra.sources.places import WILDCARDS, SourceEntry, SourceMissing
 from infra.store.backends.s3_errors import translate
@@ -17,7 +20,7 @@ class DvcTracked:
     """The DVC repository that holds `root`, at the commit that `rev` names.
 
     Raises:
-        UsageError: there is no such repository or revision.
+        UsageError: there is no such repository or revision, or the libraries cannot read the repository.
     """
 
     def __init__(self, root: Path, rev: str) -> None:
@@ -29,10 +32,10 @@ class DvcTracked:
         from dvc.api import DVCFileSystem
         from dvc.exceptions import NotDvcRepoError
         from dvc.repo import Repo
-        from scmrepo.exceptions import RevError, SCMError
+        from scmrepo.exceptions import RevError
 
         try:
-            with Repo(Repo.find_root(str(root))) as repository:
+            with _readable(root, NotDvcRepoError, RevError), Repo(Repo.find_root(str(root))) as repository:
                 self.repository = Path(repository.root_dir)
                 self.rev: str | None = repository.scm.resolve_rev(rev)
                 # Remotes and their credentials are today's, also from config.local, which is in no commit.
@@ -42,15 +45,20 @@ class DvcTracked:
                 f"rev {rev} is given, but {root} is not in a DVC repository.",
                 remedy="Leave rev out, or run `dvc init` there.",
             ) from error
-        except (RevError, SCMError) as error:
+        except RevError as error:
             raise UsageError(
                 f"rev {rev} is not a revision of the Git repository at {root}.", remedy="Name a commit, tag or branch."
             ) from error
         self.root = root
-        self._filesystem = DVCFileSystem(url=str(self.repository), rev=self.rev, config=config)
+        with _readable(root):
+            self._filesystem = DVCFileSystem(url=str(self.repository), rev=self.rev, config=config)
 
     def find(self, pattern: str) -> list[SourceEntry]:
-        """See `Place`."""
+        """See `Place`; UsageError also if the repository cannot be read."""
+        with _readable(self.repository):
+            return self._find(pattern)
+
+    def _find(self, pattern: str) -> list[SourceEntry]:
         below = os.path.relpath(os.path.abspath(self.root / pattern), self.repository)
         if below.startswith(".."):
             raise UsageError(f"{pattern} lies outside the DVC repository {self.repository}.", remedy="Leave rev out.")
@@ -66,7 +74,9 @@ class DvcTracked:
 
     def open(self, uri: str) -> BinaryIO:
         """See `Place`."""
-        if not self._filesystem.exists(uri):
+        with _readable(self.repository):
+            there = self._filesystem.exists(uri)
+        if not there:
             raise FileNotFoundError(uri)
         try:
             with translate(uri, "DVC's remote"):
@@ -105,3 +115,20 @@ class DvcTracked:
             with self.open(name) as opened:
                 size = opened.seek(0, os.SEEK_END)
         return SourceEntry(name, size, f"md5:{md5}", settled=md5 is not None, md5=md5)
+
+
+@contextlib.contextmanager
+def _readable(folder: Path, *told_apart: type[Exception]) -> Iterator[None]:
+    """UsageError where DVC and its Git libraries cannot read a repository; others of ours and `told_apart` pass.
+
+    They raise classes of four packages, and ValueError or OSError for some damage: no list of classes is complete.
+    """
+    try:
+        yield
+    except (TrainwrightError, MemoryError, *told_apart):
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"DVC cannot read the repository at {folder} ({type(error).__name__}: {text_of(error)}).",
+            remedy="Check it with `git fsck` and `dvc status`; DVC knows few extensions of .git/config.",
+        ) from error

@@ -11,14 +11,13 @@ from data_contracts.canonical import digest
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Ref, SourceFile
 from data_contracts.messages.predicting import PREDICT, Predicted, PredictRequest
-from data_contracts.messages.raw_data import ShardProgress
+from data_contracts.messages.raw_data import COLUMNS, LookRequest, ShardProgress
 from data_contracts.pipeline_spec import SourceSpec
+from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from infra import scratch
 from infra.child import run_child
 from infra.gang.remote_job import idle_limit, lay_out
 from infra.project import code_bundle
-from infra.sources import Places
-from infra.sources.peek import peek
 from infra.store import Store
 from tasks.predict.contract import check_input, suite_of, without
 from tasks.predict.inputs import resolve_input
@@ -90,6 +89,7 @@ def predict(store: Store, options: PredictOptions, on_progress: Callable[[ShardP
             project=here.project,
             withhold=bool(model.sensitive),
             limit=idle_limit(store, HANG_S),
+            memory_share=MEMORY_SHARE,
             on_report={ShardProgress: on_progress},
         )
     return PredictSummary(model.version.name, model.version.version, predicted, expectations, left)
@@ -160,9 +160,8 @@ def _contract(model: Model, options: PredictOptions, request: PredictRequest) ->
 
 def _label_lacking(model: Model, options: PredictOptions, request: PredictRequest) -> list[str]:
     """Columns of the label that the input does not have."""
-    root = Path(request.root)
-    places = Places(request.sources, root)
-    there = {name for file in request.files for name in peek(file, request.sources, root, places).names}
+    look = LookRequest(files=request.files, sources=request.sources, root=request.root)
+    there = set(run_child(COLUMNS, look, withhold=bool(model.sensitive), memory_share=MEMORY_SHARE).names)
     metrics = model.evaluate.get("metrics", {})
     label = label_columns(model.trained.train["batch"], metrics, list(model.dataset.columns)) | set(options.label)
     return sorted(label - there)

@@ -89,7 +89,7 @@ def run_on_dask(
         request = request.model_copy(update={"cluster": shared, "project": None if project is None else str(project)})
 
         def send(order: PieceOrder) -> None:
-            pieces.send(order.work, _piece_request(stage, request, folder, order.piece))
+            pieces.send(order.work, _piece_request(stage, request, folder, order.piece, run.memory_share))
 
         try:
             run.note_environments(*filter(None, [project]))
@@ -114,7 +114,7 @@ def _unpacked(run: Run, folder: Path) -> Path:
 
 
 def _piece_request(
-    stage: ClusterStage, request: ShardRequest | ContractRequest, folder: Path, piece: int
+    stage: ClusterStage, request: ShardRequest | ContractRequest, folder: Path, piece: int, memory_share: float
 ) -> PieceRequest:
     # The store and the sources decide which credentials the environment of the piece's child keeps.
     return PieceRequest(
@@ -124,6 +124,7 @@ def _piece_request(
         sources=request.sources,
         project=request.project,
         field=stage.field,
+        memory_share=memory_share,
     )
 
 
@@ -141,13 +142,12 @@ def do_piece(work: str, request: dict[str, Any], wanted: dict[str, str], withhol
         if unlike := differences(wanted):
             raise UsageError(f"{request['field']}.dask: a worker has {', '.join(unlike)}.", remedy=SAME)
         from data_contracts.messages.raw_data import PIECE, PieceRequest
-        from data_contracts.pipeline_spec.data import MEMORY_SHARE
         from infra.child import run_child
         from infra.records.environments import keep_lists
 
         piece = PieceRequest.from_json(request)
         keep_lists(piece.folder, piece.project)
-        run_child(PIECE, piece, withhold=withhold, memory_share=MEMORY_SHARE)
+        run_child(PIECE, piece, withhold=withhold, memory_share=piece.memory_share)
     except TrainwrightError as error:
         return Failed(message=error.message, data=error.to_json())
     return None

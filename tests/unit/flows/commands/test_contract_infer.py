@@ -12,8 +12,11 @@ import yaml
 
 from data_contracts.contract.inference import Draft
 from data_contracts.contract.suites import load_suite
+from data_contracts.messages.raw_data import DRAFT
 from flows import cli
+from flows.commands import contract_infer
 from flows.commands.contract_infer import _section
+from infra import child
 from tasks.run.run import open_run
 from tasks.stages.validate import validate
 from tests.support.tiny import write_project, write_rows
@@ -111,3 +114,20 @@ def test_a_text_that_is_not_utf8_is_one_sentence(
     assert "Column 'b' has a text that is not UTF-8, in row 1. Convert" in refused(capsys, "infer", "bad.parquet")
     (tmp_path / "bad.jsonl").write_bytes(b'{"a": 1, "b": "x"}\n{"a": 1, "b": "caf\xe9"}\n')
     assert "that is not UTF-8" in refused(capsys, "infer", "bad.jsonl")
+
+
+def test_a_file_that_fills_the_memory_ends_the_child_that_drafts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wide.csv").write_text(",".join(f"c{at}" for at in range(20_000)) + "\n" + "1," * 19_999 + "1\n")
+    monkeypatch.setattr(child, "machine_bytes", lambda: 2**28)
+    children: list[object] = []
+
+    def run(kind: object, *arguments: object, **more: object) -> object:
+        children.append(kind)
+        return child.run_child(kind, *arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(contract_infer, "run_child", run)
+    assert cli.main(["contract", "infer", str(tmp_path / "wide.csv")]) == 8
+    assert "wide.csv ended at row 0: It took more than" in capsys.readouterr().err
+    assert children == [DRAFT], "the file was read before"

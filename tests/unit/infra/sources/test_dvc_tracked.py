@@ -200,3 +200,18 @@ def test_a_damaged_copy_in_the_cache_is_corrupt(repository: Repository) -> None:
     copy.write_bytes(OLD.replace(b"x", b"X"))
     with pytest.raises(CorruptError, match=r"DVC's copy of project/data/t.csv at [0-9a-f]{40} is damaged"):
         repository.resolve({"uri": "data/t.csv", "rev": "v1"})
+
+
+@pytest.mark.parametrize(
+    ("file", "data"),
+    [
+        (".git/config", b"[core]\n\trepositoryformatversion = 1\n[extensions]\n\tpartialClone = origin\n"),
+        (".git/config", b"[core]\n\trepositoryformatversion = 9\n"),
+        (".git/config", b"[core\n"),
+        (".dvc/config", b"[[[junk"),
+    ],
+)
+def test_a_repository_that_cannot_be_read_is_one_sentence(file: str, data: bytes, repository: Repository) -> None:
+    (repository.folder / file).write_bytes(data)
+    with pytest.raises(UsageError, match=r"^DVC cannot read the repository at .* \(\w+: .*\)\. Check it with"):
+        repository.resolve({"uri": "data/t.csv", "rev": "v1"})

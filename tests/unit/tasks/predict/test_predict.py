@@ -17,9 +17,17 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.errors import ContractRejected, CorruptError, StorageUnavailable, TrainwrightError, UserCodeError
+from data_contracts.errors import (
+    ContractRejected,
+    CorruptError,
+    OutOfMemory,
+    StorageUnavailable,
+    TrainwrightError,
+    UserCodeError,
+)
 from data_contracts.handoffs import Dataset, Evaluation
 from data_contracts.messages.predicting import PREDICT
+from data_contracts.messages.raw_data import COLUMNS
 from flows.cli import main
 from infra import child
 from infra.models import versions
@@ -368,3 +376,24 @@ def test_without_a_transform_only_the_columns_of_a_batch_are_read_as_in_training
     plain = without_transform([["x0"], "label"])
     assert plain.types_to_read == {name: kind for name, kind in model.raw_types.items() if name in ("x0", "label")}
     assert without_transform(None).types_to_read == model.raw_types
+
+
+def test_an_input_that_fills_the_memory_ends_a_child_and_is_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(project / "small.csv", [raw(1)])
+    (project / "wide.jsonl").write_text(json.dumps({f"c{at}": at for at in range(100_000)}) + "\n")
+    limits: list[tuple[Any, bool]] = []
+    run = predicting.run_child
+
+    def noting(kind: Any, request: Any, **more: Any) -> Any:
+        limits.append((kind, "memory_share" in more))
+        return run(kind, request, **more)
+
+    monkeypatch.setattr(predicting, "run_child", noting)
+    ask(project, "small.csv", "out.csv")
+    assert limits == [(COLUMNS, True), (PREDICT, True)]
+    monkeypatch.setattr(child, "machine_bytes", lambda: 2**28)
+    sentence = refused(OutOfMemory, lambda: ask(project, "wide.jsonl", "wide.csv"))
+    assert "wide.jsonl ended at row 0: It took more than 0.2 GiB of memory" in sentence
+    assert limits[2:] == [(COLUMNS, True)]

@@ -11,10 +11,12 @@ from distributed.scheduler import KilledWorker
 from prefect.states import Completed, Crashed, Failed
 
 from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
-from data_contracts.messages.raw_data import PieceOutcome
+from data_contracts.messages.raw_data import ContractRequest, PieceOutcome
+from infra import child
+from infra.project.installed_versions import installed
 from tasks.run.run import open_run
 from tasks.stages.contract.contract_check import ON_CLUSTER
-from tasks.stages.dask_cluster import _Pieces, _shared_folder
+from tasks.stages.dask_cluster import _piece_request, _Pieces, _shared_folder, do_piece
 from tasks.stages.shard import dataset_key
 from tests.support.tiny import write_project
 
@@ -101,3 +103,18 @@ def test_a_folder_that_others_may_exchange_is_refused(mode: int, tmp_path: Path)
     with expected, _shared_folder(ON_CLUSTER, str(scratch)):
         pass
     assert not list(scratch.iterdir())
+
+
+def test_a_piece_may_take_the_share_of_memory_that_the_spec_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = ContractRequest(
+        suite={}, files=[], sources=[], root="/", window=None, window_column=None, fail_on="info", sensitive=[]
+    )
+    piece = _piece_request(ON_CLUSTER, request, tmp_path, 0, 1e-6).to_json()
+    shares: list[float] = []
+    monkeypatch.setattr(child, "run_child", lambda *_, memory_share, **more: shares.append(memory_share))
+    do_piece.fn("contract", piece, installed(), False)
+    del piece["memory_share"]  # as an earlier version sends it
+    do_piece.fn("contract", piece, installed(), False)
+    assert shares == [1e-6, 0.8]
