@@ -89,7 +89,6 @@ def predict(store: Store, options: PredictOptions, on_progress: Callable[[ShardP
             project=here.project,
             withhold=bool(model.sensitive),
             limit=idle_limit(store, HANG_S),
-            memory_share=MEMORY_SHARE,
             on_report={ShardProgress: on_progress},
         )
     return PredictSummary(model.version.name, model.version.version, predicted, expectations, left)

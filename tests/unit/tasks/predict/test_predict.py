@@ -392,7 +392,7 @@ def test_an_input_that_fills_the_memory_ends_a_child_and_is_named(
 
     monkeypatch.setattr(predicting, "run_child", noting)
     ask(project, "small.csv", "out.csv")
-    assert limits == [(COLUMNS, True), (PREDICT, True)]
+    assert limits == [(COLUMNS, True), (PREDICT, False)]
     monkeypatch.setattr(child, "machine_bytes", lambda: 2**28)
     sentence = refused(OutOfMemory, lambda: ask(project, "wide.jsonl", "wide.csv"))
     assert "wide.jsonl ended at row 0: It took more than 0.2 GiB of memory" in sentence
