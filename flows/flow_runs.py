@@ -155,14 +155,15 @@ def overrides(text: str) -> list[str]:
 def crash_in(error: BaseException) -> BaseException | None:
     """What ends this process, if neither a failure nor a person ends its run: then a reaper has the run resumed.
 
-    That is a SystemExit of a library's, or a signal to a worker's flow run that is not cancelled: the worker, its
-    machine or its pod is stopped.
+    That is a SystemExit of a library's. It is also the loss of Prefect's server under a worker, where nobody looks, and
+    a signal to a worker's flow run that is not cancelled: the worker, its machine or its pod is stopped.
     """
     while isinstance(error, Stopped) and error.__cause__ is not None:
         error = error.__cause__
+    has_worker = FLOW_RUN in os.environ
     if isinstance(error, Exception):
-        return None
-    by_person = isinstance(error, KeyboardInterrupt | TerminationSignal) and FLOW_RUN not in os.environ
+        return error if has_worker and not isinstance(error, TrainwrightError) and unreachable(error) else None
+    by_person = isinstance(error, KeyboardInterrupt | TerminationSignal) and not has_worker
     return None if by_person or was_cancelled() else error
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from prefect.exceptions import Abort, TerminationSignal
 from prefect.states import Completed, Running, State
 
-from data_contracts.errors import Cancelled, UsageError
+from data_contracts.errors import Cancelled, StorageUnavailable, UsageError
 from data_contracts.run_report import RunReport
 from flows import flow_runs
 from infra.processes.environment import FLOW_RUN
@@ -143,6 +144,9 @@ def by_signal(signal: BaseException) -> Cancelled:
         (KeyboardInterrupt(), True, False, True),
         (KeyboardInterrupt(), False, False, False),
         (ZeroDivisionError(), True, False, False),
+        (httpx.ConnectError("refused"), True, False, True),
+        (httpx.ConnectError("refused"), False, False, False),
+        (StorageUnavailable("away"), True, False, False),
     ],
 )
 def test_what_neither_a_person_nor_a_failure_ended_is_a_crash(
