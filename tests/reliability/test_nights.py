@@ -12,9 +12,10 @@ from tests.support.prefect_database import put_new_database
 from tests.support.warm_children import warm_children, warm_prefect
 
 # At most this many moments fall on one round of the pipelines.
-A_ROUND = 30
+A_ROUND = 12
 
 
+@pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize(
     ("moments", "pipelines"),
     [pytest.param(2, 2, marks=pytest.mark.slow), pytest.param(200, 6, marks=pytest.mark.sweep)],
