@@ -1,4 +1,4 @@
-"""`doctor`: checks whether this machine can run a pipeline."""
+"""`doctor`: checks whether this machine can run a pipeline, and whether what should run here does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from data_contracts.errors import Interrupted, TrainwrightError, UsageError
+from data_contracts.errors import Interrupted, StorageUnavailable, TrainwrightError, UsageError
 from flows.commands.guard import Answer, log
 from infra import scratch
 from infra.machine.settings import known_stores, state_folder
@@ -35,26 +35,27 @@ PACKAGES = ("prefect", "torch", "lightning", "great-expectations", "pyarrow", "p
 
 @dataclass(frozen=True)
 class Check:
-    """One fact about the machine: whether it is sufficient; if not, the remedy and the exit code."""
+    """One fact: whether it is as it should be; if not, the remedy, the exit code and the name of the problem."""
 
     name: str
     ok: bool
     fact: str
     remedy: str = ""
     exit_code: int = UsageError.exit_code
+    problem: str = ""
 
 
 def doctor(arguments: argparse.Namespace) -> Answer:
-    """The `doctor` command; it removes and starts nothing. Exit code of the first failed check, else 0."""
+    """The `doctor` command; it removes and starts nothing. The largest exit code of a failed check, else 0."""
     checks = inspect_machine()
     left: list[dict[str, Any]] = []
     if all(check.ok for check in checks if check.name == "state"):
         left = [_as_json(one) for one in scratch.leftovers()]
-        checks += [_server(), _worker(), *_stores(), *_scratch(left)]
+        checks += [*_prefect(), *_stores(), *_scratch(left)]
     lines = [f"{'ok ' if c.ok else 'NO '} {c.name:<9} {c.fact}{'' if c.ok else '. ' + c.remedy}" for c in checks]
     wrong = [check.exit_code for check in checks if not check.ok]
     value = {"ok": not wrong, "checks": [vars(c) for c in checks], "scratch": left}
-    return Answer("\n".join(lines), value, wrong[0] if wrong else 0)
+    return Answer("\n".join(lines), value, max(wrong, default=0))
 
 
 def check_machine() -> None:
@@ -91,18 +92,30 @@ def _state() -> Check:
     return Check("state", True, f"state in {folder}, mode {stat.S_IMODE(folder.stat().st_mode):04o}")
 
 
-def _server() -> Check:
-    from infra.orchestrator.server.server import server_status
-
-    server = server_status()
-    return Check("server", True, f"Prefect at {server.ui_url}" if server else "no Prefect server runs")
-
-
-def _worker() -> Check:
+def _prefect() -> list[Check]:
+    """The server, this machine's worker, and what the server's schedules need; each obstacle is a failed check."""
+    from infra.orchestrator.readiness import obstacles_here
     from infra.orchestrator.server import services
+    from infra.orchestrator.server.server import expected_server
 
-    worker = services.running("worker")
-    return Check("worker", True, f"worker with pid {worker.pid}" if worker else "no worker of ours runs")
+    server = None
+    try:
+        server = expected_server()
+        checks = [Check("server", True, f"Prefect at {server.ui_url}" if server else "no Prefect server runs")]
+    except (StorageUnavailable, UsageError) as error:
+        problem = "server_refuses" if isinstance(error, UsageError) else "server_away"
+        checks = [Check("server", False, error.message.rstrip("."), error.remedy, error.exit_code, problem)]
+    failed = [
+        Check(name, False, obstacle.sentence.rstrip("."), obstacle.remedy, StorageUnavailable.exit_code, obstacle.name)
+        for name, obstacle in obstacles_here(server)
+    ]
+    names = {check.name for check in failed}
+    if "worker" not in names:
+        worker = services.running("worker")
+        checks.append(Check("worker", True, f"worker with pid {worker.pid}" if worker else "no worker of ours runs"))
+    if server is not None and "schedules" not in names:
+        checks.append(Check("schedules", True, "every schedule has a work pool and a worker"))
+    return [*checks, *failed]
 
 
 def _stores() -> list[Check]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_contracts.canaries import ALIAS
 from data_contracts.canonical import is_name
+from data_contracts.errors import StorageUnavailable, UsageError
 from data_contracts.handoffs import passed_over
 from data_contracts.quoting import escaped
 from data_contracts.run_report import RunReport
@@ -34,6 +35,7 @@ from tasks.run.run import known_store_list, not_found, reopen_run
 from tasks.run.versions import find_version
 
 if TYPE_CHECKING:
+    from infra.orchestrator.api import Server
     from infra.signing.keys import PublicKey
 
 # For each rank, if no rank is named.
@@ -46,11 +48,7 @@ def status(arguments: argparse.Namespace) -> Answer:
 
     if asks_for_page(arguments):
         return day(arguments)
-    from infra.orchestrator.server.server import server_status
-
-    server = server_status()
-    signing_in = " (`trainwright ui` prints a link that signs you in)" if server is not None and server.ours else ""
-    lines = [f"server    {f'{server.ui_url}{signing_in}' if server else 'not running (`trainwright up` starts it)'}"]
+    server, lines = _server()
     value: dict[str, Any] = {"server": server.ui_url if server else None, "stores": []}
     stores = known_store_list(arguments.store)
     if not stores:
@@ -68,6 +66,21 @@ def status(arguments: argparse.Namespace) -> Answer:
         lines += [] if any(tables) else ["  no runs and no models yet; `trainwright run SPEC` makes the first"]
         value["stores"].append({"uri": store.uri, "runs": runs, "models": models, "mirrors_due": due_texts})
     return Answer("\n".join(lines), value)
+
+
+def _server() -> tuple[Server | None, list[str]]:
+    """The Prefect server that commands use here, if it answers, and the lines about it and what it should run."""
+    from infra.orchestrator.readiness import obstacles_here
+    from infra.orchestrator.server.server import expected_server
+
+    try:
+        server = expected_server()
+        said = server.ui_url if server else "not running (`trainwright up` starts it)"
+    except (StorageUnavailable, UsageError) as error:
+        server, said = None, str(error)
+    signing_in = " (`trainwright ui` prints a link that signs you in)" if server is not None and server.ours else ""
+    lines = [f"server    {said}{signing_in}"]
+    return server, [*lines, *(f"{name:<9} {one.sentence} {one.remedy}" for name, one in obstacles_here(server))]
 
 
 def checkpoints(arguments: argparse.Namespace) -> Answer:

@@ -14,6 +14,7 @@ def up(arguments: argparse.Namespace) -> Answer:
     """The `up` command."""
     from infra.orchestrator.lifecycle import up as start
     from infra.orchestrator.project import profiles
+    from infra.orchestrator.readiness import obstacles_here
     from infra.orchestrator.server.server import sign_in_link
 
     server = start()
@@ -23,15 +24,17 @@ def up(arguments: argparse.Namespace) -> Answer:
     if server.ours:
         lines.append("To sign in to the UI: trainwright ui (it prints a link that works once, within 60 seconds)")
         elsewhere = f"PREFECT_PROFILES_PATH={shlex.quote(str(profiles()))}"
+    for _, obstacle in obstacles_here(server):
+        log.warning("%s %s", obstacle.sentence, obstacle.remedy)
     lines += ["Deploy a pipeline: trainwright deploy SPEC", f"To use prefect in other folders: export {elsewhere}"]
     return Answer("\n".join(lines), {"ui": server.ui_url, "api": server.url, "started": server.started})
 
 
 def ui(arguments: argparse.Namespace) -> Answer:
     """The `ui` command; StorageUnavailable if no server runs."""
-    from infra.orchestrator.server.server import server_status, sign_in_link
+    from infra.orchestrator.server.server import expected_server, sign_in_link
 
-    server = server_status()
+    server = expected_server()
     if server is None:
         raise StorageUnavailable("No Prefect server is running here.", remedy="Start it with `trainwright up`.")
     link = sign_in_link(server)

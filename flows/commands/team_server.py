@@ -52,9 +52,14 @@ def _back_up(folder: Path) -> Answer:
 
 def _restore(folder: Path) -> Answer:
     from infra.orchestrator.server.server_backup import restore
+    from infra.orchestrator.server.server_database import look
 
     backup, old = restore(folder)
+    paused = look().paused
     text = f"The database holds the backup of {backup.made}."
     if old:
         text += " Its schema is an earlier Prefect's; next: prefect server database upgrade --yes"
-    return Answer(text, {"folder": str(folder), "upgrade_needed": old, **backup.to_json()})
+    if paused:
+        resume = "; ".join(f"prefect work-pool resume {pool}" for pool in paused)
+        text += f" The backup was made while work pools were paused; once the server and the workers run: {resume}"
+    return Answer(text, {"folder": str(folder), "upgrade_needed": old, "paused": paused, **backup.to_json()})

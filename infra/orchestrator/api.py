@@ -90,7 +90,8 @@ def reach(url: str, where: str) -> Server:
     except (httpx.TransportError, OSError) as error:
         raise StorageUnavailable(
             f"{shown} does not answer: {error}.",
-            remedy="Start that server, or remove the setting: Trainwright then starts a server of its own.",
+            remedy="Start that server on its machine (a team's: `systemctl start trainwright-server`, or `trainwright "
+            f"server start`), or remove the setting from {where}: `trainwright up` then starts one of your own.",
         ) from error
     except (ValueError, httpx.InvalidURL) as error:
         raise UsageError(f"{shown} is not a Prefect API.", remedy="Its address ends in /api.") from error

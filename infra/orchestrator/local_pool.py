@@ -20,9 +20,9 @@ from infra.orchestrator.flow_runs import worker_flow_runs
 from infra.orchestrator.server import services
 from infra.orchestrator.server.services import Service
 from infra.orchestrator.variables import API_AUTH
+from infra.orchestrator.work_pools import POOL
 from infra.processes.processes import new_mark
 
-POOL = "trainwright"
 POLL_S = 1
 ONLINE_TIMEOUT_S = 60.0
 STOP_GRACE_S = 10.0
@@ -86,6 +86,7 @@ def stop_worker() -> list[str]:
             return []
         cancelled = [f"flow run {name}" for name in worker_flow_runs.cancel_runs_of(worker)]
         stopped = worker.stop(STOP_GRACE_S)
+        services.forget("worker")
         _forget_worker()
         return [*cancelled, "worker"] if stopped else []
 

@@ -24,6 +24,7 @@ import pytest
 from infra.orchestrator.server.idle import UNHURRIED
 from infra.processes.processes import find_marked, is_alive, kill_marked
 from tests.support.pool import ASKED, api_client, password_in
+from tests.support.tiny import trainwright
 from tests.support.warm_children import import_path
 
 pytestmark = pytest.mark.usefixtures("forked_prefect")
@@ -139,10 +140,17 @@ def test_a_server_that_was_killed_is_replaced_on_the_same_port(place: Place) -> 
     while is_alive(pid):
         time.sleep(0.01)
     assert place.ask(STATUS) is None
+    assert failed(place) == (5, ["server_away"])
     after = place.ask(ENSURE)
     assert (after["started"], after["url"]) == (True, before["url"])
     assert place.state()["pid"] != pid
     assert healthy(after["url"])
+
+
+def failed(place: Place) -> tuple[int, list[str]]:
+    """`doctor`'s exit code, and the problems that it names."""
+    done = trainwright("doctor", "--json", env=place.env)
+    return done.returncode, [one["problem"] for one in json.loads(done.stdout)["checks"] if not one["ok"]]
 
 
 class Healthy(BaseHTTPRequestHandler):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.support.team_server import PASSWORD, client_settings, environment_of,
 from tests.support.tiny import SUITE, answer, trainwright, write_project
 
 pytestmark = pytest.mark.usefixtures("forked_prefect")
+PREFECT = [sys.executable, "-m", "prefect"]
 REJECTING = {**SUITE, "expectations": [{"type": "expect_table_row_count_to_equal", "kwargs": {"value": 1}}]}
 
 
@@ -29,6 +31,10 @@ def kept(url: str) -> dict[str, list[dict[str, Any]]]:
             kind: api.post(f"/{kind}/filter", json=ours).raise_for_status().json()
             for kind in ("flow_runs", "deployments")
         }
+
+
+def problems(doctor: subprocess.CompletedProcess[str]) -> list[str]:
+    return [one["problem"] for one in json.loads(doctor.stdout)["checks"] if not one["ok"]]
 
 
 def make_pool(url: str) -> None:
@@ -65,14 +71,26 @@ def test_a_run_and_a_deployment_are_there_after_a_restore(
         deployed = trainwright("deploy", spec, "--cron", "0 3 * * *", env=client_settings(first))
         assert deployed.returncode == 0, deployed.stderr
         before = kept(url)  # the server may schedule more runs at any time
+        with api_client(url, PASSWORD) as api:  # as the page says: a backup is made while the pool is paused
+            api.patch("/work_pools/trainwright", json={"is_paused": True}).raise_for_status()
         made = answer(trainwright("server", "backup", backup, "--json", env=first))
     assert os.stat(backup / "prefect.dump").st_mode & 0o077 == 0
     assert made["size"] == (backup / "prefect.dump").stat().st_size
     restored = answer(trainwright("server", "restore", backup, "--json", env=second))
     assert (restored["upgrade_needed"], restored["digest"]) == (False, made["digest"])
+    assert restored["paused"] == ["trainwright"]
     with team_server(second, tmp_path / "second.log") as url:
         after = kept(url)
         shown = trainwright("status", env=client_settings(second))
+        refused = trainwright("deploy", spec, "--start", env=client_settings(second))
+        unwell = trainwright("doctor", "--json", env=client_settings(second))
+        resumed = [*PREFECT, "work-pool", "resume", "trainwright"]
+        subprocess.run(resumed, env={**os.environ, **client_settings(second)}, check=True, capture_output=True)
+        better = trainwright("doctor", "--json", env=client_settings(second))
+    assert refused.returncode == unwell.returncode == better.returncode == 5
+    assert "`prefect work-pool resume trainwright`" in refused.stderr
+    assert "`prefect work-pool resume trainwright`" in shown.stdout
+    assert [problems(done) for done in (unwell, better)] == [["pool_paused"], ["no_worker"]]
     run_id = answer(done)["run_id"]
     assert run_id in shown.stdout
     runs = {(run["id"], run["name"], run["state_name"]) for run in before["flow_runs"]}

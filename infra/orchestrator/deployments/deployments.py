@@ -10,7 +10,7 @@ from uuid import UUID
 
 from data_contracts.canonical import digest
 from data_contracts.errors import GangIncomplete, UsageError
-from infra.orchestrator.work_pools import find_pool, lacks_worker
+from infra.orchestrator.work_pools import PROCESS, find_pool, obstacle_of
 from infra.processes.processes import CODE_ROOT
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ FLOW = "node"
 ENTRYPOINT = "flows.node.node"
 CONDUCTOR = "flows.retrain.retrain"
 OURS = "trainwright-node"
-# Pools whose workers start processes on their own machine; on all others, an image holds the code.
-PROCESS = "process"
 # Of what looks after runs and belongs to no pipeline.
 SYSTEM_TAGS = ("trainwright", "system")
 # Instead of a schedule: none.
@@ -148,18 +146,12 @@ def _refuse_another(known: Any, wanted: PipelineDeployment) -> None:
 
 
 def why_nobody_conducts(client: SyncPrefectClient, pool: str) -> GangIncomplete | None:
-    """The error that no worker of the pool is online, so that its runs would wait; None if one is.
+    """The error that the pool's runs would wait, because it is paused or no worker is online; None if one takes them.
 
     UsageError if there is no such pool.
     """
-    found = find_pool(client, pool)
-    if not lacks_worker(client, found):
-        return None
-    ours = "`trainwright up` here, or " if found.type == PROCESS else ""
-    return GangIncomplete(
-        f"No worker of the work pool {pool} is online, so its runs wait until one is.",
-        remedy=f"Start one: {ours}`prefect worker start --pool {pool}` on the machine that is to execute the runs.",
-    )
+    obstacle = obstacle_of(client, find_pool(client, pool))
+    return None if obstacle is None else GangIncomplete(obstacle.sentence, remedy=obstacle.remedy)
 
 
 def checkout_steps(kind: str) -> list[dict[str, Any]]:

@@ -86,14 +86,34 @@ def sign_in_link(server: Server) -> str:
 
 def server_status() -> Server | None:
     """The server that a command would use now, if it answers; starts nothing."""
-    if theirs := api.chosen_server(_own_url()):
-        try:
-            return api.reach(*theirs)
-        except (StorageUnavailable, UsageError):
-            return None
-    service = services.running("server")
-    if service is None or not _answers(service.url):
+    try:
+        return expected_server()
+    except (StorageUnavailable, UsageError):
         return None
+
+
+def expected_server() -> Server | None:
+    """The server that a command would use now; None if none was started here, or `down` stopped it. Starts nothing.
+
+    Raises:
+        StorageUnavailable: it should run and does not answer.
+        UsageError: the server that the person named refuses the credentials, or is not a Prefect API.
+    """
+    if theirs := api.chosen_server(_own_url()):
+        return api.reach(*theirs)
+    service = services.read("server")
+    if service is None or password.read() is None:
+        return None
+    if not service.is_running():
+        raise StorageUnavailable(
+            f"The Prefect server of this machine (pid {service.pid}) has died.",
+            remedy=f"Start it again: `trainwright up`. Its log is {service.log}.",
+        )
+    if not _answers(service.url):
+        raise StorageUnavailable(
+            f"The Prefect server of this machine (pid {service.pid}) runs and does not answer.",
+            remedy=f"Restart it: `trainwright down`, then `trainwright up`. Its log is {service.log}.",
+        )
     return Server(service.url, api.pages(service.url), started=False)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _UPGRADE = "prefect server database upgrade --yes"
 # Any number that no other program takes in this database.
 _BLOCKS_LOCK = 0x747261696E
+_PAUSED = "SELECT name FROM work_pool WHERE is_paused ORDER BY name"
 _TABLES = "SELECT count(*) FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
 
 
@@ -31,11 +32,13 @@ class Database:
         schema: the revision of Prefect's schema; None if Prefect never used the database.
         tables: how many tables it has, of whomever.
         postgresql: major version of the server.
+        paused: its work pools that are paused.
     """
 
     schema: str | None
     tables: int
     postgresql: int
+    paused: tuple[str, ...] = ()
 
 
 def look() -> Database:
@@ -202,7 +205,8 @@ async def _look() -> Database:
             known = (await connection.execute(text("SELECT to_regclass('alembic_version')"))).scalar_one()
             asked = text("SELECT version_num FROM alembic_version")
             schema = (await connection.execute(asked)).scalar() if known is not None else None
-        return Database(schema, tables, int(version) // 10_000)
+            paused = (await connection.execute(text(_PAUSED))).scalars().all() if schema is not None else ()
+        return Database(schema, tables, int(version) // 10_000, tuple(paused))
     finally:
         await engine.dispose()
 

@@ -95,6 +95,11 @@ def read(name: str) -> Service | None:
         return None
 
 
+def forget(name: str) -> None:
+    """Delete the state file of a service that was stopped on purpose; one that died keeps it."""
+    (state_folder() / f"{name}.json").unlink(missing_ok=True)
+
+
 def running(name: str) -> Service | None:
     """The service, if it runs and is ours; else None."""
     service = read(name)

@@ -33,7 +33,11 @@ class Server:
         kinds = {"cpu": "process", "cluster": "kubernetes", "push": "cloud-run:push"}
         if name not in kinds:
             raise ObjectNotFound(Exception("404"))
-        return SimpleNamespace(name=name, type=kinds[name], is_push_pool=name == "push", is_managed_pool=False)
+        limits = {"is_paused": False, "concurrency_limit": None}
+        return SimpleNamespace(name=name, type=kinds[name], is_push_pool=name == "push", is_managed_pool=False, **limits)
+
+    def read_work_queues(self, work_pool_name: str) -> Any:
+        return [SimpleNamespace(name="default", is_paused=False)]
 
     def read_workers_for_work_pool(self, name: str) -> Any:
         return [SimpleNamespace(status=status) for status in self.workers.get(name, [])]

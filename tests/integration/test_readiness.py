@@ -1,0 +1,129 @@
+"""`doctor`, `status` and `deploy` on a real Prefect server whose schedules cannot be carried out: each says why."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.pool import Site, site_of
+from tests.support.tiny import trainwright, write_project
+
+pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
+
+NIGHTLY = [{"schedule": {"cron": "0 3 * * *", "timezone": "UTC"}, "active": True}]
+
+site = site_of("ready", worker=False)
+
+
+class Machine:
+    """A machine that uses the site's server, with a state folder of its own."""
+
+    def __init__(self, site: Site, home: Path) -> None:
+        self.site, self.home = site, home
+        self.env = {**site.environment, "TRAINWRIGHT_HOME": str(home)}
+
+    def failed(self) -> tuple[int, dict[str, tuple[str, str]]]:
+        """`doctor`'s exit code, and the fact and the remedy of each problem that it names."""
+        done = trainwright("doctor", "--json", env=self.env)
+        value = json.loads(done.stdout)
+        wrong = {one["problem"]: (one["fact"], one["remedy"]) for one in value["checks"] if not one["ok"]}
+        assert {one["exit_code"] for one in value["checks"] if not one["ok"]} <= {done.returncode}
+        assert value["ok"] is (not wrong)
+        return done.returncode, wrong
+
+
+@pytest.fixture
+def machine(site: Site, tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(site, tmp_path / "home")
+    machine.home.mkdir(mode=0o700)
+    yield machine
+    for one in site.ask("/deployments/filter"):
+        site.ask(f"/deployments/{one['id']}", method="DELETE")
+
+
+def deployed(site: Site, pool: str | None, entrypoint: str = "flows.retrain.retrain") -> dict[str, Any]:
+    flow = site.ask("/flows/", {"name": "retrain"})
+    asked = {"name": f"of-{pool}", "flow_id": flow["id"], "entrypoint": entrypoint, "schedules": NIGHTLY}
+    return dict(site.ask("/deployments/", {**asked, "work_pool_name": pool}))
+
+
+def test_doctor_compares_what_should_run_with_what_does(site: Site, machine: Machine) -> None:
+    assert machine.failed() == (0, {})
+    site.pool("tended")
+    deployed(site, "tended")
+    deployed(site, site.pool("strangers", worker=False), "their.flow")
+    assert machine.failed() == (0, {}), "a worker is online; other people's deployments are not ours to judge"
+
+    late = deployed(site, site.pool("untended", worker=False))
+    before = datetime.now(UTC) - timedelta(hours=1)
+    waits = {"type": "SCHEDULED", "state_details": {"scheduled_time": before.isoformat()}}
+    site.ask(f"/deployments/{late['id']}/create_flow_run", {"state": waits})
+    code, wrong = machine.failed()
+    assert (code, list(wrong)) == (5, ["no_worker"])
+    fact, remedy = wrong["no_worker"]
+    assert "Schedules that it should carry out: 1; flow runs that are due: 1" in fact
+    assert "`trainwright worker --pool untended`" in remedy
+    site.ask(f"/deployments/{late['id']}", method="DELETE")
+
+    for pool, kind in (("stopped", ""), ("closed", "queue"), ("shut", "limit")):
+        deployed(site, site.pool(pool, worker=False, limit=0 if kind == "limit" else None))
+        if kind == "queue":
+            queue = site.ask(f"/work_pools/{pool}/queues/default", method="GET")
+            site.ask(f"/work_pools/{pool}/queues/{queue['name']}", {"is_paused": True}, method="PATCH")
+        elif not kind:
+            site.ask(f"/work_pools/{pool}", {"is_paused": True}, method="PATCH")
+    code, wrong = machine.failed()
+    assert (code, sorted(wrong)) == (5, ["pool_limit", "pool_paused", "queue_paused"])
+    assert wrong["pool_paused"][1] == "Resume it: `prefect work-pool resume stopped`."
+    assert wrong["queue_paused"][1] == "Resume it: `prefect work-queue resume default --pool closed`."
+    shown = trainwright("status", env=machine.env)
+    assert "`prefect work-pool resume stopped`" in shown.stdout
+
+
+def test_a_paused_pool_starts_nothing_and_deploy_says_so(site: Site, machine: Machine, tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny")
+    site.pool("halted")
+    site.ask("/work_pools/halted", {"is_paused": True}, method="PATCH")
+    done = trainwright("deploy", spec, "--pool", "halted", "--start", env=machine.env)
+    assert done.returncode == 5
+    assert "The work pool halted is paused" in done.stderr
+    assert "`prefect work-pool resume halted`" in done.stderr
+
+
+def test_a_worker_that_died_and_one_of_another_server(machine: Machine) -> None:
+    mark = "a-mark-of-this-test"
+    process = subprocess.Popen(
+        [sys.executable, "-c", "input()"], env={**os.environ, "TRAINWRIGHT_MARK": mark}, stdin=subprocess.PIPE
+    )
+    state = {"pid": process.pid, "mark": mark, "url": "http://127.0.0.1:9/api"}
+    (machine.home / "worker.json").write_text(json.dumps(state))
+    code, wrong = machine.failed()
+    assert (code, list(wrong)) == (5, ["worker_elsewhere"])
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    code, wrong = machine.failed()
+    assert (code, list(wrong)) == (5, ["worker_died"])
+    assert f"pid {process.pid}" in wrong["worker_died"][0]
+    assert "`trainwright up`" in wrong["worker_died"][1]
+
+
+def test_a_server_of_a_team_that_does_not_answer_or_refuses(machine: Machine) -> None:
+    machine.env["PREFECT_API_AUTH_STRING"] = "team:not-the-password"
+    code, wrong = machine.failed()
+    assert (code, list(wrong)) == (2, ["server_refuses"])
+    machine.env["PREFECT_API_URL"] = "http://127.0.0.1:9/api"
+    code, wrong = machine.failed()
+    assert (code, list(wrong)) == (5, ["server_away"])
+    assert "`systemctl start trainwright-server`" in wrong["server_away"][1]
+    shown = trainwright("status", env=machine.env)
+    assert "http://127.0.0.1:9/api (from PREFECT_API_URL) does not answer" in shown.stdout
+    assert "(`trainwright up` starts it)" not in shown.stdout
