@@ -69,6 +69,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "up": ("server", "start the local Prefect server, the pool and a worker"),
         "ui": ("server", "print a link that opens the Prefect pages and signs you in"),
         "down": ("server", "stop the local Prefect server and its worker"),
+        "worker": ("server", "execute a work pool's runs, until SIGTERM, which hands them over"),
         "server": ("team_server", "a team's Prefect server: start, proxy, backup, restore"),
         "reap": ("reap", "find runs whose process died, and have them resumed"),
         "sensor": ("sensor", "look whether data has arrived, or set the cursor of such looks"),

@@ -33,6 +33,7 @@ from infra.orchestrator.flow_engine import outlive_worker
 from infra.orchestrator.flow_runs.cancelling import was_cancelled
 from infra.orchestrator.flow_runs.resuming import run_ids_of
 from infra.processes.environment import FLOW_RUN
+from infra.stopping import HandedOver
 from infra.store import layout
 from infra.store.lease import held_lease
 from infra.store.lease_keeper import PATIENCE_S
@@ -189,6 +190,8 @@ def end_of(opened: Callable[[], Run], work: Callable[[Run], RunReport]) -> State
         state = as_state(run, work(run))
         tell_after_run(run)
         return state
+    except HandedOver as error:
+        raise Abort(error.message) from error
     except Exception as error:
         _leave_to_newer_execution(run, str(error))
         _announce_failure(run, error)

@@ -18,6 +18,7 @@ from prefect.states import Cancelled, Completed, Failed, State
 from data_contracts.errors import Cancelled as CancelledError
 from data_contracts.errors import from_json
 from data_contracts.messages.gang import Joined, NodeExit
+from infra import stopping
 from infra.gang.codes import derived_key, generation_key
 from infra.gang.environment import ADDRESS, NODE_KEY, STORE_OPTIONS, store_options
 from infra.gang.node.address import own_address
@@ -76,11 +77,14 @@ def node(store: str, training: str, generation: int, node: int) -> State:
 def _wait_for(supervisor: LocalNode) -> None:
     try:
         while supervisor.ended() is None:
+            stopping.check()
             time.sleep(POLL_S)
-    except BaseException:
-        # Prefect's reaction to SIGTERM. A second signal while the node saves its checkpoint ends the node at once, and
-        # so does a stop (SIGSTOP) of the node: it would outlive this process when the host ends it.
+    except BaseException as signal:
+        # Prefect's reaction to SIGTERM, or the worker is stopped as planned. A second signal while the node saves its
+        # checkpoint ends the node at once, and so does a stop (SIGSTOP) of the node: it would outlive this process when
+        # the host ends it.
         supervisor.terminate()
         while supervisor.ended() is None and not supervisor.is_stopped:
             time.sleep(POLL_S)
-        raise
+        if not isinstance(signal, stopping.HandedOver):
+            raise

@@ -14,6 +14,13 @@ def _reap(command: argparse.ArgumentParser) -> None:
     command.add_argument("--pool", default="trainwright", help=help_)
 
 
+def _worker(command: argparse.ArgumentParser) -> None:
+    """`worker`: of which pool, and how many runs at a time."""
+    help_ = "process pool whose runs are executed, made if it does not exist; default: trainwright"
+    command.add_argument("--pool", default="trainwright", help=help_)
+    command.add_argument("--limit", type=int, metavar="N", help="flow runs at a time; default: no limit")
+
+
 def _gc(command: argparse.ArgumentParser) -> None:
     command.add_argument("--store", help="store to clean; default: only .trainwright in this folder")
     command.add_argument("--dry-run", action="store_true", help="list what would be deleted, and delete nothing")
@@ -128,6 +135,7 @@ OPERATING: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "reap": _reap,
     "sensor": _sensor,
     "server": _server,
+    "worker": _worker,
     "nodes": _nodes,
     "status": _status,
     "slo": _slo,

@@ -16,6 +16,8 @@ from flows.start_hour import wait_for_hour
 from flows.turns import first_turn, in_turn, work_in_turn
 from infra.orchestrator.flow_engine import without_waits
 from infra.orchestrator.flow_runs.cancelling import cancellable
+from infra.orchestrator.flow_runs.handing_over import give_to_worker_again
+from infra.stopping import HandedOver
 from tasks.budgets.spending import admit, refuse_over, within_budgets
 from tasks.mirrors.deliver import try_mirrors
 from tasks.pages.run_report_page import keep_page
@@ -106,6 +108,9 @@ def line(run: Run) -> RunReport:
                 made[stage.name] = as_task(stage)(run, *(made[one.name] for one in stage.takes))
         parts = {part: made[name] for part, name in REPORTED.items()}
         return keep_page(run, report(run, **parts), parts)
+    except HandedOver:
+        give_to_worker_again()
+        raise
     except BaseException as error:
         if crash := crash_in(error):  # no report
             raise crash from None

@@ -1,4 +1,4 @@
-"""`up`, `ui` and `down`: control the local Prefect server, its pool and its worker."""
+"""`up`, `ui`, `down` and `worker`: control the local Prefect server, its pool and its worker."""
 
 from __future__ import annotations
 
@@ -49,3 +49,17 @@ def down(arguments: argparse.Namespace) -> Answer:
 
     stopped = stop()
     return Answer(f"stopped: {', '.join(stopped)}" if stopped else "nothing of ours was running", {"stopped": stopped})
+
+
+def worker(arguments: argparse.Namespace) -> Answer:
+    """The `worker` command: ends with SIGTERM or Ctrl-C, once its flow runs are handed over."""
+    from infra.orchestrator.local_pool import ensure_pool
+    from infra.orchestrator.server.server import ensure_server
+    from infra.orchestrator.worker import work
+
+    server = ensure_server()
+    ensure_pool(arguments.pool)
+    log.info("A worker of the pool %s for the Prefect server at %s.", arguments.pool, server.url)
+    handed_over = work(arguments.pool, [] if arguments.limit is None else ["--limit", str(arguments.limit)])
+    text = f"The worker has stopped. Flow runs that it handed over: {len(handed_over)}."
+    return Answer(text, {"pool": arguments.pool, "handed_over": handed_over})

@@ -1,8 +1,8 @@
 """The work pool that deployments name, and this machine's worker, which executes its runs.
 
-A worker that is stopped kills its flow runs at once and leaves their children alive, and the server lists those runs as
-running for ever. So three steps follow each other: cancel the runs, which gives each flow time to end what it started;
-stop the worker; kill what still carries the worker's mark.
+`down` ends what runs. So three steps follow each other: cancel the runs, which gives each flow time to end what it
+started; stop the worker; kill what still carries the worker's mark. SIGTERM alone hands the runs over
+(`infra.orchestrator.worker`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import platform
-import sys
 import time
 from datetime import datetime
 
@@ -21,7 +20,7 @@ from infra.orchestrator.server import services
 from infra.orchestrator.server.services import Service
 from infra.orchestrator.variables import API_AUTH
 from infra.orchestrator.work_pools import POOL
-from infra.processes.processes import new_mark
+from infra.processes.processes import module_command, new_mark
 
 POLL_S = 1
 ONLINE_TIMEOUT_S = 60.0
@@ -74,7 +73,8 @@ def start_worker(url: str, pool: str = POOL) -> Service:
                 _wait_until_online(worker, pool, before)
 
             env = _environment(mark)
-            worker = services.start("worker", _command(pool), mark=mark, env=env, url=url, wait=online)
+            command = module_command("infra.orchestrator.worker", pool)
+            worker = services.start("worker", command, mark=mark, env=env, url=url, wait=online)
         return worker
 
 
@@ -105,25 +105,12 @@ def _knows_password(worker: Service) -> bool:
     return not wanted or worker.variable(API_AUTH) == wanted
 
 
-def _command(pool: str) -> list[str]:
-    worker = [sys.executable, "-m", "prefect", "worker", "start", "--type", "process"]
-    return [*worker, "--pool", pool, "--name", _worker_name()]
-
-
 def _worker_name() -> str:
     return platform.node() or "local"
 
 
 def _environment(mark: str) -> dict[str, str]:
-    env = services.environment(mark)
-    # Flow runs find this environment's programs (dvc, torchrun) even if the environment is not activated.
-    paths = [os.path.dirname(sys.executable), env.get("PATH", os.defpath)]
-    return {
-        **env,
-        "PATH": os.pathsep.join(paths),
-        "PREFECT_WORKER_QUERY_SECONDS": str(POLL_S),
-        "PREFECT_LOGGING_EXTRA_LOGGERS": "trainwright",  # a training's progress appears in the flow run's log
-    }
+    return {**services.environment(mark), "PREFECT_WORKER_QUERY_SECONDS": str(POLL_S)}
 
 
 def _last_heartbeat(pool: str) -> datetime | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from data_contracts.errors import Interrupted, TrainwrightError, UsageError
 from data_contracts.run_report import RunReport
 from infra.processes.processes import uninterrupted
+from infra.stopping import HandedOver
 from infra.store import layout
 from infra.store.lease_keeper import LeaseKeeper
 from tasks.run.executions import begin_execution
@@ -34,7 +35,7 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
             return done
         place = layout.lease(layout.run(run.run_id))
         keeper = LeaseKeeper(run.store, place, f"{run.run_id}/{uuid.uuid4().hex[:12]}")
-        announced, before = False, num_attempts(run)
+        announced, goes_on, before = False, False, num_attempts(run)
         try:
             keeper.start()
             while (token := keeper.token(LOOK_EVERY_S)) is None:
@@ -48,9 +49,12 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
             before = num_attempts(run)
             begin_execution(run, token)
             return work(run)
+        except HandedOver:  # the next process need not wait
+            goes_on = True
+            raise
         finally:
             with uninterrupted():
-                keeper.stop(abandon=not _has_reported(run, before))
+                keeper.stop(abandon=not goes_on and not _has_reported(run, before))
 
     return carry_out
 

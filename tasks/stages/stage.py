@@ -43,6 +43,7 @@ _STATUSES: dict[type[TrainwrightError], StageStatus] = {
     ContractRejected: "rejected",
     Cancelled: "cancelled",
     OverBudget: "cancelled",
+    stopping.HandedOver: "cancelled",
     ApprovalPending: "waiting",
 }
 # What a stage will do, and why: the last two columns of a plan.

@@ -8,6 +8,7 @@ from typing import Protocol
 from data_contracts.costs.usage import GangUsage
 from data_contracts.errors import Fenced, Interrupted, TrainwrightError
 from data_contracts.messages.gang import CancelMarker, Launch
+from infra import stopping
 from infra.store import Store, layout
 
 # Why a gang must end with a checkpoint now; None if it may continue.
@@ -51,7 +52,10 @@ UNLIMITED: Allowance = Unlimited()
 
 
 class EndEarly:
-    """Asks the nodes of a generation, once, for a checkpoint and their end, when there is no allowance left."""
+    """Asks the nodes of a generation, once, for a checkpoint and their end.
+
+    It does so when there is no allowance left, or when the conductor's worker is stopped as planned.
+    """
 
     def __init__(self, store: Store, launch: Launch, over: Over) -> None:
         self._store, self._over, self._asked = store, over, False
@@ -59,7 +63,7 @@ class EndEarly:
 
     def ask_if_over(self) -> None:
         """Write the marker that the nodes watch, if it is time."""
-        if self._asked or (why := self._over()) is None:
+        if self._asked or (why := stopping.handed_over() or self._over()) is None:
             return
         self._store.create_once(self._path, CancelMarker(cause=why.cause, saves=True).to_json())
         self._asked = True
@@ -67,6 +71,6 @@ class EndEarly:
 
 def raise_why_over(allowance: Allowance, error: TrainwrightError) -> None:
     """Raise the reason why the gang had to end early, if `error` is only a consequence of it."""
-    why = allowance.over()
+    why = stopping.handed_over() or allowance.over()
     if why is not None and isinstance(error, Interrupted) and not isinstance(error, Fenced):
         raise why from error

@@ -210,7 +210,8 @@ class Generation:
         failed_at: float | None = None
         gang = self.members.gang.values()
         while True:
-            stopping.check()
+            # If the worker is stopped as planned, the nodes save a checkpoint first (`EndEarly`).
+            stopping.check_signals()
             self._check()
             self._reach(self._hear)
             if all(node.is_done for node in gang):

@@ -84,7 +84,7 @@ class Recovery:
             nodes: hosts of the nodes that trained, by number; empty if no generation got that far.
             micro_batch: rows that a device took at once; 0 if unknown.
         """
-        if error.details.get("grows"):
+        if error.details.get("grows") or error.details.get("planned"):
             return ""
         key = error.retry_key or ""
         self._used[key] += 1

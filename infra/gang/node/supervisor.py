@@ -25,7 +25,7 @@ from typing import Any
 from data_contracts.errors import Cancelled, CorruptError, Fenced, NodeLost, Preempted, TrainwrightError, UserCodeError
 from data_contracts.messages.gang import Joined, Launch, Meeting, NodeExit
 from data_contracts.quoting import LOG, PROJECT
-from infra import scratch
+from infra import scratch, stopping
 from infra.child import log_tail
 from infra.gang.codes import NO_CODES, Codes
 from infra.gang.environment import ADDRESS, DATASET, LAUNCH, NODE_KEY, SCRATCH, STORE, store_env, store_options
@@ -130,6 +130,8 @@ class _Supervisor:
         self._stop_listening()
         if error is not None:
             error.details.setdefault("node", self.node)
+            if isinstance(error, Preempted) and stopping.is_planned():
+                error.details["planned"] = True
         with self.publisher.beating():
             self.publisher.end(started, error, self.stacks)
         shutil.rmtree(self.scratch, ignore_errors=True)

@@ -20,10 +20,10 @@ CANCEL_GRACE_S = 30.0
 log = logging.getLogger(__name__)
 
 
-def runs_of(worker: Service) -> set[UUID]:
-    """Ids of the flow runs that have a live process below the worker."""
+def runs_of(mark: str) -> set[UUID]:
+    """Ids of the flow runs that have a live process below the worker with this mark."""
     ids = set()
-    for pid in find_marked(worker.mark):
+    for pid in find_marked(mark):
         with contextlib.suppress(psutil.Error, ValueError, KeyError):
             ids.add(UUID(psutil.Process(pid).environ()[FLOW_RUN]))
     return ids
@@ -34,7 +34,7 @@ def cancel_runs_of(worker: Service) -> list[str]:
 
     If the server does not answer, nothing is cancelled and a warning is logged; the caller kills the processes.
     """
-    ids = runs_of(worker)
+    ids = runs_of(worker.mark)
     if not ids:
         return []
     from prefect.client.orchestration import get_client
@@ -49,7 +49,7 @@ def cancel_runs_of(worker: Service) -> list[str]:
             for run_id in ids:
                 client.set_flow_run_state(run_id, Cancelling(message="Stopped by `trainwright down`."))
             pending = ids
-            while (pending or runs_of(worker)) and time.monotonic() < deadline:
+            while (pending or runs_of(worker.mark)) and time.monotonic() < deadline:
                 time.sleep(0.1)
                 states = {run_id: client.read_flow_run(run_id).state for run_id in pending}
                 pending = {run_id for run_id, state in states.items() if state is None or not state.is_final()}

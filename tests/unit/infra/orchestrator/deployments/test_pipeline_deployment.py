@@ -34,7 +34,9 @@ class Server:
         if name not in kinds:
             raise ObjectNotFound(Exception("404"))
         limits = {"is_paused": False, "concurrency_limit": None}
-        return SimpleNamespace(name=name, type=kinds[name], is_push_pool=name == "push", is_managed_pool=False, **limits)
+        return SimpleNamespace(
+            name=name, type=kinds[name], is_push_pool=name == "push", is_managed_pool=False, **limits
+        )
 
     def read_work_queues(self, work_pool_name: str) -> Any:
         return [SimpleNamespace(name="default", is_paused=False)]

@@ -1,0 +1,111 @@
+"""A worker that is stopped as planned while real runs train: the next one continues, and nothing counts as a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.messages.gang import Launch
+from infra.processes.processes import marked_env, module_command, new_mark
+from infra.store import layout, open_store
+from tests.support.conducting import TRAINING
+from tests.support.pool import FINAL, Conductor, Site, processes_of, site_of, until
+from tests.support.tiny import SPEC, slowed, write_project
+
+POOL = "planned"
+# No periodic checkpoint comes, and whatever uses up a budget ends the run.
+STRICT: dict[str, Any] = {
+    "train": {
+        **SPEC["train"],
+        "lightning": {**SPEC["train"]["lightning"], "trainer": {"max_epochs": 40}},
+        "checkpoint": {"every_steps": 100_000},
+    },
+    "retry": {"crashed": 0, "preempted": 0, "node_lost": 0},
+}
+
+site = site_of(POOL, worker=False)
+
+
+def started(site: Site, pool: str, folder: Path) -> subprocess.Popen[bytes]:
+    """A worker as `trainwright up` and the unit start it, which the server has heard of."""
+    mark = new_mark()
+    site.workers[f"{pool}-{len(site.workers)}"] = mark
+    environ = {**marked_env(mark), **site.environment, "TRAINWRIGHT_HOME": str(site.nodes_home)}
+    before = site.ask(f"/work_pools/{pool}/workers/filter")
+    with (folder / "worker.txt").open("a") as log:
+        process = subprocess.Popen(
+            module_command("infra.orchestrator.worker", pool),
+            env=environ, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    until(
+        lambda: site.ask(f"/work_pools/{pool}/workers/filter") != before,
+        what=lambda: (folder / "worker.txt").read_text(),
+    )
+    return process
+
+
+def stopped(worker: subprocess.Popen[bytes]) -> None:
+    """What systemd does with KillMode=mixed: SIGTERM to the main process alone."""
+    os.kill(worker.pid, signal.SIGTERM)
+    assert worker.wait(180) == 0
+
+
+def test_a_run_is_handed_over_with_a_checkpoint_and_no_budget_is_used(site: Site, tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny", STRICT)
+    (slow := tmp_path / "slow").touch()
+    took_step = tmp_path / "took-step"
+    step = slowed(slow).replace("        time.sleep", f"        Path({str(took_step)!r}).touch()\n        time.sleep")
+    (spec.parent / "net.py").write_text(step)
+    store = open_store(str(spec.parent / ".trainwright"))
+    worker = started(site, POOL, tmp_path)
+    run = site.run(POOL, "retrain", {"spec": str(spec)}, "flows.retrain.retrain")
+
+    def trains() -> bool:
+        assert site.state(run) not in FINAL, site.now(run)["state"]
+        return took_step.exists()
+
+    until(trains, what=lambda: site.now(run)["state"])
+    stopped(worker)
+    assert processes_of(site, run) == []
+    state = site.now(run)["state"]
+    assert (state["type"], state["name"]) == ("SCHEDULED", "AwaitingRetry"), state
+    (run_id,), (training,) = store.list(layout.runs()), store.list(layout.trainings())
+    assert store.list(layout.run_attempts(run_id)) == [], "the run has not ended"
+
+    slow.unlink()
+    started(site, POOL, tmp_path)
+    until(lambda: site.state(run) in FINAL, what=lambda: site.now(run)["state"])
+    assert site.now(run)["state"]["name"] == "Promoted", site.now(run)["state"]
+    launch = store.read_as(layout.launch(f"{layout.trainings()}/{training}", 1), Launch.from_json)
+    assert launch.resume is not None, "it continues from the checkpoint that the stop asked for"
+    assert launch.resume.step > 0
+    assert len(store.list(layout.executions(run_id))) == 2
+    assert store.list(layout.crashes(run_id)) == []
+
+    def told() -> list[str]:
+        asked = {"filter": {"event": {"prefix": ["trainwright.run."]}}}
+        return [one["event"] for one in site.ask("/events/filter", asked)["events"] if run_id in json.dumps(one)]
+
+    until(lambda: "trainwright.run.promoted" in told(), what=told)
+    assert told() == ["trainwright.run.promoted"], "nobody is told of the stop"
+
+
+@pytest.mark.slow
+def test_a_node_whose_worker_is_stopped_costs_its_gang_no_budget(site: Site, tmp_path: Path) -> None:
+    pool = site.pool("planned-nodes", worker=False)
+    worker = started(site, pool, tmp_path)
+    fake = {"steps": 60, "step_s": 0.1, "every": 1000}
+    gang = Conductor(site, tmp_path / "a", pool, fake, nodes=1, retry={"preempted": 0, "node_lost": 0})
+    gang.said(lambda line: line.get("step", 0) >= 5)
+    stopped(worker)
+    started(site, pool, tmp_path)
+    assert gang.trained() == (60, 2)
+    taken = gang.steps()
+    assert taken[1, 0][0] == taken[0, 0][-1] + 1, "nothing was lost"
+    assert gang.store.exists(layout.launch(TRAINING, 1))
