@@ -36,6 +36,9 @@ from typing import Any, ClassVar
 
 from data_contracts.quoting import escaped
 
+# In the details of a StorageUnavailable: what is away. A reaper resumes a run that ended for want of the server.
+AWAY, SERVER = "away", "server"
+
 
 class TrainwrightError(Exception):
     """Root of the tree; raised itself only for a bug of ours.

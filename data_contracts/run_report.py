@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from data_contracts.errors import AWAY, SERVER
 from data_contracts.handoffs import HandOff, Record
 from data_contracts.records import Sentence
 
@@ -100,3 +101,9 @@ class RunReport(HandOff):
     started: str = ""
     finished: str = ""
     budgets: list[str] = Field(default_factory=list, exclude_if=operator.not_)
+
+    @property
+    def lacked_server(self) -> bool:
+        """Whether the run ended only because the Prefect server was away: a reaper resumes it."""
+        details = (self.error or {}).get("details")
+        return isinstance(details, dict) and details.get(AWAY) == SERVER

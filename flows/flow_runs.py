@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shlex
@@ -18,7 +19,7 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Completed, Failed, State
 
 from data_contracts.errors import Cancelled as Stopped
-from data_contracts.errors import TrainwrightError, UsageError
+from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.load import load_spec
 from data_contracts.run_report import RunReport, Trigger
 from flows.waiting import suspend_if_deployed, take_form_answer
@@ -27,11 +28,11 @@ from infra.orchestrator.admission import ASK_S, asking
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.artifacts import stage_artifact
 from infra.orchestrator.ci_reports import CI_TAG, is_for_ci, keep_ci_report
-from infra.orchestrator.events.model_events import announce_canary_end, announce_verdict
 from infra.orchestrator.events.run_events import announce_end, announce_unopened
 from infra.orchestrator.flow_engine import outlive_worker
 from infra.orchestrator.flow_runs.cancelling import was_cancelled
 from infra.orchestrator.flow_runs.resuming import run_ids_of
+from infra.orchestrator.outage import wait_for_server
 from infra.processes.environment import FLOW_RUN
 from infra.stopping import HandedOver
 from infra.store import layout
@@ -39,15 +40,15 @@ from infra.store.lease import held_lease
 from infra.store.lease_keeper import PATIENCE_S
 from tasks.ci.cases import report_of_error, report_of_run
 from tasks.mirrors.deliver import tell_after_run
+from tasks.mirrors.ends import announce, note_untold
 from tasks.pages.facts import gather
 from tasks.policies import pipeline_tags, run_tags
 from tasks.run.options import FLOW_RUN_KEY, SENSOR_KEY, scheduled_key
-from tasks.run.report import FINAL, latest_report
+from tasks.run.report import latest_report
 from tasks.run.run import Run
 from tasks.stages.artifacts import artifact_pages
 from tasks.stages.artifacts.contract_pages import data_section
 from tasks.stages.artifacts.gate_pages import run_image
-from tasks.stages.canary.canary_start import ended_by
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -229,6 +230,9 @@ def as_state(run: Run, report: RunReport) -> State:
     """
     name = report.verdict.replace("_", " ").title().replace(" ", "")
     make = _KINDS.get(report.verdict, Failed)
+    # Whoever waits in vain leaves the messages to a reaper.
+    with contextlib.suppress(StorageUnavailable):
+        wait_for_server(run.spec.retry.server_wait_s)
     if make is Failed:
         _leave_to_newer_execution(run, report.sentence)
     stage_artifact(
@@ -236,27 +240,13 @@ def as_state(run: Run, report: RunReport) -> State:
         artifact_pages.run_page(report, data_section(run), run_image(run, report)),
         f"{report.pipeline}: {report.verdict}",
     )
-    announce_verdict(report)
-    announce_end(report)
+    if not announce(run, report):
+        note_untold(run)
     if is_for_ci():
         keep_ci_report(lambda: report_of_run(report, gather(run, report)))
-    if report.verdict in FINAL:  # a run that continues tells it then
-        _announce_canary_end(run)
     if report.verdict == "waiting":
         suspend_if_deployed(run)
     return make(name=name, message=report.sentence, data=report.to_json())
-
-
-def _announce_canary_end(run: Run) -> None:
-    """Emit the event of the canary that this run ended, if it ended one; a failure is one warning."""
-    if run.spec.promote.canary is None:
-        return
-    try:
-        receipt = ended_by(run)
-        if receipt is not None:
-            announce_canary_end(receipt, run.resolved.actor)
-    except TrainwrightError as error:
-        log.warning("Prefect was not told whether a canary ended: %s", error)
 
 
 def _leave_to_newer_execution(run: Run | None, failure: str) -> None:

@@ -77,6 +77,8 @@ __all__ = [
 VERSION = 1
 # The default of `retry.crashed`, which is left out of a spec's JSON.
 CRASHED = 3
+# The default of `retry.server_wait_s`, likewise.
+SERVER_WAIT_S = 900.0
 
 
 class StoreSpec(Shorthand):
@@ -118,8 +120,12 @@ class RetrySpec(Section):
     storage: int = Field(default=3, ge=0)
     """The store or a source was unavailable: retried with backoff; default 3."""
     crashed: int = Field(default=CRASHED, ge=0, exclude_if=lambda budget: budget == CRASHED)
-    """The process that carries the run out died without a report: `trainwright reap` resumes the run; reset when the
-    run ends with a report. 0: it is never resumed by itself; default 3."""
+    """The process that carries the run out died without a report, or it ended because the Prefect server was away:
+    `trainwright reap` resumes the run; reset when the run ends with another report. 0: it is never resumed by itself;
+    default 3."""
+    server_wait_s: float = Field(default=SERVER_WAIT_S, gt=0, exclude_if=lambda wait_s: wait_s == SERVER_WAIT_S)
+    """How long a run waits between its stages, and at its end, for a Prefect server that does not answer; then it ends
+    with the cause `storage`. Seconds; default 900."""
 
 
 class PipelineSpec(Section):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from data_contracts.errors import StorageUnavailable, UsageError
+from data_contracts.errors import AWAY, SERVER, StorageUnavailable, UsageError
 from infra.machine.settings import state_folder
 from infra.orchestrator.variables import API_AUTH, API_URL, HOME, NO_ANALYTICS, SERVER_AUTH
 
@@ -178,6 +178,7 @@ def unreachable(error: BaseException) -> StorageUnavailable | None:
             return StorageUnavailable(
                 f"The Prefect server no longer answers: {type(link).__name__}: {link}.",
                 remedy="Start the server (`trainwright up`) and resume the run; sealed results are kept.",
+                details={AWAY: SERVER},
             )
         link = link.__cause__ or link.__context__
     return None

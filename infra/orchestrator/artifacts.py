@@ -58,15 +58,15 @@ def as_code_block(text: str) -> str:
     return f"{fence}\n{lines}\n{fence}"
 
 
-def stage_artifact(key: str, markdown: str, description: str) -> None:
+def stage_artifact(key: str, markdown: str, description: str) -> bool:
     """Store a markdown page under `key` (a-z, 0-9 and `-`), tied to the current task and flow run, if any.
 
-    A page must never fail a stage: if the server is unreachable, one warning is logged and nothing is raised.
+    A page must never fail a stage: if the server is unreachable, one warning is logged, and False is returned.
 
     Args:
         description: plain text.
     """
-    _store(key, "markdown", markdown, description)
+    return _store(key, "markdown", markdown, description) is not None
 
 
 class ProgressArtifact:

@@ -125,9 +125,9 @@ def _readable(folder: Path, *told_apart: type[Exception]) -> Iterator[None]:
     """
     try:
         yield
-    except (TrainwrightError, MemoryError, *told_apart):
-        raise
     except Exception as error:
+        if isinstance(error, (TrainwrightError, MemoryError, *told_apart)):
+            raise
         raise UsageError(
             f"DVC cannot read the repository at {folder} ({type(error).__name__}: {text_of(error)}).",
             remedy="Check it with `git fsck` and `dvc status`; DVC knows few extensions of .git/config.",

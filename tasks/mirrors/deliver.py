@@ -27,6 +27,7 @@ from tasks.mirrors.mlflow_content import mlflow_run
 from tasks.mirrors.model_exports import put_folder, put_version
 from tasks.mirrors.outbox import NEWEST, PREFECT, Due, due, due_events, note
 from tasks.pages.facts import Facts, facts_of
+from tasks.run.executions import newest_execution
 from tasks.run.report import latest_report
 from tasks.run.run import Run
 
@@ -285,24 +286,36 @@ def _huggingface(store: Store, one: Due, deadline: Deadline) -> str:
 
 
 def _prefect(store: Store, one: Due, deadline: Deadline) -> str:
-    """Emit the event of a rollback to the server that this process uses, or would use; starts none."""
+    """Emit the event of a rollback, or of a run's end, to the server that this process would use; starts none."""
     from infra.orchestrator.events.model_events import announce_rollback
     from infra.orchestrator.server.server import connect_if_running
 
     del deadline  # the client's own is a few seconds
-    assert one.alias is not None
     context = sys.modules.get("prefect.context")  # imported here, Prefect would read its settings too early
     in_flow = context is not None and context.FlowRunContext.get() is not None
     if not in_flow and not connect_if_running():
         raise StorageUnavailable(
             "no Prefect server runs here.", remedy="`trainwright up` starts one, or the next run tells it."
         )
+    if one.alias is None:
+        return _tell_end(store, one.run_id)
     newest = registry.newest_move(store, *one.alias)
     if newest is None or newest[1].get("run_id") != one.run_id:
         return f"{'@'.join(one.alias)} has moved on since"
     receipt, about = newest
     announce_rollback(receipt, str(about.get("actor", "")), datetime.fromisoformat(str(about["finished"])))
     return f"the rollback of {'@'.join(one.alias)} is an event in Prefect"
+
+
+def _tell_end(store: Store, run_id: str) -> str:
+    from tasks.mirrors.ends import announce
+
+    run = Run(store.read_as(layout.resolved(run_id), Resolved.from_json), store)
+    report, begun = latest_report(store, run_id), newest_execution(store, run_id)
+    assert report is not None, "only ends are due"
+    if not announce(run, report, None if begun is None else begun.flow_run):
+        raise StorageUnavailable("the Prefect server did not take it.", remedy="The next run tells it.")
+    return f"the end of run {run_id} is an event in Prefect"
 
 
 def _run_of(store: Store, one: Due) -> tuple[Run, Facts, RunReport]:

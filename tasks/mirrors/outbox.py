@@ -82,11 +82,11 @@ def due_of_run(store: Store, resolved: Resolved, *, again: bool = False) -> list
 
 
 def due_events(store: Store, model: str | None = None) -> list[Due]:
-    """Rollbacks, of the last days, of which Prefect has no event: of one model or of all.
+    """Ends of the newest runs, and rollbacks of the last days, that Prefect did not take: of one model's or of all.
 
     An alias that has moved since has none, and a damaged one is left out: `prove` and `show` say what is wrong.
     """
-    found = []
+    found = _ends(store)
     for name, alias, _ in registry.aliases(store):
         if model in (None, name):
             try:
@@ -118,6 +118,18 @@ def _aliases(store: Store, runs: list[Resolved]) -> Iterator[Due]:
             if not store.exists(layout.resolved(mover)):
                 names = [name for name in resolved.pipeline().mirrors.names if name != "openlineage"]
                 yield from _untold(store, resolved, mover, ALIAS, names, (model, alias))
+
+
+def _ends(store: Store) -> list[Due]:
+    """The ends of runs of which a process recorded that Prefect did not take them."""
+    found = []
+    for run_id in list(filter(is_name, store.list(layout.mirrored())))[-NEWEST:]:
+        with contextlib.suppress(TrainwrightError, ValueError):
+            what = newest_end(store, run_id) if PREFECT in store.list(layout.mirrored(run_id)) else None
+            attempts, last = (0, None) if what is None else newest_delivery(store, run_id, PREFECT, what)
+            if what is not None and last is not None and not last.delivered:
+                found.append(Due(run_id, None, PREFECT, what, None, last, attempts))
+    return found
 
 
 def _event_of(store: Store, model: str, alias: str) -> list[Due]:

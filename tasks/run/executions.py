@@ -55,11 +55,11 @@ def crashes_of(store: Store, run_id: str) -> list[Crash]:
 def num_ends(store: Store, run_id: str) -> int:
     """How often the run has ended without a final verdict.
 
-    The end of a fenced process does not count: the run has not ended, because another process continues it.
+    The end of a fenced process, or for want of the Prefect server, does not count: another process continues the run.
     """
     attempts = range(len(store.list(layout.run_attempts(run_id))))
     reports = (store.read_as(layout.run_attempt(run_id, n), RunReport.from_json) for n in attempts)
-    return sum((one.error or {}).get("cause") != Fenced.cause for one in reports)
+    return sum((one.error or {}).get("cause") != Fenced.cause and not one.lacked_server for one in reports)
 
 
 def _refuse_other(found: tuple[str, int], expected: tuple[str, int]) -> None:

@@ -1,9 +1,10 @@
 """Finds runs whose process died without a report, and has them resumed within their budget `retry.crashed`.
 
-The lease of such a run has a dead holder, or none, if its process died before it took the lease. A reaper takes the
-lease as any conductor would, so two reapers cannot answer one crash, and a process that was only stopped is fenced.
-Each answered crash is a record, created once before the reaper requests a new execution. If the reaper is killed in
-between, the next one repeats the request, and no crash counts twice.
+The lease of such a run has a dead holder, or none, if its process died before it took the lease. Runs that ended only
+because the Prefect server was away are resumed, too. A reaper takes the lease as any conductor would, so two reapers cannot answer
+one crash, and a process that was only stopped is fenced. Each answered crash is a record, created once before the
+reaper requests a new execution. If the reaper is killed in between, the next one repeats the request, and no crash
+counts twice.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def reap(
         outcome = None
         if error is not None:
             outcome = _lost(store, run_id, error)
-        elif path in still or store.list(layout.crashes(run_id)):
+        elif path in still or store.list(layout.crashes(run_id)) or _lacked_server(store, run_id):
             outcome = _reap_one(store, run_id, still.get(path), resumer)
         if outcome is not None:
             on_reaped(outcome)
@@ -160,6 +161,14 @@ def _never_began(store: Store, run_id: str) -> bool:
     """
     is_old = run_id < f"{datetime.now(UTC) - OLD:%Y%m%d-%H%M%S}"
     return not is_old and not store.list(layout.run_attempts(run_id)) and not store.list(layout.crashes(run_id))
+
+
+def _lacked_server(store: Store, run_id: str) -> bool:
+    """Whether a run ended only because the Prefect server was away; what is damaged did not."""
+    with contextlib.suppress(TrainwrightError):
+        last = latest_report(store, run_id)
+        return last is not None and last.lacked_server
+    return False
 
 
 def _reap_one(store: Store, run_id: str, seen: Versioned | None, resumer: Resumer) -> Reaped | None:
@@ -264,16 +273,17 @@ class _Dead:
         lease.confirm()
         how = self.resumer.resume(crash, self.store.uri, self.run.spec.name, resume_key(self.run_id, crash.n))
         which = f"crash {crash.n + 1}; {self.run.spec.retry.crashed} are retried in a row"
-        sentence = f"{self.run_id} of {self.run.spec.name} had lost its process ({which}); {how or 'resuming it here'}"
+        why = "lacked the Prefect server" if _lacked_server(self.store, self.run_id) else "had lost its process"
+        sentence = f"{self.run_id} of {self.run.spec.name} {why} ({which}); {how or 'resuming it here'}"
         log.info("%s", sentence)
         return Reaped(self.run_id, self.store.uri, "here" if how is None else "resumed", sentence)
 
     def _give_up(self, lease: Lease, used: int, flow_run: str | None) -> Reaped:
         times = {0: "is never resumed by itself", 1: "was resumed once"}.get(used, f"was resumed {used} times")
-        error = Crashed(
-            f"The process that carried out the run {self.run_id} died without a report, and the run {times} "
-            f"(retry.crashed: {self.run.spec.retry.crashed})."
-        )
+        happened = f"The process that carried out the run {self.run_id} died without a report"
+        if _lacked_server(self.store, self.run_id):
+            happened = f"The run {self.run_id} ended because the Prefect server was away"
+        error = Crashed(f"{happened}, and the run {times} (retry.crashed: {self.run.spec.retry.crashed}).")
         lease.confirm()
         for name in self.store.list(layout.stages(self.run_id)):
             told = self.store.read_as(f"{layout.stages(self.run_id)}/{name}", StageResult.model_validate)

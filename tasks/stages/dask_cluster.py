@@ -38,6 +38,7 @@ from infra.child import Handlers, run_child
 from infra.files.atomic import replace_json
 from infra.machine.approved_credentials import PREFECT_SETTINGS, check_approved
 from infra.machine.settings import is_private_place
+from infra.orchestrator.api import unreachable
 from infra.processes.idle import IdleLimit
 from infra.project import code_bundle
 from infra.project.installed_versions import installed
@@ -220,6 +221,8 @@ class _Pieces:
                 f"Piece {which} ended {error.allowed_failures + 1} workers of {cluster}, one after another.",
                 remedy=f"Look at their logs; if memory ran out, {self._stage.if_memory_ran_out}. Then resume.",
             )
+        if error is not None and (away := unreachable(error)) is not None:
+            raise away from error
         if error is not None:
             raise UsageError(
                 f"A worker of {cluster} could not begin piece {which} ({type(error).__name__}: {error}).", remedy=SAME

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -10,11 +11,18 @@ from prefect.states import Cancelled as PrefectCancelled
 from prefect.states import Completed, Failed, State
 from prefect.utilities.annotations import opaque
 
-from data_contracts.errors import ApprovalPending, ContractRejected, GateNotMet, TrainwrightError
+from data_contracts.errors import (
+    ApprovalPending,
+    ContractRejected,
+    GateNotMet,
+    StorageUnavailable,
+    TrainwrightError,
+)
 from data_contracts.handoffs import ContractReport
 from data_contracts.messages.raw_data import ShardProgress
 from infra.orchestrator.artifacts import ProgressArtifact, stage_artifact
 from infra.orchestrator.events.drift_events import announce
+from infra.orchestrator.outage import begin_with_server, wait_for_server
 from tasks.policies import task_policy
 from tasks.run.progress import GangChanged, listening, percent, sentence
 from tasks.run.run import Run
@@ -31,6 +39,7 @@ def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
     """Wrap a stage: Prefect gets its name, its tags and its final state; people get a page, verdict first."""
     name = stage.name
     work = cast("Callable[..., T]", stage)
+    answers: list[dict[str, Any]] = []
 
     def stage_task(run: Run, *args: Any) -> State:
         bar = ProgressArtifact(artifact_pages.artifact_key(run, f"{name}-progress"))
@@ -49,8 +58,14 @@ def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
             bar.end(run.results[name].sentence)
         except TrainwrightError as error:
             answer = {"error": error}
+        page = artifact_pages.artifact_key(run, name), artifact_pages.stage_page(run, name, **answer), name
+        if not stage_artifact(*page):
+            # Prefect would lose the page, the event and the task's state. The next stage says that it was in vain.
+            with contextlib.suppress(StorageUnavailable):
+                wait_for_server(run.spec.retry.server_wait_s)
+                stage_artifact(*page)
         _announce_drift(run, **answer)
-        stage_artifact(artifact_pages.artifact_key(run, name), artifact_pages.stage_page(run, name, **answer), name)
+        answers.append(answer)
         return _as_state(run, name, **answer)
 
     # Prefect tells tasks apart by the function's name.
@@ -58,9 +73,12 @@ def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
     in_prefect = task(**task_policy(name))(stage_task)
 
     def stage_or_raise(run: Run, *args: Any) -> Any:
-        # Otherwise Prefect would search all of the run for results of other tasks. It recognises a hand-off as the
-        # result of the task that returned it, so the graph of the flow run has its edges.
-        ended = in_prefect(opaque(run), *map(opaque, args), return_state=True).result(raise_on_failure=False)
+        def in_engine() -> Any:
+            # Otherwise Prefect would search all of the run for results of other tasks. It recognises a hand-off as the
+            # result of the task that returned it, so the graph of the flow run has its edges.
+            return in_prefect(opaque(run), *map(opaque, args), return_state=True).result(raise_on_failure=False)
+
+        ended = begin_with_server(in_engine, lambda: bool(answers), run.spec.retry.server_wait_s)
         if isinstance(ended, BaseException):
             raise ended
         return ended

@@ -35,12 +35,14 @@ def page_of(flow_run: str | None = None) -> str | None:
     return url_for("flow-run", obj_id=str(of)) if of else None
 
 
-def send(event: str, resource: Mapping[str, str], payload: Mapping[str, Any], key: str, pipeline: str) -> None:
-    """`post`; a failure is one warning, for an event on which nothing depends."""
+def send(event: str, resource: Mapping[str, str], payload: Mapping[str, Any], key: str, pipeline: str) -> bool:
+    """`post`; a failure is one warning and False, for an event on which nothing depends."""
     try:
         post(event, resource, payload, key, pipeline=pipeline)
     except Exception as error:
         log.warning("Prefect did not take the event %s; nothing else depends on it: %s", event, error)
+        return False
+    return True
 
 
 def post(

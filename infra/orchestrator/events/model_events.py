@@ -32,11 +32,11 @@ NAME = "trainwright.name"
 log = logging.getLogger("trainwright")
 
 
-def announce_verdict(report: RunReport) -> None:
-    """Emit the event of a run's verdict, if there is one; a failure is one warning, because nothing depends on it."""
+def announce_verdict(report: RunReport) -> bool:
+    """Emit the event of a run's verdict, if there is one; a failure is one warning and False."""
     event, model = EVENTS.get(report.verdict), report.model
     if event is None or model is None:
-        return
+        return True
     payload = {
         "run_id": report.run_id,
         "version": model.version,
@@ -50,6 +50,8 @@ def announce_verdict(report: RunReport) -> None:
         _send(event, name, payload, key, pipeline=report.pipeline)
     except Exception as error:
         log.warning("Prefect did not take the event %s; nothing else depends on it: %s", event, error)
+        return False
+    return True
 
 
 def announce_rollback(receipt: Receipt, by: str, at: datetime) -> None:
@@ -68,8 +70,8 @@ def announce_rollback(receipt: Receipt, by: str, at: datetime) -> None:
         raise StorageUnavailable(f"Prefect did not take the event {ROLLED_BACK}: {error}") from error
 
 
-def announce_canary_end(receipt: Receipt, by: str) -> None:
-    """Emit the event of a canary's end, whatever it was; a failure is one warning."""
+def announce_canary_end(receipt: Receipt, by: str) -> bool:
+    """Emit the event of a canary's end, whatever it was; a failure is one warning and False."""
     outcome = "withdrawn" if receipt.canary is None else receipt.canary.outcome
     payload = {"version": receipt.version, "outcome": outcome, "sentence": receipt.sentence, "actor": by}
     assert receipt.ref is not None
@@ -77,6 +79,8 @@ def announce_canary_end(receipt: Receipt, by: str) -> None:
         _send(CANARY_ENDED, (receipt.model, receipt.alias), payload, receipt.ref.seal)
     except Exception as error:
         log.warning("Prefect did not take the event %s; nothing else depends on it: %s", CANARY_ENDED, error)
+        return False
+    return True
 
 
 def start_after(client: SyncPrefectClient, deployment: str, names: Sequence[str]) -> str:

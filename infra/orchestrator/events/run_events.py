@@ -16,16 +16,19 @@ RESUMED = f"{ENDED}resumed"
 NOT_RESUMED = f"{ENDED}not_resumed"
 
 
-def announce_end(report: RunReport) -> None:
-    """Emit the event of a run's verdict, once for each cause of a run; a failure is one warning.
+def announce_end(report: RunReport, flow_run: str | None = None) -> bool:
+    """Emit the event of a run's verdict, once for each cause of a run; a failure is one warning and False.
 
     A run that waits may ask again, when what it asked about has changed: each question is a cause of its own.
+
+    Args:
+        flow_run: whose page the event names; default: the one that is carried out here.
     """
     cause = (report.error or {}).get("cause", "")
     key = f"{report.run_id}/{cause}/{notices.question_of(report).get('n', '')}"
     payload = {"verdict": report.verdict, "exit_code": report.exit_code, "cause": cause, "trigger": report.trigger}
-    message = notices.of_report(report, page_of())
-    _announce(ENDED + report.verdict, report.pipeline, {"run_id": report.run_id, **payload, **message}, key)
+    message = notices.of_report(report, page_of(flow_run))
+    return _announce(ENDED + report.verdict, report.pipeline, {"run_id": report.run_id, **payload, **message}, key)
 
 
 def announce_unopened(pipeline: str, flow_run: str, error: Exception) -> None:
@@ -46,6 +49,6 @@ def announce_not_resumed(pipeline: str, run_id: str, flow_run: str | None, sente
     _announce(NOT_RESUMED, pipeline, {"run_id": run_id, "sentence": sentence, **message}, f"{run_id}/{flow_run}")
 
 
-def _announce(event: str, pipeline: str, payload: Mapping[str, Any], key: str) -> None:
+def _announce(event: str, pipeline: str, payload: Mapping[str, Any], key: str) -> bool:
     resource = {"prefect.resource.id": pipeline_resource(pipeline), "prefect.resource.name": pipeline}
-    send(event, resource, payload, key, pipeline)
+    return send(event, resource, payload, key, pipeline)

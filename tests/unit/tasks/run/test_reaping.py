@@ -25,7 +25,16 @@ from typing import Any
 import pytest
 
 from data_contracts.costs.executions import Crash, Execution, FlowRunState
-from data_contracts.errors import Cancelled, Fenced, GateNotMet, StorageUnavailable, TrainwrightError, UsageError
+from data_contracts.errors import (
+    AWAY,
+    SERVER,
+    Cancelled,
+    Fenced,
+    GateNotMet,
+    StorageUnavailable,
+    TrainwrightError,
+    UsageError,
+)
 from data_contracts.messages.reaping import REAP, Reaped
 from data_contracts.run_report import RunReport
 from infra import child
@@ -105,6 +114,26 @@ def test_a_dead_run_is_resumed_and_its_training_is_free_at_once(site: Site) -> N
     assert (site.prefect.released, site.prefect.ended) == (["aa"], [training])
     assert site.reaped() == [], "a worker is about to take it"
     assert site.begin().token == 2
+
+
+def test_a_run_that_ended_for_want_of_the_server_is_resumed_within_the_budget(site: Site) -> None:
+    def ends(error: StorageUnavailable) -> None:
+        lease = site.begin()
+        report(site.run, error=error)
+        lease.release()
+
+    for n in range(2):
+        ends(StorageUnavailable("The Prefect server no longer answers.", details={AWAY: SERVER}))
+        (one,) = site.reaped()
+        assert one.what == "resumed"
+        assert f"lacked the Prefect server (crash {n + 1}; 2 are retried" in one.sentence
+        assert site.reaped() == [], "a worker is about to take it"
+    ends(StorageUnavailable("The Prefect server no longer answers.", details={AWAY: SERVER}))
+    (one,) = site.reaped()
+    assert one.what == "ended"
+    assert "ended because the Prefect server was away, and the run was resumed 2 times" in one.sentence
+    ends(StorageUnavailable("The store does not answer."))
+    assert site.reaped() == [], "a person looks at the store"
 
 
 def test_a_run_that_dies_again_and_again_ends_with_its_cause_and_a_person_begins_anew(site: Site) -> None:

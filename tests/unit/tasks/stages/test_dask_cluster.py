@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from distributed.scheduler import KilledWorker
+from httpx import ConnectError
 from prefect.states import Completed, Crashed, Failed
 
 from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
@@ -59,9 +60,10 @@ def test_an_error_of_ours_is_handed_back_and_so_is_the_end(pieces: _Pieces) -> N
             UsageError,
             r"could not begin piece 7 .* \(.*no tasks\)",
         ),
+        (Told("error", ConnectError("refused")), StorageUnavailable, "The Prefect server no longer answers: .*refused"),
         (Told("finished", Crashed(message="killed")), NodeLost, "Piece 7 .* ended Crashed .*: killed"),
     ],
-    ids=["lost", "cancelled", "killed", "unlike", "crashed"],
+    ids=["lost", "cancelled", "killed", "unlike", "server away", "crashed"],
 )
 def test_what_ends_a_piece_has_a_cause(pieces: _Pieces, told: Told, kind: type[Exception], sentence: str) -> None:
     with pytest.raises(kind, match=sentence):
