@@ -1,10 +1,10 @@
 """Finds runs whose process died without a report, and has them resumed within their budget `retry.crashed`.
 
 The lease of such a run has a dead holder, or none, if its process died before it took the lease. Runs that ended only
-because the Prefect server was away are resumed, too. A reaper takes the lease as any conductor would, so two reapers cannot answer
-one crash, and a process that was only stopped is fenced. Each answered crash is a record, created once before the
-reaper requests a new execution. If the reaper is killed in between, the next one repeats the request, and no crash
-counts twice.
+because the Prefect server was away are resumed, too. A reaper takes the lease as any conductor would, so two reapers
+cannot answer one crash, and a process that was only stopped is fenced. Each answered crash is a record, created once
+before the reaper requests a new execution. If the reaper is killed in between, the next one repeats the request, and
+no crash counts twice.
 """
 
 from __future__ import annotations
