@@ -7,9 +7,10 @@ from prefect.states import Completed, Failed, State
 
 from flows.commands.report import write_page
 from infra.orchestrator.artifacts import as_code, as_text, stage_artifact
+from infra.orchestrator.events.store_events import announce_burn, announce_full
 from tasks.pages.day_page import day_page as page_of
 from tasks.pages.day_page import day_rows
-from tasks.queries.day import day_of
+from tasks.queries.day import Day, day_of
 from tasks.run.run import known_store_list
 from tasks.slo.results import read_objectives
 
@@ -23,6 +24,7 @@ def day_page(store: str | None = None, objectives: str | None = None) -> State:
         objectives: file of objectives on this machine; default: those that Trainwright ships.
     """
     day = day_of(known_store_list(store), read_objectives(objectives))
+    _announce(day)
     path = write_page(page_of(day).encode(), None, "day")
     title, counted, rows = day_rows(day)
     lines = [f"| {as_text(kind)} | {as_text(what)} | {as_code(command)} |" for kind, what, command in rows]
@@ -32,3 +34,18 @@ def day_page(store: str | None = None, objectives: str | None = None) -> State:
     sentence = f"{path} shows the day: {title}."
     away = [one.uri for one in day.stores if one.is_away]
     return Failed(message=f"{sentence} Not read: {', '.join(away)}.") if away else Completed(message=sentence)
+
+
+def _announce(day: Day) -> None:
+    """Tell Prefect what `notify` may tell people of the stores: each alert, and each disk that is nearly full."""
+    date = f"{day.now:%Y-%m-%d}"
+    for store in day.stores:
+        pipelines = sorted({run.pipeline for run in store.runs})
+        if store.is_nearly_full and store.used is not None:
+            announce_full(store.uri, store.used, date, pipelines)
+        for result in store.results:
+            counted = {
+                run.pipeline for run in store.runs if result.objective.is_for(run.pipeline, run.tags, run.trigger)
+            }
+            for alert in result.alerts[:1]:  # the gravest
+                announce_burn(store.uri, result.name, alert.severity, alert.sentence, date, sorted(counted))

@@ -49,6 +49,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     from infra.orchestrator.deployments.deployments import PipelineDeployment, deploy_pipeline, why_nobody_conducts
     from infra.orchestrator.deployments.page_deployments import ensure_pages
     from infra.orchestrator.deployments.reaper_deployments import ensure_reaper
+    from infra.orchestrator.events import watch
     from infra.orchestrator.events.notifications import find_blocks
 
     wanted = PipelineDeployment(
@@ -59,7 +60,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         parameters=_parameters(arguments),
         cron=arguments.cron,
         timezone=arguments.timezone,
-        tags=tuple(pipeline_tags(spec.name, spec.tags)),
+        tags=(*pipeline_tags(spec.name, spec.tags), *watch.tags(spec.notify)),
         replaces=arguments.replace,
     )
     if wanted.pool == POOL:
@@ -72,20 +73,29 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         _automate(client, wanted.title, spec, blocks)
         _automate_after(client, wanted.title, after)
         _look_for_data(client, wanted, spec)
+        for automation in watch.watch(client):
+            log.info("automation: %s", automation)
         nobody = why_nobody_conducts(client, wanted.pool)
         if nobody is not None and arguments.start:
             raise nobody
     if nobody is not None:
         log.warning("%s %s", nobody.message, nobody.remedy)
-    return _answer(arguments, wanted, " and ".join([*schedules, "on demand"]), worker=not nobody, ui=ui)
+    return _answer(arguments, wanted, " and ".join([*schedules, "on demand"]), sorted(blocks), worker=not nobody, ui=ui)
 
 
-def _answer(arguments: argparse.Namespace, wanted: PipelineDeployment, when: str, *, worker: bool, ui: str) -> Answer:
-    """What was deployed, and with `--start` the flow run that is started now."""
+def _answer(
+    arguments: argparse.Namespace, wanted: PipelineDeployment, when: str, told: list[str], *, worker: bool, ui: str
+) -> Answer:
+    """What was deployed, who is told if it fails, and with `--start` the flow run that is started now."""
     from prefect.deployments import run_deployment
 
     value: dict[str, Any] = {"deployment": wanted.title, "pool": wanted.pool, "spec": wanted.spec, "worker": worker}
     lines = [f"{wanted.title} runs {wanted.spec} on the work pool {wanted.pool}: {when}."]
+    value["told"] = told
+    if told:
+        lines.append(f"If a run fails, or no worker of {wanted.pool} is left, the server tells {' and '.join(told)}.")
+    else:
+        lines.append("Nobody is told if a run fails or its worker dies: notify is not set (docs/notifications.md).")
     if arguments.start:
         run = run_deployment(wanted.title, timeout=0)
         value["flow_run"] = {"name": run.name, "id": str(run.id)}  # type: ignore[union-attr]

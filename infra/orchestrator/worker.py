@@ -75,9 +75,15 @@ def work(pool: str, options: Sequence[str] = ()) -> list[str]:
 def _environment(mark: str, stop_file: Path) -> dict[str, str]:
     # Flow runs find this environment's programs (dvc, torchrun) even if the environment is not activated.
     paths = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
-    # A training's progress appears in the flow run's log.
-    loggers = {"PREFECT_LOGGING_EXTRA_LOGGERS": "trainwright"}
-    return marked_env(mark, {"PATH": os.pathsep.join(paths), STOP_FILE: str(stop_file), **loggers})
+    own = {
+        "PATH": os.pathsep.join(paths),
+        STOP_FILE: str(stop_file),
+        # A training's progress appears in the flow run's log.
+        "PREFECT_LOGGING_EXTRA_LOGGERS": "trainwright",
+        # The server calls a worker dead after three of these.
+        "PREFECT_WORKER_HEARTBEAT_SECONDS": "10",
+    }
+    return marked_env(mark, own)
 
 
 def _start(

@@ -95,3 +95,16 @@ class Sample:
     def metric(self) -> Metric:
         """The metric in the catalogue."""
         return BY_NAME[f"trainwright_{self.name}"]
+
+
+# What the Prefect server shows of what is deployed (`infra/orchestrator/server/server_metrics.py`).
+SERVER_METRICS: tuple[Metric, ...] = (
+    _metric("pool_ready", "gauge", "pool", "1 if a worker of the work pool is online."),
+    _metric("late_seconds", "gauge", "deployment", "How long the oldest late flow run of a deployment has been due."),
+    _metric(
+        "flow_run_end_time_seconds",
+        "gauge",
+        "deployment outcome",
+        "When the newest flow run with this outcome ended, of those of the last day, since the epoch.",
+    ),
+)

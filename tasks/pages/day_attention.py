@@ -64,6 +64,9 @@ def _needs(day: Day, store: StoreDay) -> Iterator[AttentionItem]:
 
 
 def _of_the_store(day: Day, store: StoreDay) -> Iterator[AttentionItem]:
+    if store.is_nearly_full:
+        sentence = f"the disk of {store.uri} is {store.used:.0%} full"
+        yield AttentionItem("bad", "disk", sentence, f"trainwright gc --dry-run {shlex.quote(store.uri)}")
     for champion in store.champions:
         if champion.beside == "has ended":
             sentence = f"the canary of {champion.model} has ended, and its alias has not followed"

@@ -5,6 +5,8 @@ It only reads. A part that cannot be read is missing, and named in `missing`; it
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +38,8 @@ from tasks.stages.validate import contract_key
 
 # Days in the pictures, and pipelines whose newest data is looked at.
 STRIP_DAYS, MOST_PIPELINES = 14, 50
+# Share of a disk. A checkpoint may take what is left.
+NEARLY_FULL = 0.9
 T = TypeVar("T")
 
 
@@ -67,6 +71,7 @@ class StoreDay:
     Attributes:
         runs: of 28 days, oldest first; unreadable: ids of runs with damaged records.
         waits: for each run that waits for a person, its id and what it waits for.
+        used: share of its disk that is used; None: it is not in a folder.
         missing: the parts that could not be read, in words; is_away: the whole store.
     """
 
@@ -79,8 +84,14 @@ class StoreDay:
     budgets: Sequence[BudgetBalance] = ()
     nodes: Sequence[NodeRecord] = ()
     waits: Sequence[tuple[LedgerRun, str]] = ()
+    used: float | None = None
     missing: Sequence[str] = ()
     is_away: bool = False
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """Whether little is left of its disk."""
+        return self.used is not None and self.used >= NEARLY_FULL
 
 
 @dataclass(frozen=True)
@@ -136,6 +147,7 @@ def store_day(store: Store, since: datetime, now: datetime, objectives: Objectiv
         budgets=parts.read("budgets", lambda: balances_of_month(store, month_of(time.time()), settle=False)[0], []),
         nodes=parts.read("nodes", lambda: nodes_of(store), []),
         waits=list(zip(waiting, standing, strict=True)),
+        used=parts.read("disk", lambda: _used(store), None),
         missing=sorted(parts.missing),
     )
 
@@ -153,6 +165,14 @@ def _tried(store: Store, since: datetime, now: datetime, objectives: Objectives)
         return store_day(store, since, now, objectives)
     except TrainwrightError as error:
         return StoreDay(store.uri, missing=[f"the store: {error.cause}"], is_away=True)
+
+
+def _used(store: Store) -> float | None:
+    """The share of a folder's disk that is used, as `df` counts it."""
+    if not os.path.isdir(store.uri):
+        return None
+    disk = shutil.disk_usage(store.uri)
+    return disk.used / (disk.used + disk.free)
 
 
 def _champions(store: Store) -> list[Champion]:

@@ -57,6 +57,8 @@ class Reporter:
         if progress.phase in ("training", "ended") and gang != self._gang:
             self._gang = gang
             notify_of_gang(self._run, self._training)
+        if progress.cause and progress.generation >= 0:
+            self._announce_restart(progress)
         said = (progress.generation, progress.epoch, progress.sentence)
         now = time.monotonic()
         if said == self._said or (not progress.sentence and now - self._at < QUIET_S):
@@ -67,6 +69,13 @@ class Reporter:
         elif progress.phase == "training":
             metrics = "".join(f"  {name} {value:.4g}" for name, value in sorted(progress.metrics.items()))
             log.info("  train: epoch %d, step %d%s", progress.epoch, progress.step, metrics, extra=IN_VIEW)
+
+    def _announce_restart(self, progress: Progress) -> None:
+        """Tell Prefect, for those whom `notify` names."""
+        from infra.orchestrator.events.run_events import announce_restart
+
+        pipeline, run_id = self._run.spec.name, self._run.run_id
+        announce_restart(pipeline, run_id, self._training, progress.generation, progress.cause)
 
     def _cost(self, node_seconds: float) -> Cost:
         """The run's cost if this training used `node_seconds`."""

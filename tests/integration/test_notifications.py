@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from infra.gang.checkpoints.listing import committed
 from infra.processes.processes import kill_marked
 from infra.store import Store, layout, open_store
 from tests.support.pool import ASKED, FINAL, Site, site_with, until
+from tests.support.receiver import Receiver, block, receiving
 from tests.support.tiny import SPEC, answer, slowed, trainwright, write_project, write_rows
 
 pytestmark = pytest.mark.usefixtures("forked_prefect")
@@ -81,35 +79,10 @@ TOLD = [
 ]
 
 
-class Receiver(ThreadingHTTPServer):
-    """Keeps each message that it gets, as (path, JSON object)."""
-
-    def __init__(self) -> None:
-        self.messages: list[tuple[str, dict[str, Any]]] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    def subjects(self, path: str) -> list[str]:
-        return sorted(message["subject"] for where, message in self.messages if where == path)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        assert isinstance(self.server, Receiver)
-        self.server.messages.append((self.path, json.loads(body)))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with Receiver() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with receiving() as server:
         yield server
-        server.shutdown()
 
 
 @pytest.fixture
@@ -124,15 +97,6 @@ def site(tmp_path: Path, state_folder: Path, receiver: Receiver) -> Iterator[Sit
         yield site
         for one in made:
             site.ask(f"/block_documents/{one}", method="DELETE")
-
-
-def block(site: Site, name: str, data: dict[str, Any]) -> str:
-    """Make a block, as a person makes it in the Prefect UI; its id."""
-    kind, _, own = name.partition("/")
-    of = site.ask(f"/block_types/slug/{kind}", method="GET")
-    [schema, *_] = site.ask("/block_schemas/filter", {"block_schemas": {"block_type_id": {"any_": [of["id"]]}}})
-    about = {"block_type_id": of["id"], "block_schema_id": schema["id"]}
-    return str(site.ask("/block_documents/", {"name": own, "data": data, **about})["id"])
 
 
 def automations(site: Site) -> list[str]:

@@ -281,7 +281,8 @@ class _Conductor:
         number, seconds = (-1, 0.0) if generation is None else (generation.number, generation.node_seconds)
         what = "no generation began" if generation is None else f"generation {number} ended"
         sentence = f"{what} ({error.cause}): {error.message} {how + ' ' if how else ''}Continuing from step {at}."
-        self.on_progress(Progress(number, "ended", step=at, sentence=sentence, node_seconds=seconds))
+        cause = "" if error.details.get("grows") else error.cause
+        self.on_progress(Progress(number, "ended", step=at, sentence=sentence, cause=cause, node_seconds=seconds))
 
     def _quarantines(self, ledger: Ledger, error: TrainwrightError) -> bool:
         """Quarantine the checkpoint that an error names as damaged; returns whether it did and an older one is left."""

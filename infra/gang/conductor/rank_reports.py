@@ -21,6 +21,7 @@ class Progress:
         phase: `waiting` (another conductor trains it), `starting`, `training` or `ended` (of this generation).
         checkpoint_step: step of the newest committed checkpoint; -1 if there is none.
         sentence: what a person should know beyond the figures, such as why a generation ended; else "".
+        cause: why the generation failed that has ended, and is followed by another; "" if it only grows.
         node_seconds: used by the training so far, including this conductor's earlier generations.
     """
 
@@ -32,6 +33,7 @@ class Progress:
     metrics: dict[str, float] = field(default_factory=dict)
     checkpoint_step: int = -1
     sentence: str = ""
+    cause: str = ""
     node_seconds: float = field(default=0.0, compare=False)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _IDS = uuid.UUID("5a0b4c1e-6a35-4c5f-9d0e-0d6c3f0f7d55")
 # Also if the clocks of two machines differ: by default the server looks at events before its own time alone.
 _EVER = {"since": "2000-01-01T00:00:00Z", "until": "2200-01-01T00:00:00Z"}
+# An event with more than 100 related resources is refused.
+MOST_PIPELINES = 90
 
 log = logging.getLogger("trainwright")
 
@@ -35,10 +37,10 @@ def page_of(flow_run: str | None = None) -> str | None:
     return url_for("flow-run", obj_id=str(of)) if of else None
 
 
-def send(event: str, resource: Mapping[str, str], payload: Mapping[str, Any], key: str, pipeline: str) -> bool:
+def send(event: str, resource: Mapping[str, str], payload: Mapping[str, Any], key: str, *pipelines: str) -> bool:
     """`post`; a failure is one warning and False, for an event on which nothing depends."""
     try:
-        post(event, resource, payload, key, pipeline=pipeline)
+        post(event, resource, payload, key, pipelines=pipelines)
     except Exception as error:
         log.warning("Prefect did not take the event %s; nothing else depends on it: %s", event, error)
         return False
@@ -51,7 +53,7 @@ def post(
     payload: Mapping[str, Any],
     key: str,
     *,
-    pipeline: str | None = None,
+    pipelines: Sequence[str] = (),
     at: datetime | None = None,
 ) -> None:
     """Post the event and wait, briefly, until the server has it: the process may end right after.
@@ -62,22 +64,18 @@ def post(
 
     Args:
         key: events of one name and key are one event, as long as the server keeps events (7 days by default).
-        pipeline: the pipeline to name as related.
+        pipelines: those to name as related, of which Prefect takes a hundred less a few.
         at: when it happened; default: now.
     """
     from prefect.events.schemas.events import Event, RelatedResource, Resource
 
-    related = _own_flow_run()
-    related |= {"pipeline": pipeline_resource(pipeline)} if pipeline else {}
+    related = [*_own_flow_run().items(), *(("pipeline", pipeline_resource(one)) for one in pipelines[:MOST_PIPELINES])]
     emitted = Event(
         id=uuid.uuid5(_IDS, f"{event}/{key}"),
         occurred=at or datetime.now(UTC),
         event=event,
         resource=Resource(dict(resource)),
-        related=[
-            RelatedResource({"prefect.resource.id": one, "prefect.resource.role": role})
-            for role, one in related.items()
-        ],
+        related=[RelatedResource({"prefect.resource.id": one, "prefect.resource.role": role}) for role, one in related],
         payload=dict(payload),
     )
     with asking(retries=1) as client:

@@ -146,4 +146,4 @@ def _send(
         "trainwright.alias": alias,
         NAME: f"{model}@{alias}",
     }
-    post(event, resource, payload, key, pipeline=pipeline, at=at)
+    post(event, resource, payload, key, pipelines=[pipeline] if pipeline else [], at=at)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from data_contracts.errors import TrainwrightError, from_json
+from data_contracts.errors import Hung, TrainwrightError, from_json
 from data_contracts.run_report import RunReport
 
 
@@ -39,6 +39,27 @@ def of_surrender(pipeline: str, run_id: str, page: str | None) -> dict[str, str]
     happened = f"The process that carried out the run {run_id} of {pipeline} died, and the run is not resumed by itself"
     body = f"{happened}: its budget retry.crashed is used up. To continue it: `trainwright resume {run_id}`."
     return _message(f"{pipeline}: a crashed run is not resumed", run_id, body, page)
+
+
+def of_restart(pipeline: str, run_id: str, generation: int, cause: str, page: str | None) -> dict[str, str]:
+    """Subject and body about a generation of a training that failed, and is followed by another one."""
+    happened = f"Generation {generation} of the training ended ({_words(cause)})."
+    subject = "a rank hung" if cause == Hung.cause else "a training was restarted"
+    return _message(f"{pipeline}: {subject}", run_id, f"{happened} Another generation continues it.", page)
+
+
+def of_burn(objective: str, store: str, severity: str, sentence: str) -> dict[str, str]:
+    """Subject and body about an error budget that is spent too fast; `sentence`: how fast."""
+    body = (
+        f"The error budget of {objective} in {store} is spent too fast ({sentence}).\nTo read more: `trainwright slo`."
+    )
+    return {"subject": f"{severity}: the objective {objective}", "body": body}
+
+
+def of_full_store(store: str, used: float) -> dict[str, str]:
+    """Subject and body about a store whose disk is nearly full; `used`: its share."""
+    body = f"The disk of the store {store} is {used:.0%} full. To free space: `trainwright gc --dry-run`."
+    return {"subject": "a store is nearly full", "body": body}
 
 
 def of_unopened(pipeline: str, error: Exception, page: str | None) -> dict[str, str]:

@@ -6,7 +6,7 @@ For each block there is one automation for each kind of event, so a block that t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from data_contracts.errors import SpecError
 from data_contracts.pipeline_spec.notify import Cause, NotifyRule
 from infra.orchestrator.events import budget_events, drift_events, model_events
 from infra.orchestrator.events.events import pipeline_resource
-from infra.orchestrator.events.run_events import ENDED, FAILED, NOT_RESUMED, RESUMED
+from infra.orchestrator.events.run_events import ENDED, FAILED, HUNG, NOT_RESUMED, RESTARTED, RESUMED, TOLD
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -24,8 +24,9 @@ _RUN_EVENTS: Mapping[Cause, tuple[str, ...]] = {
     "failed": (FAILED, NOT_RESUMED),
     "rejected": (f"{ENDED}rejected",),
     "waiting": (f"{ENDED}waiting",),
-    "crashed": (RESUMED,),
     "not_resumed": (NOT_RESUMED,),
+    "hung": (HUNG,),
+    "restarted": (HUNG, RESTARTED),
     "not_promoted": (f"{ENDED}not_promoted",),
     "promoted": (f"{ENDED}promoted",),
     "canary": (f"{ENDED}canary",),
@@ -36,11 +37,6 @@ _NOTIFIES = "notify"
 # Prefect fills these in; a text from an event's payload is not a template again.
 _SUBJECT = "{{ event.payload.subject or event.event }}"
 _BODY = "{{ event.payload.body or event.payload.sentence or event.event }}"
-_JSON = (
-    '{"event": {{ event.event | tojson }}, "subject": {{ (event.payload.subject or event.event) | tojson }}, '
-    '"body": {{ (event.payload.body or event.payload.sentence or event.event) | tojson }}, '
-    '"run_id": {{ (event.payload.run_id or none) | tojson }}}'
-)
 
 
 @dataclass(frozen=True)
@@ -52,19 +48,24 @@ class Trigger:
         events: any of these.
         match: labels of the event's resource, and their values.
         related: labels of a resource that the event names as related.
+        subject, body: templates of the message; default: what the event's payload says.
+        more: further fields of Prefect's trigger; default: each of the events is a message at once.
     """
 
     kind: str
     events: frozenset[str]
-    match: Mapping[str, Any]
-    related: Mapping[str, Any]
+    match: Mapping[str, Any] = field(default_factory=dict)
+    related: Mapping[str, Any] = field(default_factory=dict)
+    subject: str = _SUBJECT
+    body: str = _BODY
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find_blocks(client: SyncPrefectClient, rules: Sequence[NotifyRule]) -> dict[str, UUID]:
     """The ids of the rules' blocks, by `type/name`; SpecError if one does not exist or cannot tell anything."""
     if not rules:
         return {}
-    usable = _usable_blocks(client)
+    usable = usable_blocks(client)
     for n, rule in enumerate(rules):
         if rule.block not in usable:
             have = f"It has {', '.join(sorted(usable))}." if usable else "It has none that can notify."
@@ -90,21 +91,31 @@ def tell_people(
         The names of the automations that are there now.
     """
     wanted = {
-        f"trainwright: {pipeline}: {block}: {trigger.kind}": _automation(pipeline, block, blocks[block], trigger)
-        for block, causes in _causes_by_block(rules).items()
+        f"trainwright: {pipeline}: {block}: {trigger.kind}": automation(block, blocks[block], trigger, pipeline)
+        for block, causes in causes_by_block(rules).items()
         for trigger in triggers(pipeline, model, causes)
     }
-    existing = _existing(client, pipeline)
+    follow(client, f"trainwright-notify:{pipeline}", f"trainwright: {pipeline}: ", wanted)
+    return sorted(wanted)
+
+
+def follow(client: SyncPrefectClient, tag: str, prefix: str, wanted: Mapping[str, Mapping[str, Any]]) -> None:
+    """Make, change and delete automations until those with this tag and this beginning of a name are the wanted ones.
+
+    Nobody else's automations have both. One that a person paused stays paused.
+
+    Args:
+        wanted: the fields of each, by name, as `automation` makes them.
+    """
     kept: set[str] = set()
-    for one in existing:
+    for one in _existing(client, tag, prefix):
         if one.name not in wanted or one.name in kept:  # two deploys at once may have made it twice
             client.delete_automation(one.id)
             continue
         kept.add(one.name)
-        client.update_automation(one.id, _core(one.name, pipeline, wanted[one.name], one.enabled))
+        client.update_automation(one.id, _core(one.name, tag, wanted[one.name], one.enabled))
     for name in wanted.keys() - kept:
-        client.create_automation(_core(name, pipeline, wanted[name], True))
-    return sorted(wanted)
+        client.create_automation(_core(name, tag, wanted[name], True))
 
 
 def triggers(pipeline: str, model: str, causes: frozenset[Cause]) -> list[Trigger]:
@@ -112,27 +123,32 @@ def triggers(pipeline: str, model: str, causes: frozenset[Cause]) -> list[Trigge
     of_pipeline = {"prefect.resource.id": pipeline_resource(pipeline)}
     found = []
     if events := frozenset(event for cause in causes for event in _RUN_EVENTS.get(cause, ())):
-        found.append(Trigger("runs", events, of_pipeline, {}))
+        found.append(Trigger("runs", events, of_pipeline))
+    if "crashed" in causes:
+        # Where the server told of the flow run's crash at once (`watch.py`), the reaper's message would be the second.
+        found.append(Trigger("crashes", frozenset({RESUMED}), {**of_pipeline, TOLD: "false"}))
     if "drift" in causes:
         # A block that gets `rejected` gets no second message when drift was the reason.
         alone = {drift_events.REJECTED: "false"} if "rejected" in causes else {}
-        found.append(Trigger("drift", frozenset({drift_events.EVENT}), {**of_pipeline, **alone}, {}))
+        found.append(Trigger("drift", frozenset({drift_events.EVENT}), {**of_pipeline, **alone}))
     if "budget" in causes:
         related = {**of_pipeline, "prefect.resource.role": "pipeline"}
         found.append(Trigger("budget", frozenset({budget_events.WARNED, budget_events.EXCEEDED}), {}, related))
     if "rolled_back" in causes:
-        found.append(Trigger("rollbacks", frozenset({model_events.ROLLED_BACK}), {model_events.NAME: model}, {}))
+        found.append(Trigger("rollbacks", frozenset({model_events.ROLLED_BACK}), {model_events.NAME: model}))
     return found
 
 
-def _causes_by_block(rules: Sequence[NotifyRule]) -> dict[str, frozenset[Cause]]:
+def causes_by_block(rules: Sequence[NotifyRule]) -> dict[str, frozenset[Cause]]:
+    """The causes of all rules of each block."""
     causes: dict[str, frozenset[Cause]] = {}
     for rule in rules:
         causes[rule.block] = causes.get(rule.block, frozenset()) | set(rule.on)
     return causes
 
 
-def _usable_blocks(client: SyncPrefectClient) -> dict[str, UUID]:
+def usable_blocks(client: SyncPrefectClient) -> dict[str, UUID]:
+    """The ids of the server's blocks that can tell people something, by `type/name`."""
     found: dict[str, UUID] = {}
     offset = 0
     while page := client.read_block_documents(offset=offset, include_secrets=False):
@@ -145,44 +161,51 @@ def _usable_blocks(client: SyncPrefectClient) -> dict[str, UUID]:
     return found
 
 
-def _existing(client: SyncPrefectClient, pipeline: str) -> list[Any]:
-    """The automations that an earlier deploy made for the pipeline; nobody else's have both tag and name."""
-    from prefect.events.filters import AutomationFilter, AutomationFilterTags
+def automation(block: str, document: UUID, trigger: Trigger, about: str) -> dict[str, Any]:
+    """The fields of an automation that tells a block what its trigger waits for.
 
-    found: list[Any] = []
-    wanted = AutomationFilter(tags=AutomationFilterTags(all_=[_tag(pipeline)]))
-    while page := client.read_automations(automations=wanted, offset=len(found)):
-        found += page
-    return [one for one in found if one.name.startswith(f"trainwright: {pipeline}: ")]
-
-
-def _tag(pipeline: str) -> str:
-    return f"trainwright-notify:{pipeline}"
-
-
-def _automation(pipeline: str, block: str, document: UUID, trigger: Trigger) -> dict[str, Any]:
+    Args:
+        document: the block's id.
+        about: what it is about, in its description.
+    """
     from prefect.events.actions import CallWebhook, SendNotification
     from prefect.events.schemas.automations import EventTrigger, Posture
 
     action: CallWebhook | SendNotification
     if block.partition("/")[0] == _WEBHOOK:
-        action = CallWebhook(block_document_id=document, payload=_JSON)
+        action = CallWebhook(block_document_id=document, payload=_json(trigger))
     else:
-        action = SendNotification(block_document_id=document, subject=_SUBJECT, body=_BODY)
-    return {
-        "description": f"Tells {block} about {trigger.kind} of the pipeline {pipeline}; `trainwright deploy` makes it.",
-        "trigger": EventTrigger(
-            expect=set(trigger.events),
-            match=dict(trigger.match),
-            match_related=dict(trigger.related),
-            posture=Posture.Reactive,
-            threshold=1,
-        ),
-        "actions": [action],
+        action = SendNotification(block_document_id=document, subject=trigger.subject, body=trigger.body)
+    fields = {
+        "expect": set(trigger.events),
+        "match": dict(trigger.match),
+        "match_related": dict(trigger.related),
+        "posture": Posture.Reactive,
+        "threshold": 1,
+        **trigger.more,
     }
+    description = f"Tells {block} about {trigger.kind} of {about}; `trainwright deploy` makes it."
+    return {"description": description, "trigger": EventTrigger(**fields), "actions": [action]}
 
 
-def _core(name: str, pipeline: str, parts: Mapping[str, Any], enabled: bool) -> Any:
+def _json(trigger: Trigger) -> str:
+    """The template of the body of a webhook's request."""
+    texts = f"{{% set subject %}}{trigger.subject}{{% endset %}}{{% set body %}}{trigger.body}{{% endset %}}"
+    fields = {"event": "event.event", "subject": "subject", "body": "body", "run_id": "(event.payload.run_id or none)"}
+    return texts + "{" + ", ".join(f'"{name}": {{{{ {value} | tojson }}}}' for name, value in fields.items()) + "}"
+
+
+def _existing(client: SyncPrefectClient, tag: str, prefix: str) -> list[Any]:
+    from prefect.events.filters import AutomationFilter, AutomationFilterTags
+
+    found: list[Any] = []
+    wanted = AutomationFilter(tags=AutomationFilterTags(all_=[tag]))
+    while page := client.read_automations(automations=wanted, offset=len(found)):
+        found += page
+    return [one for one in found if one.name.startswith(prefix)]
+
+
+def _core(name: str, tag: str, parts: Mapping[str, Any], enabled: bool) -> Any:
     from prefect.events.schemas.automations import AutomationCore
 
-    return AutomationCore(name=name, enabled=enabled, tags=["trainwright", _tag(pipeline)], **parts)
+    return AutomationCore(name=name, enabled=enabled, tags=["trainwright", tag], **parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from data_contracts.errors import Hung
 from data_contracts.run_report import RunReport
 from infra.orchestrator.events import notices
 from infra.orchestrator.events.events import page_of, pipeline_resource, send
@@ -14,6 +15,10 @@ ENDED = "trainwright.run."
 FAILED = f"{ENDED}failed"
 RESUMED = f"{ENDED}resumed"
 NOT_RESUMED = f"{ENDED}not_resumed"
+HUNG = "trainwright.training.hung"
+RESTARTED = "trainwright.training.restarted"
+# Of a crash: whether Prefect's server has told people of it (`watch.py`) before the reaper found it.
+TOLD = "trainwright.told"
 
 
 def announce_end(report: RunReport, flow_run: str | None = None) -> bool:
@@ -37,10 +42,12 @@ def announce_unopened(pipeline: str, flow_run: str, error: Exception) -> None:
     _announce(FAILED, pipeline, {"verdict": "failed", **message}, flow_run)
 
 
-def announce_resumed(pipeline: str, run_id: str, n: int, flow_run: str | None, sentence: str, key: str) -> None:
-    """Emit the event of a crash whose run is resumed; a failure is one warning."""
+def announce_resumed(
+    pipeline: str, run_id: str, n: int, flow_run: str | None, sentence: str, key: str, *, told: bool = False
+) -> None:
+    """Emit the event of a crash whose run is resumed; a failure is one warning. `told`: as TOLD."""
     message = notices.of_crash(pipeline, run_id, n, page_of(flow_run))
-    _announce(RESUMED, pipeline, {"run_id": run_id, "sentence": sentence, **message}, key)
+    _announce(RESUMED, pipeline, {"run_id": run_id, "sentence": sentence, **message}, key, {TOLD: str(told).lower()})
 
 
 def announce_not_resumed(pipeline: str, run_id: str, flow_run: str | None, sentence: str) -> None:
@@ -49,6 +56,20 @@ def announce_not_resumed(pipeline: str, run_id: str, flow_run: str | None, sente
     _announce(NOT_RESUMED, pipeline, {"run_id": run_id, "sentence": sentence, **message}, f"{run_id}/{flow_run}")
 
 
-def _announce(event: str, pipeline: str, payload: Mapping[str, Any], key: str) -> bool:
+def announce_restart(pipeline: str, run_id: str, training: str, generation: int, cause: str) -> None:
+    """Emit the event of a generation that failed and is followed by another; a failure is one warning."""
+    from prefect.context import FlowRunContext
+
+    if FlowRunContext.get() is None:  # a stage command, which tells no server anything
+        return
+    payload = {"run_id": run_id, "generation": generation, "cause": cause}
+    message = notices.of_restart(pipeline, run_id, generation, cause, page_of())
+    event = HUNG if cause == Hung.cause else RESTARTED
+    _announce(event, pipeline, {**payload, **message}, f"{run_id}/{training}/{generation}")
+
+
+def _announce(
+    event: str, pipeline: str, payload: Mapping[str, Any], key: str, labels: Mapping[str, str] | None = None
+) -> bool:
     resource = {"prefect.resource.id": pipeline_resource(pipeline), "prefect.resource.name": pipeline}
-    return send(event, resource, payload, key, pipeline)
+    return send(event, {**resource, **(labels or {})}, payload, key, pipeline)

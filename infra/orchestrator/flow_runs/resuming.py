@@ -21,6 +21,7 @@ from infra.orchestrator.api import unreachable
 from infra.orchestrator.ci_reports import CI_TAG
 from infra.orchestrator.deployments.reaper_deployments import ensure_resume_deployment
 from infra.orchestrator.events.run_events import announce_not_resumed, announce_resumed
+from infra.orchestrator.events.watch import is_watched
 from infra.orchestrator.work_pools import find_pool, lacks_worker
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _STATES: dict[str, Any] = {
     **dict.fromkeys(("COMPLETED", "FAILED", "CRASHED"), "ended"),
 }
 _AGAIN = "AwaitingRetry"
+_DIED = "ProcessDied"
 # As `tasks.run.run.new_run_id` makes them: no other flow run's name has such a word.
 _RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 
@@ -97,9 +99,10 @@ class PrefectResumer:
             )
             return f"the flow run {made.name} on the work pool {pool.name} resumes it"
 
+        told = _ask_server(lambda client: _server_told(client, crash))
         how = _ask_server(ask)
         sentence = f"{crash.run_id} had lost its process: {how or 'it is resumed by hand'}."
-        announce_resumed(pipeline, crash.run_id, crash.n, crash.flow_run, sentence, key)
+        announce_resumed(pipeline, crash.run_id, crash.n, crash.flow_run, sentence, key, told=told)
         return how
 
     def release(self, leases: list[str]) -> None:
@@ -199,6 +202,18 @@ def resumption_of(client: SyncPrefectClient, flow_run: FlowRun) -> FlowRun | Non
     return next((one for one in made if one.created is not None and one.created >= ended), None)
 
 
+def _server_told(client: SyncPrefectClient, crash: Crash) -> bool:
+    """Whether the server told people of a crash by itself, when the flow run's worker reported it."""
+    from prefect.exceptions import ObjectNotFound
+
+    same = _own_flow_run(client, crash.flow_run, crash.run_id)
+    if same is None or same.deployment_id is None or same.state is None or same.state.name != "Crashed":
+        return False
+    with contextlib.suppress(ObjectNotFound):
+        return is_watched(client, same.deployment_id)
+    return False
+
+
 def _by_key(client: SyncPrefectClient, key: str) -> FlowRun | None:
     """The flow run that was made with an idempotency key."""
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
@@ -251,7 +266,10 @@ def _execute_again(client: SyncPrefectClient, flow_run: FlowRun, crash: Crash) -
 
 
 def _end(client: SyncPrefectClient, flow_run: UUID, sentence: str) -> None:
-    """Say of a flow run whose process is dead that it crashed: the server would list it as running for ever."""
+    """Say of a flow run whose process is dead that it crashed: the server would list it as running for ever.
+
+    Under another name than a worker's, because the reaper tells people of it itself (`events/watch.py`).
+    """
     from prefect.states import Crashed
 
-    client.set_flow_run_state(flow_run, Crashed(message=sentence), force=True)
+    client.set_flow_run_state(flow_run, Crashed(name=_DIED, message=sentence), force=True)

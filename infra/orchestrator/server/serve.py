@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from infra.orchestrator.server.server_access import AccessCheck, addresses, origins
 from infra.orchestrator.server.signed_in import SignedIn
@@ -50,13 +50,16 @@ def serve(listener: socket.socket, auth_string: str, pages_url: str | None) -> N
     from prefect.server.api.server import create_app
 
     from infra.orchestrator.server.idle import Server
+    from infra.orchestrator.server.server_metrics import serve_metrics
     from infra.orchestrator.server.sign_in import SignIn
 
     queue_writers()
     answer_503_without_connection()
     host, port = listener.getsockname()[:2]
     places = addresses(host, port, pages_url)
-    prefect = SignedIn(SignIn(create_app(final=True), auth_string, origins(places)), auth_string)
+    app: Any = create_app(final=True)
+    serve_metrics(app.api_app)
+    prefect = SignedIn(SignIn(app, auth_string, origins(places)), auth_string)
     config = uvicorn.Config(AccessCheck(prefect, places), log_level="warning", access_log=False)
     Server(config).run(sockets=[listener])
 

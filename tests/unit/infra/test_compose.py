@@ -49,7 +49,11 @@ def test_every_secret_must_be_given() -> None:
     assert {name for name, _ in named} - {"TORCH", "PIP_EXTRA_INDEX_URL", "PREFECT_ADDRESS"} == {*SECRETS, "PROJECTS"}
     assert [name for name, rest in named if name in SECRETS and not rest.startswith(":?")] == []
     # Compose refuses a secret whose variable is not set.
-    assert COMPOSE["secrets"] == {"metrics_token": {"environment": "METRICS_TOKEN"}}
+    secrets = {
+        "metrics_token": {"environment": "METRICS_TOKEN"},
+        "prefect_password": {"environment": "PREFECT_PASSWORD"},
+    }
+    assert COMPOSE["secrets"] == secrets
     page = (FOLDER.parents[1] / "docs" / "team-server.md").read_text()
     assert [name for name in (*SECRETS, "METRICS_TOKEN", "PROJECTS") if name not in page] == []
     # No password is an argument, which other users of the host may read.
@@ -121,11 +125,17 @@ def test_what_grafana_and_prometheus_are_told_fits() -> None:
     assert (source["type"], source["url"], source["isDefault"]) == ("prometheus", "http://prometheus:9090", True)
     config = read("prometheus.yml")
     assert set(config["rule_files"]) <= mounted
-    [job] = config["scrape_configs"]
+    job, servers = config["scrape_configs"]
     worker = SERVICES["worker"]["environment"]
     ports = tuple(found["port"] for found in job["dns_sd_configs"])
     assert telemetry.metrics_settings(worker).ports == ports
     assert {name for found in job["dns_sd_configs"] for name in found["names"]} <= set(SERVICES)
+    assert {found["names"][0] for found in servers["dns_sd_configs"]} == {"server"}
+    password = servers["basic_auth"]["password_file"]
+    assert password.rpartition("/")[2] in {secret["source"] for secret in SERVICES["prometheus"]["secrets"]}
+    assert SERVICES["server"]["environment"]["PREFECT_SERVER_API_AUTH_STRING"].startswith(
+        f"{servers['basic_auth']['username']}:"
+    )
     assert job["authorization"]["credentials_file"] == worker[telemetry.METRICS_TOKEN_FILE]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from infra.telemetry.catalogue import METRICS, PIPELINE
+from infra.telemetry.catalogue import METRICS, PIPELINE, SERVER_METRICS
 
 PAGE = Path(__file__).parents[4] / "docs/telemetry.md"
 
@@ -13,13 +13,13 @@ PAGE = Path(__file__).parents[4] / "docs/telemetry.md"
 def test_the_docs_list_every_metric_with_its_kind_labels_and_meaning() -> None:
     rows = re.findall(r"^\| `(trainwright_\w+)` \| (\w+) \| (.*?) \| (.*?) \|$", PAGE.read_text(), re.MULTILINE)
     written = [(name, kind, tuple(re.findall(r"`(\w+)`", labels)), meaning) for name, kind, labels, meaning in rows]
-    assert written == [(metric.name, metric.kind, metric.labels, metric.help) for metric in METRICS]
+    assert written == [(metric.name, metric.kind, metric.labels, metric.help) for metric in (*METRICS, *SERVER_METRICS)]
 
 
 def test_names_are_unique_and_say_their_unit() -> None:
-    names = [metric.name for metric in METRICS]
+    names = [metric.name for metric in (*METRICS, *SERVER_METRICS)]
     assert len(set(names)) == len(names)
-    for metric in METRICS:
+    for metric in (*METRICS, *SERVER_METRICS):
         assert re.fullmatch(r"trainwright(_[a-z]+)+", metric.name)
         assert (metric.kind == "counter") == metric.name.endswith("_total")
         assert PIPELINE not in metric.labels

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.telemetry.catalogue import METRICS, Metric
+from infra.telemetry.catalogue import METRICS, SERVER_METRICS, Metric
 from tests.support.views import (
     ALERTS,
     BOARDS,
@@ -27,7 +27,9 @@ from tests.support.views import (
 RULES = rules()
 SUFFIXES = {"histogram": ("_bucket", "_count", "_sum"), "summary": ("_count", "_sum")}
 NAMES: dict[str, Metric] = {
-    f"{metric.name}{suffix}": metric for metric in METRICS for suffix in SUFFIXES.get(metric.kind, ("",))
+    f"{metric.name}{suffix}": metric
+    for metric in (*METRICS, *SERVER_METRICS)
+    for suffix in SUFFIXES.get(metric.kind, ("",))
 }
 # Labels that Prometheus adds to each series that it scrapes.
 ADDED = {"pipeline", "instance"}

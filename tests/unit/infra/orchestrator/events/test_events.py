@@ -41,7 +41,7 @@ def test_a_second_execution_posts_no_second_event(silent: bool, monkeypatch: pyt
     monkeypatch.setattr(events, "asking", asking)
     resource = {"prefect.resource.id": events.pipeline_resource("sales")}
     for event, key in (("run.failed", "r1"), ("run.failed", "r1"), ("run.failed", "r2"), ("run.rejected", "r1")):
-        events.post(event, resource, {}, key, pipeline="sales")
+        events.post(event, resource, {}, key, pipelines=["sales"])
     assert len(set(server.posted)) == 3
     assert len(server.posted) == (4 if silent else 3), "a message too many is better than none"
 

@@ -64,10 +64,10 @@ def told(server: Server, *rules: NotifyRule, pipeline: str = "sales") -> list[st
 
 def test_two_rules_of_one_block_are_one_automation() -> None:
     server = Server(TEAM, "secret/key", PAGER)
-    names = told(server, rule(TEAM, "failed"), rule(PAGER, "budget"), rule(TEAM, "crashed", "not_resumed"))
+    names = told(server, rule(TEAM, "failed"), rule(PAGER, "budget"), rule(TEAM, "hung", "not_resumed"))
     assert names == [f"trainwright: sales: {TEAM}: runs", f"trainwright: sales: {PAGER}: budget"]
     runs = next(one for one in server.automations if one.name == names[0])
-    assert {event.rpartition(".")[2] for event in runs.trigger.expect} == {"failed", "resumed", "not_resumed"}
+    assert {event.rpartition(".")[2] for event in runs.trigger.expect} == {"failed", "hung", "not_resumed"}
     assert [one.actions[0].type for one in server.automations if one.name == names[1]] == ["call-webhook"]
 
 
