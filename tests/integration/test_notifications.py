@@ -122,8 +122,13 @@ def test_each_cause_is_one_message(site: Site, receiver: Receiver, tmp_path: Pat
     for _ in range(2):  # the second changes the first's automations
         done = deploy()
         assert done.returncode == 0, done.stderr
-    ours = [f"{CUSTOM}: runs", "mine", f"{WEBHOOK}: budget", f"{WEBHOOK}: drift", f"{WEBHOOK}: runs"]
-    assert automations(site) == [f"trainwright: tiny: {name}" for name in ours]
+    ours = [f"{CUSTOM}: runs", "mine", *(f"{WEBHOOK}: {kind}" for kind in ("budget", "crashes", "drift", "runs"))]
+    watching = [
+        f"trainwright: {block}: {kind}"
+        for block in (CUSTOM, WEBHOOK)
+        for kind in ("Trainwright's own flows", "crashes", "late runs", "pools")
+    ]
+    assert automations(site) == sorted([*(f"trainwright: tiny: {name}" for name in ours), *watching])
 
     def emit(*what: str) -> None:
         subprocess.run([*ASKED, EMIT, *what], env=site.environment, check=True)

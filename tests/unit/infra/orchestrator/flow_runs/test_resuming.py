@@ -23,7 +23,7 @@ class Server:
     """A server with one flow run of a deployment whose worker is online."""
 
     def __init__(self, name: str, **parameters: Any) -> None:
-        state = SimpleNamespace(type=SimpleNamespace(value="RUNNING"))
+        state = SimpleNamespace(type=SimpleNamespace(value="RUNNING"), name="Running")
         self.flow_run = SimpleNamespace(
             id=UUID(FLOW_RUN),
             name=name,
@@ -34,6 +34,7 @@ class Server:
             work_pool_name="gpu",
             tags=["trainwright-ci", "team:sales"],
         )
+        self.asked: list[str] = []
         self.set: list[str] = []
         self.made: list[dict[str, Any]] = []
 
@@ -43,8 +44,8 @@ class Server:
     def read_flow_runs(self, **_: Any) -> list[Any]:
         return []
 
-    def read_deployment(self, _: UUID) -> None:
-        return None
+    def read_deployment(self, _: UUID) -> Any:
+        return SimpleNamespace(tags=["trainwright", *self.asked])
 
     def read_work_pool(self, name: str) -> Any:
         return SimpleNamespace(name=name, type="process")
@@ -57,15 +58,20 @@ class Server:
         return SimpleNamespace(name="resume")
 
 
+told_by_server: list[bool] = []
+
+
 @pytest.fixture
 def serves(monkeypatch: pytest.MonkeyPatch) -> Any:
+    told_by_server.clear()
+
     def serve(server: Server) -> Server:
         @contextlib.contextmanager
         def asking(**_: Any) -> Iterator[Server]:
             yield server
 
         monkeypatch.setattr(resuming, "asking", asking)
-        monkeypatch.setattr(resuming, "announce_resumed", lambda *_: None)
+        monkeypatch.setattr(resuming, "announce_resumed", lambda *_, told: told_by_server.append(told))
         monkeypatch.setattr(resuming, "lacks_worker", lambda *_: False)
         monkeypatch.setattr(resuming, "find_pool", lambda client, name: client.read_work_pool(name))
         monkeypatch.setattr(resuming, "ensure_resume_deployment", lambda *_: UUID(int=2))
@@ -85,7 +91,23 @@ def test_a_runs_own_flow_run_is_executed_again_and_ended(serves: Any, named: dic
     assert how is not None
     assert "is executed again by a worker of gpu" in how
     PrefectResumer("nights").gave_up(RUN, "tiny", FLOW_RUN, "It died.")
-    assert (server.set, server.made) == (["AwaitingRetry", "Crashed"], [])
+    assert (server.set, server.made) == (["AwaitingRetry", "ProcessDied"], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "told"),
+    [
+        ("Crashed", ["notify:webhook/pager"], True),
+        ("Crashed", [], False),  # nobody, or by an earlier version
+        ("Running", ["notify:webhook/pager"], False),  # its worker died, too, and reported nothing
+        ("ProcessDied", ["notify:webhook/pager"], False),
+    ],
+)
+def test_a_crash_of_which_the_server_has_told_is_marked(serves: Any, name: str, asked: list[str], told: bool) -> None:
+    server = serves(Server(f"tiny {RUN}"))
+    server.flow_run.state.name, server.asked = name, asked
+    PrefectResumer("nights").resume(crash(), "/s", "tiny", "key")
+    assert told_by_server == [told]
 
 
 @pytest.mark.parametrize(
