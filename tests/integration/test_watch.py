@@ -112,3 +112,66 @@ def test_each_death_is_one_message(site: Site, receiver: Receiver, tmp_path: Pat
     begin(site, "retrain/tiny")
     night.is_told("tiny: a run is late")
     assert open_store(str(store)).list("runs")
+
+
+# The day's page of a store with two nights that failed, as of a disk that is nearly full; and a rank that hung.
+STORE_DAY = """
+import shutil, sys
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from prefect import flow
+from flows.day_page import day_page
+from infra.gang.conductor.rank_reports import Progress
+from infra.store import open_store
+from tasks.run.training_reports import Reporter
+from tests.support.ledger_runs import report, run_id_at, usage, write
+
+store, now = open_store(sys.argv[1]), datetime.now(UTC)
+for hours in (2, 3) if not store.list("runs") else ():
+    began, ended = now - timedelta(hours=hours), now - timedelta(hours=hours - 1)
+    error = {"cause": "node_lost", "message": "m", "remedy": "", "user_traceback": "", "details": {}}
+    done = report(run_id_at(began), began, ended, "failed", exit_code=5, error=error, pipeline="tiny")
+    write(store, done, usage(done.run_id, began, ended, pipeline="tiny"))
+known = shutil.disk_usage(store.uri)
+shutil.disk_usage = lambda path: known._replace(used=95, free=5)
+day_page(store.uri)
+
+@flow
+def trains():
+    reporter = Reporter.__new__(Reporter)
+    reporter._run, reporter._training = SimpleNamespace(spec=SimpleNamespace(name="tiny"), run_id="r1"), "trainings/k-0"
+    reporter._announce_restart(Progress(0, "ended", cause="hung"))
+    reporter._announce_restart(Progress(1, "ended", cause="node_lost"))
+trains()
+"""
+WORDS = [
+    "a store is nearly full",
+    "page: the objective job-success",
+    "ticket: the objective goodput",
+    "tiny: a rank hung",
+    "tiny: a training was restarted",
+]
+
+
+def test_alerts_about_stores_and_restarts_reach_people_once(site: Site, receiver: Receiver, tmp_path: Path) -> None:
+    site.pool("alerted", worker=False)
+    asked = [{"on": ["page", "hung"], "block": BLOCK}, {"on": ["ticket", "store_full", "restarted"], "block": BLOCK}]
+    spec = write_project(tmp_path / "tiny", {"notify": asked})
+    deployed = trainwright("deploy", spec, "--pool", "alerted", "--json", env=site.environment)
+    assert deployed.returncode == 0, deployed.stderr
+    store = open_store(str(tmp_path / "store"))
+    for _ in range(2):  # the next hour
+        subprocess.run(
+            [*ASKED, STORE_DAY, store.uri],
+            env={**site.environment, "TRAINWRIGHT_HOME": str(tmp_path / "home")},
+            check=True,
+        )
+    until(lambda: len(receiver.messages) >= len(WORDS), what=lambda: receiver.messages)
+    assert receiver.subjects("/night") == WORDS
+    bodies = " ".join(message["body"] for _, message in receiver.messages)
+    assert "95% full" in bodies
+    assert "page: spent" in bodies
+
+    shown = site.api.get("/metrics")
+    assert 'trainwright_pool_ready{pool="alerted"} 0.0' in shown.text
+    assert site.api.get("/metrics", auth=("team", "another")).status_code == 401

@@ -29,6 +29,9 @@ SYSTEM_FLOWS = ("reap", "day-page", "cost-report", "sensor")
 # A worker that is started again, or one of a server that starts, reports within this time.
 WITHOUT_WORKER = timedelta(seconds=30)
 LATE = timedelta(minutes=10)
+# A worker reports a death a second time when the last process that had the flow run's output has ended, which may be
+# when the reaper has had the run resumed already.
+REPORTED_AGAIN = timedelta(minutes=10)
 # The reaper runs every three minutes, and fails each time while a store is away.
 REPEATED = timedelta(hours=6)
 _TAG = "trainwright-watch"
@@ -94,6 +97,7 @@ def watched(receiver: Receiver, late: timedelta = LATE) -> Iterator[Trigger]:
         subject=f"{_DEPLOYMENT}: a flow run crashed",
         body=f"The process of the flow run {_RUN} of retrain/{_DEPLOYMENT} died. A run that it had begun is resumed "
         "within minutes, as often as retry.crashed permits: `trainwright status`.",
+        more={"within": REPORTED_AGAIN, "for_each": {"prefect.resource.id"}},
     )
     yield Trigger(
         "late runs",
@@ -108,7 +112,7 @@ def watched(receiver: Receiver, late: timedelta = LATE) -> Iterator[Trigger]:
         "Trainwright's own flows",
         frozenset({"prefect.flow-run.Failed", "prefect.flow-run.Crashed"}),
         related=_related(receiver.system),
-        subject=f"{_RUN}: a flow of Trainwright itself failed",
+        subject="{{ event.resource_in_role['flow'].name }}: a flow of Trainwright itself failed",
         body=f"The flow run {_RUN} on the work pool {{{{ event.resource_in_role['work-pool'].name }}}} failed. Its "
         "page in the Prefect UI says why. If it fails again, you are told in six hours.",
         more={"within": REPEATED, "for_each": {"related:deployment:prefect.resource.id"}},
