@@ -83,7 +83,7 @@ class PipelineDeployment:
         schema: the flow's parameters as JSON Schema, for the launch form.
         cron: when it runs by itself; `off`: only on demand; None: as before, or only on demand if it is new.
         timezone: of `cron`; None: UTC.
-        tags: of the deployment, beside that of Trainwright; Prefect gives them to each of its runs when it is scheduled.
+        tags: of the deployment, beside that of Trainwright; Prefect gives each of its runs these when it is scheduled.
         replaces: whether it takes the place of any deployment of this name, of which nothing stays.
     """
 
