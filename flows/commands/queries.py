@@ -56,7 +56,8 @@ def status(arguments: argparse.Namespace) -> Answer:
     for store in stores:
         runs = [_run_line(store, run_id) for run_id in list(filter(is_name, store.list(layout.runs())))[-10:]]
         models = _models(store)
-        lines += ["", f"store     {store.uri}"]
+        problem = _why_not_writable(store)
+        lines += ["", f"store     {store.uri}", *([] if problem is None else [f"  {problem}"])]
         of_models = [(m["name"], m["alias"], f"{m['version']}{m.get('for', '')}") for m in models]
         of_runs = [(one["run_id"], one["pipeline"], f"{one['verdict']} {one.get('for', '')}".rstrip()) for one in runs]
         tables = table(("model", "alias", "version"), of_models), table(("run", "pipeline", "verdict"), of_runs)
@@ -64,7 +65,9 @@ def status(arguments: argparse.Namespace) -> Answer:
         due_texts = [one.sentence for one in due(store, NEWEST)]
         lines += [line for said in due_texts for line in ("", f"  {said} (`trainwright mirror` tells it)")]
         lines += [] if any(tables) else ["  no runs and no models yet; `trainwright run SPEC` makes the first"]
-        value["stores"].append({"uri": store.uri, "runs": runs, "models": models, "mirrors_due": due_texts})
+        value["stores"].append(
+            {"uri": store.uri, "runs": runs, "models": models, "mirrors_due": due_texts, "problem": problem}
+        )
     return Answer("\n".join(lines), value)
 
 
@@ -81,6 +84,17 @@ def _server() -> tuple[Server | None, list[str]]:
     signing_in = " (`trainwright ui` prints a link that signs you in)" if server is not None and server.ours else ""
     lines = [f"server    {said}{signing_in}"]
     return server, [*lines, *(f"{name:<9} {one.sentence} {one.remedy}" for name, one in obstacles_here(server))]
+
+
+def _why_not_writable(store: Store) -> str | None:
+    """Why runs wait for the store, such as a full disk; None if it takes a write, or is not this user's to write."""
+    try:
+        store.now_s()
+    except StorageUnavailable as error:
+        return str(error)
+    except UsageError:
+        return None
+    return None
 
 
 def checkpoints(arguments: argparse.Namespace) -> Answer:

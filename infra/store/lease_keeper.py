@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 
 from data_contracts.errors import Fenced, StorageUnavailable
 from infra.store import Lease, Store
@@ -24,15 +25,28 @@ class LeaseKeeper(threading.Thread):
         holder: who takes it; shown to others that wait. This process's id is appended.
         patience_s: how long another holder's lease must stand still before it is taken over.
         renew_s: seconds between renewals.
+        on_away: called, once for each outage, with the reason why the store does not take a renewal.
+
+    Attributes:
+        away: why the store did not take the last renewal, such as a full disk; None if it did.
     """
 
     def __init__(
-        self, store: Store, path: str, holder: str, *, patience_s: float = PATIENCE_S, renew_s: float = RENEW_EVERY_S
+        self,
+        store: Store,
+        path: str,
+        holder: str,
+        *,
+        patience_s: float = PATIENCE_S,
+        renew_s: float = RENEW_EVERY_S,
+        on_away: Callable[[StorageUnavailable], object] = lambda error: None,
     ) -> None:
         super().__init__(daemon=True)
         self._store, self._path, self._holder = store, path, with_process(holder)
         self._patience_s, self._renew_s = patience_s, renew_s
         self._known, self._stopped, self._abandoned = threading.Event(), threading.Event(), False
+        self._on_away = on_away
+        self.away: StorageUnavailable | None = None
         self._lease: Lease | None = None
         self._error: BaseException | None = None
 
@@ -50,14 +64,23 @@ class LeaseKeeper(threading.Thread):
         self._known.set()
         try:
             while not self._stopped.wait(self._renew_s):
-                # While the store is unreachable, nobody else can take the lease either.
-                with contextlib.suppress(StorageUnavailable):
-                    lease.renew()
+                self._renew(lease)
             if not self._abandoned:
                 with contextlib.suppress(Fenced, StorageUnavailable):
                     lease.release()
         except BaseException as error:
             self._error = error
+
+    def _renew(self, lease: Lease) -> None:
+        """Renew the lease; while the store does not take it, nobody else can take the lease either."""
+        before = self.away
+        try:
+            lease.renew()
+            self.away = None
+        except StorageUnavailable as error:
+            self.away = error
+            if before is None:
+                self._on_away(error)
 
     def token(self, timeout_s: float) -> int | None:
         """The lease's fencing token once the lease is held; None if it is not held within `timeout_s`."""

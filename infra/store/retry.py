@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,8 @@ T = TypeVar("T")
 STORE_PATIENCE_S = 900.0
 RETRY_S = 0.5
 
+log = logging.getLogger("trainwright")
+
 
 def patiently(
     work: Callable[[], T],
@@ -30,12 +33,16 @@ def patiently(
         on_wait: called with the reason before each further try.
     """
     deadline = time.monotonic() + patience_s
+    is_told = False
     while True:
         try:
             return work()
         except StorageUnavailable as error:
             if time.monotonic() > deadline:
                 raise
+            if not is_told:
+                log.warning("waiting for the store, at most %g s: %s", patience_s, error.message)
+            is_told = True
             on_wait(error)
             time.sleep(RETRY_S)
 
@@ -91,8 +98,11 @@ class ConductorWatch:
         self.wants_end = False
 
     def tolerantly(self, work: Callable[[], object]) -> bool:
-        """Whether `work()` reached the store."""
-        return self.outage.tolerate(work)
+        """Whether `work()` reached the store. Where this node cannot write, its conductor may not be able to either."""
+        reached = self.outage.tolerate(work)
+        if not reached:
+            self._heard = time.monotonic()
+        return reached
 
     def look(self) -> None:
         """Read from the store whether this generation continues, at most once in `interval_s`.
@@ -106,8 +116,7 @@ class ConductorWatch:
         """
         if time.monotonic() < self._next:
             return
-        if not self.tolerantly(self._look):
-            self._heard = time.monotonic()
+        self.tolerantly(self._look)
         self._next = time.monotonic() + self.interval_s
 
     def _look(self) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import logging
 import uuid
 from collections.abc import Callable
 
-from data_contracts.errors import Interrupted, TrainwrightError, UsageError
+from data_contracts.errors import Interrupted, StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.run_report import RunReport
+from infra.orchestrator.events.run_events import announce_stall
 from infra.processes.processes import uninterrupted
 from infra.stopping import HandedOver
 from infra.store import layout
@@ -34,7 +36,10 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
         if done := final_report(run):
             return done
         place = layout.lease(layout.run(run.run_id))
-        keeper = LeaseKeeper(run.store, place, f"{run.run_id}/{uuid.uuid4().hex[:12]}")
+        holder = f"{run.run_id}/{uuid.uuid4().hex[:12]}"
+        # The keeper's thread does not know the flow run otherwise.
+        context = contextvars.copy_context()
+        keeper = LeaseKeeper(run.store, place, holder, on_away=lambda error: context.run(_tell_of_stall, run, error))
         announced, goes_on, before = False, False, num_attempts(run)
         try:
             keeper.start()
@@ -57,6 +62,12 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
                 keeper.stop(abandon=not goes_on and not _has_reported(run, before))
 
     return carry_out
+
+
+def _tell_of_stall(run: Run, error: StorageUnavailable) -> None:
+    """Say that the run's store takes nothing, such as a full disk: its stage waits, and nothing else can say so."""
+    log.warning("%s waits: %s", run.run_id, error)
+    announce_stall(run.spec.name, run.run_id, error)
 
 
 def _has_reported(run: Run, before: int) -> bool:

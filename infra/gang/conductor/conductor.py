@@ -240,6 +240,7 @@ class _Conductor:
                     self.start,
                     commit=commit,
                     check=keeper.check,
+                    unwritable=lambda: keeper.away,
                     on_progress=self.on_progress,
                     over=allowance.over,
                 )

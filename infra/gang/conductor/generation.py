@@ -47,12 +47,13 @@ class Generation:
         check: Callable[[], None],
         on_progress: Callable[[Progress], None],
         over: Over = lambda: None,
+        unwritable: Callable[[], StorageUnavailable | None] = lambda: None,
     ) -> None:
         self.store, self.launch, self._start = store, launch, start
         self.training, self.number = launch.training, launch.generation
         # A bucket is polled less often, because each request costs money.
         self.poll_s = launch.poll_s * (1 if store.is_local else 5)
-        self._check, self._on_progress = check, on_progress
+        self._check, self._on_progress, self._unwritable = check, on_progress, unwritable
         self._end_early = EndEarly(store, launch, over)
         self.members = Members(launch)
         # The gang grows after the first checkpoint past this step, once a node that missed the roll-call has joined.
@@ -99,6 +100,7 @@ class Generation:
                 # A node that cannot write to the store is silent, too, for example when the disk is full.
                 silent = isinstance(error, NodeLost) and error.details.get("silent")
                 if silent and isinstance(failure, StorageUnavailable):
+                    self.activity.ended = failure.cause
                     raise failure from error
             if isinstance(error, Hung):
                 self._keep_stacks(error)
@@ -234,8 +236,15 @@ class Generation:
         return self.members.cut_links(time.monotonic() - max(3.0, 3 * self.launch.heartbeat_s))
 
     def _reach(self, work: Callable[[], object]) -> bool:
-        """Do `work` on the store; while the store is unreachable, return False and show the cause."""
-        reached = self._outage.tolerate(work)
+        """Do `work` on the store; while it is unreachable or takes no writes, return False and show the cause."""
+
+        def reach() -> None:
+            # A store that can be read only, such as a full disk, has no news of its nodes.
+            if (error := self._unwritable()) is not None:
+                raise error
+            work()
+
+        reached = self._outage.tolerate(reach)
         self._say(sentence="" if reached or self._outage.error is None else f"waiting: {self._outage.error.message}")
         if not reached:
             self._unheard(float("inf"))

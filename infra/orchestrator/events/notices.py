@@ -34,6 +34,12 @@ def of_crash(pipeline: str, run_id: str, n: int, page: str | None) -> dict[str, 
     return _message(f"{pipeline}: a crashed run is resumed", run_id, f"{happened} The run is resumed.", page)
 
 
+def of_stall(pipeline: str, run_id: str, page: str | None) -> dict[str, str]:
+    """Subject and body about a run that waits for its store."""
+    body = f"The store of {pipeline} takes no writes: it is full, read-only or away. The run waits for it."
+    return _message(f"{pipeline}: a run waits for its store", run_id, body, page)
+
+
 def of_surrender(pipeline: str, run_id: str, page: str | None) -> dict[str, str]:
     """Subject and body about a crashed run that is not resumed by itself."""
     happened = f"The process that carried out the run {run_id} of {pipeline} died, and the run is not resumed by itself"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from data_contracts.errors import Hung
+from data_contracts.errors import Hung, StorageUnavailable
 from data_contracts.run_report import RunReport
+from infra.audit import now
 from infra.orchestrator.events import notices
 from infra.orchestrator.events.events import page_of, pipeline_resource, send
 
@@ -17,6 +18,7 @@ RESUMED = f"{ENDED}resumed"
 NOT_RESUMED = f"{ENDED}not_resumed"
 HUNG = "trainwright.training.hung"
 RESTARTED = "trainwright.training.restarted"
+STALLED = f"{ENDED}stalled"
 # Of a crash: whether Prefect's server has told people of it (`watch.py`) before the reaper found it.
 TOLD = "trainwright.told"
 
@@ -66,6 +68,12 @@ def announce_restart(pipeline: str, run_id: str, training: str, generation: int,
     message = notices.of_restart(pipeline, run_id, generation, cause, page_of())
     event = HUNG if cause == Hung.cause else RESTARTED
     _announce(event, pipeline, {**payload, **message}, f"{run_id}/{training}/{generation}")
+
+
+def announce_stall(pipeline: str, run_id: str, error: StorageUnavailable) -> None:
+    """Emit the event of a run that waits because its store takes nothing; a failure is one warning."""
+    payload = {"run_id": run_id, "cause": error.cause, "sentence": str(error)}
+    _announce(STALLED, pipeline, {**payload, **notices.of_stall(pipeline, run_id, page_of())}, f"{run_id}/{now()}")
 
 
 def _announce(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Iterator
 
 from data_contracts.errors import StorageUnavailable, UsageError
 
-_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 _LACKING = {errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK}
 
 
@@ -35,4 +37,18 @@ def translate(path: str, uri: str) -> Iterator[None]:
                 remedy="Give this user permission for the folder, or name another store.",
                 details={"file": path} if path else {},
             ) from error
+        if error.errno in _FULL:
+            raise StorageUnavailable(
+                f"{where} cannot be written ({error.strerror}{_inodes(uri)}).",
+                remedy=f"Free space or inodes in {uri}, raise its quota, or mount it for writing, then resume.",
+            ) from error
         raise StorageUnavailable(f"{where} cannot be used now ({error.strerror}).") from error
+
+
+def _inodes(uri: str) -> str:
+    """A full disk is told as one that lacks inodes, where that is so: it may have free space."""
+    try:
+        room = os.statvfs(uri)
+    except OSError:
+        return ""
+    return ": no inodes are free" if room.f_files and not room.f_favail else ""

@@ -15,6 +15,7 @@ from infra.store import lease_keeper as keeper_module
 from infra.store.lease import with_process
 from infra.store.lease_keeper import LeaseKeeper
 from infra.store.retry import Outage
+from tests.support.pool import until
 
 PATH = layout.lease("trainings/k-0")
 
@@ -146,3 +147,27 @@ def test_the_store_is_asked_who_holds_the_lease(store: Store, away: Callable[[in
 def test_a_lease_is_renewed_three_times_before_another_may_take_it(store: Store) -> None:
     keeper = LeaseKeeper(store, PATH, "holder")
     assert (keeper._patience_s, keeper._renew_s) == (30.0, 10.0)
+
+
+def test_a_store_that_takes_no_renewal_is_told_once_for_each_outage(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, full = store._backend.replace, threading.Event()
+    told: list[str] = []
+
+    def replace(path: str, data: bytes, tag: str) -> str:
+        if full.is_set():
+            raise StorageUnavailable("the disk is full.")
+        return real(path, data, tag)
+
+    monkeypatch.setattr(store._backend, "replace", replace)
+    keeper = LeaseKeeper(store, PATH, "me", renew_s=0.01, on_away=lambda error: told.append(error.message))
+    keeper.start()
+    assert keeper.token(30) == 0
+    for _ in range(2):
+        full.set()
+        until(lambda: keeper.away is not None)
+        full.clear()
+        until(lambda: keeper.away is None)
+    keeper.stop()
+    assert told == ["the disk is full."] * 2

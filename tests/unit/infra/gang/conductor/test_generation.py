@@ -315,6 +315,7 @@ def test_silence_is_the_stores_where_nobody_can_write_to_it(
     monkeypatch.setattr(generation.store, "create_json", full)
     with pytest.raises(StorageUnavailable, match="the disk is full"):
         generation.run(1)
+    assert generation.activity.ended == "storage", "metrics and pages count it by this"
 
 
 @pytest.mark.parametrize("beats", [False, True])
