@@ -56,7 +56,7 @@ def status(arguments: argparse.Namespace) -> Answer:
     for store in stores:
         runs = [_run_line(store, run_id) for run_id in list(filter(is_name, store.list(layout.runs())))[-10:]]
         models = _models(store)
-        problem = _why_not_writable(store)
+        problem = why_not_writable(store)
         lines += ["", f"store     {store.uri}", *([] if problem is None else [f"  {problem}"])]
         of_models = [(m["name"], m["alias"], f"{m['version']}{m.get('for', '')}") for m in models]
         of_runs = [(one["run_id"], one["pipeline"], f"{one['verdict']} {one.get('for', '')}".rstrip()) for one in runs]
@@ -86,12 +86,12 @@ def _server() -> tuple[Server | None, list[str]]:
     return server, [*lines, *(f"{name:<9} {one.sentence} {one.remedy}" for name, one in obstacles_here(server))]
 
 
-def _why_not_writable(store: Store) -> str | None:
+def why_not_writable(store: Store) -> str | None:
     """Why runs wait for the store, such as a full disk; None if it takes a write, or is not this user's to write."""
     try:
         store.now_s()
     except StorageUnavailable as error:
-        return str(error)
+        return f"{str(error)[0].upper()}{str(error)[1:]}"
     except UsageError:
         return None
     return None

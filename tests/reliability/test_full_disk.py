@@ -46,7 +46,9 @@ def test_a_store_that_takes_no_writes_is_named_and_waited_for_and_no_node_is_los
         "inodes": "No space left on device: no inodes are free",
         "read-only": "Read-only file system",
     }
-    for kind, sentence in found["said"].items():
-        assert sentence.startswith("waiting: ")
-        assert sentence.endswith(f" in the store {found['disk']} cannot be written ({why.pop(kind)}).")
+    for kind, (said, status) in found["said"].items():
+        cannot = f"the store {found['disk']} cannot be written ({why.pop(kind)})."
+        assert said.startswith("waiting: ")
+        assert said.endswith(f" in {cannot}")
+        assert status.startswith(f"{cannot[0].upper()}{cannot[1:]} Free space or inodes in {found['disk']}")
     assert not why

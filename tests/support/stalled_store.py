@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from data_contracts.costs.usage import GangUsage
+from flows.commands.queries import why_not_writable
 from infra.gang.conductor.rank_reports import Progress
 from infra.store import open_store
 from tests.support.conducting import run
@@ -61,7 +62,7 @@ def broken(kind: str, disk: Path) -> bool:
 def main(folder: Path) -> None:
     disk, said, usages = folder / "store", list[Progress](), list[GangUsage]()
     store = open_store(str(disk))
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, str]] = {}
 
     def trains() -> bool:
         return bool(said) and said[-1].phase == "training" and said[-1].step == 9 and not said[-1].sentence
@@ -72,7 +73,7 @@ def main(folder: Path) -> None:
                 until(trains, what=lambda: said[-3:])
                 until(lambda kind=kind: broken(kind, disk))  # type: ignore[misc]
                 until(lambda: said[-1].sentence, what=lambda: said[-3:])
-                found[kind] = said[-1].sentence
+                found[kind] = said[-1].sentence, why_not_writable(store) or ""
                 time.sleep(0 if len(found) > 1 else 1.5 * SILENCE_S)
                 mend(disk)
         finally:

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from data_contracts.errors import Cancelled, ContractRejected, NodeLost, SpecError, UsageError, UserCodeError
+from data_contracts.errors import (
+    Cancelled,
+    ContractRejected,
+    NodeLost,
+    SpecError,
+    StorageUnavailable,
+    UsageError,
+    UserCodeError,
+)
 from data_contracts.run_report import RunReport
+from infra.orchestrator.events import run_events
 from infra.store import layout
 from infra.store.lease_keeper import LeaseKeeper
+from tasks.run import attach as attach_module
 from tasks.run.attach import attach
 from tasks.run.options import RunOptions
 from tasks.run.report import report
 from tasks.run.resolve import ci_key
 from tasks.run.run import Run, open_run
+from tests.support.pool import until
 from tests.support.tiny import SPEC, write_project, write_rows
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -165,3 +177,30 @@ def test_the_key_of_ci_is_the_content_of_every_input_wherever_it_lies(tmp_path: 
     assert key("b") == first
     changed = [key("c", rows_csv=mend), key("d", second_csv=mend), key("e", suite_json=renew)]
     assert len({first, *changed}) == 4
+
+
+def test_a_run_whose_store_takes_nothing_says_so_in_its_log_and_to_prefect(
+    spec: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(run_events, "send", lambda *event: told.append(event))
+    monkeypatch.setattr(attach_module, "LeaseKeeper", partial(LeaseKeeper, renew_s=0.01))
+    run = opened(spec)
+    real = run.store._backend.replace
+
+    def full(path: str, data: bytes, tag: str) -> str:
+        raise StorageUnavailable(f"{path} in the store {run.store.uri} cannot be written (No space left on device).")
+
+    def line(run: Run) -> RunReport:
+        monkeypatch.setattr(run.store._backend, "replace", full)
+        until(lambda: told)
+        monkeypatch.setattr(run.store._backend, "replace", real)
+        return report(run, error=NodeLost("gone"))
+
+    assert attach(line)(run).verdict == "failed"
+    ((event, _, payload, _, pipeline),) = told
+    assert (event, pipeline, payload["run_id"], payload["cause"]) == (run_events.STALLED, "tiny", run.run_id, "storage")
+    sentence = f"{layout.lease(layout.run(run.run_id))} in the store {run.store.uri} cannot be written"
+    assert payload["sentence"].startswith(sentence)
+    assert payload["subject"] == "tiny: a run waits for its store"
+    assert f"{run.run_id} waits: {sentence} (No space left on device)." in caplog.text
