@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from functools import partial
 
 from prefect import flow
 from prefect.states import Completed, Failed, State
@@ -11,6 +13,9 @@ from data_contracts.errors import Interrupted
 from data_contracts.messages.reaping import Reaped
 from flows.quiet_looks import nothing_found
 from infra.orchestrator.flow_runs.lost_flow_runs import start_lost_again
+from infra.store import Store
+from tasks.mirrors.deliver import EVENTS_S, tell_quietly
+from tasks.mirrors.outbox import due_events
 from tasks.run.reaping import reap_apart, reap_stores
 from tasks.run.run import known_store_list
 
@@ -26,11 +31,19 @@ def reap(store: str | None = None, pool: str = "trainwright") -> State:
         store: store to look at; default: those that were used from this machine.
         pool: its workers resume runs that cannot be executed again where they were.
     """
-    reaped, away = reap_stores(known_store_list(store), lambda store: reap_apart(store, pool))
+    stores = known_store_list(store)
+    reaped, away = reap_stores(stores, lambda store: reap_apart(store, pool))
+    tell_ends(stores)
     sentence = summary(reaped, away, start_lost_again())
     if away or any(one.what in ("left", "lost") for one in reaped):
         return Failed(message=sentence)
     return nothing_found(sentence) if sentence == _NOTHING else Completed(message=sentence)
+
+
+def tell_ends(stores: Iterable[Store]) -> None:
+    """Tell Prefect what it did not take while it was away; what fails again is told by the next look."""
+    for store in stores:
+        tell_quietly(store, EVENTS_S, partial(due_events, store))
 
 
 def summary(reaped: list[Reaped], away: list[Interrupted], begun: list[str]) -> str:

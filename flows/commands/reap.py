@@ -24,11 +24,12 @@ def reap(arguments: argparse.Namespace) -> Answer:
 
     stores = known_store_list(arguments.store)
     connect("cli")
-    from flows.reap import summary
+    from flows.reap import summary, tell_ends
     from infra.orchestrator.flow_runs.lost_flow_runs import start_lost_again
     from tasks.run.reaping import reap_apart, reap_stores
 
     reaped, away = reap_stores(stores, lambda store: reap_apart(store, arguments.pool, here=True))
+    tell_ends(stores)
     begun = start_lost_again()
     value: dict[str, Any] = {"runs": [asdict(one) for one in reaped], "away": [error.message for error in away]}
     value["begun"] = begun

@@ -13,8 +13,6 @@ from data_contracts.messages.reaping import REAP, ReapRequest, RunBegun, RunReap
 from infra.orchestrator.flow_runs.resuming import PrefectResumer
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
-from tasks.mirrors.deliver import EVENTS_S, tell_quietly
-from tasks.mirrors.outbox import due_events
 from tasks.run.reaping import reap
 
 
@@ -26,16 +24,13 @@ def main(request: ReapRequest, report: Report) -> StoreReaped:
         report(Advanced(done=next(done)))
         report(RunBegun(run_id=run_id))
 
-    store = open_at(request.store)
     reap(
-        store,
+        open_at(request.store),
         PrefectResumer(request.pool, here=request.here),
         skipped=request.skipped,
         on_begun=begin,
         on_reaped=lambda reaped: report(RunReaped(reaped=reaped)),
     )
-    # What Prefect did not take while it was away; what fails again is told by the next look.
-    tell_quietly(store, EVENTS_S, lambda: due_events(store))
     return StoreReaped()
 
 
