@@ -14,6 +14,7 @@ from prefect.exceptions import Abort, TerminationSignal
 from prefect.states import Completed, Running, State
 
 from data_contracts.errors import Cancelled, StorageUnavailable, UsageError
+from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.run_report import RunReport
 from flows import flow_runs
 from infra.processes.environment import FLOW_RUN
@@ -33,7 +34,8 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def run(store: Store) -> Any:
-    return SimpleNamespace(run_id="r", store=store, spec=SimpleNamespace(name="tiny"), recorded=False)
+    spec = SimpleNamespace(name="tiny", retry=RetrySpec(server_wait_s=0.1))
+    return SimpleNamespace(run_id="r", store=store, spec=spec, recorded=False)
 
 
 @pytest.fixture
