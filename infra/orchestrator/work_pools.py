@@ -71,14 +71,14 @@ def obstacle_of(client: SyncPrefectClient, pool: Any) -> Obstacle | None:
         return Obstacle("queue_paused", sentence, remedy)
     if not lacks_worker(client, pool):
         return None
-    here = f"`{worker_command(pool)}` here, or " if pool.type == PROCESS else ""
+    here = "`trainwright up` here, or " if pool.name == POOL else ""
     return Obstacle(
         "no_worker",
         f"No worker of the work pool {pool.name} is online, so its runs wait until one is.",
-        f"Start one: {here}`prefect worker start --pool {pool.name}` on the machine that is to execute the runs.",
+        f"Start one: {here}`{worker_command(pool)}` on the machine that is to execute the runs.",
     )
 
 
 def worker_command(pool: Any) -> str:
-    """The command that starts a worker of a process pool on this machine."""
-    return "trainwright up" if pool.name == POOL else f"trainwright worker --pool {pool.name}"
+    """The command that starts a worker of a pool in the foreground."""
+    return f"{'trainwright worker' if pool.type == PROCESS else 'prefect worker start'} --pool {pool.name}"

@@ -161,7 +161,7 @@ def test_a_pool_without_a_worker_is_named_with_how_to_start_one(workers: dict[st
     if error is not None:
         assert error.exit_code == 5
         assert "work pool cpu" in error.message
-        assert "prefect worker start --pool cpu" in (error.remedy or "")
+        assert "trainwright worker --pool cpu" in (error.remedy or "")
 
 
 def test_a_push_pool_needs_no_worker() -> None:
