@@ -38,12 +38,12 @@ def test_flow_runs_are_found_by_their_processes(worker: Service) -> None:
     stranger = new_mark()
     started = [*(start_run(worker.mark, run_id) for run_id in ours), start_run(stranger, others)]
     try:
-        assert worker_flow_runs.runs_of(worker) == ours
+        assert worker_flow_runs.runs_of(worker.mark) == ours
     finally:
         for process in started:
             process.kill()
             process.wait()
-    assert worker_flow_runs.runs_of(worker) == set()
+    assert worker_flow_runs.runs_of(worker.mark) == set()
 
 
 def test_without_flow_runs_prefect_is_not_even_imported(worker: Service, monkeypatch: pytest.MonkeyPatch) -> None:
