@@ -29,7 +29,6 @@ from infra.orchestrator.api import unreachable
 from infra.orchestrator.artifacts import stage_artifact
 from infra.orchestrator.ci_reports import CI_TAG, is_for_ci, keep_ci_report
 from infra.orchestrator.events.run_events import announce_end, announce_unopened
-from infra.orchestrator.flow_engine import outlive_worker
 from infra.orchestrator.flow_runs.cancelling import was_cancelled
 from infra.orchestrator.flow_runs.resuming import run_ids_of
 from infra.orchestrator.outage import wait_for_server
@@ -45,7 +44,7 @@ from tasks.pages.facts import gather
 from tasks.policies import pipeline_tags, run_tags
 from tasks.run.options import FLOW_RUN_KEY, SENSOR_KEY, scheduled_key
 from tasks.run.report import latest_report
-from tasks.run.run import Run
+from tasks.run.run import Run, artifact_key
 from tasks.stages.artifacts import artifact_pages
 from tasks.stages.artifacts.contract_pages import data_section
 from tasks.stages.artifacts.gate_pages import run_image
@@ -184,7 +183,6 @@ def end_of(opened: Callable[[], Run], work: Callable[[Run], RunReport]) -> State
     Raises: Abort as `as_state` does, also for a failure that has no report.
     """
     run = None
-    outlive_worker()
     try:
         run = opened()
         take_form_answer(run)
@@ -236,7 +234,7 @@ def as_state(run: Run, report: RunReport) -> State:
     if make is Failed:
         _leave_to_newer_execution(run, report.sentence)
     stage_artifact(
-        artifact_pages.artifact_key(run, "report"),
+        artifact_key(run, "report"),
         artifact_pages.run_page(report, data_section(run), run_image(run, report)),
         f"{report.pipeline}: {report.verdict}",
     )

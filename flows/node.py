@@ -23,7 +23,8 @@ from infra.gang.codes import derived_key, generation_key
 from infra.gang.environment import ADDRESS, NODE_KEY, STORE_OPTIONS, store_options
 from infra.gang.node.address import own_address
 from infra.gang.node.local import LocalNode
-from infra.orchestrator.flow_engine import outlive_worker, without_waits
+from infra.orchestrator.flow_engine import without_waits
+from infra.orchestrator.flow_run_logs import begin_flow_run_logs
 from infra.orchestrator.launch_secret import launch_secret
 from infra.orchestrator.variables import API_URL
 from infra.records.nodes import this_node
@@ -44,7 +45,7 @@ def node(store: str, training: str, generation: int, node: int) -> State:
         generation: of the gang.
         node: its number in the gang.
     """
-    outlive_worker()
+    begin_flow_run_logs()
     options = store_options()
     endpoint = options.get("endpoint_url") or options.get("client_kwargs", {}).get("endpoint_url", "")
     peers = [os.environ.get(API_URL, ""), str(endpoint)]

@@ -12,6 +12,7 @@ from prefect.states import Completed, Failed, State
 from data_contracts.errors import Interrupted
 from data_contracts.messages.reaping import Reaped
 from flows.quiet_looks import nothing_found
+from infra.orchestrator.flow_run_logs import begin_flow_run_logs
 from infra.orchestrator.flow_runs.lost_flow_runs import start_lost_again
 from infra.store import Store
 from tasks.mirrors.deliver import EVENTS_S, tell_quietly
@@ -31,6 +32,7 @@ def reap(store: str | None = None, pool: str = "trainwright") -> State:
         store: store to look at; default: those that were used from this machine.
         pool: its workers resume runs that cannot be executed again where they were.
     """
+    begin_flow_run_logs()
     stores = known_store_list(store)
     reaped, away = reap_stores(stores, lambda store: reap_apart(store, pool))
     tell_ends(stores)

@@ -15,6 +15,7 @@ from flows.stages import stages
 from flows.start_hour import wait_for_hour
 from flows.turns import first_turn, in_turn, work_in_turn
 from infra.orchestrator.flow_engine import without_waits
+from infra.orchestrator.flow_run_logs import begin_flow_run_logs
 from infra.orchestrator.flow_runs.cancelling import cancellable
 from infra.orchestrator.flow_runs.handing_over import give_to_worker_again
 from infra.stopping import HandedOver
@@ -71,6 +72,7 @@ def retrain(
         run = open_run(spec, overrides=overrides(set), store_uri=store, options=options)
         return name_flow_run(run, window, set)
 
+    begin_flow_run_logs()
     wait_for_hour(spec, set, store, key)
     return in_turn(first_turn(spec, set, store, key), lambda: end_of(opened, line))
 
@@ -85,6 +87,7 @@ def resume(run_id: str, store: str | None = None, from_step: int | None = None) 
         store: store to search; default: .trainwright here, then those used before.
         from_step: continue from the committed checkpoint of this step; later checkpoints are set aside.
     """
+    begin_flow_run_logs()
     return end_of(
         lambda: name_flow_run(reopen_run(run_id, store, from_step), "resumed"), functools.partial(work_in_turn, line)
     )

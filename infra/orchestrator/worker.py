@@ -78,8 +78,6 @@ def _environment(mark: str, stop_file: Path) -> dict[str, str]:
     own = {
         "PATH": os.pathsep.join(paths),
         STOP_FILE: str(stop_file),
-        # A training's progress appears in the flow run's log.
-        "PREFECT_LOGGING_EXTRA_LOGGERS": "trainwright",
         # The server calls a worker dead after three of these.
         "PREFECT_WORKER_HEARTBEAT_SECONDS": "10",
     }

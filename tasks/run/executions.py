@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+import logging
+from itertools import pairwise
 from typing import Any
 
 from data_contracts.costs.executions import Crash, Execution
-from data_contracts.errors import Fenced
+from data_contracts.errors import CorruptError, Fenced
 from data_contracts.run_report import RunReport
 from infra.audit import now
 from infra.records.environments import note_earlier
 from infra.store import Store, layout
-from tasks.run.run import Run
+from tasks.run.progress import on_page
+from tasks.run.run import Run, artifact_key
+
+log = logging.getLogger("trainwright")
 
 
 def begin_execution(run: Run, token: int) -> None:
-    """Record that this process carries out the run; it holds the run's lease with this fencing token."""
+    """Record that this process carries out the run; it holds the run's lease with this fencing token.
+
+    If the process before it ended without a verdict, a warning says so.
+    """
     mine = Execution(
         run_id=run.run_id, token=token, ends=num_ends(run.store, run.run_id), flow_run=_flow_run(), started=now()
     )
+    try:
+        before = newest_execution(run.store, run.run_id)
+    except CorruptError as error:  # it decides nothing here
+        log.warning("%s", error)
+        before = None
+    if before is not None and before.ends == mine.ends:
+        log.warning(
+            "the process that began to carry out %s at %s has ended without a verdict (crashed); this process "
+            "continues with what the store has",
+            run.run_id,
+            before.started or "an unknown time",
+            extra=on_page(artifact_key(run, "gang")),
+        )
     run.store.create_once(layout.execution(run.run_id, token), mine.to_json())
     if token:
         note_earlier(run.store, run.run_id)
@@ -27,15 +48,23 @@ def begin_execution(run: Run, token: int) -> None:
 def newest_execution(store: Store, run_id: str) -> Execution | None:
     """The newest process that began to carry out the run; None for a run of an earlier version."""
     tokens = _numbers(store.list(layout.executions(run_id)))
-    if not tokens:
-        return None
+    return _execution(store, run_id, tokens[-1]) if tokens else None
 
+
+def num_crashed(store: Store, run_id: str) -> int:
+    """How many processes of the run ended without a verdict, and another one followed."""
+    tokens = _numbers(store.list(layout.executions(run_id)))
+    ends = [_execution(store, run_id, token).ends for token in tokens]
+    return sum(before == after for before, after in pairwise(ends))
+
+
+def _execution(store: Store, run_id: str, token: int) -> Execution:
     def parse(value: dict[str, Any]) -> Execution:
         found = Execution.from_json(value)
-        _refuse_other((found.run_id, found.token), (run_id, tokens[-1]))
+        _refuse_other((found.run_id, found.token), (run_id, token))
         return found
 
-    return store.read_as(layout.execution(run_id, tokens[-1]), parse)
+    return store.read_as(layout.execution(run_id, token), parse)
 
 
 def crashes_of(store: Store, run_id: str) -> list[Crash]:

@@ -22,6 +22,11 @@ _CLEAR = "\r\x1b[2K"
 IN_VIEW = {"in_view": True}
 
 
+def on_page(key: str) -> dict[str, str]:
+    """Marks a log line about which a page in Prefect has more; its line there gets a link to it."""
+    return {"artifact": key}
+
+
 @dataclass(frozen=True)
 class StageBegan:
     """A stage of a run begins.

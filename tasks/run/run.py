@@ -268,6 +268,11 @@ def known_store_list(store_uri: str | None = None) -> list[Store]:
     return stores
 
 
+def artifact_key(run: Run, stage: str) -> str:
+    """The Prefect artifact key of a stage: `<pipeline>-<stage>`, where `_` and `.` become `-`."""
+    return f"{slug(run.spec.name)}-{stage}"
+
+
 def slug(name: str) -> str:
     """A pipeline's name in Prefect's artifact keys: `_` and `.` become `-`."""
     return re.sub(r"[._]", "-", name)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 
+from data_contracts.costs.usage import GangUsage
 from data_contracts.errors import StorageUnavailable
 from data_contracts.handoffs import Dataset
+from data_contracts.messages.gang import Launch
 from data_contracts.run_report import Cost
 from infra.gang.checkpoints.participants import roster
 from infra.gang.conductor.rank_reports import Progress
 from infra.usage.cost import cost, total
-from tasks.run.progress import IN_VIEW, GangChanged, notify
+from tasks.run.progress import IN_VIEW, GangChanged, GangLaunched, notify, on_page
 from tasks.run.report import total_cost
-from tasks.run.run import Run
+from tasks.run.run import Run, artifact_key
 from tasks.run.training_progress import TrainingMeter, planned_samples
 
 QUIET_S = 2.0
@@ -37,7 +40,9 @@ def samples_to_come(run: Run, dataset: Dataset | None) -> int | None:
 
 
 class Reporter:
-    """Logs progress when there is something new (a generation, an epoch, a sentence), at most every few seconds.
+    """Logs progress when there is something new (a checkpoint, an epoch, a sentence), at most every few seconds.
+
+    The end of a generation that another follows is a warning: its sentence has the cause, and what follows.
 
     Listeners get each report, and the list of nodes when a generation has met and when it ended.
     """
@@ -49,6 +54,21 @@ class Reporter:
         self._said: tuple[int, int, str] | None = None
         self._at = 0.0
         self._gang: tuple[int, str] | None = None
+        self._page = on_page(artifact_key(run, "gang"))
+        self._checkpoint, self._checkpoint_at = -1, 0.0
+
+    def launched(self, launch: Launch, usage: Callable[[], GangUsage]) -> None:
+        """Log that a generation is launched, and tell listeners."""
+        nodes = "1 node" if launch.nodes == 1 else f"{launch.nodes} nodes"
+        at = 0 if launch.resume is None else launch.resume.step
+        log.info(
+            "  train: generation %d is launched on %s from step %s",
+            launch.generation,
+            nodes,
+            f"{at:,}",
+            extra={**IN_VIEW, **self._page},
+        )
+        notify(GangLaunched(launch, usage))
 
     def __call__(self, progress: Progress) -> None:
         """Pass one report on."""
@@ -59,13 +79,15 @@ class Reporter:
             notify_of_gang(self._run, self._training)
         if progress.cause and progress.generation >= 0:
             self._announce_restart(progress)
-        said = (progress.generation, progress.epoch, progress.sentence)
         now = time.monotonic()
+        self._log_checkpoint(progress.checkpoint_step, now)
+        said = (progress.generation, progress.epoch, progress.sentence)
         if said == self._said or (not progress.sentence and now - self._at < QUIET_S):
             return
         self._said, self._at = said, now
         if progress.sentence:
-            log.info("  train: %s", progress.sentence)
+            level = logging.WARNING if progress.phase == "ended" else logging.INFO
+            log.log(level, "  train: %s", progress.sentence, extra=self._page)
         elif progress.phase == "training":
             metrics = "".join(f"  {name} {value:.4g}" for name, value in sorted(progress.metrics.items()))
             log.info("  train: epoch %d, step %d%s", progress.epoch, progress.step, metrics, extra=IN_VIEW)
@@ -76,6 +98,12 @@ class Reporter:
 
         pipeline, run_id = self._run.spec.name, self._run.run_id
         announce_restart(pipeline, run_id, self._training, progress.generation, progress.cause)
+
+    def _log_checkpoint(self, step: int, now: float) -> None:
+        if step in (-1, self._checkpoint) or now - self._checkpoint_at < QUIET_S:
+            return
+        self._checkpoint, self._checkpoint_at = step, now
+        log.info("  train: the checkpoint of step %s is committed", f"{step:,}", extra={**IN_VIEW, **self._page})
 
     def _cost(self, node_seconds: float) -> Cost:
         """The run's cost if this training used `node_seconds`."""

@@ -25,7 +25,7 @@ from infra.orchestrator.events.drift_events import announce
 from infra.orchestrator.outage import begin_with_server, wait_for_server
 from tasks.policies import task_policy
 from tasks.run.progress import GangChanged, listening, percent, sentence
-from tasks.run.run import Run
+from tasks.run.run import Run, artifact_key
 from tasks.run.training_progress import TrainingProgress
 from tasks.stages.artifacts import artifact_pages
 from tasks.stages.contract import drift_check
@@ -42,12 +42,12 @@ def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
     answers: list[dict[str, Any]] = []
 
     def stage_task(run: Run, *args: Any) -> State:
-        bar = ProgressArtifact(artifact_pages.artifact_key(run, f"{name}-progress"))
+        bar = ProgressArtifact(artifact_key(run, f"{name}-progress"))
 
         def on_event(event: Any) -> None:
             match event:
                 case GangChanged(seats):
-                    stage_artifact(artifact_pages.artifact_key(run, "gang"), artifact_pages.gang_page(seats), "gang")
+                    stage_artifact(artifact_key(run, "gang"), artifact_pages.gang_page(seats), "gang")
                 case ShardProgress() | TrainingProgress() if (done := percent(event)) is not None:
                     bar.show(done, sentence(event))
 
@@ -58,7 +58,7 @@ def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
             bar.end(run.results[name].sentence)
         except TrainwrightError as error:
             answer = {"error": error}
-        page = artifact_pages.artifact_key(run, name), artifact_pages.stage_page(run, name, **answer), name
+        page = artifact_key(run, name), artifact_pages.stage_page(run, name, **answer), name
         if not stage_artifact(*page):
             # Prefect would lose the page, the event and the task's state. The next stage says that it was in vain.
             with contextlib.suppress(StorageUnavailable):

@@ -30,9 +30,9 @@ from infra import stopping
 from infra.processes.clock import now_s
 from infra.store import layout
 from tasks.run.meter import begin_stage, used_by_stage
-from tasks.run.progress import IN_VIEW, StageBegan, StageEnded, notify
+from tasks.run.progress import IN_VIEW, StageBegan, StageEnded, notify, on_page
 from tasks.run.resolve import explain_left_out
-from tasks.run.run import Run
+from tasks.run.run import Run, artifact_key
 
 EXTERNAL = "data is external"
 log = logging.getLogger("trainwright")
@@ -162,7 +162,9 @@ class Stage(Generic[P, T]):
             used_by_stage(run, self.name, began, status)
             # An error is reported once, where it ends the run.
             shown = "" if sys.exception() else f"  {sentence}"
-            log.info("%-9s %-9s %6.1f s%s", self.name, status, seconds, shown, extra=IN_VIEW)
+            level = logging.WARNING if status in ("failed", "rejected") else logging.INFO
+            more = {**IN_VIEW, **on_page(artifact_key(run, self.name))}
+            log.log(level, "%-9s %-9s %6.1f s%s", self.name, status, seconds, shown, extra=more)
             notify(StageEnded(result))
             return result
 

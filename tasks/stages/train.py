@@ -20,7 +20,7 @@ from infra.telemetry.trace_context import current
 from infra.usage.cost import cost
 from tasks.budgets.spending import allowance
 from tasks.run.meter import follow, used_by_gang
-from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, notify
+from tasks.run.progress import GangReleased, NodeHeard, notify
 from tasks.run.run import Run
 from tasks.run.training_reports import Reporter, notify_of_gang
 from tasks.stages.column_check import refuse_unknown
@@ -69,6 +69,7 @@ def run_training(
         log.info("train continues the unfinished training %s", training)
     spec = run.spec.train
     price = run.resolved.price
+    reporter = Reporter(run, training, dataset)
     follow(run, "train", training, local=spec.pool is None)
     try:
         pool = pool_gang(run, "train", training)
@@ -82,8 +83,8 @@ def run_training(
             from_step=run.from_step,
             secret=launch_secret(),
             replay=run.replay,
-            on_progress=Reporter(run, training, dataset),
-            on_launch=lambda launch, usage: notify(GangLaunched(launch, usage)),
+            on_progress=reporter,
+            on_launch=reporter.launched,
             on_message=lambda node, message: notify(NodeHeard(node, message)),
             on_usage=partial(_released, run),
             allowance=allowance(run, "train", local=spec.pool is None),

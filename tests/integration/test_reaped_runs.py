@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +56,24 @@ def killed_while_it_trains(site: Site, store: Store, flow_run: dict[str, Any], w
     return run_id
 
 
+def kill_rank(site: Site, store: Store, flow_run: dict[str, Any], generation: int) -> None:
+    """Kill the only rank of a generation, once it has committed a checkpoint."""
+    until(lambda: list(Path(store.uri).glob(f"trainings/*/checkpoints/*-g{generation}/manifest.json")))
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes_of(site, flow_run)}
+    (rank, *_) = [pid for pid, command in commands.items() if b"rank_bootstrap" in command]
+    os.kill(rank, signal.SIGKILL)
+
+
+def warned(site: Site, flow_run: dict[str, Any], *words: str) -> None:
+    """The flow run's log in Prefect has a warning with these words, and a link to the page of the gang."""
+
+    def line() -> list[str]:
+        warnings = [text for level, text in site.log_lines(flow_run) if level >= logging.WARNING]
+        return [text for text in warnings if all(word in text for word in (*words, "/artifacts/key/tiny-gang]"))]
+
+    until(line, what=lambda: site.log_lines(flow_run))
+
+
 def records(store: Store, run_id: str) -> tuple[list[Execution], list[Crash]]:
     executions = [f"{layout.executions(run_id)}/{name}" for name in store.list(layout.executions(run_id))]
     crashes = [f"{layout.crashes(run_id)}/{name}" for name in store.list(layout.crashes(run_id))]
@@ -68,6 +89,7 @@ def test_a_run_that_lost_its_worker_goes_on_as_the_same_flow_run_and_ends_when_i
     spec = write_project(tmp_path / "tiny", LONG)
     (slow := tmp_path / "slow").touch()
     (spec.parent / "net.py").write_text(slowed(slow))
+    site.environment["PREFECT_LOGGING_LEVEL"] = "INFO"
     worker = site.work(POOL)
     store = open_store(str(spec.parent / ".trainwright"))
     flow_run = site.run(POOL, "retrain", {"spec": str(spec)}, "flows.retrain.retrain")
@@ -78,7 +100,13 @@ def test_a_run_that_lost_its_worker_goes_on_as_the_same_flow_run_and_ends_when_i
     first = reaped(site, store)
     assert "is executed again by a worker" in first["message"], first
     assert "Every run has a verdict" in reaped(site, store)["message"], "it was asked for, or lives"
-    killed_while_it_trains(site, store, flow_run, worker, 1)
+    warned(site, flow_run, "has ended without a verdict (crashed)")
+    kill_rank(site, store, flow_run, 1)
+    warned(site, flow_run, "generation 1 ended (", "Continuing from step")
+    lines = "\n".join(text for level, text in site.log_lines(flow_run) if level == logging.INFO)
+    for text in ("validate", "generation 1 is launched", "the checkpoint of step", "continues the unfinished training"):
+        assert text in lines, lines
+    killed_while_it_trains(site, store, flow_run, worker, 2)
     executions, crashes = records(store, run_id)
     assert [one.flow_run for one in executions] == [flow_run["id"]] * 2
     assert [(one.n, one.flow_run, one.ends) for one in crashes] == [(0, flow_run["id"], 0)]

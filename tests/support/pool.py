@@ -156,6 +156,11 @@ class Site:
             deployment = self.ask(f"/deployments/name/{title}", method="GET")
             self.ask(f"/deployments/{deployment['id']}/pause_deployment")
 
+    def log_lines(self, run: dict[str, Any]) -> list[tuple[int, str]]:
+        """The level and the text of each line in the flow run's log, in order."""
+        asked = {"logs": {"flow_run_id": {"any_": [run["id"]]}}, "sort": "TIMESTAMP_ASC", "limit": 200}
+        return [(line["level"], line["message"]) for line in self.ask("/logs/filter", asked)]
+
     def cancel(self, run: dict[str, Any]) -> None:
         """What the button in Prefect's pages does."""
         self.ask(f"/flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLING"}})

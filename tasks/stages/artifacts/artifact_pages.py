@@ -11,18 +11,13 @@ from data_contracts.run_report import RunReport
 from infra.gang.checkpoints.participants import Seat
 from infra.orchestrator.artifacts import as_code, as_code_block, as_text
 from tasks.run.report import cost_sentence
-from tasks.run.run import Run, slug
+from tasks.run.run import Run
 from tasks.stages.artifacts.contract_pages import contract_section, failure_lines
 from tasks.stages.artifacts.gate_pages import curves_image, gates_image
 from tasks.stages.artifacts.suspect_labels import suspect_lines
 from tasks.stages.shard import in_order
 
 _SEAT = ("rank", "node", "host (address)", "device", "joined", "restarts", "last step", "ended")
-
-
-def artifact_key(run: Run, stage: str) -> str:
-    """The Prefect artifact key of a stage: `<pipeline>-<stage>`, where `_` and `.` become `-`."""
-    return f"{slug(run.spec.name)}-{stage}"
 
 
 def stage_page(run: Run, stage: str, *, handoff: Any = None, error: TrainwrightError | None = None) -> str:

@@ -1,12 +1,8 @@
-"""Our flows wait for nothing that they have no use for when they begin and end, and outlive who started them."""
+"""Our flows wait for nothing that they have no use for when they begin and end."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +10,6 @@ import pytest
 from prefect import flow, flow_engine
 
 from infra.orchestrator.flow_engine import without_waits
-from infra.processes.environment import FLOW_RUN
 
 
 def passed_on(spec: str, window: str | None = None, new: bool = False, node: int = 0) -> None:
@@ -50,33 +45,3 @@ def test_parameters_reach_the_server_as_they_are() -> None:
         == flow(passed_on).serialize_parameters(asked)
         == asked
     )
-
-
-GOES_ON = """
-import sys
-from pathlib import Path
-from prefect.logging import get_logger
-from prefect.logging.configuration import setup_logging
-from infra.orchestrator.flow_engine import outlive_worker
-setup_logging()
-outlive_worker()
-print("ready", file=sys.stderr, flush=True)
-sys.stdin.readline()
-get_logger("engine").warning("nobody reads this")
-Path(sys.argv[1]).write_text("went on")
-"""
-
-
-@pytest.mark.parametrize("under_worker", [True, False])
-def test_a_flow_run_goes_on_when_nobody_reads_its_console(under_worker: bool, tmp_path: Path) -> None:
-    environment = {**os.environ, **({FLOW_RUN: "x"} if under_worker else {})}
-    command = [sys.executable, "-c", GOES_ON, str(tmp_path / "done")]
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stderr is not None
-        assert process.stdin is not None
-        assert process.stderr.readline() == b"ready\n"
-        process.stderr.close()
-        process.stdin.write(b"\n")
-        process.stdin.close()
-        process.wait(60)
-    assert (tmp_path / "done").exists() == under_worker, "without it, this would not be a test"
