@@ -1,7 +1,7 @@
 """Every metric: its name, kind, labels and meaning. docs/telemetry.md has the same table, which a test compares.
 
 Names and units follow Prometheus' practices. What is of one run so far is a gauge, because a step that a failure undoes
-is taken back; what a process counts is a counter. Each metric has the label `pipeline`, too.
+is taken back; what is counted is a counter. Each metric has the labels COMMON, too.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["gauge", "counter", "histogram", "summary", "info"]
-# The label that names the pipeline of all samples.
-PIPELINE = "pipeline"
+# The labels of all samples: the pipeline, the work pool of its nodes, and the work queue from which its worker took it.
+COMMON = ("pipeline", "pool", "queue")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric under the name that Prometheus shows; `labels` beside PIPELINE."""
+    """A metric under the name that Prometheus shows; `labels` beside COMMON."""
 
     name: str
     kind: Kind
@@ -40,7 +40,7 @@ METRICS: tuple[Metric, ...] = (
     _metric("cost_per_hour", "gauge", "currency", "What the machines that the run holds now cost in an hour."),
     _metric("unpriced_time_seconds", "gauge", "", "Paid node-seconds so far of machines without a price."),
     _metric("queue_wait_seconds", "gauge", "", "Time that the run has waited for room or another run."),
-    _metric("restarts_total", "counter", "cause", "Generations that ended before the training did, by cause."),
+    _metric("restarts_total", "counter", "cause", "Generations that failed and processes that crashed, by cause."),
     _metric("gang_nodes", "gauge", "", "Nodes of the generation that works now; 0 without one."),
     _metric("generation", "gauge", "", "Number of the newest generation."),
     _metric("step", "gauge", "", "Newest step of the training."),

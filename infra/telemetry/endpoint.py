@@ -10,7 +10,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from infra.telemetry.exposition import Samples, page
+from infra.telemetry.exposition import Common, Samples, page
 
 # A client that sends nothing for so long is left.
 CLIENT_S = 10.0
@@ -49,8 +49,8 @@ class Endpoint:
     Raises: OSError if no port of `ports` is free, or the address is not of this machine.
     """
 
-    def __init__(self, address: str, ports: Sequence[int], token: str, pipeline: str, samples: Samples) -> None:
-        handler = _handler(token.encode(), pipeline, samples)
+    def __init__(self, address: str, ports: Sequence[int], token: str, common: Common, samples: Samples) -> None:
+        handler = _handler(token.encode(), common, samples)
         self._server = _first_free(address, ports, handler)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
@@ -76,7 +76,7 @@ def _first_free(address: str, ports: Sequence[int], handler: type[BaseHTTPReques
     raise refused
 
 
-def _handler(token: bytes, pipeline: str, samples: Samples) -> type[BaseHTTPRequestHandler]:
+def _handler(token: bytes, common: Common, samples: Samples) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = CLIENT_S
         server_version, sys_version = "trainwright", ""
@@ -88,7 +88,7 @@ def _handler(token: bytes, pipeline: str, samples: Samples) -> type[BaseHTTPRequ
             elif self.path.partition("?")[0] != PATH:
                 self._answer(HTTPStatus.NOT_FOUND, b"", "text/plain", {})
             else:
-                body, kind = page(pipeline, samples(), self.headers.get("Accept", ""))
+                body, kind = page(common, samples(), self.headers.get("Accept", ""))
                 self._answer(HTTPStatus.OK, body, kind, {})
 
         def _answer(self, status: HTTPStatus, body: bytes, kind: str, headers: dict[str, str]) -> None:

@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.messages.ranks import STEP_BOUNDS
-from infra.telemetry.catalogue import PIPELINE, Counts, Metric, Sample
+from infra.telemetry.catalogue import COMMON, Counts, Metric, Sample
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
     from prometheus_client.registry import Collector
 
 Samples = Callable[[], Iterable[Sample]]
+# A value for each label of COMMON.
+Common = Mapping[str, str]
 
 
-def collector(pipeline: str, samples: Samples) -> Collector:
+def collector(common: Common, samples: Samples) -> Collector:
     """What Prometheus' library writes or pushes: the samples as they are at that moment."""
     from prometheus_client.registry import Collector
 
     class _Collector(Collector):
         def collect(self) -> Iterator[Family]:
-            yield from families(pipeline, samples())
+            yield from families(common, samples())
 
     return _Collector()
 
 
-def page(pipeline: str, samples: Iterable[Sample], accept: str = "") -> tuple[bytes, str]:
+def page(common: Common, samples: Iterable[Sample], accept: str = "") -> tuple[bytes, str]:
     """The page for a scrape in the newest format that `accept` asks for, and its content type."""
     from prometheus_client.exposition import choose_encoder
 
     encode, kind = choose_encoder(accept)
     taken = list(samples)
-    return encode(collector(pipeline, lambda: taken)), kind
+    return encode(collector(common, lambda: taken)), kind
 
 
-def families(pipeline: str, samples: Iterable[Sample]) -> Iterator[Family]:
+def families(common: Common, samples: Iterable[Sample]) -> Iterator[Family]:
     """One family for each metric that has samples."""
     by_metric: dict[Metric, list[Sample]] = {}
     for sample in samples:
@@ -45,14 +47,14 @@ def families(pipeline: str, samples: Iterable[Sample]) -> Iterator[Family]:
         family = _family(metric)
         for sample in found:
             assert len(sample.labels) == len(metric.labels), metric.name
-            _add(family, metric, [pipeline, *sample.labels], sample.value)
+            _add(family, metric, [*(common[name] for name in COMMON), *sample.labels], sample.value)
         yield family
 
 
 def _family(metric: Metric) -> Any:
     from prometheus_client import core
 
-    labels = [PIPELINE, *metric.labels]
+    labels = [*COMMON, *metric.labels]
     match metric.kind:
         case "counter":
             return core.CounterMetricFamily(metric.name, metric.help, labels=labels)

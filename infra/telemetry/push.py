@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from infra.telemetry.exposition import Samples, collector
+from infra.telemetry.exposition import Common, Samples, collector
 
 EVERY_S = 15.0
 # A gateway that takes longer is away; the run's end waits for it once.
@@ -18,7 +18,7 @@ log = logging.getLogger("trainwright")
 
 
 @contextlib.contextmanager
-def pushing(url: str, token: str | None, pipeline: str, samples: Samples, every_s: float = EVERY_S) -> Iterator[None]:
+def pushing(url: str, token: str | None, common: Common, samples: Samples, every_s: float = EVERY_S) -> Iterator[None]:
     """Push while the block runs, and once more after it.
 
     The group is the pipeline's: its next run replaces the values of this one.
@@ -26,7 +26,7 @@ def pushing(url: str, token: str | None, pipeline: str, samples: Samples, every_
     Args:
         token: sent as a bearer token; None: none is sent.
     """
-    over, gateway = threading.Event(), _Gateway(url, token, pipeline, samples)
+    over, gateway = threading.Event(), _Gateway(url, token, common, samples)
 
     def push() -> None:
         while not over.wait(every_s):
@@ -43,15 +43,15 @@ def pushing(url: str, token: str | None, pipeline: str, samples: Samples, every_
 
 
 class _Gateway:
-    def __init__(self, url: str, token: str | None, pipeline: str, samples: Samples) -> None:
-        self._url, self._token, self._pipeline, self._samples = url, token, pipeline, samples
+    def __init__(self, url: str, token: str | None, common: Common, samples: Samples) -> None:
+        self._url, self._token, self._common, self._samples = url, token, common, samples
         self._warned = False
 
     def push(self) -> None:
         from prometheus_client import push_to_gateway
 
-        registry = collector(self._pipeline, self._samples)
-        group = {"pipeline": self._pipeline}
+        registry = collector(self._common, self._samples)
+        group = {"pipeline": self._common["pipeline"]}
         try:
             push_to_gateway(self._url, JOB, registry, group, timeout=REQUEST_S, handler=self._handler)
         except Exception as error:  # the library raises what its sockets and its parser raise

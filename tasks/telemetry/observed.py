@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 
 from data_contracts.errors import UsageError
 from data_contracts.run_report import RunReport
+from infra.telemetry.exposition import Common
 from infra.telemetry.json_logs import begin_json_logs, json_asked
 from infra.telemetry.otlp_settings import check_otlp, traces_asked
 from infra.telemetry.settings import METRICS_PORT, METRICS_TOKEN_FILE, MetricsSettings, metrics_settings, metrics_token
 from tasks.run.progress import listening
 from tasks.run.run import Run
 from tasks.telemetry.traced_run import TracedRun
-from tasks.telemetry.watched_run import WatchedRun
+from tasks.telemetry.watched_run import WatchedRun, earlier_processes
 
 log = logging.getLogger("trainwright")
 
@@ -53,15 +54,25 @@ def refuse_wrong_settings() -> None:
 
 
 def _show(run: Run, settings: MetricsSettings, stack: contextlib.ExitStack) -> None:
-    watched = WatchedRun(run)
+    watched, common = WatchedRun(run, earlier=earlier_processes(run)), _common(run)
     if settings.ports:
-        stack.enter_context(_pulled(run.spec.name, settings, metrics_token(), watched))
+        stack.enter_context(_pulled(common, settings, metrics_token(), watched))
     if settings.push:
         from infra.telemetry.push import pushing
 
         token = metrics_token() if METRICS_TOKEN_FILE in os.environ else None
-        stack.enter_context(pushing(settings.push, token, run.spec.name, watched.samples))
+        stack.enter_context(pushing(settings.push, token, common, watched.samples))
     stack.enter_context(listening(watched))
+
+
+def _common(run: Run) -> Common:
+    """The labels of all samples. Nodes that are processes of this machine are in the pool of its worker, if any."""
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    flow_run = None if context is None else context.flow_run
+    pool, queue = getattr(flow_run, "work_pool_name", None), getattr(flow_run, "work_queue_name", None)
+    return {"pipeline": run.spec.name, "pool": run.spec.train.pool or pool or "", "queue": queue or ""}
 
 
 @contextlib.contextmanager
@@ -78,11 +89,11 @@ def _traced(run: Run) -> Iterator[TracedRun]:
 
 
 @contextlib.contextmanager
-def _pulled(pipeline: str, settings: MetricsSettings, token: str, watched: WatchedRun) -> Iterator[None]:
+def _pulled(common: Common, settings: MetricsSettings, token: str, watched: WatchedRun) -> Iterator[None]:
     from infra.telemetry.endpoint import Endpoint
 
     try:
-        endpoint = Endpoint(settings.address, settings.ports, token, pipeline, watched.samples)
+        endpoint = Endpoint(settings.address, settings.ports, token, common, watched.samples)
     except OSError as error:
         log.warning(
             "No metrics are shown: no port of %s is free on %s (%s); the run continues.",

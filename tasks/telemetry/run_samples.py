@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from data_contracts.costs.usage import HERE, ExecutionUsage, GangUsage
 from infra.telemetry.catalogue import Sample
@@ -13,16 +13,20 @@ from tasks.costs.charges import charges
 UNCOMMITTED = "uncommitted"
 
 
-def run_samples(execution: ExecutionUsage, live: GangUsage | None) -> Iterator[Sample]:
-    """What the machines of an execution did so far, and what they cost.
+def run_samples(
+    execution: ExecutionUsage, live: GangUsage | None, earlier: Sequence[ExecutionUsage] = ()
+) -> Iterator[Sample]:
+    """What the machines of a run did so far, and what they cost.
 
     Args:
+        execution: of the run by this process.
         live: the use of the generation that works now, beside those that the execution has recorded.
+        earlier: the executions of the run before.
     """
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     costs: dict[tuple[str, str], float] = defaultdict(float)
     unpriced_s = 0.0
-    for charge in charges(_with(execution, live)):
+    for charge in (charge for one in (*earlier, _with(execution, live)) for charge in charges(one)):
         lives = live is not None and (charge.stage, charge.generation) == (live.stage, live.generation)
         cause = UNCOMMITTED if lives and charge.cause == "lost" else charge.cause
         seconds[charge.stage, cause] += charge.node_seconds

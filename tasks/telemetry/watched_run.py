@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.costs.usage import GangUsage
-from data_contracts.errors import causes, from_json
+from data_contracts.costs.usage import ExecutionUsage, GangUsage
+from data_contracts.errors import TrainwrightError, causes, from_json
 from data_contracts.messages.gang import Heartbeat, NodeExit
 from infra.processes.clock import now_s
 from infra.telemetry.catalogue import Sample
 from infra.telemetry.node_samples import failed_saves, node_samples
+from infra.usage.executions import executions_of
+from tasks.run.executions import num_crashed
 from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded
 from tasks.run.run import Run
 from tasks.run.training_progress import TrainingProgress
@@ -21,15 +25,42 @@ from tasks.telemetry.run_samples import run_samples
 
 # The use of a gang is counted anew at most so often, in the conductor's thread: it walks over all nodes.
 LIVE_EVERY_S = 1.0
+log = logging.getLogger("trainwright")
 _CAUSES = causes()
 # Shown as 0 from the beginning: Prometheus sees no increase where a counter begins at 1.
 _RETRIED = tuple(cause for cause in _CAUSES if from_json({"cause": cause}).retry_key)
+# How a generation ends that did not fail; what a crash of its conductor ended is counted as that crash.
+_NO_FAILURE = ("done", "killed", "fenced")
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What the store's records say of the run's earlier processes: what they used, and how many of them crashed."""
+
+    executions: Sequence[ExecutionUsage] = ()
+    crashes: int = 0
+
+
+NOTHING_EARLIER = Earlier()
+
+
+def earlier_processes(run: Run) -> Earlier:
+    """The run's processes before this one; with a warning, none if their records are damaged or cannot be read."""
+    try:
+        executions, _ = executions_of(run.store, run.run_id)
+        own = run.meters[-1].so_far.execution
+        return Earlier([one for one in executions if one.execution != own], num_crashed(run.store, run.run_id))
+    except TrainwrightError as error:
+        log.warning("The metrics count from this process on: %s", error)
+        return NOTHING_EARLIER
 
 
 class WatchedRun:
     """Takes a run's events in the thread that carries it out; any other thread may ask for samples."""
 
-    def __init__(self, run: Run, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, run: Run, clock: Callable[[], float] = time.monotonic, earlier: Earlier = NOTHING_EARLIER
+    ) -> None:
         self._run, self._meter, self._clock = run, run.meters[-1], clock
         self._began, self._stage = now_s(), ""
         self._usage: Callable[[], GangUsage] | None = None
@@ -39,7 +70,10 @@ class WatchedRun:
         self._messages: dict[int, Heartbeat | NodeExit] = {}
         self._heard: dict[int, float] = {}
         self._progress: TrainingProgress | None = None
-        self._restarts: Counter[str] = Counter(dict.fromkeys(_RETRIED, 0))
+        self._earlier = earlier.executions
+        self._restarts: Counter[str] = Counter({**dict.fromkeys(_RETRIED, 0), "crashed": earlier.crashes})
+        for gang in (gang for one in earlier.executions for gang in one.gangs):
+            self._count_end(gang)
         # When the training's first node was heard; 0.0: not yet.
         self._training_at = 0.0
         self._commits, self._checkpoint, self._checkpoint_at = 0, -1, 0.0
@@ -60,7 +94,7 @@ class WatchedRun:
         with self._changing:
             live = self._live
             taken = [*self._of_run(), *node_samples(dict(self._messages), dict(self._heard))]
-        return [*taken, *run_samples(execution, live)]
+        return [*taken, *run_samples(execution, live, self._earlier)]
 
     def _take(self, event: Any) -> None:
         match event:
@@ -81,10 +115,13 @@ class WatchedRun:
                 self._count()
             case GangReleased():
                 self._usage = self._live = None
-                if event.usage.ended != "done":
-                    self._restarts[event.usage.ended if event.usage.ended in _CAUSES else "other"] += 1
+                self._count_end(event.usage)
             case TrainingProgress():
                 self._follow(event)
+
+    def _count_end(self, usage: GangUsage) -> None:
+        if usage.ended not in _NO_FAILURE:
+            self._restarts[usage.ended if usage.ended in _CAUSES else "other"] += 1
 
     def _count(self) -> None:
         if self._usage is not None and self._clock() >= self._live_at:

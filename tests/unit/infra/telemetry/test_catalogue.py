@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from infra.telemetry.catalogue import METRICS, PIPELINE, SERVER_METRICS
+from infra.telemetry.catalogue import COMMON, METRICS, SERVER_METRICS
 
 PAGE = Path(__file__).parents[4] / "docs/telemetry.md"
 
@@ -22,7 +22,7 @@ def test_names_are_unique_and_say_their_unit() -> None:
     for metric in (*METRICS, *SERVER_METRICS):
         assert re.fullmatch(r"trainwright(_[a-z]+)+", metric.name)
         assert (metric.kind == "counter") == metric.name.endswith("_total")
-        assert PIPELINE not in metric.labels
+        assert not {*COMMON} & {*metric.labels}
         assert metric.help.endswith(".")
         # A metric of a time or a size is in the base unit.
         assert not re.search(r"_(ms|milliseconds|minutes|kb|mb|gb|percent|joule|watt)(_|$)", metric.name)

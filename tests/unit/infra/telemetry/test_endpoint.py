@@ -14,12 +14,13 @@ from infra.telemetry import endpoint as module
 from infra.telemetry.catalogue import Sample
 from infra.telemetry.endpoint import MOST_CLIENTS, Endpoint
 
+TINY = {"pipeline": "tiny", "pool": "gpus", "queue": "default"}
 TOKEN = "a-secret-of-the-test"
 
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    served = Endpoint("127.0.0.1", [0], TOKEN, "tiny", lambda: [Sample("goodput_ratio", 0.5)])
+    served = Endpoint("127.0.0.1", [0], TOKEN, TINY, lambda: [Sample("goodput_ratio", 0.5)])
     yield served
     served.close()
 
@@ -36,7 +37,7 @@ def answer(port: int, path: str = "/metrics", token: str | None = f"Bearer {TOKE
 def test_the_page_is_there_for_whoever_has_the_secret(endpoint: Endpoint) -> None:
     status, body = answer(endpoint.port)
     assert status == 200
-    assert 'trainwright_goodput_ratio{pipeline="tiny"} 0.5' in body
+    assert 'trainwright_goodput_ratio{pipeline="tiny",pool="gpus",queue="default"} 0.5' in body
 
 
 @pytest.mark.parametrize("token", [None, "", "Bearer", "Bearer wrong", TOKEN, f"Basic {TOKEN}", "Bearer \xe4"])
@@ -52,7 +53,7 @@ def test_there_is_nothing_else(endpoint: Endpoint) -> None:
 
 def test_clients_that_send_nothing_take_few_threads_and_files_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CLIENT_S", 600.0)
-    endpoint = Endpoint("127.0.0.1", [0], TOKEN, "tiny", list)
+    endpoint = Endpoint("127.0.0.1", [0], TOKEN, TINY, list)
     before, address = threading.active_count(), ("127.0.0.1", endpoint.port)
     silent = [socket.create_connection(address, timeout=10) for _ in range(MOST_CLIENTS)]
     with socket.create_connection(address, timeout=10) as more:
@@ -67,8 +68,8 @@ def test_clients_that_send_nothing_take_few_threads_and_files_of_the_run(monkeyp
 
 
 def test_a_port_that_is_taken_leaves_the_next_of_the_range(endpoint: Endpoint) -> None:
-    second = Endpoint("127.0.0.1", [endpoint.port, 0], TOKEN, "tiny", list)
+    second = Endpoint("127.0.0.1", [endpoint.port, 0], TOKEN, TINY, list)
     assert second.port != endpoint.port
     second.close()
     with pytest.raises(OSError, match="in use"):
-        Endpoint("127.0.0.1", [endpoint.port], TOKEN, "tiny", list)
+        Endpoint("127.0.0.1", [endpoint.port], TOKEN, TINY, list)

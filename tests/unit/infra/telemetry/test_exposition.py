@@ -12,6 +12,8 @@ from data_contracts.messages.ranks import STEP_BOUNDS
 from infra.telemetry.catalogue import METRICS, Counts, Metric, Sample
 from infra.telemetry.exposition import page
 
+TINY = {"pipeline": "tiny", "pool": "gpus", "queue": "default"}
+
 
 def sample(metric: Metric) -> Sample:
     value = {"histogram": Counts(3, 0.5, [0, 2, 1]), "summary": Counts(2, 7.5)}.get(metric.kind, 1.5)
@@ -23,14 +25,14 @@ ALL = [sample(metric) for metric in METRICS]
 
 @pytest.mark.apt("prometheus")
 def test_promtool_finds_nothing_to_improve() -> None:
-    body, _ = page("tiny", ALL)
+    body, _ = page(TINY, ALL)
     done = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_both_formats_have_every_metric() -> None:
-    text, kind = page("tiny", ALL)
-    opened, open_kind = page("tiny", ALL, "application/openmetrics-text; version=1.0.0")
+    text, kind = page(TINY, ALL)
+    opened, open_kind = page(TINY, ALL, "application/openmetrics-text; version=1.0.0")
     assert (kind.partition(";")[0], open_kind.partition(";")[0]) == ("text/plain", "application/openmetrics-text")
     for families in (text_format(text.decode()), open_metrics(opened.decode())):
         found = {family.name.removesuffix("_total") for family in families}
@@ -38,7 +40,7 @@ def test_both_formats_have_every_metric() -> None:
 
 
 def test_a_histogram_counts_up_to_each_bound() -> None:
-    body, _ = page("tiny", [Sample("step_duration_seconds", Counts(3, 0.5, [0, 2, 1]))])
+    body, _ = page(TINY, [Sample("step_duration_seconds", Counts(3, 0.5, [0, 2, 1]))])
     [family] = text_format(body.decode())
     values = {one.labels.get("le", one.name): one.value for one in family.samples}
     assert [values[str(bound)] for bound in STEP_BOUNDS[:4]] == [0, 2, 3, 3]
@@ -46,6 +48,6 @@ def test_a_histogram_counts_up_to_each_bound() -> None:
 
 
 def test_a_label_is_escaped() -> None:
-    body, _ = page("tiny", [Sample("run_info", 1, ('a"\n',))])
+    body, _ = page(TINY, [Sample("run_info", 1, ('a"\n',))])
     [family] = text_format(body.decode())
-    assert family.samples[0].labels == {"pipeline": "tiny", "run": 'a"\n'}
+    assert family.samples[0].labels == {**TINY, "run": 'a"\n'}

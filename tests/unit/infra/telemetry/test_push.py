@@ -10,23 +10,25 @@ from infra.telemetry.catalogue import Sample
 from infra.telemetry.push import pushing
 from tests.support.stub_server import serving
 
+TINY = {"pipeline": "tiny", "pool": "gpus", "queue": "default"}
+
 
 def test_the_last_state_is_pushed_at_the_end() -> None:
     samples = [Sample("goodput_ratio", 0.25)]
     with serving(lambda asked: (200, {})) as (address, got):
-        with pushing(address, "secret-of-the-gateway", "tiny", lambda: samples, every_s=60):
+        with pushing(address, "secret-of-the-gateway", TINY, lambda: samples, every_s=60):
             samples[:] = [Sample("goodput_ratio", 0.75)]
         [asked] = got
     assert (asked.method, asked.path) == ("PUT", "/metrics/job/trainwright/pipeline/tiny")
     assert asked.headers["authorization"] == "Bearer secret-of-the-gateway"
-    assert b'trainwright_goodput_ratio{pipeline="tiny"} 0.75' in asked.body
+    assert b'trainwright_goodput_ratio{pipeline="tiny",pool="gpus",queue="default"} 0.75' in asked.body
 
 
 def test_a_gateway_that_is_away_or_refuses_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.WARNING),
         serving(lambda asked: (500, {})) as (address, got),
-        pushing(address, None, "tiny", list, every_s=0.01),
+        pushing(address, None, TINY, list, every_s=0.01),
     ):
         while len(got) < 3:
             pass

@@ -31,8 +31,8 @@ NAMES: dict[str, Metric] = {
     for metric in (*METRICS, *SERVER_METRICS)
     for suffix in SUFFIXES.get(metric.kind, ("",))
 }
-# Labels that Prometheus adds to each series that it scrapes.
-ADDED = {"pipeline", "instance"}
+# Labels of all series; Prometheus adds the instance.
+ADDED = {"pipeline", "pool", "queue", "instance"}
 LINK = {"asDropdown", "icon", "includeVars", "keepTime", "tags", "targetBlank", "title", "tooltip", "type", "url"}
 LEGEND = {"calcs", "displayMode", "placement", "showLegend"}
 SELECTOR = re.compile(r"(trainwright_[a-z_]+)(?:\{([^}]*)\})?(\[\w+\])?")
@@ -54,7 +54,8 @@ def refuse(query: str) -> None:
         assert set(re.findall(r"([a-z_]+)\s*(?:=~|!~|!=|=)", matchers)) <= labels_of(name), query
         known |= labels_of(name)
     for function, rest in re.findall(r"\b(rate|irate|increase|changes|delta|deriv)\((.*)", query):
-        metric = NAMES[SELECTOR.match(rest)[1]]  # type: ignore[index]
+        # Of a series, or of what a subquery makes of one.
+        metric = NAMES[SELECTOR.match(re.sub(r"^max by \(\w+\) \(", "", rest))[1]]  # type: ignore[index]
         assert (metric.kind == "gauge") == (function in ("changes", "delta", "deriv")), query
     for rest in re.findall(r"histogram_quantile\((.*)", query):
         assert re.match(r"[\d.]+, sum by \((\w+, )*le\) \(rate\(\w+_bucket\b", rest), query
@@ -106,7 +107,7 @@ def test_each_side_of_a_rule_can_be_asked_alone() -> None:
 @pytest.mark.apt("prometheus")
 def test_promtool_parses_every_query_and_every_rule_fires_when_it_should(tmp_path: Path) -> None:
     rules = [
-        {"record": f"panel:{number}", "expr": filled(question.expr, {"pipeline": ".*", "instance": ".*"})}
+        {"record": f"panel:{number}", "expr": filled(question.expr, {"pipeline": ".*", "pool": ".*", "instance": ".*"})}
         for number, question in enumerate(question for path in BOARDS for question in panel_questions(path))
     ]
     panels = tmp_path / "panels.yml"

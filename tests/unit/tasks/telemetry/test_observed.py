@@ -15,6 +15,7 @@ from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import UsageError
 from data_contracts.resolved import Price
 from infra.processes.clock import now_s
+from infra.store import open_store
 from infra.telemetry.settings import METRICS_PORT, metrics_token
 from tasks.run.progress import StageBegan, notify
 from tasks.telemetry.observed import observed, refuse_wrong_settings
@@ -26,13 +27,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run() -> Any:
+def run(tmp_path: Path) -> Any:
     price = Price(machine="here", per_hour=3.6, price_date="2026-01-01")
     usage = ExecutionUsage(
         run_id="r1", execution="e", pipeline="tiny", model="tiny", tags={}, prices={"here": price}, began=now_s()
     )
-    spec = SimpleNamespace(name="tiny")
-    return SimpleNamespace(run_id="r1", spec=spec, results={}, meters=[SimpleNamespace(so_far=usage)])
+    spec, store = SimpleNamespace(name="tiny", train=SimpleNamespace(pool="gpus")), open_store(str(tmp_path / "store"))
+    return SimpleNamespace(run_id="r1", spec=spec, store=store, results={}, meters=[SimpleNamespace(so_far=usage)])
 
 
 def free_port() -> int:
@@ -54,7 +55,8 @@ def test_metrics_are_there_while_the_run_works_and_gone_after_it(run: Any, monke
         notify(StageBegan("train", "tiny", "r1"))
         return scrape()
 
-    assert 'trainwright_stage_running{pipeline="tiny",stage="train"} 1.0' in observed(work)(run)  # type: ignore[operator]
+    labels = 'pipeline="tiny",pool="gpus",queue="",stage="train"'
+    assert f"trainwright_stage_running{{{labels}}} 1.0" in observed(work)(run)  # type: ignore[operator]
     with pytest.raises(ConnectionRefusedError):
         scrape()
 
