@@ -81,7 +81,7 @@ def test_the_status_of_an_empty_store(tmp_path: Path, monkeypatch: pytest.Monkey
     assert answer.text.endswith(
         f"\n\nstore     {store.uri}\n  no runs and no models yet; `trainwright run SPEC` makes the first"
     )
-    assert answer.value["stores"] == [{"uri": store.uri, "runs": [], "models": [], "mirrors_due": []}]
+    assert answer.value["stores"] == [{"uri": store.uri, "problem": None, "runs": [], "models": [], "mirrors_due": []}]
 
 
 def test_what_is_not_named_as_a_run_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ def deploy(server: Deployed, pipeline: str, pool: str, *asked: NotifyRule) -> li
     """What `deploy` does with `notify`."""
     client = cast("Any", server)
     server.deploy("reap", pool, pool)
-    server.deploy("retrain", pipeline, pool, watch.tags(pipeline, asked))
+    server.deploy("retrain", pipeline, pool, (f"pipeline:{pipeline}", *watch.tags(asked)))
     tell_people(client, pipeline, f"{pipeline}@champion", asked, find_blocks(client, asked))
     return watch.watch(client)
 
