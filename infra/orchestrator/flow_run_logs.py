@@ -13,6 +13,7 @@ from prefect.settings import get_current_settings
 
 from infra.orchestrator.api import pages
 from infra.processes.environment import FLOW_RUN
+from infra.telemetry.json_logs import LOG_FORMAT, JsonFormatter
 
 log = logging.getLogger("trainwright")
 
@@ -37,7 +38,7 @@ def _log_to_prefect() -> None:
 class _FlowRunLog(APILogHandler):
     """Sends the lines to the flow run's log; those of threads, too, where a worker has started this process for it."""
 
-    def prepare(self, record: logging.LogRecord) -> dict[str, Any]:
+    def prepare(self, record: logging.LogRecord) -> Any:
         """The line for the server."""
         try:
             get_run_context()
@@ -53,7 +54,7 @@ class _FlowRunLog(APILogHandler):
 
 
 def _outlive_worker() -> None:
-    """Let this process go on when the worker, which reads its console, is gone.
+    """Let this process go on when the worker, which reads its console, is gone; and log there in JSON, if asked for.
 
     Prefect writes its lines with rich, which ends the process by SystemExit once its pipe is closed.
     """
@@ -63,6 +64,6 @@ def _outlive_worker() -> None:
             if isinstance(handler, PrefectConsoleHandler):
                 plain = logging.StreamHandler(handler.stream)
                 plain.setLevel(handler.level)
-                plain.setFormatter(handler.formatter)
+                plain.setFormatter(JsonFormatter() if os.environ.get(LOG_FORMAT) == "json" else handler.formatter)
                 logger.removeHandler(handler)
                 logger.addHandler(plain)

@@ -25,6 +25,7 @@ from infra.orchestrator.flow_runs.worker_flow_runs import runs_of
 from infra.orchestrator.work_pools import PROCESS
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from infra.stopping import STOP_FILE
+from infra.telemetry.json_logs import LOG_FORMAT, PREFECT_IN_JSON
 
 # A checkpoint has 30 s (`Launch.grace_s`), and is committed after that. The unit's TimeoutStopSec is longer.
 GRACE_S = 75.0
@@ -80,6 +81,7 @@ def _environment(mark: str, stop_file: Path) -> dict[str, str]:
         STOP_FILE: str(stop_file),
         # The server calls a worker dead after three of these.
         "PREFECT_WORKER_HEARTBEAT_SECONDS": "10",
+        **({"PREFECT_LOGGING_SETTINGS_PATH": str(PREFECT_IN_JSON)} if os.environ.get(LOG_FORMAT) == "json" else {}),
     }
     return marked_env(mark, own)
 

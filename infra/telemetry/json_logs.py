@@ -7,13 +7,17 @@ import logging
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TextIO
 
 from data_contracts.errors import UsageError
+from infra.processes.environment import FLOW_RUN
 from infra.telemetry.trace_context import current
 
 # `text`, or `json`.
 LOG_FORMAT = "TRAINWRIGHT_LOG_FORMAT"
+# Prefect's own lines, those of a worker included, are in JSON with this file as PREFECT_LOGGING_SETTINGS_PATH.
+PREFECT_IN_JSON = Path(__file__).with_name("prefect_logging.yaml")
 # What a process adds to each of its lines, as JSON; given by the process that starts it.
 LOG_FIELDS = "TRAINWRIGHT_LOG_FIELDS"
 
@@ -50,6 +54,9 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
         more = {"exception": self.formatException(record.exc_info)} if record.exc_info else {}
+        # Prefect's loggers, also those of a worker, name the flow run; a worker tells it to the run's own process.
+        if flow_run := getattr(record, "flow_run_id", None) or os.environ.get(FLOW_RUN):
+            more["flow_run"] = str(flow_run)
         return json_line(
             record.levelname.lower(),
             record.getMessage(),
@@ -61,7 +68,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def begin_json_logs(name: str | None = None, stream: TextIO | None = None, **fields: Any) -> None:
-    """Log in JSON from here on, if asked for; a logger that does already gets the fields.
+    """Log in JSON from here on, if asked for; a logger that does already, by itself or the root, gets the fields.
 
     Args:
         name: of the logger; None: of all.
@@ -69,7 +76,8 @@ def begin_json_logs(name: str | None = None, stream: TextIO | None = None, **fie
     if os.environ.get(LOG_FORMAT) != "json":
         return
     logger = logging.getLogger(name)
-    known = [one.formatter for one in logger.handlers if isinstance(one.formatter, JsonFormatter)]
+    handlers = [*logger.handlers, *(logging.root.handlers if logger.propagate else ())]
+    known = [one.formatter for one in handlers if isinstance(one.formatter, JsonFormatter)]
     for formatter in known:
         formatter.fields.update(fields)
     if not known:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from data_contracts.costs.executions import Crash, Execution
 from infra.processes.processes import kill_marked
 from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease
+from infra.telemetry.json_logs import LOG_FORMAT, PREFECT_IN_JSON
 from tests.support.pool import FINAL, Site, processes_of, site_of, until
 from tests.support.tiny import SPEC, slowed, trainwright, write_project
 
@@ -74,6 +76,18 @@ def warned(site: Site, flow_run: dict[str, Any], *words: str) -> None:
     until(line, what=lambda: site.log_lines(flow_run))
 
 
+def logged_in_json(site: Site, run_id: str, flow_run: dict[str, Any]) -> None:
+    """What the workers and the flow run's processes logged is JSON, with the run and the flow run."""
+    printed = (site.folder / f"worker-{POOL}.txt").read_text().splitlines()
+    assert not [line for line in printed if re.match(r"[\d:.]+ \| ", line)], "Prefect's own form"
+    lines = [json.loads(line) for line in printed if line.startswith("{")]
+    assert {"prefect.flow_runs.worker", "prefect.flow_runs", "trainwright"} <= {line["logger"] for line in lines}
+    (ended,) = [line for line in lines if "generation 1 ended (" in line["message"]]
+    assert (ended["run"], ended["pipeline"], ended["level"]) == (run_id, "tiny", "warning")
+    assert ended["flow_run"] == flow_run["id"]
+    assert ended["time"].startswith("20")
+
+
 def records(store: Store, run_id: str) -> tuple[list[Execution], list[Crash]]:
     executions = [f"{layout.executions(run_id)}/{name}" for name in store.list(layout.executions(run_id))]
     crashes = [f"{layout.crashes(run_id)}/{name}" for name in store.list(layout.crashes(run_id))]
@@ -89,7 +103,8 @@ def test_a_run_that_lost_its_worker_goes_on_as_the_same_flow_run_and_ends_when_i
     spec = write_project(tmp_path / "tiny", LONG)
     (slow := tmp_path / "slow").touch()
     (spec.parent / "net.py").write_text(slowed(slow))
-    site.environment["PREFECT_LOGGING_LEVEL"] = "INFO"
+    in_json = {LOG_FORMAT: "json", "PREFECT_LOGGING_SETTINGS_PATH": str(PREFECT_IN_JSON)}
+    site.environment.update({"PREFECT_LOGGING_LEVEL": "INFO", **in_json})
     worker = site.work(POOL)
     store = open_store(str(spec.parent / ".trainwright"))
     flow_run = site.run(POOL, "retrain", {"spec": str(spec)}, "flows.retrain.retrain")
@@ -106,6 +121,7 @@ def test_a_run_that_lost_its_worker_goes_on_as_the_same_flow_run_and_ends_when_i
     lines = "\n".join(text for level, text in site.log_lines(flow_run) if level == logging.INFO)
     for text in ("validate", "generation 1 is launched", "the checkpoint of step", "continues the unfinished training"):
         assert text in lines, lines
+    logged_in_json(site, run_id, flow_run)
     killed_while_it_trains(site, store, flow_run, worker, 2)
     executions, crashes = records(store, run_id)
     assert [one.flow_run for one in executions] == [flow_run["id"]] * 2

@@ -60,8 +60,7 @@ LAUNCHED = (
 RECORDS, PATHS = "data_contracts", ("infra.store.layout", "infra.store.paths")
 # The functions that take a key of Prefect's artifacts (as the last argument), or the key itself (as the first).
 ARTIFACTS = ("artifact_key", "_artifact")
-# Names that are not told by their form: the metrics' path, the work pool, the file of a store. The labels of metrics
-# are added to them.
+# Names that are not told by their form: the metrics' path, the work pool and the file of a store.
 CONSTANTS = ("infra.telemetry.endpoint.PATH", "infra.orchestrator.local_pool.POOL", "infra.store.layout.STORE")
 # What writes a table without a class: to a store, or for those who read events, logs, what CI gets, and `--json`.
 WRITERS = (

@@ -174,6 +174,8 @@ def silence() -> None:
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*is smaller than the logging interval.*")
     warnings.filterwarnings("ignore", message=".*litlogger.*")
+    # Lightning's own use of a class of torch's, in each rank of each generation.
+    warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
 
 
 class _Assembly(LazyOptimizerCLI):
