@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 import pytest
 from onnx import TensorProto, helper
+from prefect.events.schemas.events import Event, Resource
 from websockets.sync.server import ServerConnection, serve
 
 from tests.support.pool import until
@@ -30,6 +33,8 @@ place = pathlib.Path({place!r})
 verb, name, *rest = sys.argv[1:]
 if verb == "show":
     number = int((place / "champion").read_text())
+    with (place / "looks").open("a") as looks:
+        print(number, file=looks)
     print(json.dumps({{"name": "tiny", "version": number, "ref": {{"seal": f"seal of {{number}}"}}}}))
 else:
     shutil.copytree(place / name, rest[0])
@@ -52,24 +57,22 @@ def write_export(folder: Path, number: int) -> None:
 
 
 @contextmanager
-def events(port: int) -> Iterator[threading.Event]:
-    """Prefect's stream of events, on which nothing happens; set once somebody is subscribed."""
-    subscribed = threading.Event()
-    connections = []
+def events(port: int) -> Iterator[list[ServerConnection]]:
+    """Prefect's stream of events: its subscribers, to whom nothing is sent by itself."""
+    connections: list[ServerConnection] = []
 
     def handle(connection: ServerConnection) -> None:
-        connections.append(connection)
         connection.recv()
         connection.send(json.dumps({"type": "auth_success"}))
         connection.recv()
-        subscribed.set()
+        connections.append(connection)
         for _ in connection:
             pass
 
     with serve(handle, "127.0.0.1", port, subprotocols=["prefect"]) as server:  # type: ignore[list-item]
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield subscribed
+        yield connections
         server.shutdown()
         for connection in connections:
             connection.close()
@@ -111,22 +114,29 @@ def serves(service: httpx.Client, number: int) -> bool:
     return bool(answer.json() == {"model": "tiny", "version": number})
 
 
-def test_it_looks_when_it_is_connected_again_and_when_it_is_told_with_the_secret(
+def test_it_looks_at_each_connection_at_each_event_and_when_it_is_told_with_the_secret(
     service: httpx.Client, tmp_path: Path
 ) -> None:
     log, prefect = tmp_path / "log", int((tmp_path / "port").read_text())
     until(lambda: serves(service, 1), what=log.read_text)
-    with events(prefect) as subscribed:
-        until(subscribed.is_set, what=log.read_text)
-    (tmp_path / "champion").write_text("2")  # while the server is away: no event tells of it
     with events(prefect):
+        until(lambda: (tmp_path / "looks").read_text() == "1\n1\n", what=log.read_text)  # at its start, when connected
+    (tmp_path / "champion").write_text("2")  # while the server is away: no event tells of it
+    with events(prefect) as subscribers:
         until(lambda: serves(service, 2), what=log.read_text)
+        until(lambda: subscribers, what=log.read_text)
         (tmp_path / "champion").write_text("3")
-        for shown in ("", "Bearer", f"Bearer {SECRET[1:]}", f"Basic {SECRET}"):
-            for path in ("/reload", "/predict"):
-                assert service.post(path, headers={"Authorization": shown}).status_code == 401
-        assert service.post("/predict", json={"a": [1, 2]}).json()["outputs"] == {"prediction": [3.0, 4.0]}
-        assert service.post("/reload").status_code == 202
+        resource = {"prefect.resource.id": "trainwright.model.tiny"}
+        event = Event(event="trainwright.model.promoted", resource=Resource(resource), id=uuid4())
+        subscribers[0].send(json.dumps({"type": "event", "event": event.model_dump(mode="json")}))
         until(lambda: serves(service, 3), what=log.read_text)
+    (tmp_path / "champion").write_text("2")
+    shutil.rmtree(tmp_path / "tiny@2")  # a rollback needs no second export
+    for shown in ("", "Bearer", f"Bearer {SECRET[1:]}", f"Basic {SECRET}"):
+        for path in ("/reload", "/predict"):
+            assert service.post(path, headers={"Authorization": shown}).status_code == 401
+    assert service.post("/predict", json={"a": [1, 2]}).json()["outputs"] == {"prediction": [4.0, 5.0]}
+    assert service.post("/reload").status_code == 202
+    until(lambda: serves(service, 2), what=log.read_text)
     assert service.post("/predict", json={"b": [1]}).status_code == 400
     assert SECRET not in log.read_text()
