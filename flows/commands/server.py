@@ -32,6 +32,7 @@ def up(arguments: argparse.Namespace) -> Answer:
 
 def ui(arguments: argparse.Namespace) -> Answer:
     """The `ui` command; StorageUnavailable if no server runs."""
+    from infra.orchestrator.api import auth_string
     from infra.orchestrator.server.server import expected_server, sign_in_link
 
     server = expected_server()
@@ -40,6 +41,11 @@ def ui(arguments: argparse.Namespace) -> Answer:
     link = sign_in_link(server)
     if link != server.ui_url:
         log.info("This link signs you in, once, within 60 seconds:")
+    elif not server.ours and auth_string():
+        log.info(
+            "If these pages ask for a password, paste the whole line `name:password` that PREFECT_API_AUTH_STRING has "
+            "here. If a proxy asks for a name, enter your own name and password."
+        )
     return Answer(link, {"ui": server.ui_url, "link": link})
 
 

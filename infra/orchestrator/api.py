@@ -98,6 +98,14 @@ def reach(url: str, where: str) -> Server:
     return Server(url, get_current_settings().ui_url or pages(url), started=False, ours=False)
 
 
+def auth_string() -> str | None:
+    """The `user:password` that Prefect in this process shows to the person's own server; None if there is none."""
+    from prefect.settings import get_current_settings
+
+    known = get_current_settings().api.auth_string
+    return known.get_secret_value() if known is not None else None
+
+
 def warn_if_open(server: Server) -> None:
     """Warn, once per process, if a server that the person named asks for no password."""
     import httpx

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from tests.support.browser import Browser, chromium
 from tests.support.pool import api_client, password_in
 from tests.support.stranger import NOBODY, SOCKETS, listen
 from tests.support.tiny import answer, trainwright
@@ -167,8 +168,50 @@ def test_a_browser_that_opens_the_link_is_signed_in_and_stays_so(served: Served,
     assert "Logout" in browse(tmp_path / "first", link)
     assert "Logout" in browse(tmp_path / "first", link), "an old link in a browser that is signed in leads on"
     assert "Logout" in browse(tmp_path / "first", served.url)
-    assert "This link no longer signs you in</h1>" in browse(tmp_path / "second", link)
+    assert "This link no longer signs you in" in browse(tmp_path / "second", link)
     assert "Logout" not in browse(tmp_path / "second", served.url)
+
+
+@pytest.mark.apt("chromium")
+def test_a_first_visit_says_what_to_paste_and_then_shows_the_page_that_was_asked_for(
+    served: Served, tmp_path: Path
+) -> None:
+    said = "(document.body?.innerText ?? '')"
+    with chromium(tmp_path) as browser:
+        for place in ("", "/deployments"):
+            browser.visit(f"{served.url}{place}", f"{said}.includes('the whole line with the name before the colon')")
+            text = browser.run(said)
+            assert "trainwright ui" in text
+            assert "Authentication failed" not in text
+            assert "Oops" not in text
+        paste(browser, served.password.partition(":")[2])
+        browser.wait(f"{said}.includes('The server does not take this')")
+        paste(browser, f" {served.password}\n")
+        deployments = f"location.pathname === '/deployments' && {said}.includes('Items per page')"
+        browser.wait(deployments)
+        browser.run("document.cookie = 'trainwright-checked=; path=/; max-age=0'")
+        browser.visit("about:blank", "true")
+        browser.visit(f"{served.url}/deployments", deployments)
+        assert not [url for url in browser.requested if served.password in url]
+
+
+def paste(browser: Browser, text: str) -> None:
+    """Put a text into the page's field, and press its button."""
+    browser.run(f"document.querySelector('input').value = {json.dumps(text)}; document.querySelector('button').click()")
+
+
+def test_a_server_that_a_person_names_gives_a_link_too_or_the_command_says_what_to_paste(
+    served: Served, tmp_path: Path
+) -> None:
+    named = {"TRAINWRIGHT_HOME": str(tmp_path), "PREFECT_API_URL": f"{served.url}/api"}
+    named |= {"PREFECT_API_AUTH_STRING": served.password}
+    page, _, token = answer(trainwright("ui", "--json", env=named))["link"].partition("#")
+    given = httpx.post(page, json={"token": token}, trust_env=False).raise_for_status().json()
+    assert base64.b64decode(given["credentials"]).decode() == served.password
+    elsewhere = trainwright("ui", env={**named, "PREFECT_UI_URL": "https://prefect.example"})
+    assert elsewhere.stdout.strip() == "https://prefect.example"
+    assert "paste the whole line `name:password` that PREFECT_API_AUTH_STRING has here" in elsewhere.stderr
+    assert served.password not in elsewhere.stdout + elsewhere.stderr
 
 
 def test_without_a_server_there_is_no_link(tmp_path: Path) -> None:

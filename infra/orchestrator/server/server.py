@@ -67,19 +67,24 @@ def ensure_server() -> Server:
 def sign_in_link(server: Server) -> str:
     """An address that signs a browser in to the server's pages, once, within 60 seconds; else the pages' address.
 
+    Our own server and a team's give one; a server that Prefect started, one behind a proxy and Prefect Cloud do not.
+
     Anyone who sees it in time can sign in with it, so only the person sees it: it is never written to a log that others
     read, and never passed to another program, whose arguments any user of this machine can list.
     """
+    import httpx
+
     from infra.orchestrator.server.sign_in import LINKS, PAGE
 
-    known = password.read() if server.ours else None
-    if known is None:
+    known = password.read() if server.ours else api.auth_string()
+    if known is None or server.ui_url != api.pages(server.url):
         return server.ui_url
-    asked = urllib.request.Request(f"{server.ui_url}{LINKS}", method="POST", headers=_authorization(known))
     try:
-        with _direct().open(asked, timeout=REACH_TIMEOUT_S) as answer:
-            return f"{server.ui_url}{PAGE}#{json.load(answer)['token']}"
-    except (OSError, ValueError) as error:
+        # Follows no redirect, which could carry the password elsewhere.
+        with httpx.Client(trust_env=not server.ours, timeout=REACH_TIMEOUT_S) as client:
+            answer = client.post(f"{server.ui_url}{LINKS}", headers=_authorization(known)).raise_for_status()
+        return f"{server.ui_url}{PAGE}#{answer.json()['token']}"
+    except (httpx.HTTPError, OSError, ValueError, LookupError, TypeError) as error:
         log.debug("The Prefect server gave no sign-in link: %s", error)
         return server.ui_url
 

@@ -1,8 +1,12 @@
-"""The page that signs a browser in to Prefect's pages, whose only other login is to type the password.
+"""The page that signs a browser in to Prefect's pages, which by themselves greet it with an error and an empty field.
 
 `trainwright ui` sends the password to `/trainwright/links` and gets a token. The link that it prints carries the token
 in its fragment, which browsers never send. The page posts the token to its own address, gets the credentials, stores
 them where Prefect's pages look for them (`prefect-password` in localStorage) and opens those pages.
+
+Any other address of Prefect's pages shows this page first, too. Its script checks the stored credentials, which the
+server does not see. If they are valid, a cookie lets the same address pass for a few seconds; otherwise the page says
+what to paste. The cookie opens nothing: Prefect's API asks for the password at each request.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 
 PAGE = "/trainwright/sign-in"
 LINKS = "/trainwright/links"
+# sign_in.html sets it.
+_CHECKED = b"trainwright-checked=1"
 TOKEN_S = 60.0
 # More than a person prints in a minute; the oldest are dropped first.
 _MOST_TOKENS = 100
@@ -73,6 +79,8 @@ class Tokens:
 class SignIn:
     """ASGI middleware that answers at `PAGE` and `LINKS`, and adds a content security policy to all other responses.
 
+    A browser that opens another page gets `PAGE` in its place until its credentials are checked.
+
     Without the policy, a script from elsewhere (Prefect's `/docs` names some) could read the stored password.
 
     Args:
@@ -97,10 +105,13 @@ class SignIn:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request if it is for the page."""
-        if scope["type"] != "http" or scope["path"] not in (PAGE, LINKS):
+        if scope["type"] == "http" and _opens_page_unchecked(scope):
+            response: Response = HTMLResponse(self._html)
+        elif scope["type"] != "http" or scope["path"] not in (PAGE, LINKS):
             await self._app(scope, receive, _fenced(send, self._fence))
             return
-        response = await self._answer(scope, receive)
+        else:
+            response = await self._answer(scope, receive)
         response.headers.update(self._headers)
         await response(scope, receive, send)
 
@@ -123,6 +134,22 @@ class SignIn:
         if not self._tokens.redeem(token):
             return JSONResponse({"error": "This link is old or used; `trainwright ui` prints a new one."}, 403)
         return JSONResponse({"credentials": self._credentials})
+
+
+def _opens_page_unchecked(scope: Scope) -> bool:
+    """Whether a browser opens one of Prefect's pages, and neither the script nor a proxy has checked its credentials.
+
+    Scripts and programs do not ask for HTML. A proxy of `trainwright server proxy` adds the server's credentials.
+    """
+    headers = dict(scope["headers"])
+    return (
+        scope["method"] == "GET"
+        and scope["path"] not in (PAGE, LINKS)
+        and not scope["path"].startswith("/api/")
+        and headers.get(b"accept", b"").startswith(b"text/html")
+        and b"authorization" not in headers
+        and _CHECKED not in headers.get(b"cookie", b"")
+    )
 
 
 async def _token_in(receive: Receive) -> str:

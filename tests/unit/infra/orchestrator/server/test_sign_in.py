@@ -177,5 +177,34 @@ def test_other_requests_pass_and_their_pages_run_no_script_of_others_and_ask_no_
     assert rules["img-src"] == "'self' data: blob:"
 
 
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+@pytest.mark.parametrize("path", ["/", "/dashboard", "/runs/flow-run/1?tab=logs", "/v2/"])
+def test_a_browser_gets_the_page_first_at_each_address_and_then_what_it_asked_for(page: SignIn, path: str) -> None:
+    first = ask(page, "GET", path, headers=BROWSER)
+    assert first.text == ask(page, "GET", PAGE).text
+    assert (first.status_code, first.headers["cache-control"]) == (200, "no-store")
+    assert "'sha256-" in first.headers["content-security-policy"]
+    checked = ask(page, "GET", path, headers={**BROWSER, "Cookie": "a=b; trainwright-checked=1"})
+    assert (checked.status_code, checked.text) == (299, "Prefect")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("GET", "/assets/index.js", {"Accept": "*/*"}),
+        ("GET", "/api/health", BROWSER),
+        ("GET", "/", {**BROWSER, **KNOWN}),  # a proxy has checked who asks
+        ("POST", "/", BROWSER),
+        ("GET", "/", {"Accept": ""}),
+    ],
+)
+def test_programs_scripts_and_a_proxy_never_get_the_page(
+    page: SignIn, method: str, path: str, headers: dict[str, str]
+) -> None:
+    assert ask(page, method, path, headers=headers).text == "Prefect"
+
+
 def test_json_is_what_the_script_reads(page: SignIn) -> None:
     assert json.loads(ask(page, "POST", PAGE, json={"token": token(page)}).text).keys() == {"credentials"}
