@@ -16,14 +16,14 @@ import pytest
 
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
-    "product files": 889,  # from 868: doors (codes, approved credentials, memory limits, the proxy, packages)
-    "product statements": 47_450,  # from 45,860: doors, what is read is what was hashed, roles, packages
-    "test statements": 49_300,  # from 47,100: attacks on each door
+    "product files": 901,  # from 889: nights (handing over, readiness, outages, the watch on the server, flow runs' logs)
+    "product statements": 48_300,  # from 47,450: nights that mend themselves, and tell someone
+    "test statements": 50_760,  # from 49,300: kills, outages, full disks, receivers, planned stops
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 1,
     "product files under 60 lines that a single neighbour imports": 28,
-    "imports of our own modules inside functions": 144,
-    "uses of dict[str, Any]": 495,
+    "imports of our own modules inside functions": 155,  # from 144: commands that look at the server
+    "uses of dict[str, Any]": 499,
 }
 BOUNDS = {"lines of the longest product file"}
 # A total this far above its measure is out of date. Sums of thousands move with every change; counts do not.
