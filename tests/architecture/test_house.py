@@ -16,7 +16,7 @@ import pytest
 
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
-    "product files": 901,  # from 889: nights (handing over, readiness, outages, the watch on the server, flow runs' logs)
+    "product files": 901,  # from 889: nights (handing over, readiness, outages, flow runs' logs)
     "product statements": 48_300,  # from 47,450: nights that mend themselves, and tell someone
     "test statements": 50_760,  # from 49,300: kills, outages, full disks, receivers, planned stops
     "lines of the longest product file": 900,  # a bound, not today's figure
