@@ -25,6 +25,7 @@ import torch
 from common import arguments, machine
 
 from data_contracts.messages.gang import Heartbeat
+from infra.telemetry.catalogue import COMMON
 from infra.telemetry.exposition import page
 from infra.telemetry.node_samples import node_samples
 from training.fit.reporting import measuring, reports
@@ -119,7 +120,7 @@ def pages(folder: Path, times: int) -> float:
             ranks.append(report)
         found.append(Heartbeat(ranks=ranks))
     beats = dict(enumerate(found))
-    return alone(lambda: page("benchmark", node_samples(beats, {})), times)
+    return alone(lambda: page(dict.fromkeys(COMMON, "benchmark"), node_samples(beats, {})), times)
 
 
 def main() -> None:

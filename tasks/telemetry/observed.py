@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 
+from data_contracts.costs.usage import HERE
 from data_contracts.errors import UsageError
 from data_contracts.run_report import RunReport
 from infra.telemetry.exposition import Common
@@ -72,7 +73,7 @@ def _common(run: Run) -> Common:
     context = FlowRunContext.get()
     flow_run = None if context is None else context.flow_run
     pool, queue = getattr(flow_run, "work_pool_name", None), getattr(flow_run, "work_queue_name", None)
-    return {"pipeline": run.spec.name, "pool": run.spec.train.pool or pool or "", "queue": queue or ""}
+    return {"pipeline": run.spec.name, "pool": run.spec.train.pool or pool or HERE, "queue": queue or ""}
 
 
 @contextlib.contextmanager

@@ -61,7 +61,8 @@ def gpu_samples() -> list[Sample]:
 
 @contextlib.contextmanager
 def gpu_node(port: int, token: str) -> Iterator[None]:
-    endpoint = Endpoint("127.0.0.1", [port], token, "gpus", gpu_samples)
+    common = {"pipeline": "gpus", "pool": "gpus", "queue": "default"}
+    endpoint = Endpoint("127.0.0.1", [port], token, common, gpu_samples)
     try:
         yield
     finally:

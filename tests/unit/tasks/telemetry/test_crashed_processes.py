@@ -61,7 +61,7 @@ def scraped(port: int) -> dict[tuple[str, str], float]:
     connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {metrics_token()}"})
     families = list(text_format(connection.getresponse().read().decode()))
     found = [one for family in families for one in family.samples]
-    assert {(one.labels["pipeline"], one.labels["pool"]) for one in found} == {("tiny", "")}
+    assert {(one.labels["pipeline"], one.labels["pool"]) for one in found} == {("tiny", "here")}
     return {(one.name.removeprefix("trainwright_"), one.labels.get("cause", "")): one.value for one in found}
 
 
