@@ -11,6 +11,7 @@ from prefect.states import Completed, Failed, State
 from data_contracts.errors import TrainwrightError
 from flows.commands.report import write_page
 from infra.orchestrator.artifacts import as_text, stage_artifact
+from infra.orchestrator.flow_run_logs import begin_flow_run_logs
 from tasks.costs.months import idle_pools, keep_months, month_before, month_costs, month_named
 from tasks.pages.cost_page import cost_page, cost_rows
 from tasks.run.run import known_store_list
@@ -26,6 +27,7 @@ def cost_report(store: str | None = None, month: str | None = None) -> State:
         store: store to count; default: those that were used from this machine.
         month: such as 2026-10; default: the last that is over.
     """
+    begin_flow_run_logs()
     now = datetime.now(UTC)
     asked = month_before(now) if month is None else month_named(month)
     found, away = [], []

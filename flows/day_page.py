@@ -8,6 +8,7 @@ from prefect.states import Completed, Failed, State
 from flows.commands.report import write_page
 from infra.orchestrator.artifacts import as_code, as_text, stage_artifact
 from infra.orchestrator.events.store_events import announce_burn, announce_full
+from infra.orchestrator.flow_run_logs import begin_flow_run_logs
 from tasks.pages.day_page import day_page as page_of
 from tasks.pages.day_page import day_rows
 from tasks.queries.day import Day, day_of
@@ -23,6 +24,7 @@ def day_page(store: str | None = None, objectives: str | None = None) -> State:
         store: store to look at; default: those that were used from this machine.
         objectives: file of objectives on this machine; default: those that Trainwright ships.
     """
+    begin_flow_run_logs()
     day = day_of(known_store_list(store), read_objectives(objectives))
     _announce(day)
     path = write_page(page_of(day).encode(), None, "day")

@@ -13,6 +13,7 @@ from data_contracts.load import load_spec
 from flows.flow_runs import overrides
 from flows.quiet_looks import nothing_found
 from infra.orchestrator.deployments.sensor_deployments import start_once
+from infra.orchestrator.flow_run_logs import begin_flow_run_logs
 from tasks.run.run import open_spec_store
 from tasks.schedules.source_sensor import sensor_of
 
@@ -27,6 +28,7 @@ def sensor(spec: str, deployment: str, set: str = "", store: str | None = None) 
         set: overrides of the spec, separated by spaces.
         store: store to use instead of the spec's; the cursor is there.
     """
+    begin_flow_run_logs()
     path = Path(spec).resolve()
     try:
         loaded = load_spec(path, overrides(set))
