@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
 from functools import lru_cache, partial
-from itertools import groupby
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -160,6 +161,11 @@ def merged_schema(files: Sequence[SourceFile], facts: Sequence[FileFacts]) -> pa
     return pa.schema(list(fields.items()))
 
 
+# Of texts that a file holds once and names in many rows.
+_DECODED_BYTES = 1 << 26
+_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+
+
 class Misfit(UsageError):
     """A value does not fit the type that its column is read with."""
 
@@ -173,12 +179,15 @@ class _Reading:
     def batches(self, files: list[SourceFile], schema: pa.Schema, selection: Selection) -> Iterator[pa.RecordBatch]:
         """All rows, with exactly this schema."""
         # Neighbours of `files` and `text` are read together; any other file alone, and twice if it is listed twice.
-        runs = groupby(enumerate(files), lambda pair: pair[1].source if pair[1].format in NAMED else -1 - pair[0])
+        runs = itertools.groupby(
+            enumerate(files), lambda pair: pair[1].source if pair[1].format in NAMED else -1 - pair[0]
+        )
         for _, run in runs:
             together = [file for _, file in run]
             try:
                 for batch in self._raw(together, schema, selection):
-                    yield _conformed(batch, schema, selection.encoded)
+                    for part in [batch] if selection.encoded else _parts(batch):
+                        yield _conformed(part, schema, selection.encoded)
             except pa.ArrowInvalid as error:
                 raise Misfit(
                     f"{together[0].uri}: a value does not fit the type that its column has over all files.",
@@ -260,6 +269,21 @@ def _text_facts(named: tuple[str, ...]) -> FileFacts:
 
 def _because(text_from: int | None) -> str:
     return "" if text_from is None else f" (row {text_from} holds text)"
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch in parts that take at most `_DECODED_BYTES` and a row more, once their dictionaries of texts are decoded.
+
+    Some kilobytes of a file can name one long text in each of many rows.
+    """
+    sizes = np.zeros(batch.num_rows)
+    for column in batch.columns:
+        if pa.types.is_dictionary(column.type) and column.type.value_type in _TEXTS:
+            lengths = pc.binary_length(column.dictionary).take(column.indices)
+            sizes += pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False)
+    starts = np.flatnonzero(np.diff(sizes.cumsum() // _DECODED_BYTES, prepend=-1))
+    for start, end in itertools.pairwise([*map(int, starts), batch.num_rows]):
+        yield batch.slice(start, end - start)
 
 
 def _conformed(batch: pa.RecordBatch, schema: pa.Schema, encoded: bool) -> pa.RecordBatch:

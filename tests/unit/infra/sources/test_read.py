@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -161,6 +162,17 @@ def test_batches_are_small_and_in_order_whatever_the_file(raw: Raw) -> None:
     assert [value for batch in batches for value in batch.column("a").to_pylist()] == list(range(30))
     assert max(batch.num_rows for batch in batches) == 4
     assert all(batch.num_rows for batch in batches)
+
+
+def test_a_long_text_that_a_file_names_in_many_rows_is_decoded_in_parts(raw: Raw) -> None:
+    long = pa.DictionaryArray.from_arrays(pa.array([0, None, *[0] * 2_198], pa.int32()), pa.array(["x" * 1_000_000]))
+    assert raw.write("a.parquet", parquet({"at": range(2_200), "text": long})).stat().st_size < 2_000_000
+    rows: list[int] = []
+    for batch in raw.batches("a.parquet", batch_rows=65_536):
+        rows += batch.column("at").to_pylist()
+        assert batch.nbytes < 70_000_000
+        assert set(pc.binary_length(batch.column("text")).to_pylist()) <= {1_000_000, None}
+    assert rows == list(range(2_200))
 
 
 def test_all_files_have_one_schema(raw: Raw) -> None:
