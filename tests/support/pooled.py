@@ -21,6 +21,7 @@ from prefect.context import FlowRunContext
 from prefect.states import State
 
 from data_contracts.errors import TrainwrightError
+from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.run_report import RunReport
 from flows.flow_runs import as_state
 from infra.gang.conductor.rank_reports import Progress
@@ -64,7 +65,7 @@ def pooled(store: str, fake: dict[str, Any], options: dict[str, Any]) -> None:
 @flow
 def waiting(folder: str, failed: dict[str, Any], promoted: dict[str, Any]) -> State:
     """End as `failed` says once `folder` has `go`; executed again, end as `promoted` says."""
-    spec = SimpleNamespace(name="tiny", promote=SimpleNamespace(canary=None))
+    spec = SimpleNamespace(name="tiny", promote=SimpleNamespace(canary=None), retry=RetrySpec())
     run: Any = SimpleNamespace(spec=spec, external=True)
     context = FlowRunContext.get()
     assert context is not None

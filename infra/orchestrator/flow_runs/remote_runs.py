@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from data_contracts.errors import Cancelled, Interrupted, TrainwrightError, UsageError
+from data_contracts.errors import Cancelled, GangIncomplete, Interrupted, TrainwrightError, UsageError
 from infra.orchestrator.admission import ASK_S, asking
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.ci_reports import CI_TAG, read_ci_report
-from infra.orchestrator.deployments.deployments import CONDUCTOR, find_deployment, why_nobody_conducts
+from infra.orchestrator.deployments.deployments import CONDUCTOR, find_deployment
 from infra.orchestrator.deployments.reaper_deployments import REAPER
 from infra.orchestrator.flow_runs.resuming import resumption_of, run_ids_of
+from infra.orchestrator.work_pools import find_pool, obstacle_of
 from infra.processes.processes import uninterrupted
 from infra.store.retry import Outage
 
@@ -50,8 +51,10 @@ def begin(client: SyncPrefectClient, title: str, parameters: Mapping[str, Any]) 
             f"The deployment {title} does not run a pipeline of Trainwright on a work pool.",
             remedy="Name one that `trainwright deploy` made.",
         )
-    if nobody := why_nobody_conducts(client, known.work_pool_name):
-        raise nobody
+    if (obstacle := obstacle_of(client, find_pool(client, known.work_pool_name))) is not None:
+        if obstacle.name == "no_worker":
+            raise GangIncomplete(obstacle.sentence, remedy=obstacle.remedy)
+        log.warning("%s The run waits. %s", obstacle.sentence, obstacle.remedy)
     # A signal meanwhile would leave a flow run that nobody waits for and nobody cancels.
     with uninterrupted():
         return client.create_flow_run_from_deployment(

@@ -175,7 +175,9 @@ def test_what_a_writer_has_put_is_not_read_again_to_seal_it(
     writer.put("one", b"one")
     writer.put_pieces("two", [memoryview(b"two")], tmp_path)
     read, digest = list[str](), folder_store._backend.digest
-    monkeypatch.setattr(folder_store._backend, "digest", lambda path: (read.append(path), digest(path))[1])
+    monkeypatch.setattr(
+        folder_store._backend, "digest", lambda path, **more: (read.append(path), digest(path, **more))[1]
+    )
     ref = writer.seal("dataset", {}, {})
     assert read == [f"{URI}/other"]
     assert [file.path for file in folder_store.verify(ref).files] == ["one", "other", "two"]

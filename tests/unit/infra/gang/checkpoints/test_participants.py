@@ -14,8 +14,8 @@ from infra.gang.node import rank_logs
 from infra.gang.node.rank_logs import RankLogs, kept_log
 from infra.gang.rank_files import RankFiles
 from infra.store import Store, layout, open_store
-from tasks.queries import logs
 from tasks.queries.logs import logs_of
+from tasks.stages import trainings
 from tasks.stages.artifacts.artifact_pages import gang_page
 
 TRAINING = "trainings/k-0"
@@ -107,7 +107,7 @@ class ARun:
 
 def test_the_newest_generation_with_logs_is_shown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     run: Any = ARun(store)
-    monkeypatch.setattr(logs, "training_of", lambda run: TRAINING)
+    monkeypatch.setattr(trainings, "training_of", lambda run: TRAINING)
     training, found = logs_of(run, None)
     assert training == TRAINING
     assert [(one.seat.generation, one.seat.rank, one.text) for one in found] == [
@@ -127,6 +127,6 @@ def test_a_run_that_has_not_begun_to_train_has_none(
     training: str | None, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run: Any = ARun(store)
-    monkeypatch.setattr(logs, "training_of", lambda run: training)
+    monkeypatch.setattr(trainings, "training_of", lambda run: training)
     with pytest.raises(UsageError, match="The run a-run has not started training"):
         logs_of(run, None)

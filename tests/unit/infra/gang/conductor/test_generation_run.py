@@ -314,7 +314,7 @@ def test_a_signal_ends_it_wherever_it_waits(
     one = gang()
 
     def signal() -> None:
-        monkeypatch.setattr(generation_module.stopping, "check", Mock(side_effect=KeyboardInterrupt))
+        monkeypatch.setattr(generation_module.stopping, "check_signals", Mock(side_effect=KeyboardInterrupt))
 
     one.then = [lambda: one.join(0, 1) if joined else None, signal]
     with pytest.raises(KeyboardInterrupt):

@@ -18,6 +18,7 @@ from prefect.states import State
 from data_contracts.errors import Cancelled, GangIncomplete, Interrupted, StorageUnavailable, UsageError
 from infra.orchestrator.ci_reports import CI_TAG
 from infra.orchestrator.flow_runs import remote_runs
+from infra.orchestrator.work_pools import Obstacle
 
 RUN: Any = SimpleNamespace(id=uuid4(), name="calm-owl", parameters={})
 RUN_ID = "20261126-010029-7717a3"
@@ -96,17 +97,21 @@ def test_what_is_not_a_pipeline_s_deployment_is_refused(deployment: Any, sentenc
     assert client.done == []
 
 
-def test_no_worker_is_refused_and_else_a_tagged_run_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_worker_is_refused_and_else_a_tagged_run_begins_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     client: Any = Client(deployment=pipeline())
-    monkeypatch.setattr(remote_runs, "why_nobody_conducts", lambda *_: GangIncomplete("nobody"))
+    obstacles = [Obstacle("no_worker", "Nobody.", ""), Obstacle("pool_paused", "Paused.", "Resume it."), None]
+    monkeypatch.setattr(remote_runs, "find_pool", lambda *_: None)
+    monkeypatch.setattr(remote_runs, "obstacle_of", lambda *_: obstacles.pop(0))
     with pytest.raises(GangIncomplete):
         remote_runs.begin(client, "retrain/x", {})
-    monkeypatch.setattr(remote_runs, "why_nobody_conducts", lambda *_: None)
     for _ in range(2):
         assert remote_runs.begin(client, "retrain/x", {"window": "7d"}) is RUN
     first, second = client.done
     assert (first["tags"], first["parameters"]) == ([CI_TAG], {"window": "7d"})
     assert first["idempotency_key"] != second["idempotency_key"]
+    assert caplog.messages == ["Paused. The run waits. Resume it."]
 
 
 @pytest.mark.parametrize("end", [state("COMPLETED", "Promoted"), state("PAUSED", "Suspended"), state("CRASHED")])
