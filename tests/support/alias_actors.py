@@ -288,9 +288,11 @@ def evaluation(n: int) -> Evaluation:
 
 
 def polled(store: Store, connection: Connection) -> list[tuple[int, str, int]]:
-    """Read the alias until the other side says something: (moves so far, seal of its receipt, version)."""
+    """Read the alias until once after the other side says something: (moves so far, seal of its receipt, version)."""
     seen: list[tuple[int, str, int]] = []
-    while not connection.poll():
+    is_over = False
+    while not is_over:
+        is_over = connection.poll()
         found = registry.read_alias(store, MODEL, ALIAS)
         if found is None:
             continue
