@@ -7,7 +7,7 @@ from sqlalchemy import select
 
 from infra.store.backends import database_backend, name_database
 from infra.store.backends.database_backend import NamedBackend
-from infra.store.backends.folder import FolderBackend
+from infra.store.backends.folder import FolderBackend, _tag
 from infra.store.backends.name_database import Names
 
 
@@ -17,8 +17,16 @@ class Careless(FolderBackend):
     is_local = False
 
     def create(self, path: str, data: bytes) -> str:
-        FolderBackend.delete(self, path)
-        return super().create(path, data)
+        target = self.root / path
+        with self._draft() as draft:
+            draft.write(data)
+            while True:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    draft.rename(target)  # at once, so two writers at the same moment both succeed
+                    return _tag(data)
+                except FileNotFoundError:  # somebody deleted the folder, which was empty
+                    pass
 
 
 def rows(table: Names) -> dict[str, tuple[str | None, str]]:

@@ -25,7 +25,7 @@ from infra.store import open_at
 from training.shard.worker import main
 
 CALLS = "%file,read,write,pwrite64,pread64,lseek,ftruncate,fsync,fdatasync,close,getdents64,flock"
-MOST_TRIES = 5
+MOST_TRIES = 20
 
 
 def forked(request: ShardRequest) -> int:
@@ -74,16 +74,19 @@ def sweep(request: ShardRequest, step: int) -> dict:
         shutil.rmtree(folder)
         assert traced(request, log, "-e", f"trace={CALLS}") == 0
         lines = Path(log).read_text().splitlines()
-        # strace counts the calls of a name per thread.
-        counts = Counter((match[2], match[1]) for line in lines if (match := re.match(r"(\d+) +(\w+)\(", line)))
-        most: dict[str, int] = {}
-        for (name, _), count in counts.items():
-            most[name] = max(count, most.get(name, 0))
-        calls = [(name, n) for name, count in sorted(most.items()) for n in range(1, count + 1)]
+        # strace counts the calls of a name per thread. In the order of the work: a sample is spread over all of it.
+        counts: Counter[tuple[str, str]] = Counter()
+        calls: dict[tuple[str, int], None] = {}
+        for line in lines:
+            if match := re.match(r"(\d+) +(\w+)\(", line):
+                counts[match[2], match[1]] += 1
+                calls.setdefault((match[2], counts[match[2], match[1]]))
+        # Always at links: each puts a whole shard in its place.
+        tried = [(name, n) for i, (name, n) in enumerate(calls) if i % step == 0 or name.startswith("link")]
         missed, partial = [], 0
-        for name, n in calls[::step]:
-            # Threads share the work differently each time; a kill that did not come is tried again.
-            for _ in range(MOST_TRIES):
+        for name, wanted_n in tried:
+            # Threads share the work differently each time; a kill that did not come is tried again, one call earlier.
+            for n in range(wanted_n, max(wanted_n - MOST_TRIES, 0), -1):
                 shutil.rmtree(folder)
                 status = traced(request, log, "-e", f"trace={name}", "-e", f"inject={name}:signal=SIGKILL:when={n}")
                 partial += folder.is_dir() and not (folder / "manifest.json").exists() and any(folder.iterdir())
@@ -92,8 +95,8 @@ def sweep(request: ShardRequest, step: int) -> dict:
                 if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
                     break
             else:
-                missed.append(f"{name} {n}")
-    return {"calls": len(calls), "tried": len(calls[::step]), "missed": missed, "went_on_with_shards": partial}
+                missed.append(f"{name} {wanted_n}")
+    return {"calls": len(calls), "tried": len(tried), "missed": missed, "went_on_with_shards": partial}
 
 
 if __name__ == "__main__":
