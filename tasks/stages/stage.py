@@ -187,6 +187,9 @@ class Stage(Generic[P, T]):
             ended("failed", f"{type(error).__name__}: {error}")
             raise
         except BaseException as signal:  # Ctrl-C, or Prefect's TerminationSignal in a worker's flow run
+            if type(signal).__module__ == "pyo3_runtime":  # a panic of a library in Rust
+                ended("failed", f"{type(signal).__name__}: {signal}")
+                raise
             ended("cancelled", "stopped; no process is left")
             raise Cancelled(f"The run was stopped during {self.name}.") from signal
         identity = done.ref.id if done.ref else None

@@ -75,6 +75,24 @@ def test_a_signal_whose_exception_was_lost_stops_at_the_next_stage(
     assert run.results["validate"].status == "cancelled"
 
 
+def test_a_panic_of_a_library_is_a_failure_and_no_stop(
+    spec: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
+
+    def check() -> None:
+        raise panic("index out of bounds")
+
+    run = opened(spec, store)
+    monkeypatch.setattr(stopping, "check", check)
+    with pytest.raises(panic):
+        validate(run)
+    assert (run.results["validate"].status, run.results["validate"].sentence) == (
+        "failed",
+        "PanicException: index out of bounds",
+    )
+
+
 def test_what_a_model_is_rebuilt_from_is_sealed_beside_its_weights(spec: Path, store: Path) -> None:
     run = opened(spec, store)
     dataset = shard(run, validate(run))
