@@ -18,7 +18,7 @@ from uuid import UUID
 
 from data_contracts.errors import GangIncomplete, StorageUnavailable, UsageError
 from infra.orchestrator.api import REACH_TIMEOUT_S, client_retries, client_settings, unreachable
-from infra.orchestrator.work_pools import find_pool, lacks_worker
+from infra.orchestrator.work_pools import find_pool, lacks_worker, worker_command
 from infra.processes.processes import uninterrupted
 from infra.store.retry import Outage
 
@@ -157,12 +157,8 @@ class PoolAdmission:
         if pool.is_paused or queue.is_paused:
             return f"the work pool {self._pool} is paused; resume it: prefect work-pool resume {self._pool}"
         if self._waits_for_worker(client, pool):
-            return f"no worker of the work pool {self._pool} is online; start one: {self._start_command}"
+            return f"no worker of the work pool {self._pool} is online; start one: {worker_command(pool)}"
         return self._admitted(client, nodes)
-
-    @property
-    def _start_command(self) -> str:
-        return f"prefect worker start --pool {self._pool}"
 
     def _fits(self, nodes: int, limit: int | None, what: str) -> None:
         if limit is not None and limit < nodes:
@@ -180,7 +176,7 @@ class PoolAdmission:
         if time.monotonic() - self._alone > self._workers_timeout_s:
             raise GangIncomplete(
                 f"No worker of the work pool {self._pool} was online for {self._workers_timeout_s:g} s.",
-                remedy=f"Start one ({self._start_command}), then `trainwright resume`.",
+                remedy=f"Start one ({worker_command(pool)}), then `trainwright resume`.",
             )
         return True
 

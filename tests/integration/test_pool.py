@@ -102,9 +102,7 @@ def test_a_pool_without_a_worker_is_told_within_seconds(site: Site, tmp_path: Pa
     empty = site.pool("empty", worker=False)
     gang = Conductor(site, tmp_path / "a", empty, nodes=2)
     told = gang.said(waits)
-    assert (
-        told["sentence"] == "no worker of the work pool empty is online; start one: prefect worker start --pool empty"
-    )
+    assert told["sentence"] == "no worker of the work pool empty is online; start one: trainwright worker --pool empty"
     ended = gang.ended()
     assert (ended["cause"], ended["message"]) == (
         "gang_incomplete",

@@ -56,6 +56,13 @@ def deployed(site: Site, pool: str | None, entrypoint: str = "flows.retrain.retr
     return dict(site.ask("/deployments/", {**asked, "work_pool_name": pool}))
 
 
+def wait_for_an_hour(site: Site, deployment: dict[str, Any]) -> None:
+    """A flow run that was due an hour ago."""
+    before = datetime.now(UTC) - timedelta(hours=1)
+    waits = {"type": "SCHEDULED", "state_details": {"scheduled_time": before.isoformat()}}
+    site.ask(f"/deployments/{deployment['id']}/create_flow_run", {"state": waits})
+
+
 def test_doctor_compares_what_should_run_with_what_does(site: Site, machine: Machine) -> None:
     assert machine.failed() == (0, {})
     site.pool("tended")
@@ -64,9 +71,7 @@ def test_doctor_compares_what_should_run_with_what_does(site: Site, machine: Mac
     assert machine.failed() == (0, {}), "a worker is online; other people's deployments are not ours to judge"
 
     late = deployed(site, site.pool("untended", worker=False))
-    before = datetime.now(UTC) - timedelta(hours=1)
-    waits = {"type": "SCHEDULED", "state_details": {"scheduled_time": before.isoformat()}}
-    site.ask(f"/deployments/{late['id']}/create_flow_run", {"state": waits})
+    wait_for_an_hour(site, late)
     code, wrong = machine.failed()
     assert (code, list(wrong)) == (5, ["no_worker"])
     fact, remedy = wrong["no_worker"]
@@ -87,6 +92,29 @@ def test_doctor_compares_what_should_run_with_what_does(site: Site, machine: Mac
     assert wrong["queue_paused"][1] == "Resume it: `prefect work-queue resume default --pool closed`."
     shown = trainwright("status", env=machine.env)
     assert "`prefect work-pool resume stopped`" in shown.stdout
+
+
+def test_doctor_names_runs_that_wait_and_schedules_without_a_pool(site: Site, machine: Machine) -> None:
+    late = deployed(site, site.pool("crowded", worker=False))
+    site.ask("/work_pools/crowded/workers/heartbeat", {"name": "a-worker-that-is-full"})
+    soon = {"type": "SCHEDULED", "state_details": {"scheduled_time": datetime.now(UTC).isoformat()}}
+    site.ask(f"/deployments/{late['id']}/create_flow_run", {"state": soon})
+    assert machine.failed() == (0, {}), "a run that is due now may wait for its turn"
+    for _ in range(2):
+        wait_for_an_hour(site, late)
+    code, wrong = machine.failed()
+    assert (code, list(wrong)) == (5, ["late_runs"])
+    fact, remedy = wrong["late_runs"]
+    assert fact.endswith("waited for a worker of the work pool crowded for 15 minutes: 2")
+    assert "`trainwright worker --pool crowded`" in remedy
+
+    homeless = deployed(site, None)
+    code, wrong = machine.failed()
+    assert (code, sorted(wrong)) == (5, ["late_runs", "no_pool"])
+    assert wrong["no_pool"][0].endswith("so that nothing runs: of-None")
+    assert wrong["no_pool"][1] == "Deploy them again: `trainwright deploy SPEC --pool POOL`."
+    site.ask(f"/deployments/{homeless['id']}", {"paused": True}, method="PATCH")
+    assert list(machine.failed()[1]) == ["late_runs"], "what a person paused is not looked at"
 
 
 def test_a_paused_pool_starts_nothing_and_deploy_says_so(site: Site, machine: Machine, tmp_path: Path) -> None:

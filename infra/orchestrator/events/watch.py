@@ -17,6 +17,7 @@ from data_contracts.pipeline_spec.notify import NotifyRule
 from infra.orchestrator.events.events import pipeline_resource
 from infra.orchestrator.events.notifications import Trigger, automation, causes_by_block, follow, usable_blocks
 from infra.orchestrator.events.store_events import BURNS, FULL
+from infra.orchestrator.work_pools import POOL, PROCESS
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -37,7 +38,13 @@ REPEATED = timedelta(hours=6)
 _TAG = "trainwright-watch"
 _OF_STORES = {"page": f"{BURNS}page", "ticket": f"{BURNS}ticket", "store_full": FULL}
 # Names alone, and no state's message, which may quote a value of the data.
-_RUN, _DEPLOYMENT = "{{ event.resource.name }}", "{{ event.resource_in_role['deployment'].name }}"
+_NAME, _DEPLOYMENT = "{{ event.resource.name }}", "{{ event.resource_in_role['deployment'].name }}"
+# As `work_pools.obstacle_of` has them, for the pool of an event.
+_UP = f"{{{{ '`trainwright up`, or ' if event.resource.name == '{POOL}' }}}}"
+_WORKER = (
+    f"{{{{ 'trainwright worker' if event.resource['prefect.work-pool.type'] == '{PROCESS}' "
+    f"else 'prefect worker start' }}}} --pool {_NAME}"
+)
 
 
 @dataclass
@@ -84,41 +91,50 @@ def watched(receiver: Receiver, late: timedelta = LATE) -> Iterator[Trigger]:
         "pools",
         frozenset({"prefect.work-pool.ready"}),
         {"prefect.resource.id": sorted(receiver.pools)},
-        subject=f"{_RUN}: no worker is online",
-        body=f"No worker of the work pool {_RUN} is online, so its runs, reaper and pages wait. Start one on its "
-        f"machine: `trainwright up`, or `prefect worker start --pool {_RUN}`.",
+        subject=f"{_NAME}: no worker is online",
+        body=f"No worker of the work pool {_NAME} is online, so its runs, reaper and pages wait. Start one on "
+        f"its machine: {_UP}`{_WORKER}`.",
         more=_unless_within(WITHOUT_WORKER, {"prefect.work-pool.not-ready"}),
     )
-    of_runs = _related(receiver.deployments)
-    yield Trigger(
+    yield _of_run(
+        receiver,
         "crashes",
-        frozenset({"prefect.flow-run.Crashed"}),
-        related=of_runs,
-        subject=f"{_DEPLOYMENT}: a flow run crashed",
-        body=f"The process of the flow run {_RUN} of retrain/{_DEPLOYMENT} died. A run that it had begun is resumed "
-        "within minutes, as often as retry.crashed permits: `trainwright status`.",
-        more={"within": REPORTED_AGAIN, "for_each": {"prefect.resource.id"}},
+        "prefect.flow-run.Crashed",
+        "a flow run crashed",
+        "crashed: its process died. A run that it began is resumed within minutes, as often as retry.crashed permits",
+        {"within": REPORTED_AGAIN, "for_each": {"prefect.resource.id"}},
     )
-    yield Trigger(
+    yield _of_run(
+        receiver,
         "late runs",
-        frozenset({"prefect.flow-run.*"}),
-        related=of_runs,
-        subject=f"{_DEPLOYMENT}: a run is late",
-        body=f"The flow run {_RUN} of retrain/{_DEPLOYMENT} was due {late.total_seconds() / 60:.0f} minutes ago, "
-        "and no worker has taken it. Look at its work pool: `trainwright status`.",
-        more=_unless_within(late, {"prefect.flow-run.Late"}),
+        "prefect.flow-run.*",
+        "a run is late",
+        f"was due {late.total_seconds() / 60:.0f} minutes ago, and no worker has taken it. Look at its work pool",
+        _unless_within(late, {"prefect.flow-run.Late"}),
     )
     yield Trigger(
         "Trainwright's own flows",
         frozenset({"prefect.flow-run.Failed", "prefect.flow-run.Crashed"}),
         related=_related(receiver.system),
         subject="{{ event.resource_in_role['flow'].name }}: a flow of Trainwright itself failed",
-        body=f"The flow run {_RUN} on the work pool {{{{ event.resource_in_role['work-pool'].name }}}} failed. Its "
+        body=f"The flow run {_NAME} on the work pool {{{{ event.resource_in_role['work-pool'].name }}}} failed. Its "
         "page in the Prefect UI says why. If it fails again, you are told in six hours.",
         more={"within": REPEATED, "for_each": {"related:deployment:prefect.resource.id"}},
     )
     if events := frozenset(event for cause, event in _OF_STORES.items() if cause in receiver.causes):
         yield Trigger("stores", events, related=_related(receiver.pipelines))
+
+
+def _of_run(receiver: Receiver, kind: str, event: str, subject: str, happened: str, more: Mapping[str, Any]) -> Trigger:
+    """What the server tells a block about one flow run of a pipeline."""
+    return Trigger(
+        kind,
+        frozenset({event}),
+        related=_related(receiver.deployments),
+        subject=f"{_DEPLOYMENT}: {subject}",
+        body=f"The flow run {_NAME} of retrain/{_DEPLOYMENT} {happened}: `trainwright status`.",
+        more=more,
+    )
 
 
 def _unless_within(time: timedelta, after: set[str]) -> Mapping[str, Any]:

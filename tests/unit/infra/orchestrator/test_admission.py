@@ -169,13 +169,17 @@ def test_a_pool_that_is_not_there_is_named(server: Server) -> None:
         PoolAdmission("gpu", 1).take(1)
 
 
-def test_no_worker_is_said_and_then_too_long(server: Server) -> None:
-    server.workers = [SimpleNamespace(status="OFFLINE")]
+@pytest.mark.parametrize(
+    ("kind", "command"), [("process", "trainwright worker"), ("kubernetes", "prefect worker start")]
+)
+def test_no_worker_is_said_and_then_too_long(server: Server, kind: str, command: str) -> None:
+    server.workers, server.pool.type = [SimpleNamespace(status="OFFLINE")], kind
     room = PoolAdmission("gpu", 0.05)
-    assert room.take(1) == "no worker of the work pool gpu is online; start one: prefect worker start --pool gpu"
+    assert room.take(1) == f"no worker of the work pool gpu is online; start one: {command} --pool gpu"
     time.sleep(0.06)
-    with pytest.raises(GangIncomplete, match="No worker of the work pool gpu was online for 0.05 s"):
+    with pytest.raises(GangIncomplete, match="No worker of the work pool gpu was online for 0.05 s") as failed:
         room.take(1)
+    assert failed.value.remedy == f"Start one ({command} --pool gpu), then `trainwright resume`."
     assert server.limit.active_slots == 0
 
 

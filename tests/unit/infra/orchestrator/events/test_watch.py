@@ -12,10 +12,13 @@ from uuid import uuid4
 import pytest
 from prefect.server.events.schemas.automations import EventTrigger
 from prefect.server.events.schemas.events import ReceivedEvent, RelatedResource, Resource
+from prefect.server.utilities.user_templates import render_user_template_sync
 
 from data_contracts.pipeline_spec.notify import Cause, NotifyRule
 from infra.orchestrator.events import run_events, store_events, watch
 from infra.orchestrator.events.notifications import Trigger, automation, find_blocks, tell_people, triggers
+from infra.orchestrator.work_pools import POOL as POOL_OF_UP
+from infra.orchestrator.work_pools import worker_command
 from tests.support.views import rules
 from tests.unit.infra.orchestrator.events.test_notifications import PAGER, TEAM, Server, rule
 
@@ -121,6 +124,39 @@ def test_who_is_told(row: tuple[str, ...]) -> None:
 )
 def test_nobody_is_told_a_second_time_or_of_what_is_anothers(happens: ReceivedEvent) -> None:
     assert messages(frozenset(get_args(Cause)), happens) == []
+
+
+@pytest.mark.parametrize(
+    ("pool", "kind", "up"),
+    [("gpu", "process", ""), (POOL_OF_UP, "process", "`trainwright up`, or "), ("k8s", "kubernetes", "")],
+)
+def test_the_message_about_a_pool_names_the_command_for_its_type(pool: str, kind: str, up: str) -> None:
+    dead = event(
+        "prefect.work-pool.not-ready",
+        {"prefect.resource.id": POOL, "prefect.resource.name": pool, "prefect.work-pool.type": kind},
+    )
+    [trigger] = [one for one in watch.watched(watch.Receiver()) if one.kind == "pools"]
+    body = render_user_template_sync(trigger.body, {"event": dead})
+    command = worker_command(SimpleNamespace(name=pool, type=kind))
+    assert body.endswith(f"so its runs, reaper and pages wait. Start one on its machine: {up}`{command}`.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("crashes", ["a flow run crashed", "The flow run a-run of retrain/deployment crashed: its process died."]),
+        (
+            "late runs",
+            ["a run is late", "The flow run a-run of retrain/deployment was due 10 minutes ago, and no worker"],
+        ),
+    ],
+)
+def test_the_message_about_a_flow_run_names_its_deployment(kind: str, words: list[str]) -> None:
+    happens = event("prefect.flow-run.Late", deployment=RUNS)  # the deployment's name is "deployment"
+    [trigger] = [one for one in watch.watched(watch.Receiver()) if one.kind == kind]
+    texts = [render_user_template_sync(text, {"event": happens}) for text in (trigger.subject, trigger.body)]
+    assert texts[0] == f"deployment: {words[0]}"
+    assert texts[1].startswith(words[1])
 
 
 class Deployed(Server):
