@@ -109,7 +109,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def healthy(url: str) -> bool:
-    with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+    with urllib.request.urlopen(f"{url}/health", timeout=30) as answer:
         return bool(answer.status == 200)
 
 
@@ -270,7 +270,7 @@ def test_a_web_page_from_elsewhere_may_not_talk_to_it(place: Place) -> None:
     allowed = {}
     for origin in (url.removesuffix("/api"), "http://pages.example.com"):
         asked = urllib.request.Request(f"{url}/health", headers={"Origin": origin})
-        with urllib.request.urlopen(asked, timeout=5) as answer:
+        with urllib.request.urlopen(asked, timeout=30) as answer:
             allowed[origin] = answer.headers.get("Access-Control-Allow-Origin")
     assert list(allowed.values()) == [url.removesuffix("/api"), None]
 

@@ -80,7 +80,7 @@ class Actors:
         for number in list(self._living):
             self.kill(number)
         self._sender.close()
-        self._nursery.wait(30)
+        self._nursery.wait(120)
 
 
 def received(connection: Connection) -> Any:

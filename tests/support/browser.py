@@ -100,4 +100,4 @@ def chromium(profile: Path, *more: str) -> Iterator[Browser]:
             yield Browser(socket)
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=120)

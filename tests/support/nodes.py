@@ -77,7 +77,7 @@ class Nodes:
         """End what still runs."""
         for mark, process in zip(self.marks, self.processes, strict=True):
             kill_marked(mark)
-            process.wait(30)
+            process.wait(120)
 
     def _read(self, path: str) -> dict[str, Any]:
         deadline = time.monotonic() + 240

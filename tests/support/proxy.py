@@ -78,7 +78,7 @@ def nginx(folder: Path, port: int) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
 
 
 def _listens(port: int) -> bool:

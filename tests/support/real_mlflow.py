@@ -82,7 +82,7 @@ def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
     until = time.monotonic() + READY_S
     while time.monotonic() < until and process.poll() is None:
         with contextlib.suppress(httpx.HTTPError):
-            if httpx.get(f"{address}/health", timeout=30).status_code == 200:
+            if httpx.get(f"{address}/health", timeout=120).status_code == 200:
                 return
         time.sleep(0.2)
     raise AssertionError(f"MLflow did not start: {log.read_text()[-3000:]}")

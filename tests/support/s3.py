@@ -49,7 +49,7 @@ class S3Server:
     def bucket(self) -> str:
         """A new bucket's name."""
         name = f"bucket-{os.getpid()}-{next(self._numbers)}"
-        urllib.request.urlopen(urllib.request.Request(f"{self.url}/{name}", method="PUT"), timeout=30).close()
+        urllib.request.urlopen(urllib.request.Request(f"{self.url}/{name}", method="PUT"), timeout=120).close()
         return name
 
     def fault(self, do: str, *, method: str = "", match: str = "", times: int = 1, **about: Any) -> None:
@@ -72,12 +72,12 @@ class S3Server:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=120)
         self._process.stdout.close()
 
     def _post(self, path: str, value: Any) -> Any:
         request = urllib.request.Request(self.url + path, data=json.dumps(value).encode(), method="POST")
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return json.load(answer)
 
 

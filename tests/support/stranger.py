@@ -44,7 +44,7 @@ def listen(url: str, *, token: str | None, subprotocol: bool, **options: Any) ->
     try:
         with connect(url, subprotocols=asked, open_timeout=30, close_timeout=5, proxy=None, **options) as socket:
             socket.send(json.dumps({"type": "auth", "token": token}))
-            answer = socket.recv(timeout=30)
+            answer = socket.recv(timeout=120)
             return "open" if json.loads(answer).get("type") == "auth_success" else f"said {answer!r}"
     except ConnectionClosed as error:
         return f"closed {error.rcvd.code if error.rcvd else ''}"

@@ -73,7 +73,7 @@ def team_server(server: Mapping[str, str], log: Path) -> Iterator[str]:
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+        with urllib.request.urlopen(f"{url}/health", timeout=30) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

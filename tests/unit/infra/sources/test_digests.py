@@ -74,7 +74,7 @@ for look in (lambda: Places([source], root).of(file).find("a.csv"), lambda: dige
 def test_what_is_not_a_regular_file_is_neither_waited_for_nor_read(make: Any, tmp_path: Path) -> None:
     make(tmp_path / "a.csv")
     done = subprocess.run(
-        [sys.executable, "-c", READ, str(tmp_path)], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", READ, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.stdout == f"{tmp_path}/a.csv is not a regular file. Name a file, or copy what it gives into one.\n" * 2
 

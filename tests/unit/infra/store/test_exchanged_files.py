@@ -244,5 +244,5 @@ def test_what_is_signed_is_neither_waited_for_nor_endless(make: Callable[[Path],
     (tmp_path / "store" / path).unlink()
     make(tmp_path / "store" / path)
     command = [sys.executable, "-c", SIGN, store.uri, ref.uri]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == f"{path}\n"

@@ -49,7 +49,7 @@ def earlier(store: Store, overlap: Any = "cancel_old", key: str = "first", **mor
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert held.wait(10)
+    assert held.wait(60)
     try:
         yield was_asked
     finally:

@@ -249,7 +249,7 @@ def test_the_thread_ends_with_the_loader(dataset: tuple[Path, Dataset]) -> None:
     next(iter(second))
     [thread] = threads()
     del second
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
