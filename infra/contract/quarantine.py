@@ -17,8 +17,10 @@ from data_contracts.contract.findings import Judged
 from data_contracts.contract.row_numbers import Numbers
 from data_contracts.handoffs import Ref
 from data_contracts.messages.raw_data import ContractRequest
+from data_contracts.quoting import text_of
 from infra.contract.row_places import Located, named
 from infra.store import Store
+from infra.store.records import corrupt
 
 FILE = "quarantine.parquet"
 _OURS = [
@@ -50,11 +52,19 @@ class LeftOut:
         return self.rows_in_file[start:stop]
 
 
-def read_left_out(store: Store, report: Ref) -> LeftOut:
-    """The rows that a contract report set aside; CorruptError if a stored byte was changed."""
+def read_left_out(store: Store, report: Ref, most_rows: int) -> LeftOut:
+    """The rows that a contract report set aside; CorruptError if the file was changed or has more than `most_rows`."""
     store.verify(report)
-    table = pq.read_table(store.local(report) / FILE, columns=["row", "file_number", "row_in_file"])
-    rows, files, rows_in_file = (column.to_numpy() for column in table.columns)
+    path = f"{report.uri}/{FILE}"
+    try:
+        with pq.ParquetFile(store.local(report) / FILE) as file:
+            groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+            if sum(groups) > most_rows:  # few bytes may stand for very many rows
+                raise corrupt(path, "has more rows than the files that were read")
+            table = file.read(columns=["row", "file_number", "row_in_file"])
+        rows, files, rows_in_file = (column.to_numpy() for column in table.columns)
+    except (ValueError, OSError) as error:  # pyarrow's, too
+        raise corrupt(path, f"cannot be read: {text_of(error)}") from error
     return LeftOut(rows, files, rows_in_file)
 
 

@@ -20,7 +20,9 @@ Format = Literal["csv", "jsonl", "parquet", "files", "text"]
 # They take columns from paths.
 NAMED = ("files", "text")
 
-COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+# Of how many bytes at most one is left, by a file's compression: reached by a character that repeats.
+_MOST_COMPRESSED = {"": 1, ".gz": 1 << 11, ".xz": 1 << 14, ".zst": 1 << 15, ".bz2": 1 << 21}
+COMPRESSIONS = tuple(filter(None, _MOST_COMPRESSED))
 _ENDINGS: dict[str, Format] = {
     ".csv": "csv",
     ".jsonl": "jsonl",
@@ -111,6 +113,11 @@ def base_name(uri: str) -> tuple[str, str]:
     """A file's extension without its compression, and the compression's (`""` if it has none), both in lower case."""
     name, ending = os.path.splitext(uri.lower())
     return (os.path.splitext(name)[1], ending) if ending in COMPRESSIONS else (ending, "")
+
+
+def most_bytes(file: SourceFile) -> int:
+    """How many bytes a file has at most when it is decompressed."""
+    return file.bytes * _MOST_COMPRESSED[base_name(file.uri)[1]]
 
 
 def _filled(uri: str, window: Window | None, pattern: str | None, here: str) -> str:

@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import SourceFile
-from infra.sources.resolve import base_name
+from infra.sources.resolve import base_name, most_bytes
 
 # A piece has at most as many characters as a tokenizer is given at once, of four bytes each.
 MOST_PIECE_BYTES = 1 << 26
-# Of how many bytes of a text at most one is left, by a file's compression: reached by a character that repeats.
-_MOST_COMPRESSED = {"": 1, ".gz": 1 << 11, ".xz": 1 << 14, ".zst": 1 << 15, ".bz2": 1 << 21}
 _BYTES_OF_PIECE = 8
 
 
@@ -73,7 +71,7 @@ def unpack(cut: str, most: int) -> TokenCut:
 def cut_of(file: SourceFile) -> TokenCut:
     """The cut that travels with a file; Unfit if it is damaged."""
     assert file.cut is not None, f"{file.uri} was not cut before it is read"
-    return unpack(file.cut, file.bytes * _MOST_COMPRESSED[base_name(file.uri)[1]])
+    return unpack(file.cut, most_bytes(file))
 
 
 def unfit(file: SourceFile, error: Unfit) -> CorruptError:

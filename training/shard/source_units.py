@@ -21,7 +21,7 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources.places import Stamp
 from infra.sources.read import FileFacts, Selection, fetch, file_facts, merged_schema, read_batches
-from infra.sources.resolve import NAMED
+from infra.sources.resolve import NAMED, most_bytes
 from infra.sources.window import Window
 
 # These decide the units, and with them the order of rows: they belong to the shard stage's version.
@@ -160,6 +160,11 @@ def cut_units(files: Sequence[SourceFile], facts: Sequence[FileFacts]) -> list[U
             else:
                 units.append(Unit(len(units), file.blake3, (file,), file.bytes))
     return units
+
+
+def most_rows(units: Sequence[Unit]) -> int:
+    """How many rows units have at most: one a byte, where their files do not say so."""
+    return sum(sum(map(most_bytes, unit.files)) if unit.rows is None else unit.rows for unit in units)
 
 
 def tasks_of(units: Sequence[Unit], most_bytes: int | None = None) -> list[list[Unit]]:

@@ -40,7 +40,7 @@ from training.shard.first_pass_checks import Earlier, no_rows, sizes_and_schema
 from training.shard.position_split import Documents
 from training.shard.progress import Meter, Report
 from training.shard.quarantined import without_quarantined
-from training.shard.source_units import TASK_BYTES, Source, Unit, open_source, tasks_of
+from training.shard.source_units import TASK_BYTES, Source, Unit, most_rows, open_source, tasks_of
 from training.shard.spill import Part, batch_bytes_for
 from training.shard.split_notes import Notes
 from training.shard.splitter import REQUIRED
@@ -93,7 +93,7 @@ class Sharding:
         earlier: a dataset to which these files' rows are added.
         report: called with the progress of the work.
         cluster: machines that do the work instead of processes of this one; they use the same `folder`.
-        left_out: rows that the contract set aside.
+        left_out: gives the rows that the contract set aside, given how many rows there are at most.
     """
 
     files: Sequence[SourceFile]
@@ -108,7 +108,7 @@ class Sharding:
     earlier: Earlier | None = None
     report: Report = lambda record: None
     cluster: Cluster | None = None
-    left_out: LeftOut | None = None
+    left_out: Callable[[int], LeftOut] | None = None
 
     @property
     def at_once(self) -> int:
@@ -133,8 +133,9 @@ def shard_files(asked: Sharding) -> Sharded:
         meter = Meter(asked.report)
         map_files = partial(workers.map, together=math.ceil(len(asked.files) / count))
         source, units = open_source(asked.files, asked.source, map_files)
-        if asked.left_out is not None:
-            units = without_quarantined(units, asked.left_out)
+        left_out = None if asked.left_out is None else asked.left_out(most_rows(units))
+        if left_out is not None:
+            units = without_quarantined(units, left_out)
         run_bytes = max(2**20, min(2**26, settings.memory_bytes // (8 * workers.sharing)))
         job = Job(
             source=source,
@@ -147,7 +148,7 @@ def shard_files(asked: Sharding) -> Sharded:
             project=asked.project,
         )
         gathered = _FirstPass(job, units, workers, meter).run()
-        gone = None if asked.left_out is None else asked.left_out.rows
+        gone = None if left_out is None else left_out.rows
         sizes, schema = sizes_and_schema(gathered, job, units, asked.required, asked.earlier, gone)
         formats.get(settings.format).refuse(gathered.facts.witness(schema))
         workers.release()

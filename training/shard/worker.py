@@ -121,7 +121,7 @@ def _sharding(request: ShardRequest, store: Store, there: dict[str, FileEntry], 
         earlier=None if request.appended_to is None else _earlier(store, request.appended_to),
         report=report,
         cluster=cluster,
-        left_out=None if request.quarantine is None else read_left_out(store, request.quarantine),
+        left_out=None if request.quarantine is None else partial(read_left_out, store, request.quarantine),
     )
 
 

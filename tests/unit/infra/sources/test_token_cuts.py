@@ -15,8 +15,7 @@ import pytest
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import SourceFile
 from infra.sources import texts
-from infra.sources.resolve import COMPRESSIONS
-from infra.sources.token_cuts import _MOST_COMPRESSED, MOST_PIECE_BYTES, Unfit, cut_name, cut_of, pack, unpack
+from infra.sources.token_cuts import MOST_PIECE_BYTES, Unfit, cut_name, cut_of, pack, unpack
 from tests.unit.infra.sources.conftest import Raw
 from training.shard.token_pieces import MOST
 
@@ -122,7 +121,6 @@ def test_a_text_that_repeats_has_more_pieces_than_its_compressed_form_suggests(e
     cut = pack([2] * number, [1] * number)
     file = SourceFile(uri=f"corpus/a.txt{ending}", bytes=len(data), blake3="0f", format="text", cut=cut)
     assert len(cut_of(file).ends) == number
-    assert set(_MOST_COMPRESSED) == {"", *COMPRESSIONS}
 
 
 def test_the_largest_piece_of_a_tokenizer_is_read() -> None:

@@ -99,7 +99,7 @@ def test_processes_and_pieces_of_work_make_no_difference(tmp_path: Path, monkeyp
 
 def test_rows_that_are_set_aside_are_left_out_and_the_others_stay_where_they_are(tmp_path: Path) -> None:
     numbers = np.array([1, 41], np.int64)  # the second rows of the first two documents
-    left = made(tmp_path / "a", left_out=LeftOut(numbers, np.array([0, 1]), np.array([1, 1])))
+    left = made(tmp_path / "a", left_out=lambda most_rows: LeftOut(numbers, np.array([0, 1]), np.array([1, 1])))
     whole = sides(made(tmp_path / "b"))
     for name in ("long0", "long1"):
         whole[name]["train"].remove(1)

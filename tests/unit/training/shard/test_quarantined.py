@@ -36,7 +36,7 @@ def ids(shards: Shards) -> list[int]:
 def test_exactly_these_rows_are_left_out_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_units, "UNIT_BYTES", 1)
     rows = (0, 63, 64, 399, 400, 455, 699, *range(128, 192))  # ends of files and row groups, and a whole row group
-    left = Shards(tmp_path / "one", tables(), row_group_rows=64, left_out=gone(*rows))
+    left = Shards(tmp_path / "one", tables(), row_group_rows=64, left_out=lambda most_rows: gone(*rows))
     assert ids(left) == [row for row in range(FIRST + SECOND) if row not in rows]
     assert left.sharded.dropped_rows == {"quarantined": len(rows)}
     whole = Shards(tmp_path / "whole", tables(), row_group_rows=64)
@@ -46,9 +46,9 @@ def test_exactly_these_rows_are_left_out_and_counted(tmp_path: Path, monkeypatch
 
 
 def test_processes_and_pieces_of_work_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Shards(tmp_path / "one", tables(), row_group_rows=64, left_out=gone(5, 450), workers=1)
+    one = Shards(tmp_path / "one", tables(), row_group_rows=64, left_out=lambda most_rows: gone(5, 450), workers=1)
     monkeypatch.setattr(source_units, "TASK_BYTES", 1)
-    two = Shards(tmp_path / "two", tables(), row_group_rows=64, left_out=gone(5, 450), workers=2)
+    two = Shards(tmp_path / "two", tables(), row_group_rows=64, left_out=lambda most_rows: gone(5, 450), workers=2)
     assert one.digests == two.digests
 
 
@@ -61,7 +61,7 @@ def test_a_time_that_only_such_rows_lack_is_missed_by_nobody(tmp_path: Path) -> 
     split = {"time": "when", "fractions": {"train": 0.5, "test": 0.5}}
     with pytest.raises(UsageError, match="rows without a time: 2, the first is row 3"):
         Shards(tmp_path / "all", tables(when=days), split=split)
-    left = Shards(tmp_path / "left", tables(when=days), split=split, left_out=gone(3, 500))
+    left = Shards(tmp_path / "left", tables(when=days), split=split, left_out=lambda most_rows: gone(3, 500))
     assert left.rows("train") == left.rows("test") == (FIRST + SECOND - 2) // 2
 
 
@@ -69,9 +69,14 @@ def test_messages_give_rows_the_numbers_that_they_have_in_the_data(tmp_path: Pat
     names = ["train" if n % 2 else "test" for n in range(FIRST + SECOND)]
     names[450] = "no name/"
     with pytest.raises(UsageError, match="row 450 names no split"):
-        Shards(tmp_path / "a", tables(fold=names), split={"column": "fold"}, left_out=gone(1, 2, 300, 460))
+        Shards(
+            tmp_path / "a",
+            tables(fold=names),
+            split={"column": "fold"},
+            left_out=lambda most_rows: gone(1, 2, 300, 460),
+        )
     names[450] = "train"
     twins = [*range(FIRST + SECOND - 1), 600]  # row 699 is in train, 600 in test
     split = {"column": "fold", "key": "twin"}
     with pytest.raises(UsageError, match=r"row 600\) is in both"):
-        Shards(tmp_path / "b", tables(fold=names, twin=twins), split=split, left_out=gone(1, 2, 300))
+        Shards(tmp_path / "b", tables(fold=names, twin=twins), split=split, left_out=lambda most_rows: gone(1, 2, 300))

@@ -11,6 +11,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError, UserCodeError
@@ -100,6 +101,25 @@ def _rows(request, dataset: Dataset, split: str) -> list:
         for shard in dataset.splits[split]
     ]
     return pa.concat_tables(tables).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        (1_000_000, "contracts/c-0/quarantine.parquet has more rows than the files that were read."),
+        (None, "contracts/c-0/quarantine.parquet cannot be read: Parquet file size is 36 bytes"),
+    ],
+)
+def test_a_forged_list_of_quarantined_rows_is_not_read(given, tmp_path, rows, sentence):
+    request = given()
+    planted = pa.BufferOutputStream()
+    numbers = pa.array([0] * (rows or 0), pa.int64())  # takes a few bytes, whatever it holds
+    pq.write_table(pa.table({"row": numbers, "file_number": numbers, "row_in_file": numbers}), planted)
+    writer = open_store(request["store"]["uri"]).writer("contracts/c-0")
+    stored = writer.put("quarantine.parquet", planted.getvalue().to_pybytes() if rows else b"PAR1" * 9)
+    ref = writer.seal("contract", {}, {}, [stored])
+    with pytest.raises(CorruptError, match=f"^{sentence}"):
+        _run({**request, "quarantine": ref.to_json()})
 
 
 @pytest.mark.parametrize("format_name", ["parquet", "tfrecord"])
