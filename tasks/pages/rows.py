@@ -13,11 +13,11 @@ import pyarrow as pa
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Dataset, Evaluation, ShardFile
 from infra import scratch
 from infra.records import evaluations
 from infra.store import Store
+from infra.store.records import corrupt
 from training import formats
 from training.formats.schema import read_schema
 
@@ -188,5 +188,5 @@ def _local(store: Store, shard: ShardFile, folder: Path) -> Path:
     data = store.read(f"{shard.uri}/{shard.path}")
     path.write_bytes(data)
     if blake3(data).hexdigest() != shard.blake3:
-        raise CorruptError(f"Shard {shard.path} does not hold the bytes that were sealed.")
+        raise corrupt(f"{shard.uri}/{shard.path}", "does not hold the bytes that were sealed")
     return path

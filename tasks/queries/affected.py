@@ -26,6 +26,7 @@ from infra.models.versions import numbers
 from infra.project import code_bundle
 from infra.records.environments import EARLIER, read_environment
 from infra.store import Store, layout
+from infra.store.damage import pass_over
 from infra.store.several import read_several
 
 # The packages in question that something was made with; None among them: it is not known what else it was made with.
@@ -160,20 +161,23 @@ class _Search:
             parents = [ref for ref in manifest.parents if not ref.uri.startswith(_FROM_OUTSIDE)]
             checkpoint_id = str(manifest.settings.get("checkpoint_id", ""))
             return _Made(checkpoint_id, own_traces[0].union(*own_traces), parents)
-        except _UNREADABLE:
+        except _UNREADABLE as error:
+            _name_damage(error)
             return _Made("", NOT_KNOWN, [])
 
     def _launcher(self, training: str, generation: int) -> str | None:
         """The run that launched a generation; None if its record is gone or damaged."""
         try:
             return str(self._store.read_json(layout.launch(training, generation))["provenance"]["run_id"])
-        except _UNREADABLE:
+        except _UNREADABLE as error:
+            _name_damage(error)
             return None
 
     def _in_environment(self, name: str) -> Traces:
         try:
             return self._among(read_environment(self._store, name))
-        except _UNREADABLE:  # it must not hide the others
+        except _UNREADABLE as error:  # it must not hide the others
+            _name_damage(error)
             return NOT_KNOWN
 
     def _in_recipe(self, run_ids: set[str], name: str) -> tuple[str, Traces]:
@@ -187,7 +191,8 @@ class _Search:
             lines = map(split, [*recipe.lock, *(asked.install if asked else ())])
             packages = [InstalledPackage(name=name, version=version) for name, version in lines]
             return recipe.resolved.run_id, self._among(packages)
-        except _UNREADABLE:
+        except _UNREADABLE as error:
+            _name_damage(error)
             return "", NOT_KNOWN
 
     def _among(self, packages: Iterable[InstalledPackage]) -> Traces:
@@ -204,6 +209,12 @@ class _Search:
         except InvalidVersion:
             return True  # nobody can say that it is another; `contains` would
         return self._wanted.specifier.contains(version, prereleases=True)
+
+
+def _name_damage(error: Exception) -> None:
+    """Name a damaged file; of one that is missing, the answer says that it is not known."""
+    if isinstance(error, CorruptError):
+        pass_over(error)
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,13 @@ def _in_place(make: Callable[[Path], object]) -> Callable[[Path, Path], None]:
     return replace
 
 
-# What may happen to a file, by name; each function gets the file, and another whole file of its kind.
+# What may happen to a file, by name; each function gets the file, and another whole file of its kind (`link`: its own).
 HARMS: dict[str, Callable[[Path, Path], object]] = {
     "closed": lambda path, other: path.chmod(0),
     "folder": _in_place(Path.mkdir),
     "pipe": _in_place(os.mkfifo),
+    "gone": lambda path, other: path.unlink(),
+    "link": lambda path, other: (path.unlink(), path.symlink_to(other)),
     "bit": lambda path, other: overwrite(path, flipped(path.read_bytes() or b"?", 4 * path.stat().st_size + 1)),
     "half": lambda path, other: overwrite(path, path.read_bytes()[: path.stat().st_size // 2]),
     "empty": lambda path, other: overwrite(path, b""),
