@@ -21,7 +21,7 @@ from infra import scratch
 from infra.files import locks
 from infra.files.digests import hash_stream
 from infra.machine.settings import on_this_machine
-from infra.store.backends.backend import Backend
+from infra.store.backends.backend import MAX_READ_BYTES, Backend
 from infra.store.layout import MANIFEST
 from infra.store.seal import Manifest
 
@@ -38,6 +38,8 @@ _LINKED = {
     "import": (".safetensors",),
     "dataset": (".parquet", ".tfrecord"),
 }
+# Others are read in one piece.
+_MAY_BE_LARGE = (".safetensors", ".parquet", ".tfrecord")
 
 
 def copy_of(manifest: Manifest, backend: Backend, base: Path) -> Path:
@@ -129,11 +131,13 @@ def _make(manifest: Manifest, backend: Backend, target: Path) -> None:
 def _download(manifest: Manifest, backend: Backend, folder: Path, stored: Path | None = None) -> None:
     folder.mkdir()
     for entry in manifest.files:
+        path = f"{manifest.uri}/{entry.path}"
+        if entry.bytes > MAX_READ_BYTES and not entry.path.endswith(_MAY_BE_LARGE):
+            raise CorruptError(f"{path} is too large to be read as a whole.", details={"file": path})
         (folder / entry.path).parent.mkdir(parents=True, exist_ok=True)
         if stored is not None and entry.path.endswith(_LINKED.get(manifest.kind, ())):
             (folder / entry.path).symlink_to(stored / entry.path)
             continue
-        path = f"{manifest.uri}/{entry.path}"
         try:
             actual = backend.digest(path, folder / entry.path, entry.bytes)
         except FileNotFoundError as error:

@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError
+from data_contracts.handoffs import FileEntry
 from infra import scratch_owner
 from infra.store import Manifest, Store, local_copies
 from infra.store.backends.backend import Backend, hash_and_copy
 from infra.store.local_copies import copy_of
+from infra.store.seal import write_manifest
 from tests.support.s3 import S3Server
 
 ROOT = Path(__file__).parents[4]
@@ -51,6 +53,17 @@ def test_a_copy_is_made_once_and_mended(manifest: Manifest, backend: Backend, tm
     (copy / "a").write_bytes(b"aaab")
     assert laid_out(copy_of(manifest, backend, base)) == {"a": b"aaaa", "sub/b": b"b"}
     assert list(base.iterdir()) == [copy]
+
+
+def test_a_file_that_is_read_in_one_piece_is_not_copied_if_it_is_larger_than_any(folder_store: Store) -> None:
+    entry = FileEntry(path="schema.json", bytes=2**28 + 1, blake3="0" * 64)
+    folder = Path(folder_store.uri, "datasets/k-0")
+    folder.mkdir(parents=True)
+    with (folder / "schema.json").open("wb") as file:
+        file.truncate(entry.bytes)  # takes no space
+    (folder / "manifest.json").write_bytes(write_manifest("dataset", {}, {}, [entry])[0])
+    with pytest.raises(CorruptError, match=r"^datasets/k-0/schema\.json is too large to be read as a whole\."):
+        folder_store.local("datasets/k-0")
 
 
 def test_a_directory_without_files_is_copied_too(folder_store: Store, backend: Backend, tmp_path: Path) -> None:
