@@ -14,7 +14,7 @@ from data_contracts.errors import SpecError
 from data_contracts.pipeline_spec.notify import Cause, NotifyRule
 from infra.orchestrator.events import budget_events, drift_events, model_events
 from infra.orchestrator.events.events import pipeline_resource
-from infra.orchestrator.events.run_events import ENDED, FAILED, HUNG, NOT_RESUMED, RESTARTED, RESUMED, TOLD
+from infra.orchestrator.events.run_events import ENDED, FAILED, HUNG, NOT_RESUMED, RESTARTED, RESUMED, STALLED, TOLD
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -27,6 +27,7 @@ _RUN_EVENTS: Mapping[Cause, tuple[str, ...]] = {
     "not_resumed": (NOT_RESUMED,),
     "hung": (HUNG,),
     "restarted": (HUNG, RESTARTED),
+    "stalled": (STALLED,),
     "not_promoted": (f"{ENDED}not_promoted",),
     "promoted": (f"{ENDED}promoted",),
     "canary": (f"{ENDED}canary",),

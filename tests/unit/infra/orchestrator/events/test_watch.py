@@ -58,6 +58,7 @@ HAPPENS: dict[str, ReceivedEvent | None] = {
     "a rank, which hangs": of_run(run_events.HUNG),
     "a node, or another rank": of_run(run_events.RESTARTED),
     "a checkpoint that cannot be saved": of_run(run_events.RESTARTED),
+    "a store that takes no writes": of_run(run_events.STALLED),
     "an objective, fast": event(f"{store_events.BURNS}page", pipeline=PIPELINE["prefect.resource.id"]),
     "an objective, slowly": event(f"{store_events.BURNS}ticket", pipeline=PIPELINE["prefect.resource.id"]),
     "a store in a folder": event(store_events.FULL, pipeline=PIPELINE["prefect.resource.id"]),
@@ -107,6 +108,12 @@ def test_who_is_told(row: tuple[str, ...]) -> None:
         hears = cause in named or told == "every block"
         assert len(messages(frozenset({cause}), happens)) == hears, cause
     assert len(messages(frozenset(get_args(Cause)), happens)) == 1, "a block with all causes hears it once"
+
+
+def test_each_event_about_a_run_is_of_a_cause() -> None:
+    names = {value for name, value in vars(run_events).items() if name.isupper()} - {run_events.ENDED, run_events.TOLD}
+    happen = [of_run(name, **{run_events.TOLD: "false"}) for name in sorted(names)]
+    assert [one.event for one in happen if not messages(frozenset(get_args(Cause)), one)] == []
 
 
 @pytest.mark.parametrize(
