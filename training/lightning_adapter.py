@@ -23,6 +23,7 @@ from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection, _ResultMetric
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
+from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor
 
 from training.metric_state import cache_result, states_of
@@ -32,8 +33,9 @@ class EpochLoop(_TrainingEpochLoop):
     """Lightning's loop over an epoch's micro-batches, with public hooks between them; `validation` replaces its own.
 
     Relies on `_TrainingEpochLoop` (`advance`, `_on_before_fetch`, `_on_after_fetch`, `_broadcast_sigterm_tensor`,
-    `batch_progress`, `update_lr_schedulers`, `_num_ready_batches_reached`, `val_loop`), on `FitLoop.epoch_loop` and
-    `FitLoop._restarting`, and on the fetcher's `done`.
+    `batch_progress`, `update_lr_schedulers`, `_num_ready_batches_reached`, `val_loop`, `on_load_checkpoint`), on
+    `FitLoop.epoch_loop`, `FitLoop._restarting`, `FitLoop._combined_loader` and
+    `FitLoop._combined_loader_states_to_load`, and on the fetcher's `done`.
     """
 
     def __init__(self, trainer: Trainer, validation: ValidationLoop | None = None) -> None:
@@ -65,6 +67,13 @@ class EpochLoop(_TrainingEpochLoop):
         else:
             self._pass_over(data_fetcher)
 
+    def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
+        """Restore the loop, and let the loaders be set up again if a hook of the user's had them set up before."""
+        super().on_load_checkpoint(state_dict)
+        # Lightning gives loaders their positions only while it sets them up.
+        if self.trainer.fit_loop._combined_loader_states_to_load:
+            self.trainer.fit_loop._combined_loader = None
+
     def _pass_over(self, data_fetcher: Any) -> None:
         """Count a micro-batch and advance the schedules as usual, without calling a hook of the user's."""
         next(data_fetcher)
@@ -86,6 +95,22 @@ class EpochLoop(_TrainingEpochLoop):
 
     def _on_after_fetch(self) -> None:
         self.around_fetch(fetched=True)
+
+
+class ViewedLoader(CombinedLoader):
+    """A loader that the Trainer iterates, and the view of it that `Trainer.train_dataloader` shows to the user's code.
+
+    Relies on `Trainer.train_dataloader` being `CombinedLoader.iterables`, and on the Trainer iterating `flattened`.
+    """
+
+    def __init__(self, loader: Any, view: Any) -> None:
+        super().__init__(loader, "max_size_cycle")
+        self._view = view
+
+    @property
+    def iterables(self) -> Any:
+        """The view."""
+        return self._view
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,21 @@ def test_killed_at_every_step(steps: Sequence[int], gang: Callable[..., Gang]) -
     assert found["ref"]["id"] == end["ref"]["id"]
 
 
+def test_killed_with_a_module_that_asks_the_trainer_about_its_loader(gang: Callable[..., Gang]) -> None:
+    end = gang("whole", "Looks", **EVERY_STEP, micro_batch_size=4).train_to_end()
+    assert end["step"] == 18
+    run = gang("killed", "Looks", **EVERY_STEP, micro_batch_size=4)
+    # Looking changes nothing: neither the rows of this training nor where the next one resumes.
+    looking = {"LOOKS": "1"}
+    run.environment = {"KILL": "8 1", **looking}
+    run.run(0)
+    sealed = answer(run.scratch(0), 0)["checkpoints"][-1]
+    assert 0 < sealed["step"] <= 8
+    run.environment = looking
+    found = run.train_to_end(1, sealed)
+    assert found["ref"]["id"] == end["ref"]["id"]
+
+
 @pytest.mark.parametrize(
     "case", [pytest.param(at, marks=[] if at in SAMPLE else pytest.mark.sweep) for at in range(len(PAIRS))]
 )

@@ -113,8 +113,15 @@ INTERNALS = [
              lambda s: s.trainer.fit_loop._restarting is False and _settable(s.trainer.fit_loop, "_restarting")),
     Internal("FitLoop._combined_loader", "it holds the loaders as `flattened` while training",
              lambda s: isinstance(s.loaders.flattened[0], Batches)),
+    Internal("Trainer.train_dataloader", "it shows a CombinedLoader's `iterables`, while `flattened` is iterated",
+             lambda s: s.trainer.train_dataloader is s.loaders.iterables
+             and "self.flattened" in inspect.getsource(type(s.loaders).__iter__)),
     Internal("CombinedLoader._state_dicts", "it returns the positions of the loaders that have one, in order",
              lambda s: s.loaders._state_dicts() == [{"at": 7}]),
+    Internal("FitLoop._combined_loader_states_to_load", "it has the loaders' positions until the loaders are set up",
+             lambda s: s.trainer.fit_loop._combined_loader_states_to_load == []
+             and "self._load_combined_loader_states()" in inspect.getsource(type(s.trainer.fit_loop).setup_data)
+             and "_combined_loader is not None" in inspect.getsource(type(s.trainer.fit_loop).setup_data)),
     Internal("FitLoop.epoch_progress", "`current.completed` counts the epochs that were trained to their end",
              lambda s: s.trainer.fit_loop.epoch_progress.current.completed == 1),
     Internal("Trainer.global_step", "it is `optim_progress.optimizer.step.total.completed` of automatic_optimization",

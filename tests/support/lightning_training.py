@@ -98,10 +98,9 @@ class _Look(L.Callback):
 
 def quiet_trainer(**settings: Any) -> L.Trainer:
     """A Trainer of one epoch on the CPU that writes nothing."""
-    return L.Trainer(
-        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, num_sanity_val_steps=0, **settings,
-    )  # fmt: skip
+    quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    given = {"max_epochs": 1, "accelerator": "cpu", "logger": False, "num_sanity_val_steps": 0, **quiet, **settings}
+    return L.Trainer(**given)
 
 
 @functools.cache

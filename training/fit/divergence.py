@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from data_contracts.errors import CorruptError, Diverged, TrainwrightError
 from data_contracts.handoffs import Checkpoint
-from training.loader import TrainLoader
+from training.loader.view import loader_of
 
 log = logging.getLogger(__name__)
 
@@ -111,8 +111,8 @@ def diverged(trainer: L.Trainer, finding: int, since: int, samples: int) -> Dive
     details: dict[str, Any] = {"step": step, "samples": [since, samples]}
     where = f"at step {step} (epoch {trainer.current_epoch}), after samples {since:,} to {samples:,}"
     sentence = f"{WORDS[finding]} {where}."
-    loader = trainer.train_dataloader
-    if not isinstance(loader, TrainLoader):
+    loader = loader_of(trainer)
+    if loader is None:
         return Diverged(sentence, details=details)
     rows = loader.rows(since, samples)
     log.warning("the samples %d to %d, which may have caused it, are rows %s", since, samples, rows.tolist())

@@ -92,6 +92,7 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
         from training.fit.supervisor import Supervisor
         from training.lightning_adapter import call_at_the_end
         from training.loader.row_counts import CountRows
+        from training.loader.view import with_view
         from training.user.assemble import build_all, silence
     gc.freeze()  # the first garbage collection of all imported objects would take a quarter of a second
 
@@ -117,7 +118,7 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
     call_at_the_end(trainer, functools.partial(supervisor.finish, trainer))
     supervisor.listen()
     try:
-        trainer.fit(module, datamodule=datamodule, ckpt_path=resume, **loaders)
+        trainer.fit(module, datamodule=datamodule, ckpt_path=resume, **with_view(loaders))
     except BaseException as error:
         _report(error, context, reports)
         supervisor.settle()

@@ -11,7 +11,7 @@ from typing import Any
 import lightning as L
 from torch import Tensor
 
-from data_contracts.errors import CorruptError
+from data_contracts.errors import CorruptError, TrainwrightError
 from training.checkpoint.rng import capture_rng, restore_rng, seed_rank
 from training.checkpoint.save import read_history, read_rank_state
 from training.fit.divergence import all_finite, check_resumed
@@ -24,7 +24,7 @@ from training.lightning_adapter import (
     replay_batches,
     restore_callback_metrics,
 )
-from training.loader import TrainLoader
+from training.loader.view import loader_of
 
 KEY = "trainwright"
 
@@ -35,13 +35,15 @@ class Resume:
     Args:
         own_loader: whether the batches are the user's own; a rank's loader may then differ in position from rank 0's.
         folder: files of the checkpoint that is resumed from; None when a training begins.
+        samples: after how many samples that checkpoint was made, as it was sealed; 0 when a training begins.
 
     Attributes:
         metrics: the newest value of each metric that was logged.
     """
 
-    def __init__(self, context: Context, history: History, own_loader: bool, folder: Path | None) -> None:
+    def __init__(self, context: Context, history: History, own_loader: bool, folder: Path | None, samples: int) -> None:
         self.metrics: dict[str, Tensor] = {}
+        self._samples = samples
         self._context, self._history, self._own_loader, self._folder = context, history, own_loader, folder
         self._rank_state: dict[str, Any] | None = None
 
@@ -75,7 +77,8 @@ class Resume:
     def begin(self, trainer: L.Trainer, fetcher: Any, batches_done: int) -> bool:
         """Restore this rank's state before the first step; returns whether the training is resumed.
 
-        Raises CorruptError if the restored state, or the state that the training begins with, is not finite.
+        Raises CorruptError if the restored state, or the state that the training begins with, is not finite, and
+        TrainwrightError if our loader does not stand where the checkpoint was made.
         """
         context = self._context
         if context.resume is not None:
@@ -83,6 +86,12 @@ class Resume:
         elif context.init_from is not None and not all_finite(trainer.lightning_module):
             raise CorruptError(
                 f"{context.init_from.uri}, which train.init_from names, holds weights that are not finite."
+            )
+        at = samples_done(trainer, context.train.global_batch_size)
+        if not self._own_loader and at != self._samples:
+            raise TrainwrightError(
+                f"The loader of rank {context.rank} begins after {at:,} samples instead of {self._samples:,}, so the "
+                "training would see other rows."
             )
         if self._folder is None or context.resume is None:
             # The same seed on all ranks made equal replicas; from here on each rank draws its own dropout masks.
@@ -100,5 +109,5 @@ class Resume:
 
 def samples_done(trainer: L.Trainer, global_batch_size: int) -> int:
     """Samples of the training so far, over all ranks; counted by steps where the loader is the user's."""
-    loader = trainer.train_dataloader
-    return loader.samples if isinstance(loader, TrainLoader) else trainer.global_step * global_batch_size
+    loader = loader_of(trainer)
+    return trainer.global_step * global_batch_size if loader is None else loader.samples

@@ -31,7 +31,8 @@ from training.fit.reporting.measuring import Measuring
 from training.fit.reporting.reports import Reports
 from training.fit.resume import Resume, samples_done
 from training.lightning_adapter import dump_checkpoint
-from training.loader import Split, TrainLoader
+from training.loader import Split
+from training.loader.view import loader_of
 from training.order.rank_plan import Plan
 
 # Steps that are so long that none is looked at for this time are waited for: they are reported, at no cost that shows.
@@ -57,7 +58,8 @@ class Supervisor(L.Callback):
         self._cadence = Cadence(context.train)
         self._agreement = Agreement(context.train.collective_timeout_s)
         self._loss = LossWatch(context.train.global_batch_size, context.train.spike_factor)
-        self._resume = Resume(context, history, plan is None, resume)
+        samples = 0 if context.resume is None else store.manifest(context.resume.ref).settings["samples"]
+        self._resume = Resume(context, history, plan is None, resume, samples)
         self._begun = False
         # Whether this look between two steps has waited for the device, and when its values were last read.
         self._looked, self._read_at = False, 0.0
@@ -73,8 +75,8 @@ class Supervisor(L.Callback):
 
     def passes_over(self, loop: StepLoop) -> bool:
         """Whether the next micro-batch is skipped."""
-        loader = loop.trainer.train_dataloader
-        return isinstance(loader, TrainLoader) and loader.passes_over
+        loader = loader_of(loop.trainer)
+        return loader is not None and loader.passes_over
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check before step 1 that all state can be saved."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,12 @@ class TrainLoader:
                 raise
             self._served += 1
             yield batch
+
+    def first_epoch(self) -> Iterator[Any]:
+        """The micro-batches of the first epoch, also those that are skipped; neither uses nor moves the cursor."""
+        chunks = self._source.chunks(0)
+        for batch in islice(chain.from_iterable(batches for batches, _ in chunks), len(self)):
+            yield self.split.transformed(batch)
 
     def state_dict(self) -> dict[str, int]:
         """The cursor: `{"samples": …}`."""

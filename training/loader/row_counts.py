@@ -16,7 +16,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader
 
 from training.lightning_adapter import weigh_logged_by
-from training.loader import OrderedLoader, TrainLoader
+from training.loader import OrderedLoader
+from training.loader.view import loader_of
 
 
 class CountRows(L.Callback):
@@ -26,8 +27,8 @@ class CountRows(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Runs after Lightning has taken the batch, before the module's step logs anything."""
-        if isinstance(trainer.train_dataloader, TrainLoader):
-            weigh_logged_by(trainer, trainer.train_dataloader.plan.micro_batch)
+        if (loader := loader_of(trainer)) is not None:
+            weigh_logged_by(trainer, loader.plan.micro_batch)
 
     def on_validation_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0

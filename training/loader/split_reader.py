@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -92,6 +93,8 @@ class Split:
         if loader.mixture is not None and not in_order:
             self.kinds = parts_of(loader.mixture, parts) if parts else kinds_of(shards, loader.mixture)
         self._rows = self._open(shards, loader, room, in_order)
+        # The loader's thread reads ahead while a hook of the user's may read, too.
+        self._reading = threading.Lock()
         self.spent = self._rows.spent
         self.chunk_bytes = self._rows.chunk_bytes
 
@@ -120,7 +123,8 @@ class Split:
         Args:
             soon: as in `Rows.gather`.
         """
-        gathered = self._rows.gather(rows, pin, soon)
+        with self._reading:
+            gathered = self._rows.gather(rows, pin, soon)
         columns = [column.batches(values, size) for column, values in zip(self._columns, gathered, strict=True)]
         made = list(zip(*columns, strict=True))
         batches = made if self._keys is None else [dict(zip(self._keys, one, strict=True)) for one in made]

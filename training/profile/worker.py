@@ -36,6 +36,7 @@ from training.fit.rank import our_loaders, owned_settings, prepare
 from training.lightning_adapter import call_at_the_end
 from training.loader import TrainLoader
 from training.loader.row_counts import CountRows
+from training.loader.view import with_view
 from training.order.rank_plan import Plan
 from training.profile.operations import peaks
 from training.profile.phases import PhaseClock, ValidationClock, time_parts
@@ -105,7 +106,7 @@ def _profiled(context: Context, request: ProfileRequest, report: Report) -> Step
     report(Advanced(done=1, long=True))
     try:
         with contextlib.suppress(Done):
-            trainer.fit(module, datamodule=datamodule, **loaders)
+            trainer.fit(module, datamodule=datamodule, **with_view(loaders))
     finally:
         if isinstance(loader, TrainLoader):
             loader.close()

@@ -157,6 +157,27 @@ class Killed(TwoSteps):
         return [optimizer], [{"scheduler": schedule, "interval": "step"}] if self.schedule else []
 
 
+class Looks(Killed):
+    """Asks for the length of its training and, if the environment has LOOKS, looks at its loader in its hooks."""
+
+    def look(self):
+        if os.environ.get("LOOKS"):
+            assert len(list(self.trainer.train_dataloader)) == len(self.trainer.train_dataloader)
+            next(iter(self.trainer.train_dataloader))
+
+    on_train_start = on_train_epoch_start = on_train_epoch_end = look
+
+    def on_train_batch_start(self, batch, batch_idx):
+        self.look()
+        super().on_train_batch_start(batch, batch_idx)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.05)
+        steps = self.trainer.estimated_stepping_batches
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=steps)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+
 class Raises(Classifier):
     def training_step(self, batch, batch_idx):
         if self.global_step == 2:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,70 @@ def test_a_checkpoint_is_given_positions_and_counts_of_other_micro_batches() -> 
     adapt_checkpoint(checkpoint, [{"at": 8}], 2, 3)
     assert progress["current"] == dict.fromkeys(progress["current"], 3)
     assert checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] == [{"at": 8}]
+
+
+class Numbers:
+    """Eight batches with their numbers in an endless row, from a position on."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for _ in range(len(self)):
+            self.at += 1
+            yield torch.full((1, 1), float(self.at))
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+# What sets up the loaders, wherever a module asks for it.
+ASKS: dict[str, Callable[[L.Trainer], Any]] = {
+    "estimated_stepping_batches": lambda trainer: trainer.estimated_stepping_batches,
+    "setup_data": lambda trainer: (trainer.fit_loop.setup_data(), trainer.num_training_batches),
+    "train_dataloader": lambda trainer: (trainer.fit_loop.setup_data(), iter(trainer.train_dataloader)),
+}
+
+
+@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize(
+    "hook",
+    ["setup", "configure_model", "on_load_checkpoint", "configure_optimizers", "on_fit_start", "on_train_start"],
+)
+def test_a_loader_resumes_at_its_position_whatever_sets_it_up_first(hook: str, ask: str, tmp_path: Path) -> None:
+    from training.lightning_adapter import EpochLoop, install_epoch_loop
+
+    class Asks(Net):
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+            seen.append(int(batch))
+            return super().training_step(batch, batch_idx)
+
+    def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        ASKS[ask](self.trainer)
+        return getattr(super(Asks, self), hook)(*args, **kwargs)
+
+    setattr(Asks, hook, hooked)
+
+    class Loop(EpochLoop):
+        def before_batch(self, fetcher: Any) -> bool:
+            if self.batches_done == 5 and not self.trainer.current_epoch:
+                self.trainer.save_checkpoint(tmp_path / "saved.ckpt")
+            return True
+
+    ends = []
+    for resumed in (None, tmp_path / "saved.ckpt"):
+        seen: list[int] = []
+        trainer = quiet_trainer(max_epochs=2, num_sanity_val_steps=0)
+        install_epoch_loop(trainer, Loop(trainer))
+        trainer.fit(Asks([]), Numbers(), ckpt_path=resumed)
+        ends.append((seen, trainer.global_step))
+    assert ends == [([*range(1, 17)], 16), ([*range(6, 17)], 16)]
 
 
 def test_a_frame_of_lightning_that_restores_is_known() -> None:

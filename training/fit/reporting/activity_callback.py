@@ -9,7 +9,7 @@ import lightning as L
 from torch import Tensor
 
 from training.fit.reporting.reports import Reports
-from training.loader import TrainLoader
+from training.loader.view import loader_of
 
 
 class ActivityCallback(L.Callback):
@@ -34,8 +34,8 @@ class ActivityCallback(L.Callback):
 
     def waits(self, trainer: L.Trainer) -> tuple[float, str]:
         """Share of the training's time that was spent waiting for data, and what took longest while preparing it."""
-        loader = trainer.train_dataloader
-        spent = loader.spent if isinstance(loader, TrainLoader) else {"your loader": 1.0}
+        loader = loader_of(trainer)
+        spent = {"your loader": 1.0} if loader is None else loader.spent
         cause = max(spent, key=lambda name: spent[name], default="")
         return self._reports.wait_share, cause
 

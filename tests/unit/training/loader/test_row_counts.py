@@ -18,6 +18,7 @@ from tests.support.splits import write_split
 from tests.unit.training.score.test_metrics import ACCURACY, scored
 from training.loader import MemoryBudget, OrderedLoader, Sampling, Shards, Split, TrainLoader
 from training.loader.row_counts import CountRows, rows_of
+from training.loader.view import with_view
 from training.order.rank_plan import Plan
 
 CPU = {"lightning": {"trainer": {"accelerator": "cpu"}}}
@@ -126,7 +127,7 @@ def test_means_over_an_epoch_are_means_over_its_rows(first: str, tmp_path: Path)
         enable_model_summary=False, num_sanity_val_steps=0, callbacks=[CountRows()],
     )  # fmt: skip
     train = TrainLoader(rows, plan, Sampling("d", 0), 0)
-    trainer.fit(Mean(), train, OrderedLoader(rows, 4))
+    trainer.fit(Mean(), **with_view({"train_dataloaders": train, "val_dataloaders": OrderedLoader(rows, 4)}))
     train.close()
     assert trainer.callback_metrics["val"].item() == 4.5
     assert trainer.callback_metrics["train_epoch"].item() == 4.5
