@@ -140,7 +140,12 @@ def begun_training(run: Run) -> str:
 
 
 def not_begun(run: Run) -> UsageError:
-    """The error for a run that has no training yet."""
+    """The error for a run that has no training yet, or whose training cannot be found any more."""
+    if recorded(run, "train") is not None:
+        return UsageError(
+            f"The training of the run {run.run_id} cannot be found: its dataset, or the record of it, is gone.",
+            remedy="If it was deleted, a file below tombstones/ in the store says why.",
+        )
     return UsageError(
         f"The run {run.run_id} has not started training.",
         remedy=f"Continue it with `trainwright resume {run.run_id}`.",

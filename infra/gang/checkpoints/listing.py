@@ -65,9 +65,12 @@ def list_checkpoints(store: Store, training: str) -> list[Found]:
     result = store.find_as(layout.result(training), Checkpoint.from_json)
     handed_over = None if result is None else result.ref.uri
     found = []
-    for step, generation in sorted({(step, generation) for step, generation, _ in _sealed_or_marked(store, training)}):
+    places = {(step, generation) for step, generation, _ in _sealed_or_marked(store, training)}
+    for step, generation in sorted(places.union((one.step, one.generation) for one in kept)):
         uri = layout.checkpoint(training, step, generation)
         facts, fault = _facts(store, uri)
+        if uri in in_ledger and not facts:
+            fault = fault or f"{layout.manifest(uri)} is missing"
         reason = _quarantine(store, uri) or reasons.get(uri) or fault
         state: State = "uncommitted"
         if uri in in_ledger:

@@ -62,6 +62,15 @@ def test_a_runs_training_is_the_one_it_reused_else_launched_else_the_newest(run:
     assert training_of(run) == second
 
 
+def test_a_run_that_trained_but_whose_dataset_is_gone_is_not_said_to_have_not_begun(store: Store) -> None:
+    run = open_run(write_project(Path(store.uri).parent / "tiny"), store_uri=store.uri)
+    for stage in ("shard", "train"):
+        record = {"name": stage, "status": "ran", "seconds": 0, "id": "0" * 64}
+        run.store.create_json(layout.stage(run.run_id, stage), record)
+    with pytest.raises(UsageError, match=f"The training of the run {run.run_id} cannot be found: its dataset, or"):
+        checkpoints_of(run)
+
+
 def test_what_a_run_recorded_is_what_it_goes_on_with(run: Run) -> None:
     for stage, status, sentence in (("validate", "skipped", "data is external"), ("verify", "ran", "4 tensors")):
         told = {"name": stage, "status": status, "seconds": 1, "sentence": sentence}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,17 @@ def test_a_changed_manifest_is_said_and_hides_no_other(store: Store) -> None:
         f"{layout.manifest(ledger.checkpoints[0].ref.uri)} does not end with a seal",
     )
     assert second.state == "committed"
+
+
+def test_a_committed_checkpoint_that_is_missing_is_listed(store: Store) -> None:
+    ledger = Ledger(store, TRAINING, 0)
+    for step in (5, 10):
+        ledger.commit(seal(store, step))
+    first, second = (Path(store.uri, checkpoint.ref.uri) for checkpoint in ledger.checkpoints)
+    shutil.rmtree(first)
+    (second / "manifest.json").unlink()
+    reasons = [checkpoint.reason for checkpoint in list_checkpoints(store, TRAINING)]
+    assert reasons == [f"{TRAINING}/checkpoints/{path.name}/manifest.json is missing" for path in (first, second)]
 
 
 def test_a_training_without_any_has_none(store: Store) -> None:
