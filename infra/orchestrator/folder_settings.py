@@ -11,11 +11,13 @@ import io
 import json
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import UsageError
+from data_contracts.plain_file import read_plain
+from data_contracts.quoting import text_of
 
 # As variables, without PREFECT_.
 _NOT_BY_A_FOLDER = (
@@ -47,21 +49,34 @@ def _is_of_this_user(profiles: object, folder: Path) -> bool:
 def _settings_in(folder: Path) -> Iterator[tuple[Path, str, Any]]:
     for name, section in (("prefect.toml", ()), ("pyproject.toml", ("tool", "prefect"))):
         path = folder / name
-        try:
-            settings = tomllib.loads(path.read_text())
-        except (ValueError, OSError, RecursionError):  # Prefect does not read it either
-            continue
+        settings: Any = _read(path, tomllib.loads)
         for part in section:
             settings = settings.get(part, {})
+            if not isinstance(settings, dict):
+                raise _unreadable(path, f"{part} is not a table")
         yield from ((path, *setting) for setting in _flat(settings, ""))
     path = folder / ".env"
-    if path.is_file():
+    if path.is_file() or path.is_fifo():
         from dotenv import dotenv_values  # as Prefect reads it: a name may be in quotation marks
 
-        stream = io.StringIO(path.read_text("utf-8", errors="replace"))
-        for variable, text in dotenv_values(stream=stream, interpolate=False).items():
+        variables = _read(path, lambda text: dotenv_values(stream=io.StringIO(text), interpolate=False))
+        for variable, text in variables.items():
             if variable.upper().startswith(_PREFIX):
                 yield from ((path, *setting) for setting in _flat({variable: _value(text)}, ""))
+
+
+def _read(path: Path, parse: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """What a file holds; {} if there is none. UsageError where importing Prefect would hang or crash."""
+    try:
+        return parse(read_plain(path).decode())
+    except FileNotFoundError:
+        return {}
+    except (ValueError, OSError, RecursionError) as error:
+        raise _unreadable(path, text_of(error)) from error
+
+
+def _unreadable(path: Path, why: str) -> UsageError:
+    return UsageError(f"{path} cannot be read: {why}.", remedy="Mend it, or take it away: Prefect reads it, too.")
 
 
 def _value(text: str | None) -> Any:

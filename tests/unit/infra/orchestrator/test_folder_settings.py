@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -50,12 +51,30 @@ def test_other_settings_and_what_up_writes_are_taken(tmp_path: Path) -> None:
         'API_URL=x\n# PREFECT_API_URL=x\nPREFECT_LOGGING={"level": "DEBUG"}\nA=\'\nPREFECT_API_URL=x\'\n'
     )
     refuse_settings_of(folder)
-    (folder / "pyproject.toml").write_text("[no toml")
-    refuse_settings_of(folder)
     (folder / "profiles.toml").write_text("")
     (folder / "prefect.toml").write_text(f"profiles_path = {json.dumps(str(folder / 'profiles.toml'))}\n")
     with pytest.raises(UsageError, match="PREFECT_PROFILES_PATH"):
         refuse_settings_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "data", "why"),
+    [
+        ("pyproject.toml", b"[no toml", "Expected ']'"),
+        ("pyproject.toml", b"tool = 1", "tool is not a table"),
+        ("pyproject.toml", b"tool.prefect = 1", "prefect is not a table"),
+        ("prefect.toml", b"a = '\xff'", "'utf-8' codec can't decode"),
+        ("prefect.toml", b"a = " + b"[" * 100_000, "maximum recursion depth"),
+        ("prefect.toml", None, ".* not a regular file"),
+        (".env", None, ".* not a regular file"),
+    ],
+)
+def test_a_file_on_which_prefect_would_hang_or_crash_is_refused(
+    file: str, data: bytes | None, why: str, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / file) if data is None else (tmp_path / file).write_bytes(data)
+    with pytest.raises(UsageError, match=f"{file} cannot be read: {why}"):
+        refuse_settings_of(tmp_path)
 
 
 @pytest.mark.usefixtures("home")
