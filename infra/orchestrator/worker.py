@@ -23,7 +23,7 @@ from infra import scratch
 from infra.orchestrator.flow_runs.handing_over import give_again
 from infra.orchestrator.flow_runs.worker_flow_runs import runs_of
 from infra.orchestrator.work_pools import PROCESS
-from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
+from infra.processes.processes import find_marked, kill_marked, marked_env, module_command, new_mark
 from infra.stopping import STOP_FILE
 from infra.telemetry.json_logs import LOG_FORMAT, PREFECT_IN_JSON
 
@@ -90,8 +90,9 @@ def _start(
     pool: str, options: Sequence[str], environ: dict[str, str], handles: Sequence[int]
 ) -> subprocess.Popen[bytes]:
     name = platform.node() or "local"
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--type", PROCESS, "--pool", pool, "--name", name]
-    return subprocess.Popen([*command, *options], env=environ, start_new_session=True, pass_fds=handles)
+    # It has the server's password, so nothing in the folder where it is started may take the place of a module.
+    command = module_command("prefect", "worker", "start", "--type", PROCESS, "--pool", pool, "--name", name, *options)
+    return subprocess.Popen(command, env=environ, start_new_session=True, pass_fds=handles)
 
 
 def main() -> None:
