@@ -16,6 +16,9 @@ from infra.orchestrator.deployments.deployments import (
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
+# Looks of one deployment that may be at work at once. One may be dead: Prefect counts it for five more minutes. And a
+# worker that was away for a night must not begin with a hundred looks.
+MOST_LOOKS = 2
 # A parameter that is a text or is left out, as JSON Schema.
 OPTIONAL_TEXT: Mapping[str, Any] = {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}
 
@@ -59,7 +62,8 @@ def _is_as_wanted(known: Any, wanted: Periodic, kind: str) -> bool:
     """Whether a deployment runs this checkout's code, with the parameters that its flow takes."""
     schema = parameter_schema(wanted.properties, wanted.required)
     here = known.pull_steps == checkout_steps(kind) and set(known.tags) >= set(SYSTEM_TAGS)
-    return here and known.entrypoint == wanted.entrypoint and known.parameter_openapi_schema == schema
+    here = here and known.entrypoint == wanted.entrypoint and known.parameter_openapi_schema == schema
+    return here and getattr(known.global_concurrency_limit, "limit", None) == MOST_LOOKS
 
 
 def make_periodic(
@@ -95,8 +99,7 @@ def make_periodic(
         parameters=dict(parameters),
         schedules=schedules,
         paused=None if known is None else known.paused,
-        # A worker that was away for a night must not begin with a hundred looks.
-        concurrency_limit=1,
+        concurrency_limit=MOST_LOOKS,
         concurrency_options=ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
         tags=list(SYSTEM_TAGS),
         parameter_openapi_schema=parameter_schema(wanted.properties, wanted.required),

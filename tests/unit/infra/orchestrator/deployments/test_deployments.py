@@ -33,7 +33,7 @@ def test_the_reaper_is_deployed_as_up_deploys_it(listed: list[dict[str, Any]]) -
     for one in periodic:
         assert [schedule["cron"] for schedule in by_entrypoint[one.entrypoint]["schedules"]] == [one.every]
     assert {(one["name"], one["work_pool"]["name"]) for one in by_entrypoint.values()} == {(POOL, POOL)}
-    assert by_entrypoint[REAPER.entrypoint]["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
+    assert by_entrypoint[REAPER.entrypoint]["concurrency_limit"] == {"limit": 2, "collision_strategy": "CANCEL_NEW"}
 
 
 def test_every_example_is_deployed_and_nothing_else(deployments: dict[str, dict[str, Any]], repository: Path) -> None:

@@ -41,12 +41,12 @@ def made(known: Any) -> list[dict[str, Any]]:
     return created
 
 
-def test_a_new_deployment_has_its_own_schedule_and_one_run_at_a_time() -> None:
+def test_a_new_deployment_has_its_own_schedule_and_few_runs_at_a_time() -> None:
     [new] = made(None)
     assert (new["title"], new["entrypoint"]) == ("day-page/gpus", DAY_PAGE.entrypoint)
     assert new["parameters"] == {"store": "first"}
     assert [(one.schedule.cron, one.active) for one in new["schedules"]] == [(DAY_PAGE.every, True)]
-    assert (new["concurrency_limit"], new["paused"]) == (1, None)
+    assert (new["concurrency_limit"], new["paused"]) == (2, None), "one may be dead and keep its slot for a while"
 
 
 def test_a_changed_schedule_a_pause_and_parameters_stay() -> None:
@@ -68,6 +68,8 @@ def test_a_deployment_of_this_checkout_is_left_alone() -> None:
         {"entrypoint": "earlier"},
         {"pull_steps": []},
         {"tags": ["trainwright"]},
+        {"global_concurrency_limit": SimpleNamespace(limit=1)},
+        {"global_concurrency_limit": None},
     ],
 )
 def test_a_deployment_of_an_earlier_version_takes_what_its_flow_takes_now(older: dict[str, Any]) -> None:
@@ -87,5 +89,6 @@ def as_wanted(**older: Any) -> Any:
         "parameters": {},
         "schedules": [],
         "tags": list(SYSTEM_TAGS),
+        "global_concurrency_limit": SimpleNamespace(limit=2),
     }
     return SimpleNamespace(**{**found, **older})
