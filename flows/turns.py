@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from prefect.exceptions import Abort
 from prefect.states import Cancelled, Completed, State
 
 from data_contracts.errors import TrainwrightError
@@ -13,6 +14,7 @@ from data_contracts.load import load_spec
 from data_contracts.run_report import RunReport
 from flows.flow_runs import overrides, started_by
 from infra.orchestrator.flow_runs.cancelling import stop_this_process
+from infra.stopping import HandedOver
 from infra.store import layout
 from tasks.run.options import SENSOR_KEY
 from tasks.run.run import Run, open_spec_store
@@ -69,6 +71,8 @@ def in_turn(turn: Turn | None, work: Callable[[], State[Any]]) -> State[Any]:
     try:
         with turn.hold(stop_this_process) as asked:
             return _worked(work, asked.is_set)
+    except HandedOver as error:  # it waited; its worker gives the flow run to another one
+        raise Abort(error.message) from error
     except Skipped as skipped:
         return Completed(name="Skipped", message=str(skipped), data={"verdict": "skipped", "sentence": str(skipped)})
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from data_contracts.errors import Interrupted, StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.run_report import RunReport
+from infra import stopping
 from infra.orchestrator.events.run_events import announce_stall
 from infra.processes.processes import uninterrupted
 from infra.stopping import HandedOver
@@ -44,6 +45,7 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
         try:
             keeper.start()
             while (token := keeper.token(LOOK_EVERY_S)) is None:
+                stopping.check()
                 if done := final_report(run):
                     return done
                 if not announced:

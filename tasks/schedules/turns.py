@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from data_contracts.canonical import digest
 from data_contracts.errors import CorruptError, Interrupted, UsageError
 from data_contracts.pipeline_spec.schedule import Overlap
+from infra import stopping
 from infra.audit import now
 from infra.processes.processes import uninterrupted
 from infra.store import Store, layout
@@ -67,6 +68,7 @@ class Turn:
 
         Raises:
             Skipped: with `skip`, if an earlier run lives.
+            HandedOver: the worker is stopped as planned while this run waits.
         """
         holder = f"{self._mark}{self.scheduled_s}/{uuid.uuid4().hex[:12]}"
         keeper = LeaseKeeper(self.store, self._path, holder, patience_s=self.patience_s, renew_s=self.renew_s)
@@ -98,6 +100,7 @@ class Turn:
         """Wait until the turn is ours; its fencing token."""
         first, since, said = None, time.monotonic(), ""
         while (token := keeper.token(self.look_every_s)) is None:
+            stopping.check()
             with contextlib.suppress(Interrupted):
                 current = held_lease(self.store, self._path)
                 if current is None:
@@ -136,6 +139,7 @@ class Turn:
             if not has_said:
                 log.info("%s This one waits.", self._unfinished(living))
                 has_said = True
+            stopping.check()
             time.sleep(self.look_every_s)
 
     def _living_runs(self) -> list[str]:

@@ -10,9 +10,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from prefect.exceptions import Abort
 from prefect.states import Cancelled, Completed, State
 
 from flows import turns
+from infra.stopping import HandedOver
 from infra.store import layout, open_store
 from tasks.schedules.turns import Skipped, Turn
 from tests.support.tiny import write_project
@@ -73,6 +75,14 @@ class _Turn:
 
 def end(turn: _Turn | None, work: Any) -> State[Any]:
     return turns.in_turn(cast(Turn | None, turn), work)
+
+
+def test_a_run_that_waits_for_its_turn_is_given_to_another_worker() -> None:
+    def handed_over() -> State[Any]:
+        raise HandedOver("The worker was stopped as planned.")
+
+    with pytest.raises(Abort, match="stopped as planned"):
+        end(_Turn(), handed_over)
 
 
 def interrupted() -> State[Any]:

@@ -21,6 +21,7 @@ from data_contracts.errors import (
 )
 from data_contracts.run_report import RunReport
 from infra.orchestrator.events import run_events
+from infra.stopping import STOP_FILE, HandedOver
 from infra.store import layout
 from infra.store.lease_keeper import LeaseKeeper
 from tasks.run import attach as attach_module
@@ -97,6 +98,23 @@ def test_a_final_verdict_is_answered_at_once_even_while_the_lease_is_held(spec: 
     assert attach(line)(run) == first
     holder.stop()
     assert line.calls == 1
+
+
+def test_a_process_that_waits_ends_when_its_worker_is_stopped_as_planned(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, line = opened(spec), Line()
+    keeper = LeaseKeeper(run.store, layout.lease(layout.run(run.run_id)), "first", renew_s=0.05)
+    keeper.start()
+    assert keeper.token(10) == 0
+    (tmp_path / "stop").touch()
+    monkeypatch.setenv(STOP_FILE, str(tmp_path / "stop"))
+    try:
+        with pytest.raises(HandedOver):
+            attach(line)(run)
+    finally:
+        keeper.stop()
+    assert line.calls == 0
 
 
 def test_what_ended_without_a_verdict_goes_on(spec: Path) -> None:

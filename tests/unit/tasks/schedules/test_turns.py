@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from data_contracts.canonical import digest
+from infra.stopping import STOP_FILE, HandedOver
 from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease
 from infra.store.lease_keeper import LeaseKeeper
@@ -157,6 +158,17 @@ def test_a_run_that_a_person_started_is_waited_for_and_never_cancelled(store: St
         assert store.list("schedules/tiny") == ["turn"]
     thread.join()
     assert began.is_set()
+
+
+@pytest.mark.parametrize("waits_for", [earlier, run_by_hand])
+def test_a_run_that_waits_ends_when_its_worker_is_stopped_as_planned(
+    store: Store, waits_for: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stop").touch()
+    monkeypatch.setenv(STOP_FILE, str(tmp_path / "stop"))
+    with waits_for(store), pytest.raises(HandedOver), turn(store, "queue", "second").hold(never):
+        never()
+    assert held_lease(store, schedule_paths.turn("tiny")) is None
 
 
 def test_skip_counts_a_run_that_a_person_started(store: Store) -> None:
