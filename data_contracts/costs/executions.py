@@ -76,10 +76,11 @@ class FlowRunState:
     """What Prefect says of a flow run.
 
     Attributes:
-        state: `gone`: unknown there, or there is none; `ended`: it failed, crashed or completed; `stopped`: a person
-            cancelled it, or it waits for one; `asked`: it waits for a worker; `running`: as far as is known.
+        state: `gone`: unknown there, or there is none; `ended`: it failed, crashed or completed; `cancelled`: it was
+            cancelled or is about to be; `stopped`: it waits for a person; `asked`: it waits for a worker; `running`: as
+            far as is known.
         run_count: how often it was begun.
     """
 
-    state: Literal["gone", "ended", "stopped", "asked", "running"]
+    state: Literal["gone", "ended", "cancelled", "stopped", "asked", "running"]
     run_count: int = 0

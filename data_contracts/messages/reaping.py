@@ -35,13 +35,14 @@ class Reaped:
     """The outcome for a dead run.
 
     Attributes:
-        what: `resumed`: somebody was asked; `here`: the caller must resume it; `ended`: it has a verdict now; `left`:
-            it could not be decided now; `lost`: its records cannot be read.
+        what: `resumed`: somebody was asked; `here`: the caller must resume it; `ended`: it has a verdict now;
+            `cancelled`: so it has, because it was cancelled; `left`: it could not be decided now; `lost`: its records
+            cannot be read.
     """
 
     run_id: str
     store: str
-    what: Literal["resumed", "here", "ended", "left", "lost"]
+    what: Literal["resumed", "here", "ended", "cancelled", "left", "lost"]
     sentence: str
 
 

@@ -18,11 +18,11 @@ from typing import Protocol
 
 from data_contracts.canonical import is_name
 from data_contracts.costs.executions import Crash, Execution, FlowRunState, resume_key
-from data_contracts.errors import Crashed, Fenced, Interrupted, StorageUnavailable, TrainwrightError
+from data_contracts.errors import Cancelled, Crashed, Fenced, Interrupted, StorageUnavailable, TrainwrightError
 from data_contracts.messages.reaping import REAP, Reaped, ReapRequest, RunBegun, RunReaped
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from data_contracts.resolved import Resolved
-from data_contracts.run_report import StageResult
+from data_contracts.run_report import RunReport, StageResult
 from infra.audit import now
 from infra.child import Handlers, run_child
 from infra.processes.idle import IdleLimit
@@ -61,6 +61,9 @@ class Resumer(Protocol):
 
     def end_nodes(self, store: str, training: str) -> None:
         """Cancel the flow runs of a dead gang's nodes that no worker has begun."""
+
+    def end_cancelled(self, report: RunReport, flow_run: str | None) -> None:
+        """Tell people that a run ended as cancelled, and end its flow run. Raises nothing."""
 
     def gave_up(self, run_id: str, pipeline: str, flow_run: str | None, sentence: str) -> None:
         """Tell people that a run is not resumed by itself. Raises nothing."""
@@ -203,6 +206,7 @@ class _Dead:
         flow_run_state = self.resumer.state_of(flow_run, self.run_id)
         if flow_run_state.state in ("stopped", "asked"):
             return None
+        # A cancelled flow run is executed by nobody any more: its run ends here.
         holder = with_process(f"reaper/{uuid.uuid4().hex[:12]}")
         if seen is None:
             seen = self.store.pointer(self.lease_path).read()
@@ -222,22 +226,24 @@ class _Dead:
         crash = self._unbegun(execution)
         if crash is None:
             return not self._has_ended(execution, num_ends(self.store, self.run_id))
-        return self.resumer.requested(crash, resume_key(self.run_id, crash.n)).state in ("gone", "ended")
+        return self.resumer.requested(crash, resume_key(self.run_id, crash.n)).state in ("gone", "ended", "cancelled")
 
     def _decide(self, lease: Lease, execution: Execution | None, flow_run_state: FlowRunState) -> Reaped | None:
         ends = num_ends(self.store, self.run_id)
         if self.store.exists(layout.report(self.run_id)) or self._has_ended(execution, ends):
             return None
-        crash = self._unbegun(execution)
+        crash, asked = self._unbegun(execution), ""
         if crash is not None:
             asked = self.resumer.requested(crash, resume_key(self.run_id, crash.n)).state
             if asked in ("asked", "running", "stopped"):
                 return None
-            if asked == "gone":  # the reaper died before it asked
-                return self._ask(lease, crash)
+        flow_run = None if execution is None else execution.flow_run
+        if "cancelled" in (flow_run_state.state, asked):
+            return self._cancel(lease, flow_run)
+        if crash is not None and asked == "gone":  # the reaper died before it asked
+            return self._ask(lease, crash)
         earlier = crashes_of(self.store, self.run_id)
         used, budget = sum(one.ends == ends for one in earlier), self.run.spec.retry.crashed
-        flow_run = None if execution is None else execution.flow_run
         if used >= budget:
             return self._give_up(lease, used, flow_run)
         crash = Crash(
@@ -284,14 +290,24 @@ class _Dead:
         if _lacked_server(self.store, self.run_id):
             happened = f"The run {self.run_id} ended because the Prefect server was away"
         error = Crashed(f"{happened}, and the run {times} (retry.crashed: {self.run.spec.retry.crashed}).")
+        self._report(lease, error)
+        self.resumer.gave_up(self.run_id, self.run.spec.name, flow_run, str(error))
+        log.warning("%s", error)
+        return Reaped(self.run_id, self.store.uri, "ended", str(error))
+
+    def _cancel(self, lease: Lease, flow_run: str | None) -> Reaped:
+        error = Cancelled(f"The run {self.run_id} was cancelled in Prefect, and its process died before that.")
+        self.resumer.end_cancelled(self._report(lease, error), flow_run)
+        log.info("%s", error)
+        return Reaped(self.run_id, self.store.uri, "cancelled", str(error))
+
+    def _report(self, lease: Lease, error: TrainwrightError) -> RunReport:
+        """Record the end of the run, with the stages that it carried out."""
         lease.confirm()
         for name in self.store.list(layout.stages(self.run_id)):
             told = self.store.read_as(f"{layout.stages(self.run_id)}/{name}", StageResult.model_validate)
             self.run.results[told.name] = told
-        report(self.run, error=error)
-        self.resumer.gave_up(self.run_id, self.run.spec.name, flow_run, str(error))
-        log.warning("%s", error)
-        return Reaped(self.run_id, self.store.uri, "ended", str(error))
+        return report(self.run, error=error)
 
     def _free(self, process: ProcessId | None) -> None:
         """Fence the dead process's trainings, so that their nodes end, and free their slots."""

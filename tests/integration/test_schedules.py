@@ -229,8 +229,10 @@ def test_a_reaper_starts_what_lost_its_process_and_leaves_alone_what_a_person_st
     pending, running, unopened, beating, opened = (in_state(site, pool, kind) for kind in kinds)
     site.ask(f"/flow_runs/{unopened['id']}", {"name": "tiny"}, method="PATCH")
     beat(site, beating)
-    stopped = [in_state(site, pool, "CANCELLED"), in_state(site, pool, "CANCELLING"),
-               in_state(site, pool, "PAUSED", "Suspended")]  # fmt: skip
+    cancelling = in_state(site, pool, "RUNNING")
+    site.cancel(cancelling)
+    stopped = [cancelling, in_state(site, pool, "CANCELLED"), in_state(site, pool, "PAUSED", "Suspended")]
+    assert site.state(cancelling) == "CANCELLING"
     left = [*stopped, beating, opened]
     states = [site.now(one)["state"]["id"] for one in left]
     assert start_lost_again() == ["the flow run tiny was crashed without a process, and is given to a worker again"]
@@ -241,11 +243,35 @@ def test_a_reaper_starts_what_lost_its_process_and_leaves_alone_what_a_person_st
     ]
     assert {site.now(one)["state"]["name"] for one in (pending, running, unopened)} == {"AwaitingRetry"}
     for one in stopped:
-        assert PrefectResumer(pool).state_of(one["id"], RUN).state == "stopped"
+        assert PrefectResumer(pool).state_of(one["id"], RUN).state in ("cancelled", "stopped")
         crash = Crash(run_id=RUN, n=0, token=1, ends=0, flow_run=one["id"], at="", by="")
         with pytest.raises(Fenced):
             PrefectResumer(pool).resume(crash, "/s", "tiny", f"key-{one['id']}")
     assert [site.now(one)["state"]["id"] for one in left] == states
+
+
+def test_what_nobody_starts_again_ends_when_its_process_is_lost(site: Site, here: None) -> None:
+    """A command's own flow run that died before it opened a run, and a look of the reaper's."""
+    pool = site.pool("by-hand", worker=False)
+    look = site.run(pool, "reap", {}, "flows.reap.reap")
+    site.ask(f"/flow_runs/{look['id']}/set_state", {"state": {"type": "RUNNING"}, "force": True})
+    flow = site.ask("/flows/", {"name": "retrain"})
+    wanted = {"flow_id": flow["id"], "state": {"type": "RUNNING"}}
+    command, beating, crashed = (site.ask("/flow_runs/", {**wanted, "name": "tiny"}) for _ in range(3))
+    site.ask(f"/flow_runs/{crashed['id']}/set_state", {"state": {"type": "CRASHED"}, "force": True})
+    beat(site, beating)
+    assert start_lost_again() == [], "they may be at work"
+    ended = [sentence for sentence in start_lost_again(0) if sentence.endswith("ended")]
+    assert sorted(ended) == sorted(
+        f"the flow run {one['name']} was running without a process, and is ended" for one in (command, look)
+    )
+    assert [site.now(one)["state"]["name"] for one in (command, look, beating, crashed)] == [
+        "ProcessDied",
+        "ProcessDied",
+        "Running",
+        "Crashed",
+    ]
+    assert start_lost_again(0) == []
 
 
 def test_a_flow_run_that_dies_again_and_again_before_it_opens_a_run_ends(site: Site, here: None) -> None:
@@ -266,7 +292,7 @@ def test_a_run_that_has_not_begun_is_found_by_the_name_of_its_flow_run(site: Sit
     pool = site.pool("unbegun", worker=False)
     made = in_state(site, pool, "CANCELLED")
     site.ask(f"/flow_runs/{made['id']}", {"name": f"tiny {run_id}"}, method="PATCH")
-    assert PrefectResumer(pool).state_of(None, run_id).state == "stopped"
+    assert PrefectResumer(pool).state_of(None, run_id).state == "cancelled"
     assert PrefectResumer(pool).state_of(None, run_id.replace("b", "c")).state == "gone"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from data_contracts.costs.executions import Crash, FlowRunState
 from data_contracts.errors import StorageUnavailable
 from data_contracts.messages.reaping import Reaped
+from data_contracts.run_report import RunReport
 from infra.store import Lease, layout
 from tasks.run.executions import begin_execution, crashes_of
 from tasks.run.reaping import reap
@@ -44,6 +45,9 @@ class Prefect:
 
     def end_nodes(self, store: str, training: str) -> None:
         self.ended.append(training)
+
+    def end_cancelled(self, report: RunReport, flow_run: str | None) -> None:
+        self.told.append(report.sentence)
 
     def gave_up(self, run_id: str, pipeline: str, flow_run: str | None, sentence: str) -> None:
         self.told.append(sentence)

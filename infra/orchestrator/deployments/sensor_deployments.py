@@ -15,7 +15,7 @@ from infra.orchestrator.work_pools import find_pool
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-_SENSOR = Periodic(
+SENSOR = Periodic(
     flow="sensor",
     entrypoint="flows.sense.sensor",
     description="Starts {} when data has arrived (schedule.sensor).",
@@ -38,7 +38,7 @@ def ensure_sensor(client: SyncPrefectClient, name: str, pool: str, parameters: d
         client,
         name,
         known,
-        replace(_SENSOR, description=_SENSOR.description.format(f"retrain/{name}")),
+        replace(SENSOR, description=SENSOR.description.format(f"retrain/{name}")),
         pool=pool,
         kind=find_pool(client, pool).type,
         parameters={**(known.parameters if known else {}), **parameters, "deployment": f"retrain/{name}"},

@@ -1,4 +1,4 @@
-"""React to a cancel in Prefect's pages for a flow run that a command executes itself, without a worker."""
+"""React to a cancel in Prefect's pages where no worker does: a command executes the flow run, or its worker died."""
 
 from __future__ import annotations
 
@@ -18,22 +18,26 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
 
+# Of a worker that lives, the signal comes within seconds, and SIGKILL 30 s later.
+ORPHAN_ASK_S = 20.0
+ORPHAN_GRACE_S = 40.0
+
 log = logging.getLogger("trainwright")
 _stopped_here = threading.Event()
 
 
 @contextlib.contextmanager
 def cancellable() -> Iterator[None]:
-    """Within this context, a cancel in Prefect acts as Ctrl-C; under a worker, the worker's own signal does this."""
+    """Within this context, a cancel in Prefect acts as Ctrl-C; under a worker, only if the worker sends no signal."""
     from prefect.context import FlowRunContext
 
     context = FlowRunContext.get()
-    if context is None or context.flow_run is None or FLOW_RUN in os.environ:
+    if context is None or context.flow_run is None:
         yield
         return
     run_id, stopped = context.flow_run.id, threading.Event()
-
-    thread = threading.Thread(target=_watch, args=(run_id, stopped), daemon=True)
+    every_s, grace_s = (ORPHAN_ASK_S, ORPHAN_GRACE_S) if FLOW_RUN in os.environ else (ASK_S, 0.0)
+    thread = threading.Thread(target=_watch, args=(run_id, stopped, every_s, grace_s), daemon=True)
     thread.start()
     try:
         yield
@@ -41,15 +45,15 @@ def cancellable() -> Iterator[None]:
         stopped.set()
 
 
-def _watch(run_id: UUID, stopped: threading.Event) -> None:
+def _watch(run_id: UUID, stopped: threading.Event, every_s: float, grace_s: float) -> None:
     # One client for many questions: making one takes more processor time than an answer. An unreachable server cannot
     # cancel; after an error the next question is asked with a new client.
-    while not stopped.wait(ASK_S):
+    while not stopped.wait(every_s):
         with contextlib.suppress(Exception), asking() as client:
             while not _is_cancelled(client, run_id):
-                if stopped.wait(ASK_S):
+                if stopped.wait(every_s):
                     return
-            if not stopped.is_set():
+            if not stopped.wait(grace_s):
                 log.info("The run is cancelled in Prefect.")
                 stop_this_process()
             return

@@ -1,22 +1,27 @@
-"""Flow runs whose process died where no store says so: they are given to the workers again.
+"""Flow runs whose process died where no store says so: they are given to the workers again, or ended.
 
 A worker that dies leaves its flow runs `Pending` or `Running` for ever, and one that lives says `Crashed` of a process
 that died before it opened a run. No worker takes such a flow run again, and a reaper of stores finds no run, or one
-whose verdict Prefect does not know. Executed again, it opens the run by its key, or reports its verdict.
+whose verdict Prefect does not know. Executed again, it opens the run by its key, or reports its verdict. One that a
+command carried out itself or that only looks at something is ended. Prefect's server ends by itself, after 300 s, what
+is `Cancelling`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from data_contracts.errors import Crashed as CrashedError
 from infra.orchestrator.admission import asking
 from infra.orchestrator.api import unreachable
+from infra.orchestrator.deployments.page_deployments import COST_REPORT, DAY_PAGE
+from infra.orchestrator.deployments.reaper_deployments import REAPER
+from infra.orchestrator.deployments.sensor_deployments import SENSOR
 from infra.orchestrator.events.run_events import announce_unopened
-from infra.orchestrator.flow_runs.resuming import run_ids_of
+from infra.orchestrator.flow_runs.resuming import end_dead, run_ids_of
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -29,14 +34,17 @@ MISSED_HEARTBEATS = 5
 MOST_STARTS = 5
 # An older crash is left to a person, as what an earlier version left.
 CRASHED_S = 3 * 86400.0
-_FLOWS = ("retrain", "resume")
+_RUNS = ("retrain", "resume")
+_LOOKS = (REAPER.flow, DAY_PAGE.flow, COST_REPORT.flow, SENSOR.flow)
 _MESSAGE = "Its process died."
 
 log = logging.getLogger("trainwright")
 
 
 def start_lost_again(silent_s: float | None = None) -> list[str]:
-    """Let workers take flow runs again whose process is lost; what was done, in sentences. StorageUnavailable.
+    """Let workers take flow runs again whose process is lost, or end them; what was done, in sentences.
+
+    Raises: StorageUnavailable.
 
     Args:
         silent_s: how long a process must have been silent; default: `MISSED_HEARTBEATS` of Prefect's heartbeats.
@@ -48,8 +56,12 @@ def start_lost_again(silent_s: float | None = None) -> list[str]:
         silent_s = MISSED_HEARTBEATS * (every_s or 180)
     try:
         with asking(retries=2) as client:
-            lost = [one for one in _unended(client) if _is_lost(client, one, silent_s, beats=every_s is not None)]
-            return [_start_again(client, one) for one in lost if _is_as_seen(client, one)]
+            return [
+                answer(client, one)
+                for flows, answer in ((_RUNS, _answer), (_LOOKS, _end))
+                for one in _unended(client, flows)
+                if _is_lost(client, one, silent_s, beats=every_s is not None) and _is_as_seen(client, one)
+            ]
     except Exception as error:
         away = unreachable(error)
         if away is None:
@@ -57,8 +69,8 @@ def start_lost_again(silent_s: float | None = None) -> list[str]:
         raise away from error
 
 
-def _unended(client: SyncPrefectClient) -> Iterable[FlowRun]:
-    """The flow runs of deployments that no process may be carrying out."""
+def _unended(client: SyncPrefectClient, flows: Collection[str]) -> Iterable[FlowRun]:
+    """The flow runs of some flows that no process may be carrying out."""
     from prefect.client.schemas.filters import (
         FlowFilter,
         FlowFilterName,
@@ -70,11 +82,16 @@ def _unended(client: SyncPrefectClient) -> Iterable[FlowRun]:
     from prefect.client.schemas.sorting import FlowRunSort
 
     kinds = [StateType.PENDING, StateType.RUNNING, StateType.CRASHED]
-    ours = FlowFilter(name=FlowFilterName(any_=list(_FLOWS)))
+    ours = FlowFilter(name=FlowFilterName(any_=list(flows)))
     states = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=kinds)))
     newest = FlowRunSort.EXPECTED_START_TIME_DESC
     found = client.read_flow_runs(flow_filter=ours, flow_run_filter=states, sort=newest)
-    return (one for one in found if one.deployment_id is not None and one.state is not None)
+    # Nobody starts a look again, nor what a command carried out itself: one that crashed has ended.
+    return (
+        one
+        for one in found
+        if one.state is not None and not (one.state.is_crashed() and (one.deployment_id is None or flows is not _RUNS))
+    )
 
 
 def _is_lost(client: SyncPrefectClient, flow_run: FlowRun, silent_s: float, *, beats: bool) -> bool:
@@ -109,6 +126,19 @@ def _is_as_seen(client: SyncPrefectClient, seen: FlowRun) -> bool:
     """Whether a flow run is still in the state that it was seen in: somebody may have cancelled it since."""
     current = client.read_flow_run(seen.id).state
     return current is not None and seen.state is not None and current.id == seen.state.id
+
+
+def _answer(client: SyncPrefectClient, flow_run: FlowRun) -> str:
+    """Have a lost flow run executed again if it has a deployment, else end it; what was done."""
+    return _end(client, flow_run) if flow_run.deployment_id is None else _start_again(client, flow_run)
+
+
+def _end(client: SyncPrefectClient, flow_run: FlowRun) -> str:
+    assert flow_run.state is not None
+    end_dead(client, flow_run.id, _MESSAGE)
+    said = f"the flow run {flow_run.name} was {flow_run.state.type.value.lower()} without a process, and is ended"
+    log.info("%s", said)
+    return said
 
 
 def _start_again(client: SyncPrefectClient, flow_run: FlowRun) -> str:

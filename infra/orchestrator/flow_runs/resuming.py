@@ -16,11 +16,12 @@ from uuid import UUID
 
 from data_contracts.costs.executions import Crash, FlowRunState, resume_key
 from data_contracts.errors import Fenced
+from data_contracts.run_report import RunReport
 from infra.orchestrator.admission import asking
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.ci_reports import CI_TAG
 from infra.orchestrator.deployments.reaper_deployments import ensure_resume_deployment
-from infra.orchestrator.events.run_events import announce_not_resumed, announce_resumed
+from infra.orchestrator.events.run_events import announce_end, announce_not_resumed, announce_resumed
 from infra.orchestrator.events.watch import is_watched
 from infra.orchestrator.work_pools import find_pool, lacks_worker
 
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _STATES: dict[str, Any] = {
     **dict.fromkeys(("SCHEDULED", "PENDING"), "asked"),
-    **dict.fromkeys(("CANCELLED", "CANCELLING", "PAUSED"), "stopped"),
+    **dict.fromkeys(("CANCELLED", "CANCELLING"), "cancelled"),
+    "PAUSED": "stopped",
     **dict.fromkeys(("COMPLETED", "FAILED", "CRASHED"), "ended"),
 }
 _AGAIN = "AwaitingRetry"
@@ -81,12 +83,12 @@ class PrefectResumer:
 
         def ask(client: SyncPrefectClient) -> str | None:
             same = _own_flow_run(client, crash.flow_run, crash.run_id)
-            if _state_of(same).state == "stopped":
+            if _state_of(same).state in ("cancelled", "stopped"):
                 raise Fenced(f"The flow run of {crash.run_id} was cancelled or suspended meanwhile.")
             if same is not None and same.deployment_id is not None and self._is_served(client, same):
                 return _execute_again(client, same, crash)
             if same is not None and _state_of(same).state == "running":
-                _end(client, same.id, "Its process died; another flow run resumes the run.")
+                end_dead(client, same.id, "Its process died; another flow run resumes the run.")
             pool = find_pool(client, self._pool) if not self._here else _pool(client, self._pool)
             if pool is None or (self._here and lacks_worker(client, pool)):
                 return None
@@ -128,7 +130,17 @@ class PrefectResumer:
         with contextlib.suppress(Exception), asking(retries=1) as client:
             same = _own_flow_run(client, flow_run, run_id)
             if same is not None and _state_of(same).state == "running":
-                _end(client, same.id, sentence)
+                end_dead(client, same.id, sentence)
+
+    def end_cancelled(self, report: RunReport, flow_run: str | None) -> None:
+        """Tell people that a run ended as cancelled, and end its flow run; the next look does what fails here."""
+        from prefect.states import Cancelled
+
+        announce_end(report, flow_run)
+        with contextlib.suppress(Exception), asking(retries=1) as client:
+            same = _own_flow_run(client, flow_run, report.run_id)
+            if same is not None and same.state is not None and same.state.is_cancelling():
+                client.set_flow_run_state(same.id, Cancelled(message=report.sentence), force=True)
 
     def _is_served(self, client: SyncPrefectClient, flow_run: FlowRun) -> bool:
         """Whether a worker can take the flow run again: its deployment is there, and its pool has one online."""
@@ -265,7 +277,7 @@ def _execute_again(client: SyncPrefectClient, flow_run: FlowRun, crash: Crash) -
     return f"its flow run {flow_run.name} is executed again by a worker of {flow_run.work_pool_name}"
 
 
-def _end(client: SyncPrefectClient, flow_run: UUID, sentence: str) -> None:
+def end_dead(client: SyncPrefectClient, flow_run: UUID, sentence: str) -> None:
     """Say of a flow run whose process is dead that it crashed: the server would list it as running for ever.
 
     Under another name than a worker's, because the reaper tells people of it itself (`events/watch.py`).

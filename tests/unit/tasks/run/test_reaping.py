@@ -340,7 +340,7 @@ def test_a_request_whose_flow_run_ended_before_it_began_counts_as_another_crash(
 
 
 @pytest.mark.parametrize("state", ["stopped", "asked"])
-def test_a_run_that_a_person_stopped_or_that_waits_for_a_worker_is_left_alone(
+def test_a_run_that_waits_for_a_person_or_a_worker_is_left_alone(
     site: Site, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tasks.run.executions._flow_run", lambda: FLOW_RUN)
@@ -348,6 +348,37 @@ def test_a_run_that_a_person_stopped_or_that_waits_for_a_worker_is_left_alone(
     site.prefect.flow_run = FlowRunState(state, 1)  # type: ignore[arg-type]
     assert site.reaped() == []
     lease.confirm()
+
+
+@pytest.mark.parametrize("was_resumed", [False, True])
+@pytest.mark.parametrize("began", [False, True])
+def test_a_cancelled_run_whose_process_died_ends_as_cancelled(
+    site: Site, began: bool, was_resumed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.run.executions._flow_run", lambda: FLOW_RUN)
+    if began:
+        site.dies(training="trainings/t-0")
+    if was_resumed:
+        assert [one.what for one in site.reaped()] == ["resumed"]
+        site.prefect.made[site.prefect.asked[-1]] = FlowRunState("cancelled", 1)
+    else:
+        monkeypatch.setattr(site.prefect, "state_of", lambda *_: FlowRunState("cancelled", 1))
+    (outcome,) = site.reaped()
+    last = latest_report(site.store, site.run.run_id)
+    assert last is not None
+    assert (outcome.what, last.verdict, last.exit_code) == ("cancelled", "cancelled", 130)
+    assert site.prefect.told == [last.sentence]
+    assert held_lease(site.store, site.path) is None
+    assert held_lease(site.store, layout.lease("trainings/t-0")) is None
+    assert site.reaped() == [], "a person may resume it"
+    assert len(site.crashes) == was_resumed
+
+
+def test_a_cancelled_run_whose_process_lives_ends_itself(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site.prefect, "state_of", lambda *_: FlowRunState("cancelled", 1))
+    with renewed(site.begin()):
+        assert site.reaped() == []
+    assert latest_report(site.store, site.run.run_id) is None
 
 
 @pytest.mark.parametrize("cause", [Cancelled("stopped"), StorageUnavailable("away")])

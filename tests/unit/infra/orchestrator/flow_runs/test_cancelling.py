@@ -1,4 +1,4 @@
-"""A cancel in Prefect ends a run that a command carries out itself; a worker's runs get a signal from the worker."""
+"""A cancel in Prefect ends a run that a command carries out itself; a worker signals its runs, unless it is dead."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from prefect.states import Cancelling, Running
 
 from infra.orchestrator.flow_runs import cancelling
 from infra.orchestrator.flow_runs.cancelling import cancellable
+from tests.support.pool import until
 
 
 class Server:
@@ -77,10 +78,22 @@ def test_nothing_is_asked_any_more_once_it_is_over(server: Server) -> None:
 
 def test_what_a_worker_carries_out_is_left_to_the_worker(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(uuid4()))
+    monkeypatch.setattr(cancelling, "ORPHAN_ASK_S", 0.01)
     server.answers = [Cancelling()]
+    signals: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     with cancellable():
-        time.sleep(0.1)
-    assert server.asked == 0
+        until(lambda: server.asked)
+    assert signals == [], "it comes from the worker"
+
+
+def test_a_cancel_is_heard_where_the_worker_is_dead(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(uuid4()))
+    monkeypatch.setattr(cancelling, "ORPHAN_ASK_S", 0.01)
+    monkeypatch.setattr(cancelling, "ORPHAN_GRACE_S", 0.01)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with pytest.raises(KeyboardInterrupt), cancellable():
+        time.sleep(30)
 
 
 def test_outside_of_a_flow_there_is_nothing_to_cancel(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ class Server:
         self.asked: list[str] = []
         self.set: list[str] = []
         self.made: list[dict[str, Any]] = []
+        self.announced: list[Any] = []
 
     def read_flow_run(self, _: UUID) -> Any:
         return self.flow_run
@@ -72,6 +73,7 @@ def serves(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         monkeypatch.setattr(resuming, "asking", asking)
         monkeypatch.setattr(resuming, "announce_resumed", lambda *_, told: told_by_server.append(told))
+        monkeypatch.setattr(resuming, "announce_end", lambda report, _: server.announced.append(report))
         monkeypatch.setattr(resuming, "lacks_worker", lambda *_: False)
         monkeypatch.setattr(resuming, "find_pool", lambda client, name: client.read_work_pool(name))
         monkeypatch.setattr(resuming, "ensure_resume_deployment", lambda *_: UUID(int=2))
@@ -140,3 +142,17 @@ def test_a_flow_run_that_is_stopped_while_a_reaper_looks_is_left_alone(serves: A
     with pytest.raises(Fenced, match="was cancelled or suspended meanwhile"):
         PrefectResumer("nights").resume(crash(), "/s", "tiny", "key")
     assert (server.set, server.made) == ([], [])
+
+
+@pytest.mark.parametrize(("state", "name", "ended"), [
+    ("CANCELLING", f"tiny {RUN}", ["Cancelled"]),
+    ("CANCELLED", f"tiny {RUN}", []),
+    ("CANCELLING", "another", []),
+])  # fmt: skip
+def test_the_flow_run_of_a_run_that_ended_as_cancelled_ends(
+    serves: Any, state: str, name: str, ended: list[str]
+) -> None:
+    server, report = serves(Server(name)), SimpleNamespace(run_id=RUN, sentence="It was cancelled.")
+    server.flow_run.state.is_cancelling = lambda: state == "CANCELLING"
+    PrefectResumer("nights").end_cancelled(report, FLOW_RUN)  # type: ignore[arg-type]
+    assert (server.set, server.announced) == (ended, [report])
