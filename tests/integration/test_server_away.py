@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from infra.processes.processes import kill_marked, marked_env, new_mark
+from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from tests.support.pool import ASKED, Site, password_in, until
 from tests.support.prefect_database import put_new_database
 from tests.support.tiny import SPEC, slowed, write_project
@@ -61,8 +62,9 @@ class Night:
         done = subprocess.run([*ASKED, START], env=self.env, capture_output=True, text=True, check=True)
         return done.stdout.split()[-1]
 
-    def kill_server(self) -> None:
-        kill_marked(json.loads((self.home / "server.json").read_text())["mark"])
+    def signal_server(self, number: int) -> None:
+        for pid in find_marked(json.loads((self.home / "server.json").read_text())["mark"]):
+            os.kill(pid, number)
 
     def begin(self, *arguments: str, **variables: str) -> None:
         with self.log.open("w") as log:
@@ -101,8 +103,8 @@ def night(tmp_path: Path, shared_folder: Path) -> Iterator[Night]:
     night.close()
 
 
-def train_without_server(night: Night, *arguments: str, **variables: str) -> Path:
-    """Kill the server while a run of the tiny project trains, and let the training end; the project's store."""
+def train_without_server(night: Night, *arguments: str, number: int = signal.SIGKILL, **variables: str) -> Path:
+    """Kill or stop the server while a run of the tiny project trains, and let the training end; the project's store."""
     spec = write_project(night.folder / "tiny", LONG)
     store, slow = spec.parent / ".trainwright", night.folder / "slow"
     slow.touch()
@@ -114,17 +116,22 @@ def train_without_server(night: Night, *arguments: str, **variables: str) -> Pat
         return list(store.glob("trainings/*/g0/node-0/beat-*.json"))
 
     until(trains, what=night.log.read_text)
-    night.kill_server()
+    night.signal_server(number)
     slow.unlink()
     until(lambda: list(store.glob("trainings/*/result.json")), what=night.log.read_text)
     return store
 
 
-def test_a_run_waits_between_its_stages_for_its_server(night: Night) -> None:
-    train_without_server(night)
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
+def test_a_run_waits_between_its_stages_for_its_server(night: Night, number: int) -> None:
+    """Also for one that takes connections and answers nothing."""
+    train_without_server(night, number=number)
     until(lambda: "waiting for the Prefect server" in night.log.read_text(), what=night.log.read_text)
     assert night.run.poll() is None
-    night.start_server()
+    if number == signal.SIGSTOP:
+        night.signal_server(signal.SIGCONT)
+    else:
+        night.start_server()
     code, report = night.ended()
     assert (code, report["verdict"]) == (0, "promoted"), night.log.read_text()
     until(lambda: night.events() == ["trainwright.run.promoted"], what=night.events)

@@ -1,8 +1,8 @@
 """Nights in which processes are killed: a real server, a real worker, the reaper's deployment, and several pipelines.
 
 What a machine's service manager restarts is restarted here: the server and the worker. Nobody resumes a run. The reaper
-looks every 20 s and not every three minutes, and Prefect's heartbeats come every 30 s, their shortest interval. Any number
-of looks may run at once: so many die in these nights that Prefect's limit of two would hold the others back.
+looks every 20 s and not every three minutes, and Prefect's heartbeats come every 30 s, their shortest interval. Any
+number of looks may run at once: so many die in these nights that Prefect's limit of two would hold the others back.
 """
 
 from __future__ import annotations
