@@ -16,6 +16,8 @@ Kind = Literal[
     "model", "receipt", "alias", "run", "trigger", "training", "checkpoint", "log",
     "evaluation", "dataset", "contract", "code", "import", "recipe", "delivery", "canary",
 ]  # fmt: skip
+# Only a sealed directory of these kinds is named by another item's record.
+_NAMED_WHEN_SEALED = ("evaluation", "dataset", "contract", "code", "import", "recipe")
 DAY_S = 86_400.0
 
 
@@ -71,10 +73,14 @@ def items_to_delete(items: Iterable[StoreItem], now_s: float, limits: Limits) ->
     """
     census = {item.uri: item for item in items}
     stays = reachable([one for one in census.values() if one.root or _is_young(one, now_s, limits)], census)
+    named = {name for uri in stays for name in census[uri].names}
     for uri in sorted(stays):
-        if census[uri].broken:
+        broken = census[uri].broken
+        if uri in named and not census[uri].whole and census[uri].kind in _NAMED_WHEN_SEALED:
+            broken = f"{uri}/manifest.json is missing."
+        if broken:
             raise CorruptError(
-                f"{census[uri].broken} Nothing was deleted, because it is unknown what this file refers to.",
+                f"{broken} Nothing was deleted, because it is unknown what this file refers to.",
                 remedy="Restore the file from a copy, or remove it if it is not needed.",
             )
     goes = {uri: item for uri, item in census.items() if uri not in stays}

@@ -312,7 +312,7 @@ def test_a_store_of_an_earlier_version_is_read_with_one_warning(reading: Reading
 
 
 # How long ago a checkpoint was made, in a table for people, and the minute in which an estimate was made.
-AGE = re.compile(r"  +[0-9.]+ (s|min|h)\b| \d\d:\d\d\b")
+AGE = re.compile(r"  +[0-9.]+ (s|min|h)\b|[ T]\d\d:\d\d\b")
 
 
 def ageless(table: str) -> str:

@@ -229,6 +229,16 @@ def test_what_stays_and_cannot_be_read_stops_everything(area: str, file: str, hi
     assert history.there() == set(history.parts)
 
 
+def test_a_directory_that_is_named_and_has_lost_its_manifest_stops_everything(history: History) -> None:
+    """Else what it was made from, which only its manifest names, would be deleted."""
+    dataset = history.sealed("datasets", OLD_S, history.sealed("contracts", OLD_S))
+    history.training(YOUNG_S, dataset, history.sealed("code", OLD_S))
+    history.ageing()
+    Path(history.store.uri, dataset, "manifest.json").unlink()
+    with pytest.raises(CorruptError, match=f"^{dataset}/manifest.json is missing. Nothing was deleted"):
+        collect(history.store, by="a test")
+
+
 # what is changed in the manifest, whether what it was can still be told
 FLIPS = [(b'"provenance":{', b'"provenance":{"a":1,', True), (b'"settings":{', b'"settings":{"a":1,', False)]
 
