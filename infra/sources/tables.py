@@ -114,8 +114,13 @@ class _Csv:
             names = next((row for row in reader if row), [])
             names = [column or f"Unnamed: {i}" for i, column in enumerate(names)]  # the names that pandas gives them
             "".join(names).encode()
-        except (UnicodeEncodeError, csv.Error) as error:
+        except UnicodeEncodeError as error:
             raise UsageError(f"{self.name} is not a CSV file in UTF-8.", remedy="Convert it to UTF-8.") from error
+        except csv.Error as error:
+            raise UsageError(
+                f"{self.name}: a name in the first line is longer than {csv.field_size_limit():,} characters.",
+                remedy="Check that the quotes of the first line are closed.",
+            ) from error
         twice = sorted(column for column, times in Counter(names).items() if times > 1)
         if twice:
             said = column_shown(twice[0], names.index(twice[0]))

@@ -218,6 +218,7 @@ LONG = b"a,b\n" + os.urandom(50_000).hex().encode()
 BAD: dict[str, tuple[dict[str, bytes], str]] = {
     "a line too long": ({"a.csv": b"a,b\n1,2\ns3cr3t,2,3\n"}, r"a.csv: row 3 of the file has 3 values, .* 2 columns"),
     "not UTF-8": ({"a.csv": b"a,b\n1,\xff\n"}, r"a.csv is not UTF-8"),
+    "a name without an end": ({"a.csv": b'a,"' + b"b" * 200_000 + b"\n1,2\n"}, r"a.csv: a name .* is longer"),
     "header not UTF-8": ({"a.csv": "ä,b\n1,2\n".encode("latin-1")}, r"a.csv is not a CSV file in UTF-8"),
     "a name twice": ({"a.csv": b"a,b,a\n1,2,3\n"}, r"a.csv has the column a twice"),
     "no gzip": ({"a.csv.gz": b"a,b\n1,2\n"}, r"a.csv.gz is not a whole .gz file"),
