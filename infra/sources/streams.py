@@ -25,6 +25,9 @@ from infra.sources.places import Place, Stamp, source_missing, stamp_of_stat
 from infra.sources.resolve import base_name
 
 _PIECE = 1 << 22
+# A compressed Parquet file is copied in full before it is read, up to the larger of both: some kilobytes could fill the
+# disk.
+_MOST_TIMES, _FREE_BYTES = 100, 1 << 30
 # Errors of decompressors. The system's own OSErrors, from reading and copying, are told apart where they occur.
 _DAMAGED = (lzma.LZMAError, zlib.error, EOFError, OSError)
 
@@ -79,6 +82,8 @@ def random_access(file: SourceFile, place: Place, stamp: Stamp | None = None) ->
     Args:
         stamp: result of `stamp_of` when the file's digest was checked; the file is hashed again only if its stamp has
             changed since.
+
+    Raises: UsageError also if a compressed file becomes much too large.
     """
     if _lies_here(file, place):
         with contextlib.closing(stored_bytes(file, place)) as opened:
@@ -99,8 +104,14 @@ def random_access(file: SourceFile, place: Place, stamp: Stamp | None = None) ->
     with io.BufferedReader(copy, _PIECE) as buffered:
         write = writing(copy, scratch.default_root())
         with stream(file, place) as plain:
+            most_bytes = max(_FREE_BYTES, _MOST_TIMES * file.bytes)
             while piece := plain.read(_PIECE):
                 write(piece)
+                if copy.tell() > most_bytes:
+                    raise UsageError(
+                        f"{file.uri} is more than {_MOST_TIMES} times as large when it is decompressed.",
+                        remedy="Check the file; write Parquet with a compression of its own.",
+                    )
         buffered.seek(0)
         yield cast(BinaryIO, buffered)
 
