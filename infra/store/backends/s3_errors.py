@@ -72,7 +72,8 @@ def translate(where: str, bucket: str) -> Iterator[None]:
                 remedy="Name a store on a server that does, or a folder.",
             ) from error
         if is_transient(error):
-            raise StorageUnavailable(f"{where} does not answer ({type(error).__name__}: {error}).") from error
+            how = f"{type(error).__name__}: {error}" if status is None else f"HTTP status {status}: {error}"
+            raise StorageUnavailable(f"{where} does not answer ({how}).") from error
         raise UsageError(
             f"{where} cannot be used ({error}).", remedy="Check storage_options and the store's address."
         ) from error

@@ -104,9 +104,9 @@ def test_without_an_answer_it_may_succeed_later(error: Exception) -> None:
         (answered(401, raised=OSError), UsageError, "p may not be used with these credentials"),
         (answered(403, raised=OSError), UsageError, "p may not be used with these credentials"),
         (answered(501, raised=OSError), NotImplementedThere, "p: the server does not implement what was asked"),
-        (answered(503, raised=OSError), StorageUnavailable, "p does not answer (OSError: as s3fs says it)."),
+        (answered(503, raised=OSError), StorageUnavailable, "p does not answer (HTTP status 503: as s3fs"),
         # Not what is missing: s3fs' class alone does not say so.
-        (answered(503, raised=FileNotFoundError), StorageUnavailable, "p does not answer"),
+        (answered(503, raised=FileNotFoundError), StorageUnavailable, "p does not answer (HTTP status 503"),
         (answered(400, raised=OSError), UsageError, "p cannot be used (as s3fs says it)."),
         (NoCredentialsError(), UsageError, "p cannot be used (Unable to locate credentials)."),
         (BotoCoreError(), UsageError, "p cannot be used"),
