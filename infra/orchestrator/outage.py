@@ -37,12 +37,14 @@ def wait_for_server(patience_s: float) -> None:
 
 
 def begin_with_server(work: Callable[[], T], has_begun: Callable[[], bool], patience_s: float) -> T:
-    """`work()`, tried again while the server is away, until it `has_begun`; StorageUnavailable after `patience_s`.
+    """`work()` once the server answers, tried again until it `has_begun`; StorageUnavailable after `patience_s`.
 
-    Prefect asks its server for the slots of a task's tags before the task begins, with one try.
+    Prefect asks its server for the slots of a task's tags before the task begins: with one try if nothing listens, and
+    for six minutes if the server takes the connection and hangs.
     """
     deadline: float | None = None
     while True:
+        wait_for_server(patience_s)
         try:
             return work()
         except Exception as error:
@@ -52,7 +54,6 @@ def begin_with_server(work: Callable[[], T], has_begun: Callable[[], bool], pati
             deadline = deadline or time.monotonic() + patience_s
             if time.monotonic() > deadline:
                 raise away from error
-            wait_for_server(patience_s)
             time.sleep(RETRY_S)
 
 

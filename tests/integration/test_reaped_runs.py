@@ -10,10 +10,11 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from data_contracts.costs.executions import Crash, Execution
-from infra.processes.processes import kill_marked
+from infra.processes.processes import find_marked, kill_marked
 from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease
 from infra.telemetry.json_logs import LOG_FORMAT, PREFECT_IN_JSON
@@ -142,3 +143,35 @@ def test_a_run_that_lost_its_worker_goes_on_as_the_same_flow_run_and_ends_when_i
     ended = json.loads(done.stdout)
     assert (done.returncode, ended["verdict"], ended["trigger"]) == (0, "promoted", "ui"), done.stderr
     assert len(store.list(layout.history("tiny", "champion"))) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_orphan", [False, True])
+def test_a_run_that_is_cancelled_when_its_worker_is_dead_ends_as_cancelled(
+    site: Site, tmp_path: Path, is_orphan: bool
+) -> None:
+    """Its process died with the worker, and the reaper's next look ends it; or it lives on and ends by itself."""
+    spec = write_project(tmp_path / "tiny", LONG)
+    (slow := tmp_path / "slow").touch()
+    (spec.parent / "net.py").write_text(slowed(slow))
+    worker = site.work(POOL)
+    store = open_store(str(spec.parent / ".trainwright"))
+    flow_run = site.run(POOL, "retrain", {"spec": str(spec)}, "flows.retrain.retrain")
+    until(lambda: list(Path(store.uri).glob("trainings/*/g0/node-0/beat-*.json")), what=lambda: site.now(flow_run))
+    if is_orphan:
+        (pid,) = [pid for pid in find_marked(worker) if {"worker", "start"} <= set(psutil.Process(pid).cmdline())]
+        os.kill(pid, signal.SIGKILL)
+    else:
+        kill_marked(worker)
+    site.cancel(flow_run)
+    assert site.state(flow_run) == "CANCELLING"
+    if not is_orphan:
+        site.work(POOL)
+        assert "was cancelled in Prefect" in reaped(site, store)["message"]
+    until(lambda: site.state(flow_run) == "CANCELLED", what=lambda: site.now(flow_run)["state"])
+    until(lambda: not processes_of(site, flow_run))
+    (run_id,) = store.list(layout.runs())
+    report = json.loads(store.read(layout.run_attempt(run_id, 0)))
+    assert (report["verdict"], report["exit_code"], report["error"]["cause"]) == ("cancelled", 130, "cancelled")
+    assert held_lease(store, layout.lease(layout.run(run_id))) is None
+    assert records(store, run_id)[1] == [], "it is no crash"

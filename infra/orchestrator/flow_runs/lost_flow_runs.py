@@ -3,7 +3,7 @@
 A worker that dies leaves its flow runs `Pending` or `Running` for ever, and one that lives says `Crashed` of a process
 that died before it opened a run. No worker takes such a flow run again, and a reaper of stores finds no run, or one
 whose verdict Prefect does not know. Executed again, it opens the run by its key, or reports its verdict. One that a
-command carried out itself or that only looks at something is ended. Prefect's server ends by itself, after 300 s, what
+command carried out itself, or that only looks at something, is ended. Prefect's server ends by itself, after 300 s, what
 is `Cancelling`.
 """
 
@@ -86,11 +86,12 @@ def _unended(client: SyncPrefectClient, flows: Collection[str]) -> Iterable[Flow
     states = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=kinds)))
     newest = FlowRunSort.EXPECTED_START_TIME_DESC
     found = client.read_flow_runs(flow_filter=ours, flow_run_filter=states, sort=newest)
-    # Nobody starts a look again, nor what a command carried out itself: one that crashed has ended.
+    # Nobody starts a look again, nor what a command carried out itself, and what that opened is its store's matter.
     return (
         one
         for one in found
-        if one.state is not None and not (one.state.is_crashed() and (one.deployment_id is None or flows is not _RUNS))
+        if one.state is not None
+        and ((flows is _RUNS and one.deployment_id is not None) or not (one.state.is_crashed() or run_ids_of(one)))
     )
 
 
