@@ -16,7 +16,7 @@ from infra.telemetry.trace_context import current
 
 # `text`, or `json`.
 LOG_FORMAT = "TRAINWRIGHT_LOG_FORMAT"
-# Prefect's own lines, those of a worker included, are in JSON with this file as PREFECT_LOGGING_SETTINGS_PATH.
+# The logging of Prefect's own processes, workers and servers included.
 PREFECT_IN_JSON = Path(__file__).with_name("prefect_logging.yaml")
 # What a process adds to each of its lines, as JSON; given by the process that starts it.
 LOG_FIELDS = "TRAINWRIGHT_LOG_FIELDS"
@@ -33,6 +33,11 @@ def json_asked(environ: Mapping[str, str] = os.environ) -> bool:
 def fields_env(environ: Mapping[str, str] = os.environ, **fields: Any) -> dict[str, str]:
     """The variable that gives a child its fields, beside this process's; {} where logs are text."""
     return {LOG_FIELDS: json.dumps({**_given(environ), **fields})} if environ.get(LOG_FORMAT) == "json" else {}
+
+
+def prefect_env(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variable by which a process of Prefect logs in JSON, too; {} where logs are text."""
+    return {"PREFECT_LOGGING_SETTINGS_PATH": str(PREFECT_IN_JSON)} if environ.get(LOG_FORMAT) == "json" else {}
 
 
 def json_line(level: str, message: str, *, at_s: float | None = None, **fields: Any) -> str:

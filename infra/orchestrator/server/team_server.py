@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from data_contracts.errors import StorageUnavailable, UsageError
 from infra.orchestrator.server.server_access import ip_address_of
 from infra.orchestrator.variables import ANY_SERVER, LEASE_STORAGE, SERVER_AUTH
+from infra.telemetry.json_logs import prefect_env
 
 DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 REDIS = "PREFECT_REDIS_MESSAGING_URL"
@@ -101,10 +102,10 @@ def read_settings() -> Settings:
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that a team's server needs beside those of whoever starts it."""
-    redis = environ.get(REDIS)
+    redis, always = environ.get(REDIS), {**_ALWAYS, **prefect_env(environ)}
     if not redis:
-        return _ALWAYS
-    return {**_ALWAYS, **_WITH_REDIS, **dict.fromkeys(_REDIS_TOO, redis)}
+        return always
+    return {**always, **_WITH_REDIS, **dict.fromkeys(_REDIS_TOO, redis)}
 
 
 def check(settings: Settings) -> None:

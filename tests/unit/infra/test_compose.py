@@ -14,6 +14,7 @@ import yaml
 
 from infra.orchestrator.server import team_server
 from infra.telemetry import settings as telemetry
+from infra.telemetry.json_logs import json_asked
 from tests.support.postgres import PASSWORD, Postgres
 
 FOLDER = Path(__file__).parents[3] / "infra" / "compose"
@@ -42,6 +43,11 @@ def test_every_image_is_pinned() -> None:
     assert all("build" in SERVICES[name] for name in ours)
     others = [image for name, image in images.items() if name not in ours]
     assert [image for image in others if not re.fullmatch(r"[a-z/]+:v?\d+\.\d+(\.\d+)?", image)] == []
+
+
+def test_what_is_ours_logs_in_json() -> None:
+    ours = [service for service in SERVICES.values() if service["image"].startswith("trainwright:")]
+    assert [json_asked(service["environment"]) for service in ours] == [True, True]
 
 
 def test_every_secret_must_be_given() -> None:

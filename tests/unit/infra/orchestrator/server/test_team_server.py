@@ -16,6 +16,7 @@ import pytest
 from data_contracts.errors import UsageError
 from infra.orchestrator.server import team_server
 from infra.orchestrator.server.team_server import Settings, check, environment
+from infra.telemetry.json_logs import LOG_FORMAT, PREFECT_IN_JSON
 
 GOOD = Settings(
     auth_string="team:a-long-enough-password", database="postgresql+asyncpg://me:in-the-database@db/prefect"
@@ -67,6 +68,12 @@ def test_redis_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
         check(wanted)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     check(wanted)
+
+
+@pytest.mark.parametrize("redis", ["", "redis://:secret@redis:6379/0"])
+def test_prefects_own_lines_are_json_where_ours_are(redis: str) -> None:
+    text, json = (environment({"PREFECT_REDIS_MESSAGING_URL": redis, LOG_FORMAT: kind}) for kind in ("text", "json"))
+    assert json.items() - text.items() == {("PREFECT_LOGGING_SETTINGS_PATH", str(PREFECT_IN_JSON))}
 
 
 def test_all_that_prefect_keeps_in_memory_goes_to_redis() -> None:
