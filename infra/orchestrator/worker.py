@@ -2,7 +2,8 @@
 
 Prefect's own worker answers SIGTERM by killing its flow runs, which then count as crashed. This process runs that
 worker as its child. When it is stopped, it hands the flow runs over: they save a checkpoint, end, and are given to a
-worker again.
+worker again. Without POOL, it does the same for the flow run that its environment names, as the first process of a pod:
+Prefect's own would give the run away without a checkpoint.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from infra.orchestrator.flow_runs.worker_flow_runs import runs_of
 from infra.orchestrator.work_pools import PROCESS
 from infra.processes.processes import find_marked, kill_marked, marked_env, module_command, new_mark
 from infra.stopping import STOP_FILE
-from infra.telemetry.json_logs import LOG_FORMAT, PREFECT_IN_JSON
+from infra.telemetry.json_logs import prefect_env
 
 # A checkpoint has 30 s (`Launch.grace_s`), and is committed after that. The unit's TimeoutStopSec is longer.
 GRACE_S = 75.0
@@ -36,10 +37,11 @@ AGAIN_S = 5.0
 log = logging.getLogger("trainwright")
 
 
-def work(pool: str, options: Sequence[str] = ()) -> list[str]:
+def work(pool: str | None, options: Sequence[str] = ()) -> list[str]:
     """Execute the pool's flow runs until SIGTERM or SIGINT, then hand them over; ids of those that were handed over.
 
     Args:
+        pool: None: only the flow run that this process's environment names; SystemExit with its exit code at its end.
         options: further options of `prefect worker start`.
     """
     stopped = threading.Event()
@@ -53,6 +55,8 @@ def work(pool: str, options: Sequence[str] = ()) -> list[str]:
         try:
             while not stopped.wait(POLL_S):
                 if worker.poll() is not None:
+                    if pool is None:
+                        raise SystemExit(worker.returncode)
                     log.warning("Prefect's worker ended with exit code %d and is started again.", worker.returncode)
                     stopped.wait(AGAIN_S)
                     worker = _start(pool, options, environ, folder.handles)
@@ -81,23 +85,23 @@ def _environment(mark: str, stop_file: Path) -> dict[str, str]:
         STOP_FILE: str(stop_file),
         # The server calls a worker dead after three of these.
         "PREFECT_WORKER_HEARTBEAT_SECONDS": "10",
-        **({"PREFECT_LOGGING_SETTINGS_PATH": str(PREFECT_IN_JSON)} if os.environ.get(LOG_FORMAT) == "json" else {}),
+        **prefect_env(),
     }
     return marked_env(mark, own)
 
 
 def _start(
-    pool: str, options: Sequence[str], environ: dict[str, str], handles: Sequence[int]
+    pool: str | None, options: Sequence[str], environ: dict[str, str], handles: Sequence[int]
 ) -> subprocess.Popen[bytes]:
-    name = platform.node() or "local"
+    worker = ["worker", "start", "--type", PROCESS, "--pool", str(pool), "--name", platform.node() or "local", *options]
     # It has the server's password, so nothing in the folder where it is started may take the place of a module.
-    command = module_command("prefect", "worker", "start", "--type", PROCESS, "--pool", pool, "--name", name, *options)
+    command = module_command("prefect", *(worker if pool is not None else ["flow-run", "execute"]))
     return subprocess.Popen(command, env=environ, start_new_session=True, pass_fds=handles)
 
 
 def main() -> None:
-    """Work for the pool that the command line names."""
-    work(sys.argv[1])
+    """Work for the pool that the command line names; without one, execute a pod's flow run."""
+    work(sys.argv[1] if sys.argv[1:] else None)
 
 
 if __name__ == "__main__":

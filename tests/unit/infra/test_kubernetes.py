@@ -12,11 +12,14 @@ import kubernetes_validate
 import pytest
 import yaml
 from kubernetes_validate.utils import ValidationError
+from prefect.logging.configuration import DEFAULT_LOGGING_SETTINGS_PATH, load_logging_config
 from prefect.utilities.templating import apply_values
 
 from infra.orchestrator.server.server_access import addresses
+from infra.orchestrator.worker import GRACE_S
 from infra.records import nodes
 from infra.telemetry import settings as telemetry
+from infra.telemetry.json_logs import LOG_FORMAT, json_asked
 
 VERSIONS = ("1.34.0", "1.37.0")
 # Our variables' names, as the code reads them.
@@ -29,7 +32,6 @@ GIVEN: dict[str, Any] = {
     "name": "ab12-g0-node-1",
     "labels": {"team": "vision", "cost-center": "42"},
     "env": {"TRAINWRIGHT_STORE_OPTIONS": "{}", "PREFECT_API_URL": "http://prefect:4200/api"},
-    "command": "prefect flow-run execute",
 }
 
 
@@ -74,7 +76,7 @@ def test_the_job_is_what_kubernetes_takes(version: str, template: dict[str, Any]
     assert {"name": "shared-memory", "mountPath": "/dev/shm"} in container["volumeMounts"]
     own = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in container["env"] if "valueFrom" in one}
     assert own == {"TRAINWRIGHT_ADDRESS": "status.podIP", NODE: "spec.nodeName"}
-    assert [one["name"] for one in container["env"]] == [*GIVEN["env"], *own]
+    assert [one["name"] for one in container["env"]] == [*GIVEN["env"], *own, LOG_FORMAT]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -157,8 +159,8 @@ def test_a_conductor_differs_from_a_node_only_where_it_needs_less(
     node, mine = (rendered(one, name="n")["spec"]["template"]["spec"] for one in (template, conductor))
     environments = [{entry["name"] for entry in pod["containers"][0]["env"]} for pod in (node, mine)]
     assert [names - GIVEN["env"].keys() for names in environments] == [
-        {"TRAINWRIGHT_ADDRESS", NODE},
-        {NODE, METRICS_PUSH},
+        {"TRAINWRIGHT_ADDRESS", NODE, LOG_FORMAT},
+        {NODE, METRICS_PUSH, LOG_FORMAT},
     ]
     assert mine.keys() == node.keys() - {"subdomain", "tolerations"}
     for field in ("securityContext", "automountServiceAccountToken", "enableServiceLinks", "serviceAccountName"):
@@ -180,12 +182,13 @@ def test_nobody_connects_to_a_conductor(version: str, conductor: dict[str, Any],
 
 def test_what_the_pages_say_of_a_pod_is_so(template: dict[str, Any], conductor: dict[str, Any]) -> None:
     """docs/operating.md, "Kubernetes", sentence by sentence, where no other test here holds it."""
-    pod = rendered(template, name="n")["spec"]["template"]["spec"]
+    pod, mine = (rendered(one, name="n")["spec"]["template"]["spec"] for one in (template, conductor))
     [container] = pod["containers"]
     assert {"name": "scratch", "emptyDir": {"sizeLimit": "100Gi"}} in pod["volumes"], "a disk for copies"
     assert pod["terminationGracePeriodSeconds"] == 45
     assert container["envFrom"] == [{"secretRef": {"name": "trainwright", "optional": True}}]
-    assert pod["containers"][0]["args"] == GIVEN["command"].split()
+    assert mine["containers"][0]["args"] == container["args"] == ["python", "-P", "-m", "infra.orchestrator.worker"]
+    assert mine["terminationGracePeriodSeconds"] > GRACE_S, "a run is given to a worker again before it is killed"
     pushed = rendered(conductor, name="n", metrics_push="http://pushgateway:9091")["spec"]["template"]["spec"]
     assert {"name": METRICS_PUSH, "value": "http://pushgateway:9091"} in pushed["containers"][0]["env"]
 
@@ -246,6 +249,24 @@ def test_the_operators_pods_are_as_restricted_as_those_of_runs(
         "trainwright-server": [{"from": [{"podSelector": {}}], "ports": [{"port": 4200}]}],
         "trainwright-worker": None,
     }
+
+
+def test_all_pods_log_in_json(
+    template: dict[str, Any],
+    conductor: dict[str, Any],
+    manifests: dict[tuple[str, str], dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours = [rendered(one, name="n")["spec"]["template"]["spec"] for one in (template, conductor)]
+    ours.append(pods(manifests)["trainwright-server"]["spec"])
+    for pod in ours:
+        [container] = pod["containers"]
+        assert json_asked({entry["name"]: entry.get("value", "") for entry in container["env"]})
+    for container in pods(manifests)["trainwright-worker"]["spec"]["containers"]:  # Prefect's image has only Prefect
+        [entry] = [entry for entry in container["env"] if entry["name"].startswith("PREFECT_LOGGING")]
+        monkeypatch.setenv(entry["name"], entry["value"])
+        console = load_logging_config(DEFAULT_LOGGING_SETTINGS_PATH)["handlers"]["console"]
+        assert console["formatter"] == "json"
 
 
 def test_a_worker_serves_both_pools_with_the_password_from_a_secret(
