@@ -184,7 +184,9 @@ class StorageUnavailable(Interrupted):
 
     cause = "storage"
     retry_key = "storage"
-    default_remedy = "Check that it is reachable and that the credentials may use it; then try again, or resume the run."
+    default_remedy = (
+        "Check that it is reachable and that the credentials may use it; then try again, or resume the run."
+    )
 
 
 class GangIncomplete(Interrupted):

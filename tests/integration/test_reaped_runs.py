@@ -10,7 +10,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from data_contracts.costs.executions import Crash, Execution
@@ -18,6 +17,7 @@ from infra.processes.processes import find_marked, kill_marked
 from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease
 from infra.telemetry.json_logs import LOG_FORMAT, PREFECT_IN_JSON
+from tests.support.night import is_worker, kill, words_of
 from tests.support.pool import FINAL, Site, processes_of, site_of, until
 from tests.support.tiny import SPEC, slowed, trainwright, write_project
 
@@ -159,8 +159,7 @@ def test_a_run_that_is_cancelled_when_its_worker_is_dead_ends_as_cancelled(
     flow_run = site.run(POOL, "retrain", {"spec": str(spec)}, "flows.retrain.retrain")
     until(lambda: list(Path(store.uri).glob("trainings/*/g0/node-0/beat-*.json")), what=lambda: site.now(flow_run))
     if is_orphan:
-        (pid,) = [pid for pid in find_marked(worker) if {"worker", "start"} <= set(psutil.Process(pid).cmdline())]
-        os.kill(pid, signal.SIGKILL)
+        assert sum(kill(pid) for pid in find_marked(worker) if is_worker(words_of(pid)))
     else:
         kill_marked(worker)
     site.cancel(flow_run)
