@@ -84,6 +84,8 @@ def test_workflows_stand_where_their_host_reads_them(tmp_path: Path) -> None:
         text = (tmp_path / f".github/workflows/trainwright-{name}.yml").read_text()
         assert f"trainwright ci models/{name}/pipeline.yaml --deployment {name} " in text
         assert (tmp_path / "models" / name / "prefect.yaml").exists()
+    call(tmp_path / "models" / "third", "--with", "gitlab")
+    assert "trainwright ci models/third/pipeline.yaml " in (tmp_path / ".gitlab-ci.yml").read_text()
     with pytest.raises(UsageError, match=r"'a b/pipeline.yaml' has characters"):
         call(tmp_path / "a b", "--with", "gitlab")
     assert not (tmp_path / "a b").exists()

@@ -29,13 +29,20 @@ def report(verdict: Any, error: TrainwrightError | None = None, **more: Any) -> 
 
 TRAIN = StageResult(name="train", status="failed", seconds=1, sentence=SECRET)
 QUESTION = {"question": {"n": 0, "deadline": "2026-11-28T03:00:00+00:00"}}
-DRIFTED = {"failures": [], "drift": {"against": SECRET, "columns": [{"column": SECRET, "verdict": "critical"}]}}
+DRIFTED, WARNED = (
+    {"failures": [], "drift": {"against": SECRET, "columns": [{"column": SECRET, "verdict": verdict}]}}
+    for verdict in ("critical", "warning")
+)
 CASES = {
     "failed": (report("failed", UserCodeError(SECRET), stages=[TRAIN]), "failed in train: user code (exit code 8)"),
     "failed without a stage": (report("failed", TrainwrightError(SECRET)), "The run failed: internal (exit code 1)"),
     "rejected": (report("rejected", ContractRejected(SECRET)), "The data broke its contract"),
     "rejected by drift alone": (
         report("rejected", ContractRejected(SECRET, details=DRIFTED)),
+        "The data has drifted from",
+    ),
+    "rejected by a warning of drift": (
+        report("rejected", ContractRejected(SECRET, details=WARNED)),
         "The data has drifted from",
     ),
     "rejected by both": (
