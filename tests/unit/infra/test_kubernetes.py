@@ -224,6 +224,7 @@ def test_database_server_and_worker_are_what_kubernetes_takes(
             ]
         if kind == "NetworkPolicy":
             assert manifest["spec"]["podSelector"]["matchLabels"] == labels
+            assert manifest["spec"]["policyTypes"] == ["Ingress"]
 
 
 def test_the_operators_pods_are_as_restricted_as_those_of_runs(
@@ -299,5 +300,7 @@ def test_a_worker_may_start_and_end_jobs_in_its_namespace_and_no_more(
     assert not [kind for kind, _ in manifests if kind.startswith("Cluster")]
     rules = manifests["Role", "trainwright-worker"]["rules"]
     assert {one for rule in rules for one in rule["resources"]} == {"jobs", "pods", "pods/log", "pods/status", "events"}
-    assert [rule["resources"] for rule in rules if "create" in rule["verbs"]] == [["jobs"]]
+    verbs = {tuple(rule["resources"]): set(rule["verbs"]) for rule in rules}
+    assert verbs.pop(("jobs",)) == {"create", "delete", "get", "list", "watch", "patch"}
+    assert all(others == {"get", "list", "watch"} for others in verbs.values())
     assert pods(manifests)["trainwright-worker"]["spec"]["serviceAccountName"] == "trainwright-worker"
