@@ -208,6 +208,14 @@ def dump_checkpoint(trainer: Trainer, *, weights_only: bool = False) -> dict[str
     return trainer._checkpoint_connector.dump_checkpoint(weights_only=weights_only)
 
 
+def prepare_data(trainer: Trainer) -> None:
+    """Call `prepare_data` of module and data module on the ranks that Lightning calls it on; collective.
+
+    Relies on `Trainer._data_connector`.
+    """
+    trainer._data_connector.prepare_data()
+
+
 def place_in_training(trainer: Trainer, step: int, epochs: int) -> None:
     """Let `training`, `global_step` and `current_epoch` of a Trainer that runs no loop be those of a training.
 

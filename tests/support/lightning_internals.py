@@ -195,6 +195,9 @@ INTERNALS = [
              and {"ones", "ones_epoch", "val"} <= s.trainer._logger_connector._callback_metrics.keys()),
     Internal("_LoggerConnector._callback_metrics", "`Trainer.callback_metrics` is that dictionary",
              lambda s: s.trainer.callback_metrics is s.trainer._logger_connector._callback_metrics),
+    Internal("Trainer._data_connector", "`prepare_data`, without arguments, calls the hooks of that name",
+             lambda s: "_data_connector.prepare_data()" in inspect.getsource(type(s.trainer)._run)
+             and list(inspect.signature(s.trainer._data_connector.prepare_data).parameters) == []),
     Internal("Trainer._signal_connector", "`register_signal_handlers`, without arguments, is where it begins with them",
              lambda s: callable(s.trainer._signal_connector.register_signal_handlers)
              and "_signal_connector.register_signal_handlers()" in inspect.getsource(type(s.trainer)._run)),

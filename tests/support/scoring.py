@@ -28,7 +28,7 @@ from training.checkpoint.capture import capture
 from training.checkpoint.save import Place, save
 from training.fit.reference_loss import record
 from training.loader import Shards, Split
-from training.user.assemble import build_module, plain_trainer
+from training.user.assemble import build_module, make_ready, plain_trainer
 
 METRICS = {
     "accuracy": {"class_path": "torchmetrics.classification.MulticlassAccuracy", "target": "y", "mode": "max",
@@ -142,7 +142,14 @@ class Scoring:
 
     def _module(self, train: dict[str, Any]) -> Any:
         torch.manual_seed(5)
-        return build_module(train, self.project)
+        return ready_module(train, self.project)
+
+
+def ready_module(train: dict[str, Any], project: Path, stage: str = "test") -> Any:
+    """A module after the hooks that come before its weights."""
+    module = build_module(train, project)
+    make_ready(module, plain_trainer(train, []), stage, project)
+    return module
 
 
 def case_of(layout: str, child: Child[Any, Any], request: LaidOut) -> dict[str, Any]:

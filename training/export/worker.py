@@ -30,7 +30,14 @@ from training.export.tracing import outputs_of, traced
 from training.loader import Shards, Split, stored_order
 from training.score.progress import Progress
 from training.score.team import local_copy, read_again
-from training.user.assemble import batch_transform, build_datamodule, build_module, plain_trainer
+from training.user.assemble import (
+    batch_transform,
+    build_datamodule,
+    build_module,
+    datamodule_of,
+    make_ready,
+    plain_trainer,
+)
 from training.user.imports import user_code
 
 # Packages that decide what a file holds, or that read it.
@@ -74,8 +81,12 @@ def main(request: ExportRequest, report: Report) -> Exported:
     """
     store, progress = open_at(request.store), Progress(report)
     read_again(store, request.checkpoint, progress, None)
-    module = build_module(request.train, request.project, _dataset_path(request))
-    load_module_weights(module, local_copy(store, request.checkpoint.ref, None))
+    source, path = local_copy(store, request.checkpoint.ref, None), _dataset_path(request)
+    module = build_module(request.train, request.project, path, load=lambda module: load_module_weights(module, source))
+    # The exported file runs on any machine; what is written is the same wherever it is written.
+    trainer = plain_trainer(request.train, [], {"devices": 1, "accelerator": "cpu"})
+    datamodule = datamodule_of(module, request.train, request.project, path)
+    make_ready(module, trainer, "predict", request.project, datamodule)
     module.eval()
     progress.moved(long=True)
     folder = Path(request.folder)
@@ -89,10 +100,8 @@ def main(request: ExportRequest, report: Report) -> Exported:
 def _program(
     request: ExportRequest, module: L.LightningModule, folder: Path, progress: Progress, versions: dict[str, str]
 ) -> Exported:
-    # The exported file runs on any machine; what is written is the same wherever it is written.
-    trainer = plain_trainer(request.train, [], {"devices": 1, "accelerator": "cpu"})
+    trainer = module.trainer
     trainer.precision_plugin.convert_module(module)
-    module.trainer = trainer
     transform, fault = batch_transform(request.train, request.project), ""
     sample = _sample(request, transform, included=True)
     try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from types import MethodType
 from typing import Any
 
 import torch
@@ -36,6 +35,7 @@ from training.checkpoint.tensors import WEIGHTS, TensorReader, read_state
 from training.fit.shard_units import units
 from training.fit.sync_batchnorm import layer_sync
 from training.lightning_adapter import replace_layer_sync, synchronises_batch_norm
+from training.user.assemble import after_configuring
 
 # Their state has the shape of the parameter, or is one number.
 _ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
@@ -120,16 +120,16 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
 
     def connect(self, model: LightningModule) -> None:
         """Attach the module; its `configure_model` hook shards it after the user's own hook."""
-        configured = model.configure_model
 
-        def configure_model(module: LightningModule) -> None:
-            configured()
+        def finish(module: LightningModule) -> None:
+            if module.trainer.strategy is not self:  # the module's next Trainer calls the hook again
+                return
             # Lightning's own strategy of this kind ignores `sync_batchnorm`.
             if synchronises_batch_norm(self):
                 layer_sync(self.root_device).apply(module)
             self._shard(module)
 
-        model.configure_model = MethodType(configure_model, model)  # type: ignore[method-assign]
+        after_configuring(model, finish)
         super().connect(model)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:

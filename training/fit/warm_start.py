@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MethodType
 from typing import Any
 
 import lightning as L
@@ -19,6 +18,7 @@ from data_contracts.errors import UsageError
 from training.checkpoint.files import DTYPES
 from training.checkpoint.tensors import INDEX, WEIGHTS, Entry, Index, Piece, TensorFile, TensorReader, read_index
 from training.lightning_adapter import dump_checkpoint
+from training.user.assemble import after_configuring
 
 _NAMED = 3
 # The result of get_extra_state belongs to one training, and need not be a tensor.
@@ -50,15 +50,8 @@ class WarmStart(L.Callback):
 
     def install(self, module: L.LightningModule) -> None:
         """Make the module's `configure_model` load the weights after the user's own hook."""
-        if self._folder is None:
-            return
-        configured, folder = module.configure_model, self._folder
-
-        def configure_model(configuring: L.LightningModule) -> None:
-            configured()
-            self._load(configuring, folder)
-
-        module.configure_model = MethodType(configure_model, module)  # type: ignore[method-assign]
+        if (folder := self._folder) is not None:
+            after_configuring(module, lambda configured: self._load(configured, folder))
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check before step 1 that a checkpoint will hold what was loaded."""

@@ -114,12 +114,12 @@ class _Work:
         self._meter.add(rows)
 
     def _module(self) -> L.LightningModule:
-        """The module with the weights of the checkpoint, whose bytes are compared with its seal first."""
+        """The module, which loads the weights of the checkpoint; their bytes are compared with its seal first."""
         request, store = self._request, open_at(self._request.store)
         self._progress.moved(long=True)
-        module = build_module(request.train, request.project)
         read_again(store, request.checkpoint, self._progress, None)
-        load_module_weights(module, local_copy(store, request.checkpoint.ref, None))
+        folder = local_copy(store, request.checkpoint.ref, None)
+        module = build_module(request.train, request.project, load=lambda module: load_module_weights(module, folder))
         if not is_overridden("predict_step", module, L.LightningModule):
             targets = {one.get("target") for one in request.evaluate.get("metrics", {}).values()}
 

@@ -106,17 +106,14 @@ def scored_by(request: EvaluateRequest, report: Report, team: Team | None, kept:
     # First: a champion is scored by the current metrics, which its own code may lack or have in an older form.
     classes = metric_classes(wanted.metrics, request.path(request.metrics_code), project)
     perturbed = perturbations(wanted.sets, request.path(request.metrics_code), project)
-    module = build_module(train, project, paths[0] if paths else "")
-    if "size_bytes" in request.measures:
-        kept.measures["size_bytes"] = size_bytes(module)
     progress = Progress(report)
     progress.moved(long=True)
     read_again(store, checkpoint, progress, team)
     folder = local_copy(store, checkpoint.ref, team)
-    if team is None or not team.sharded:
-        load_module_weights(module, folder)
-    else:
+    if team is not None:
         team.folder = folder
+    load = None if team is not None and team.sharded else lambda module: load_module_weights(module, folder)
+    module = build_module(train, project, paths[0] if paths else "", load=load)
     progress.moved(long=True)
     scored: dict[str, Scored] = {}
     scorer, latency = Scorer(train, project, progress, team), Latency()
@@ -126,6 +123,8 @@ def scored_by(request: EvaluateRequest, report: Report, team: Team | None, kept:
         first = scorer if number else timed
         found = score(module, batches, wanted.metrics, classes, first, kept.tables.get(name), kept.pairs_on(name))
         scored |= {f"{prefix}{metric}": value for metric, value in found.items()}
+    if "size_bytes" in request.measures:
+        kept.measures["size_bytes"] = size_bytes(module)
     if latency.median_ms is not None:
         kept.measures["latency_ms"] = latency.median_ms
     return scored

@@ -18,6 +18,7 @@ import lightning as L
 import torch
 import torch.distributed as dist
 from lightning.pytorch.strategies import Strategy
+from torch.distributed.tensor import DTensor
 
 from data_contracts.errors import CorruptError, from_json
 from data_contracts.handoffs import Checkpoint, Ref
@@ -26,7 +27,7 @@ from infra.records.checkpoints import verify_checkpoint
 from infra.share import WHOLE, Share
 from infra.store import Manifest, Store
 from training.checkpoint.rank_exchange import gather
-from training.checkpoint.tensors import TensorReader, load_module_weights, load_placed_weights
+from training.checkpoint.tensors import TensorReader, load_placed_weights
 from training.fit.strategies import SealedDDP, ShardedStrategy
 from training.loader import OrderedLoader, Split
 from training.score.progress import Progress
@@ -43,6 +44,7 @@ class Team:
     Attributes:
         mesh: replicas of the parameters, and ranks over which each is sharded.
         folder: files of the checkpoint, once they are there; sharded parameters are read from it.
+        loaded: tensors of it that this rank has, or has a part of.
     """
 
     rank: int
@@ -54,9 +56,9 @@ class Team:
     shard_modules: list[str] | int | None
     timeout_s: float
     folder: Path = Path()
+    loaded: int = 0
     _group: dist.ProcessGroup | None = None
     _reading_group: dist.ProcessGroup | None = None
-    _loaded: int | None = None
 
     @property
     def sharded(self) -> bool:
@@ -94,26 +96,6 @@ class Team:
         """The text of the first rank that has one, on every rank; "" if none has. Collective, after `connect`."""
         return next(filter(None, gather(text, self._reading_group)), "")
 
-    def load_from(self, folder: Path, module: L.LightningModule, trainer: L.Trainer) -> int:
-        """Load a checkpoint's tensors, or this rank's part of them, outside of the Trainer's loops; returns how many.
-
-        Collective, after `connect`.
-
-        Args:
-            trainer: made with `trainer_settings`.
-        """
-        self.folder, strategy = folder, trainer.strategy
-        if not self.sharded:
-            strategy.setup_environment()
-            return load_module_weights(module, folder)
-        strategy.connect(module)
-        strategy.setup_environment()
-        module.trainer = trainer
-        module.configure_model()
-        strategy.model_to_device()
-        assert self._loaded is not None
-        return self._loaded
-
     def in_order(self, real: bool, facts: Any, tensors: list[torch.Tensor]) -> Iterator[tuple[Any, list[torch.Tensor]]]:
         """Give rank 0 the facts (JSON) and tensors of every rank's batch, in the batches' order; others get nothing.
 
@@ -141,7 +123,7 @@ class Team:
 
     def load(self, module: L.LightningModule, read: Callable[[str], torch.Tensor]) -> None:
         """Load this rank's part of the parameters."""
-        self._loaded = load_placed_weights(module, self.folder, read)
+        self.loaded = load_placed_weights(module, self.folder, read)
 
 
 @contextmanager
@@ -247,9 +229,9 @@ class _Shards(ShardedStrategy):
         return super().test_step(*_true_place(self._team, args), **kwargs)
 
     def _shard(self, module: L.LightningModule) -> None:
-        if self._team._loaded is not None:  # by the Trainer of an earlier metric or set
-            return
-        super()._shard(module)
+        # It stays sharded after the Trainer of an earlier metric or set, whose `setup` may have changed its weights.
+        if not any(isinstance(one, DTensor) for one in module.parameters()):
+            super()._shard(module)
         with TensorReader(self._team.folder) as reader:
             self._team.load(module, self.placed_reader(reader))
 

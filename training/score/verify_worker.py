@@ -7,12 +7,11 @@ again and checks them against the seal, rebuilds the module from the spec, loads
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 import torch
 
-from data_contracts.errors import CorruptError, Interrupted, TrainwrightError
+from data_contracts.errors import CorruptError, Interrupted, TrainwrightError, UserCodeError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.children import VERIFY, Verified, VerifyRequest
 from data_contracts.quoting import type_and_text
@@ -28,7 +27,7 @@ from training.lightning_adapter import place_in_training
 from training.loader import Shards, Split, stored_order
 from training.score.progress import Progress
 from training.score.team import Team, local_copy, raise_on_all, read_again
-from training.user.assemble import batch_transform, build_module, plain_trainer
+from training.user.assemble import batch_transform, build_module, datamodule_of, make_ready, plain_trainer
 
 
 def main(request: VerifyRequest, report: Report) -> Verified:
@@ -44,26 +43,47 @@ def verified_by(request: VerifyRequest, report: Report, team: Team | None) -> Ve
     Raises:
         CorruptError: bytes, names, shapes, types or values are not as they should be.
     """
-    checkpoint, dataset = request.checkpoint, request.dataset
+    checkpoint = request.checkpoint
     store, progress = open_at(request.store), Progress(report)
     if team is not None:
         team.connect(request.train)
     manifest = read_again(store, checkpoint, progress, team)
     folder = local_copy(store, checkpoint.ref, team)
-    module = build_module(request.train, request.project, "" if dataset is None else str(request.path(dataset.ref)))
-    # Parameters that are replaced when the module is sharded keep their names.
-    learnt = {f"{WEIGHTS}/{name}" for name, _ in module.named_parameters()}
-    trainer = None if team is None else plain_trainer(request.train, [], team.trainer_settings())
+    raised = ""
     with raise_on_all(team):
-        if team is None or trainer is None:
-            tensors = load_module_weights(module, folder)
-        else:
-            tensors = team.load_from(folder, module, trainer)
+        try:
+            module, tensors = _rebuilt(request, folder, "fit", team)
+        except UserCodeError as error:
+            # Its `setup` may need what only a training has, such as the loader. Then there is no loss to compare.
+            raised = error.message
+            module, tensors = _rebuilt(request, folder, "test", team)
     progress.moved(long=True)
+    # Parameters that were replaced when the module was sharded keep their names.
+    learnt = {f"{WEIGHTS}/{name}" for name, _ in module.named_parameters()}
     _check_values(checkpoint, folder, learnt, progress, team)
-    loss, raised = _compared(request, module, manifest, trainer, team)
+    loss, raised = (None, raised) if raised else _compared(request, module, manifest, team)
     read = sum(file.bytes for file in manifest.files)
     return Verified(tensors=tensors, bytes=read, loss=loss, raised=raised)
+
+
+def _rebuilt(request: VerifyRequest, folder: Path, stage: str, team: Team | None) -> tuple[L.LightningModule, int]:
+    """The module with the checkpoint's weights, ready for a stage of the Trainer, and how many tensors it got."""
+    train, project = request.train, request.project
+    path = "" if request.dataset is None else str(request.path(request.dataset.ref))
+    ranks = {"devices": 1, "accelerator": "cpu"} if team is None else team.trainer_settings()
+    trainer, loaded = plain_trainer(train, [], ranks), [0]
+    if team is not None:
+        team.folder = folder
+
+    def load(module: L.LightningModule) -> None:
+        loaded.append(load_module_weights(module, folder))
+
+    module = build_module(train, project, path, load=None if team is not None and team.sharded else load)
+    make_ready(module, trainer, stage, project, datamodule_of(module, train, project, path))
+    if team is not None and team.sharded:
+        trainer.strategy.model_to_device()
+        loaded.append(team.loaded)
+    return module, loaded[-1]
 
 
 def _check_values(
@@ -88,7 +108,7 @@ def _check_values(
 
 
 def _compared(
-    request: VerifyRequest, module: Any, manifest: Manifest, trainer: L.Trainer | None, team: Team | None
+    request: VerifyRequest, module: L.LightningModule, manifest: Manifest, team: Team | None
 ) -> tuple[float | None, str]:
     """The loss on the held batch, and what the user's step raised on the first rank on which it did.
 
@@ -97,7 +117,7 @@ def _compared(
     loss, raised, lost = None, "", None
     with raise_on_all(team):
         try:
-            loss = _held_loss(request, module, manifest, trainer)
+            loss = _held_loss(request, module, manifest, alone=team is None)
         except TrainwrightError:
             raise
         except Exception as error:
@@ -112,19 +132,19 @@ def _compared(
     return None if raised else loss, raised
 
 
-def _held_loss(request: VerifyRequest, module: Any, manifest: Manifest, trainer: L.Trainer | None) -> float | None:
+def _held_loss(request: VerifyRequest, module: L.LightningModule, manifest: Manifest, *, alone: bool) -> float | None:
     """The loss on the held batch, if one was recorded; CorruptError if it differs from the recorded loss.
 
     Args:
-        trainer: of the team; None: this process is alone.
+        alone: whether this process verifies alone, and not as one rank of a team.
     """
     recorded = manifest.settings.get("held")
     if recorded is None:
         return None
     torch.set_num_threads(int(recorded["threads"]))
     train, project, dataset = request.train, request.project, request.dataset
-    trainer = plain_trainer(train, []) if trainer is None else trainer
-    module = trainer.precision_plugin.convert_module(module.to(trainer.strategy.root_device))
+    trainer = plain_trainer(train, []) if alone else module.trainer
+    trainer.precision_plugin.convert_module(module.to(trainer.strategy.root_device))
     module.trainer = trainer
     place_in_training(trainer, request.checkpoint.step, request.checkpoint.epoch)
     assert dataset is not None  # a loss is recorded for datasets of ours alone

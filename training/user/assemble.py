@@ -22,13 +22,15 @@ from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningCLI, instantiate_class
 from lightning.pytorch.loggers.logger import DummyLogger
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import default_collate
 
 from data_contracts.errors import TrainwrightError, UsageError, UserCodeError
 from data_contracts.pipeline_spec import BatchTransform
 from data_contracts.quoting import describe, withhold
-from training.lightning_adapter import LazyOptimizerCLI
+from training.lightning_adapter import LazyOptimizerCLI, prepare_data
 from training.order.rank_plan import Plan
 from training.user.imports import (
     add_project,
@@ -53,14 +55,23 @@ _TRUE = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "64-true": torch
 
 
 def build_module(
-    train: Mapping[str, Any], project: Path, dataset_path: str = "", *, optimizer: bool = False
+    train: Mapping[str, Any],
+    project: Path,
+    dataset_path: str = "",
+    *,
+    optimizer: bool = False,
+    load: Callable[[LightningModule], object] | None = None,
 ) -> LightningModule:
-    """The untrained module that a spec names, with all its layers, in the type that a `-true` precision gives them.
+    """The module that a spec names, as its constructor makes it; a Trainer or `make_ready` does the rest.
+
+    At the end of its `configure_model` it is given the type of a `-true` precision and then its weights, so that no
+    hook of its own replaces them.
 
     Args:
         train: TrainSpec as JSON with `lightning` inlined.
         project: root of the user's unpacked code; goes to the front of `sys.path`.
         optimizer: whether it gets the optimizer and schedule that the config may name.
+        load: loads its weights.
 
     Raises:
         UsageError: the class is not found or is not a LightningModule, or its arguments do not fit.
@@ -69,13 +80,62 @@ def build_module(
     parts = ("model", "optimizer", "lr_scheduler") if optimizer else ("model",)
     config = {key: value for key, value in _config(train, dataset_path).items() if key in parts}
     module = _assemble(train, config, project).model
-    with user_code("the module's configure_model", project.resolve()):
-        module.configure_model()
-    # A Trainer would call it again, after the weights are loaded.
-    module.configure_model = lambda: None
     # A Trainer would convert it only when it runs, and weights of another type do not fit.
     dtype = _TRUE.get(str((train["lightning"].get("trainer") or {}).get("precision")))
-    return module if dtype is None or _has_type(module, dtype) else module.to(dtype)
+
+    def finish(module: LightningModule) -> None:
+        if dtype is not None and not _has_type(module, dtype):
+            module.to(dtype)
+        if load is not None:
+            load(module)
+
+    after_configuring(module, finish)
+    return module
+
+
+def after_configuring(module: LightningModule, work: Callable[[LightningModule], object]) -> None:
+    """Make a module's `configure_model`, the last hook before weights are restored, do further work at its end."""
+    configured = module.configure_model
+
+    def configure_model(module: LightningModule) -> None:
+        configured()
+        work(module)
+
+    module.configure_model = MethodType(configure_model, module)  # type: ignore[method-assign]
+
+
+def make_ready(
+    module: LightningModule,
+    trainer: Trainer,
+    stage: str,
+    project: Path,
+    datamodule: LightningDataModule | None = None,
+    *,
+    prepared: bool = False,
+) -> None:
+    """Call a module's hooks up to its weights, in a Trainer's order, for work that no loop of the Trainer does.
+
+    Args:
+        stage: `fit`, `validate`, `test` or `predict`.
+        datamodule: the user's, which the module's `setup` may ask.
+        prepared: whether `prepare_data` was called already.
+
+    Raises: UserCodeError if a hook raises.
+    """
+    parts: list[LightningModule | LightningDataModule] = [module] if datamodule is None else [datamodule, module]
+    trainer.state.fn = TrainerFn(stage)
+    trainer.datamodule = datamodule  # type: ignore[attr-defined]
+    for part in parts:
+        part.trainer = trainer
+    trainer.strategy.connect(module)
+    trainer.strategy.setup_environment()
+    with user_code("the module's setup", project.resolve()):
+        if not prepared:
+            prepare_data(trainer)
+        for part in parts:
+            part.setup(stage=trainer.state.fn)
+    with user_code("the module's configure_model", project.resolve()):
+        module.configure_model()
 
 
 def _has_type(module: LightningModule, dtype: torch.dtype) -> bool:
@@ -90,6 +150,14 @@ def build_datamodule(train: Mapping[str, Any], project: Path, dataset_path: str 
     if not config.get("data"):
         return None
     return _assemble(train, config, project).datamodule
+
+
+def datamodule_of(
+    module: LightningModule, train: Mapping[str, Any], project: Path, dataset_path: str
+) -> LightningDataModule | None:
+    """The user's data module, for a module whose `setup` may ask it; None where there is none to ask."""
+    asks = is_overridden("setup", module, LightningModule)
+    return build_datamodule(train, project, dataset_path) if asks else None
 
 
 def build_all(

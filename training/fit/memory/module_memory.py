@@ -23,7 +23,8 @@ from infra.processes.child_main import Report, child_main
 from training.fit.memory.module_state import optimizers_of, with_trainer
 from training.fit.memory.step_memory import probe
 from training.fit.shard_units import units
-from training.user.assemble import build_module
+from training.user.assemble import build_module, make_ready
+from training.user.imports import user_code
 
 _TYPES = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}
 
@@ -34,10 +35,17 @@ def main(request: SizeRequest, report: Report) -> ModuleSizes:
     Raises:
         UsageError: the module's class or arguments do not fit, or `shard_modules` names a class that it does not have.
     """
-    train = request.train
+    train, project = request.train, Path(request.project)
+    config = train["lightning"].get("trainer") or {}
     try:
         with _without_memory(train):
-            module = build_module(train, Path(request.project), optimizer=True)
+            module = build_module(train, project, optimizer=True)
+            with_trainer(module, config)
+        # It may write files, with values that are not there without memory.
+        with user_code("the module's prepare_data", project.resolve()):
+            module.prepare_data()
+        with _without_memory(train):
+            make_ready(module, module.trainer, "fit", project, prepared=True)
     except UserCodeError as error:
         # Not an error of the user's: code that reads its weights' values cannot run here, but may run elsewhere.
         return ModuleSizes(unknown=error.message)
@@ -45,7 +53,7 @@ def main(request: SizeRequest, report: Report) -> ModuleSizes:
     kept, state = _bytes(module.parameters()) + _bytes(learns), 0
     # The optimizer needs something that only a training has, so the size of its state stays unknown.
     with contextlib.suppress(Exception):
-        state = _state_bytes(module, train["lightning"].get("trainer") or {})
+        state = _state_bytes(module)
     steps, unprobed = probe(request, kept + state) if request.rows else ([], "")
     return ModuleSizes(
         parameters=kept - _bytes(learns),
@@ -73,9 +81,8 @@ def _without_memory(train: dict[str, Any]) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _state_bytes(module: LightningModule, config: dict[str, Any]) -> int:
+def _state_bytes(module: LightningModule) -> int:
     """Bytes of the state that the module's optimizers keep between steps."""
-    with_trainer(module, config)
     total = 0
     for optimizer in optimizers_of(module.configure_optimizers()):
         for group in optimizer.param_groups:

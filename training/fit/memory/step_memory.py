@@ -32,7 +32,7 @@ from data_contracts.quoting import text_of
 from training.fit.memory.module_state import optimizers_of, with_trainer
 from training.formats.schema import field_of
 from training.loader.columns import Fixed, columns_of
-from training.user.assemble import batch_transform, build_module
+from training.user.assemble import batch_transform, build_module, make_ready
 
 _MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 _TRUE = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "64-true": torch.float64, "64": torch.float64}
@@ -83,11 +83,12 @@ def _step(request: SizeRequest, rows: int, *, real: bool = False, anyway: bool =
     fake = None if real else FakeTensorMode(allow_non_fake_inputs=True)
     with fake or contextlib.nullcontext(), _default_type(config), live:
         module = build_module(train, project, optimizer=True)
+        with_trainer(module, config)
+        make_ready(module, module.trainer, "fit", project, prepared=True)
         module.train()
         # A CPU's own kernels of an LSTM keep a work space for the backward pass and copy the weights.
         if not (real or anyway or request.accelerated) and any(isinstance(one, nn.LSTM) for one in module.modules()):
             raise _KeepsMore
-        with_trainer(module, config)
         if not module.automatic_optimization:
             raise Unprobed("the module optimises by hand (automatic_optimization is False)")
         chosen = list(optimizers_of(module.configure_optimizers()))

@@ -7,19 +7,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from data_contracts.errors import CorruptError, InsufficientEvidence
 from data_contracts.handoffs import Checkpoint, Dataset, Ref
 from data_contracts.messages.children import EvaluateRequest, ScoredSet, StoreAddress, Verified, VerifyRequest
+from data_contracts.messages.export import ExportRequest
 from infra.records.evaluations import outcomes_of, unsealed
 from infra.store import Store, open_store
 from tests.support.gang import make_dataset
+from tests.support.scoring import ready_module
 from training.checkpoint.capture import capture
 from training.checkpoint.save import Place, save
+from training.export import worker as export_worker
+from training.fit.reference_loss import record
+from training.loader import OrderedLoader, Shards, Split
 from training.score import evaluate_worker, verify_worker
-from training.user.assemble import build_module
+from training.user.assemble import plain_trainer
 
 # Built late, as for sharding; its own metrics.py has no Score, and another Old.
 MODEL = """
@@ -75,20 +82,14 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def request_of(store: Store, projects: tuple[Path, Path], tmp_path: Path) -> EvaluateRequest:
     """What evaluate asks for of a sealed checkpoint of the champion's module."""
-    module = build_module(TRAIN, projects[0])
-    uri = "trainings/t-0/checkpoints/1-g0"
-    ref = save(
-        Place(store, uri, {"step": 1}, {}, {}, tmp_path), capture({"state_dict": module.state_dict()}, {}, 0), 1, []
-    )
-    checkpoint = {"ref": ref.to_json(), "key": "t", "training": "trainings/t-0", "generation": 0}
-    facts = {"step": 1, "epoch": 0, "world_size": 1, "metrics": {}, "dropped_rows": 0}
-    dataset = make_dataset(tmp_path / "dataset", {"test": 10})
+    checkpoint = sealed(store, tmp_path, ready_module(TRAIN, projects[0]))
+    dataset = make_dataset(tmp_path / "dataset", {"train": 8, "test": 10})
     theirs, ours = (Ref(uri=f"code/{name}", id=name * 64, seal=name * 64) for name in "ab")
     return EvaluateRequest(
         store=StoreAddress(uri=store.uri),
         uri="evaluations/e-0",
         key="e",
-        checkpoint=Checkpoint.from_json({**checkpoint, **facts}),
+        checkpoint=checkpoint,
         train=TRAIN,
         evaluate={"metrics": {"score": {"class_path": "metrics.Score", "target": "y", "mode": "max"}}},
         sets={"": ScoredSet(dataset=Dataset.from_json(dataset), split="test")},
@@ -101,6 +102,17 @@ def request_of(store: Store, projects: tuple[Path, Path], tmp_path: Path) -> Eva
         settings={},
         provenance={},
     )  # fmt: skip
+
+
+def sealed(store: Store, scratch: Path, module: Any, name: str = "t", held: Any = None) -> Checkpoint:
+    """A sealed checkpoint of a module."""
+    settings = {"step": 1, **({"held": held} if held else {})}
+    place = Place(store, f"trainings/{name}-0/checkpoints/1-g0", settings, {}, {}, scratch)
+    ref = save(place, capture({"state_dict": module.state_dict()}, {}, 0), 1, [])
+    facts = {"step": 1, "epoch": 0, "world_size": 1, "metrics": {}, "dropped_rows": 0}
+    return Checkpoint.from_json(
+        {"ref": ref.to_json(), "key": name, "training": f"trainings/{name}-0", "generation": 0, **facts}
+    )
 
 
 def verified(asked: EvaluateRequest) -> Verified:
@@ -154,6 +166,92 @@ def test_a_module_without_those_layers_does_not_fit(request_of: EvaluateRequest,
     sys.modules.pop("model")
     with pytest.raises(CorruptError, match="the module has no layer.bias"):
         verified(request_of)
+
+
+# What setup() makes: layers, weights of other models, and attributes, each time that it is called.
+SETUP = """
+import lightning as L
+import torch
+from torch import nn
+
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.factor = nn.Linear(4, 4), None, 0.0
+
+    def setup(self, stage):
+        with torch.no_grad():
+            self.body.weight.fill_(9.0)
+        self.head, self.factor = nn.Linear(4, 1), 2.0
+        if GUARD and stage == "fit":
+            self.steps = len(self.trainer.train_dataloader)
+
+    def forward(self, x):
+        return self.factor * self.head(self.body(x))[:, 0]
+
+    def training_step(self, batch, batch_idx):
+        return self(batch[0]).square().mean()
+
+    def test_step(self, batch, batch_idx):
+        self.log("mean", self(batch[0]).mean())
+
+    def predict_step(self, batch, batch_idx):
+        return self(batch[0])
+"""
+
+
+@pytest.mark.parametrize("guard", [False, True], ids=["any stage", "a stage that asks for the loader"])
+def test_what_setup_does_comes_before_the_weights(
+    guard: bool, request_of: EvaluateRequest, projects: tuple[Path, Path], store: Store, tmp_path: Path
+) -> None:
+    (projects[0] / "model.py").write_text(SETUP.replace("GUARD", str(guard)))
+    sys.modules.pop("model"), sys.modules.pop("metrics")
+    dataset = request_of.sets[""].dataset
+    split = Split(Shards(tmp_path / "dataset", dataset, "test"), batch=["x", "y"], in_order=True)
+    rows = OrderedLoader(split, 4)
+    trained = ready_module(TRAIN, projects[0], "test")
+    with torch.no_grad():
+        for number, one in enumerate(trained.parameters()):
+            one.copy_(torch.linspace(-1, 1, one.numel()).reshape(one.shape) / (number + 1))
+    train_rows = Split(Shards(tmp_path / "dataset", dataset, "train"), batch=["x", "y"], in_order=True)
+    held = record(trained, lambda: train_rows.take(slice(0, 8)), trained.trainer, sharded=False, rows=8)
+    assert held is not None
+    saved = {"state_dict": trained.state_dict(), "pytorch-lightning_version": L.__version__}
+    torch.save(saved, tmp_path / "saved.ckpt")
+    lightning, theirs = plain_trainer(TRAIN, []), {"dataloaders": rows, "ckpt_path": tmp_path / "saved.ckpt"}
+    predicted = torch.cat(lightning.predict(type(trained)(), **theirs))  # type: ignore[arg-type]
+    [logged] = lightning.test(type(trained)(), **theirs, verbose=False)  # type: ignore[arg-type]
+
+    asked = request_of.model_copy(update={
+        "checkpoint": sealed(store, tmp_path, trained, "setup", held), "predictions": True, "uri": "evaluations/s-0",
+        "evaluate": {"metrics": {**request_of.evaluate["metrics"], "mean": {"logged": "mean", "mode": "min"}},
+                     "batch_size": 4},
+    })  # fmt: skip
+    found = evaluate_worker.main(asked, lambda _: None)
+    table = pq.read_table(store.local(found.ref) / found.predictions[""].file)
+    assert torch.equal(torch.tensor(table["prediction"].to_pylist()), predicted)
+    assert found.metrics["mean"].value == pytest.approx(logged["mean"], rel=1e-6)
+
+    verify = VerifyRequest(
+        store=asked.store, checkpoint=asked.checkpoint, train=asked.train, dataset=dataset, code=asked.code,
+        paths=asked.paths,
+    )  # fmt: skip
+    answer = verify_worker.main(verify, lambda report: None)
+    assert answer.tensors == 4
+    assert answer.loss == (None if guard else held["loss"])
+    assert ("train_dataloader" in answer.raised or "NoneType" in answer.raised) == guard
+
+    (tmp_path / "exported").mkdir()
+    export = ExportRequest(
+        store=asked.store, checkpoint=asked.checkpoint, train=asked.train, dataset=dataset, split="test", targets=["y"],
+        format="torch", folder=str(tmp_path / "exported"), code=asked.code, paths=asked.paths,
+    )  # fmt: skip
+    exported = export_worker.main(export, lambda report: None)
+    assert exported.tensors == 4
+    program = torch.export.load(tmp_path / "exported" / "model.pt2").module()
+    x = split.take(slice(0, 10))[0]
+    assert torch.equal(program({"x": x})["prediction"], predicted)
 
 
 ROWS = """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from training.user.assemble import (
     build_all,
     build_datamodule,
     build_module,
+    datamodule_of,
     in_micro_batches,
+    make_ready,
     plain_trainer,
 )
 
@@ -48,6 +51,55 @@ class Late(L.LightningModule):
 
     def forward(self, x):
         return self.layer(x)
+
+
+class Ordered(L.LightningModule):
+    # Its setup makes a layer each time; it notes what is called when.
+    calls = []
+
+    def __init__(self):
+        super().__init__()
+        self.calls.append("__init__")
+
+    def prepare_data(self):
+        self.calls.append("prepare_data")
+
+    def setup(self, stage):
+        self.calls.append(f"setup {stage} {self.trainer.state.fn.value} {self.trainer.datamodule is not None}")
+        self.layer = nn.Linear(2, 2)
+
+    def configure_model(self):
+        self.calls.append("configure_model")
+
+    def on_load_checkpoint(self, checkpoint):
+        self.calls.append("weights")
+
+    def training_step(self, batch):
+        return self.layer(batch).sum()
+
+    def predict_step(self, batch):
+        return self.layer(batch)
+
+    def test_step(self, batch):
+        self.log("sum", self.layer(batch).sum())
+
+    def configure_optimizers(self):
+        import torch
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+
+class Telling(L.LightningDataModule):
+    def prepare_data(self):
+        Ordered.calls.append("data: prepare_data")
+
+    def setup(self, stage):
+        Ordered.calls.append(f"data: setup {stage}")
+
+    def loader(self):
+        import torch
+        return torch.utils.data.DataLoader(torch.ones(1, 2))
+
+    train_dataloader = test_dataloader = predict_dataloader = loader
 
 
 class Raises(L.LightningModule):
@@ -96,10 +148,61 @@ def test_a_module_is_made_with_its_arguments_from_the_seed(project: Path) -> Non
 
 def test_a_module_has_the_layers_that_it_makes_late_and_makes_them_once(project: Path) -> None:
     module = build_module(train("Late"), project)
+    make_ready(module, plain_trainer(train(), []), "fit", project)
     assert list(module.state_dict()) == ["layer.weight", "layer.bias"]
-    loader = torch.utils.data.DataLoader(torch.zeros(1, 2))
-    plain_trainer(train(), []).predict(module, loader, return_predictions=False)
     assert module.calls == 1
+    later = build_module(train("Late"), project)
+    loader = torch.utils.data.DataLoader(torch.zeros(1, 2))
+    plain_trainer(train(), []).predict(later, loader, return_predictions=False)
+    assert later.calls == 1
+
+
+@pytest.mark.parametrize("stage", ["fit", "test", "predict"])
+def test_a_module_becomes_ready_as_a_trainer_makes_it(stage: str, project: Path) -> None:
+    sys.path.insert(0, str(project))
+    mine = importlib.import_module("mine")
+    quiet = plain_trainer({"lightning": {"trainer": {"accelerator": "cpu"}}}, [])
+    state, saved = {"layer.weight": torch.eye(2), "layer.bias": torch.ones(2)}, project / "c"
+    quiet.fit_loop.max_epochs = 1
+    quiet.fit(mine.Ordered(), datamodule=mine.Telling())
+    quiet.save_checkpoint(saved)
+    checkpoint = torch.load(saved, weights_only=False)
+    torch.save({**checkpoint, "state_dict": state}, saved)
+
+    def watch(run: Callable[[], Any]) -> tuple[list[str], Any]:
+        mine.Ordered.calls.clear()
+        module = run()
+        assert torch.equal(module.layer.weight, state["layer.weight"])
+        return list(mine.Ordered.calls), module
+
+    def by_lightning() -> Any:
+        trainer, module = plain_trainer(train(), []), mine.Ordered()
+        trainer.fit_loop.max_epochs = 1
+        getattr(trainer, stage)(module, datamodule=mine.Telling(), ckpt_path=saved)
+        return module
+
+    def load(module: Any) -> None:
+        module.on_load_checkpoint({})
+        module.load_state_dict(state)
+
+    def by_us() -> Any:
+        module = build_module(train("Ordered"), project, load=load)
+        data = train("Ordered", data={"class_path": "mine.Telling"})
+        make_ready(module, plain_trainer(train(), []), stage, project, datamodule_of(module, data, project, ""))
+        return module
+
+    def by_our_trainer() -> Any:
+        module = build_module(train("Ordered"), project, load=load)
+        for _ in range(2):  # one run for each set, and for each kind of metric
+            getattr(plain_trainer(train(), []), stage)(module, datamodule=mine.Telling())
+        return module
+
+    expected, _ = watch(by_lightning)
+    # The data module's constructor makes the module a second time, as LightningCLI does.
+    ours = [call for at, call in enumerate(watch(by_us)[0]) if at == 0 or call != "__init__"]
+    assert ours == expected
+    if stage != "fit":
+        assert watch(by_our_trainer)[0] == expected + expected[1:]
 
 
 @pytest.mark.parametrize(
@@ -210,6 +313,7 @@ def test_a_transform_may_take_each_sample(keys: tuple[str, ...] | None, project:
 )
 def test_a_module_has_the_type_of_a_true_precision(precision: str | None, kind: torch.dtype, project: Path) -> None:
     module = build_module(train(trainer={"precision": precision}), project)
+    make_ready(module, plain_trainer(train(), []), "fit", project)
     assert {parameter.dtype for parameter in module.parameters()} == {kind}
 
 
