@@ -38,6 +38,8 @@ class DvcTracked:
             with _readable(root, NotDvcRepoError, RevError), Repo(Repo.find_root(str(root))) as repository:
                 self.repository = Path(repository.root_dir)
                 self.rev: str | None = repository.scm.resolve_rev(rev)
+                # pygit2 reads it again in a thread, and waits for that thread forever if it cannot.
+                repository.scm.pygit2.repo.index.read()
                 # Remotes and their credentials are today's, also from config.local, which is in no commit.
                 config = {name: dict(repository.config[name]) for name in ("core", "remote", "cache")}
         except NotDvcRepoError as error:

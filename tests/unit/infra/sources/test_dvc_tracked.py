@@ -209,6 +209,7 @@ def test_a_damaged_copy_in_the_cache_is_corrupt(repository: Repository) -> None:
         (".git/config", b"[core]\n\trepositoryformatversion = 9\n"),
         (".git/config", b"[core\n"),
         (".dvc/config", b"[[[junk"),
+        (".git/index", b"junk of more than a few bytes"),
     ],
 )
 def test_a_repository_that_cannot_be_read_is_one_sentence(file: str, data: bytes, repository: Repository) -> None:
