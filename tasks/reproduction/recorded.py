@@ -14,6 +14,7 @@ from infra.gang.conductor.replaying import Replay
 from infra.models.recipes import read_recipe
 from infra.records.checkpoints import verify_checkpoint
 from infra.store import Manifest, Store, layout
+from infra.store.damage import passing_over
 from infra.store.records import parsed
 from tasks.run.versions import find_version
 
@@ -148,6 +149,9 @@ def _kept(store: Store, checkpoint: Checkpoint, segments: list[Segment]) -> dict
     spans = {(one.training, one.generation): (one.first_step, end) for one, end in zip(segments, ends, strict=True)}
     found = {checkpoint.step: checkpoint.ref}
     for one in list_checkpoints(store, checkpoint.training):
+        if one.bytes is None:
+            with passing_over():  # which names it if it is damaged
+                store.manifest(one.uri)
         first, end = spans.get((checkpoint.training, one.generation), (one.step, one.step))
         if one.state in ("committed", "verified") and first < one.step and (end is None or one.step <= end):
             found.setdefault(one.step, store.manifest(one.uri).ref)

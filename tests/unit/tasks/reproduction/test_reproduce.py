@@ -24,6 +24,7 @@ from tasks.reproduction.conditions import lock_differences, machine_differences,
 from tasks.reproduction.recorded import Recorded, read_recorded
 from tasks.reproduction.remake import MADE, Made
 from tasks.reproduction.sources import check_sources, moved
+from tests.support.damage import overwrite
 from tests.support.reproducing import make_line
 from tests.support.reseal import reseal
 from tests.support.tiny import answer, trainwright
@@ -101,6 +102,16 @@ def test_every_id_is_equal_after_the_history_was_replayed(
         (one.first_step, one.world_size, [list(span) for span in one.skip]) for one in recorded.segments
     ]
     assert not made_in.list("aliases"), "nothing is promoted"
+
+
+def test_a_damaged_checkpoint_that_is_not_compared_is_named(
+    line: Path, recorded: Recorded, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = Path(shutil.copytree(line / ".trainwright", tmp_path / "store"))
+    step, ref = next(iter(recorded.kept.items()))
+    overwrite(root / ref.uri / "manifest.json", b"{}")
+    assert step not in read_recorded(open_store(str(root), create=False), "tiny@champion").kept
+    assert f"{ref.uri}/manifest.json does not end with a seal. It is passed over." in caplog.messages
 
 
 def test_a_flipped_weight_is_found_and_named_with_its_tensor(
