@@ -19,6 +19,11 @@ from infra.processes.processes import CODE_ROOT
 
 SPEC = "pipeline.yaml"
 _EXAMPLE = "examples/digits/"
+_ELSEWHERE = """\
+# Not the project's folder: Prefect puts the one that is named here on the import path of the run's process, which has
+# passwords and keys that the project's code does not get.
+pull:
+"""
 
 
 def project_extras(wanted: Sequence[str], name: str, folder: Path) -> dict[Path, str]:
@@ -76,7 +81,9 @@ def _prefect(name: str, folder: Path) -> tuple[Path, str]:
     )
     body = (
         text[begin:end]
-        .replace(f"{_EXAMPLE}pipeline.yaml", "pipeline.yaml")
+        .replace("pull:\n", _ELSEWHERE)
+        .replace('directory: "{{ checkout.stdout }}"', "directory: /")
+        .replace(f"{_EXAMPLE}pipeline.yaml", '"{{ checkout.stdout }}/pipeline.yaml"')
         .replace("name: digits", f'name: "{name}"')
         .replace("pipeline:digits", f"pipeline:{name}")
     )

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from prefect.utilities.templating import apply_values
 
 from data_contracts.errors import SpecError, UsageError
 from flows.cli import parser
@@ -89,3 +91,16 @@ def test_workflows_stand_where_their_host_reads_them(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"'a b/pipeline.yaml' has characters"):
         call(tmp_path / "a b", "--with", "gitlab")
     assert not (tmp_path / "a b").exists()
+
+
+def test_a_deployment_s_process_does_not_import_from_the_project(tmp_path: Path) -> None:
+    """Prefect puts the folder of the pull step on the import path of a process that has passwords and keys."""
+    folder = write_project(tmp_path / "p").parent
+    call(folder, "--with", "prefect")
+    written = yaml.safe_load((folder / "prefect.yaml").read_text())
+    assert written["pull"] == [{"prefect.deployments.steps.set_working_directory": {"directory": "/"}}]
+    [build] = written["build"]
+    outputs = {"checkout": {"stdout": str(folder)}}
+    assert build["prefect.deployments.steps.run_shell_script"]["script"] == "pwd"
+    [deployment] = apply_values(written["deployments"], outputs)
+    assert deployment["parameters"] == {"spec": str(folder / "pipeline.yaml")}
