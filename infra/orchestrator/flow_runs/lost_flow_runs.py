@@ -3,8 +3,8 @@
 A worker that dies leaves its flow runs `Pending` or `Running` for ever, and one that lives says `Crashed` of a process
 that died before it opened a run. No worker takes such a flow run again, and a reaper of stores finds no run, or one
 whose verdict Prefect does not know. Executed again, it opens the run by its key, or reports its verdict. One that a
-command carried out itself, or that only looks at something, is ended. Prefect's server ends by itself, after 300 s, what
-is `Cancelling`.
+command carried out itself, or that only looks at something, is ended. What is `Cancelling`, Prefect's server ends by
+itself after 300 s.
 """
 
 from __future__ import annotations
