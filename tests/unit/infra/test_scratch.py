@@ -266,8 +266,9 @@ def test_what_a_killed_worker_of_prefect_left_is_swept_a_day_later(place: Path, 
         os.utime(folder, (1, 1))
     for command, within in (["sleep", "600"], folders[0]), (["tail", "-f", str(folders[0] / "file")], tmp_path):
         with subprocess.Popen(command, cwd=within) as process:
-            assert [left.path for left in scratch.leftovers()] == [folders[1]]
-            process.kill()
+            left = [one.path for one in scratch.leftovers()]
+            process.kill()  # before anything fails, or the failure waits for it
+        assert left == [folders[1]]
     assert [left.path for left in scratch.sweep()] == [folders[1], folders[0]]
     assert sorted(path.name for path in place.iterdir()) == sorted(names[2:])
 
