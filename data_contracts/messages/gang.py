@@ -62,6 +62,7 @@ class Launch(Message, extra="ignore"):
         stop: where it ends; None: with the training.
         threads: of a rank; None: this machine's cores, divided among its ranks.
         train: the spec's section, with the Lightning config inlined.
+        targets: entries of a batch that metrics take for the truth.
         sealed: what every checkpoint holds as `train.json`: everything that a module is rebuilt from.
         provenance: of every checkpoint.
         traceparent: the span that launches it, for nodes and ranks; "" outside of a trace.
@@ -96,6 +97,7 @@ class Launch(Message, extra="ignore"):
     stop: StopAt | None = Field(default=None, exclude_if=operator.not_)
     threads: int | None = Field(default=None, ge=1, exclude_if=operator.not_)
     train: dict[str, Any] = {}
+    targets: list[str] = Field(default=[], exclude_if=operator.not_)
     sealed: dict[str, Any] = {}
     provenance: dict[str, Any] = {}
     traceparent: str = Field(default="", exclude_if=operator.not_)

@@ -171,6 +171,7 @@ def _launch(run: Run, training: str, dataset: Dataset | None) -> Launch:
         init_from=resolved.init_from,
         begin=begin,
         train=run.train_settings(),
+        targets=sorted({one.target for one in run.spec.evaluate.metrics.values() if one.target}),
         code=resolved.code,
         sealed=sealed_settings(run, dataset),
         provenance=run.with_recipe(provenance),

@@ -175,3 +175,12 @@ def test_refused_before_the_first_step(case: str, gang: Callable[..., Gang]) -> 
     assert (error.cause, error.message) == (cause, sentence)
     assert answer(scratch, 0)["step"] == 0
     assert {"usage": 2, "user_code": 8}[cause] in exit_codes(scratch)
+
+
+def test_a_forward_whose_inputs_are_in_doubt_is_refused_before_the_first_step(gang: Callable[..., Gang]) -> None:
+    run = gang("run", "Doubtful", ranks=1)
+    run.told = {"targets": ["y"]}
+    scratch = ends(run)
+    error = answer(scratch, 0, "error")
+    assert (error["cause"], exit_codes(scratch), answer(scratch, 0)["step"]) == ("usage", {2}, 0)
+    assert error["message"].startswith("train.batch: forward takes first, second, and it is in doubt")

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 
 from data_contracts.errors import UserCodeError
-from training.score.batch_entries import inputs_of
+from training.score.batch_entries import call_forward
 from training.score.predictions import NAME
 
 Inputs = dict[str, Tensor]
@@ -50,13 +50,15 @@ class Portable(nn.Module):
         transform: Callable[[Any], Any] | None,
         precision: Any,
         targets: Sequence[str],
+        columns: Any = None,
     ) -> None:
+        """`targets` and `columns` as in `call_forward`; the rest is what comes before the module's step."""
         super().__init__()
         self.module = module
         self.course = Course()
         self.absent: Inputs = {}
         self._batch, self._transform, self._precision = batch, transform, precision
-        self._targets: set[str | None] = set(targets)
+        self._targets, self._columns = set(targets), columns
 
     @property
     def step(self) -> str:
@@ -85,7 +87,7 @@ class Portable(nn.Module):
         return outputs
 
     def _called(self, batch: Any) -> Any:
-        return self.module(inputs_of(batch, self._targets))
+        return call_forward(self.module, batch, self._targets, self._columns)
 
     def _completed(self, inputs: Inputs) -> Inputs:
         first = next(iter(inputs.values()))

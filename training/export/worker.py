@@ -147,8 +147,8 @@ def _program(
 
 def _traced(request: ExportRequest, module: L.LightningModule, trainer: L.Trainer, sample: Sample) -> Any:
     """The module as it is exported, its graph, and the facts of the inputs on which its outputs depend."""
-    precision = trainer.precision_plugin
-    portable = Portable(module, sample.batch, sample.transform, precision, request.targets).eval()
+    precision, columns = trainer.precision_plugin, request.train.get("batch")
+    portable = Portable(module, sample.batch, sample.transform, precision, request.targets, columns).eval()
     program, facts = traced(portable, sample.facts, request.project)
     return portable, program, facts
 

@@ -32,6 +32,7 @@ class Context:
         resume: the checkpoint to resume from.
         skip: samples (from, to) that are skipped, because a training with them diverged.
         stop: where this generation ends; None: with the training.
+        targets: entries of a batch that metrics take for the truth.
         sealed: the content of `train.json` in every checkpoint: everything that a module is rebuilt from.
         scratch: folder shared by this node's ranks and their supervisor.
         project: root of the user's unpacked code.
@@ -50,6 +51,7 @@ class Context:
     skip: list[tuple[int, int]]
     stop: StopAt | None
     provenance: dict[str, Any]
+    targets: list[str]
     sealed: dict[str, Any]
     heartbeat_s: float
     rank: int
@@ -102,6 +104,7 @@ def read_context(env: Mapping[str, str] = os.environ) -> Context:
         skip=launch.skip,
         stop=launch.stop,
         provenance=launch.provenance,
+        targets=launch.targets,
         sealed=_sealable(launch.sealed),
         heartbeat_s=launch.heartbeat_s,
         rank=int(env["RANK"]),

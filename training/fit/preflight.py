@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from data_contracts.errors import UsageError
 from training.checkpoint.capture import Capture, capture
@@ -14,6 +15,7 @@ from training.checkpoint.limits import check_sizes, future_bytes, index_bytes, s
 from training.checkpoint.state import UnsupportedState
 from training.fit.agreement import Agreement
 from training.fit.launch_context import Context
+from training.score.batch_entries import entry_names, match_forward
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,16 @@ def try_capture(state: dict[str, Any], rank_state: dict[str, Any], rank: int) ->
 def check_checkpoint_size(taken: Capture, optimizers: Sequence[Any], agreement: Agreement) -> None:
     """UsageError if checkpoints could be written but not read: the index grows with tensors times ranks. Collective."""
     check_sizes(agreement.total(index_bytes(taken) + future_bytes(taken, optimizers)), state_bytes(taken))
+
+
+def refuse_doubtful(module: L.LightningModule, context: Context) -> None:
+    """UsageError if evaluate could not tell which entries of a batch the module's `forward` gets."""
+    train, dataset = context.train, context.dataset
+    called = not is_overridden("predict_step", module, L.LightningModule)
+    # What a transform makes of a batch is not known here.
+    if context.targets and called and train.transform is None and dataset is not None:
+        batch = dataset.columns if train.batch is None else train.batch
+        match_forward(module.forward, entry_names(batch), set(context.targets), keyed=isinstance(batch, dict))
 
 
 def warn_of_batch_size(trainer: L.Trainer, context: Context) -> None:

@@ -88,6 +88,7 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
     with light_imports():
         from training.fit.history import History
         from training.fit.loop import install
+        from training.fit.preflight import refuse_doubtful
         from training.fit.reporting.rank_activity import watch_collectives
         from training.fit.supervisor import Supervisor
         from training.lightning_adapter import call_at_the_end
@@ -109,6 +110,8 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
     module, datamodule, trainer = build_all(
         context.settings, context.project, str(context.dataset_path or ""), owned, [*callbacks, *extra(context, store)]
     )
+    if plan is not None:
+        refuse_doubtful(module, context)
     if warm is not None:
         warm.install(module)
     install(trainer, supervisor, supervisor.activity)

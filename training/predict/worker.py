@@ -27,7 +27,7 @@ from training.predict.features import Features
 from training.predict.output import join, names_in, read_parts, schema_of, suffix_of
 from training.predict.part_writer import PartWriter
 from training.predict.raw_rows import look_at
-from training.score.batch_entries import inputs_of
+from training.score.batch_entries import call_forward
 from training.score.progress import CountBatches, Progress
 from training.score.team import local_copy, read_again
 from training.shard.progress import Meter
@@ -124,7 +124,7 @@ class _Work:
             targets = {one.get("target") for one in request.evaluate.get("metrics", {}).values()}
 
             def predict_step(batch: Any, *_: Any) -> Any:
-                return module(inputs_of(batch, targets))
+                return call_forward(module, batch, targets, request.train.get("batch"))
 
             module.predict_step = predict_step  # type: ignore[method-assign]
         return module

@@ -178,6 +178,7 @@ def _context(request: ProfileRequest) -> Context:
         skip=[],
         stop=None,
         provenance={},
+        targets=[],
         sealed={},
         heartbeat_s=1.0,
         rank=int(os.environ["RANK"]),

@@ -19,7 +19,7 @@ from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.pipeline_spec import MetricSpec
 from training.lightning_adapter import weigh_logged_by
 from training.loader.row_counts import rows_of
-from training.score.batch_entries import inputs_of, prediction_of, target_of
+from training.score.batch_entries import call_forward, prediction_of, target_of
 from training.score.latency import Latency
 from training.score.logged_score import LoggedScore
 from training.score.metrics import PredictionScore
@@ -152,7 +152,7 @@ def _predict(module: L.LightningModule, batches: Any, predictions: _Predictions)
         targets = {spec.target for spec in predictions.specs.values()}
 
         def predict_step(batch: Any, *_: Any) -> Any:
-            return module(inputs_of(batch, targets))
+            return call_forward(module, batch, targets, scorer.train["batch"])
 
         module.predict_step = predict_step  # type: ignore[method-assign]
     trainer = scorer.trainer(predictions)

@@ -178,6 +178,13 @@ class Looks(Killed):
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
+class Doubtful(Classifier):
+    """Nothing says which of its inputs the only entry of a batch is."""
+
+    def forward(self, first, second):
+        raise AssertionError("no step is taken")
+
+
 class Raises(Classifier):
     def training_step(self, batch, batch_idx):
         if self.global_step == 2:
