@@ -94,8 +94,10 @@ def _start(
     pool: str | None, options: Sequence[str], environ: dict[str, str], handles: Sequence[int]
 ) -> subprocess.Popen[bytes]:
     worker = ["worker", "start", "--type", PROCESS, "--pool", str(pool), "--name", platform.node() or "local", *options]
-    # It has the server's password, so nothing in the folder where it is started may take the place of a module.
-    command = module_command("prefect", *(worker if pool is not None else ["flow-run", "execute"]))
+    work = worker if pool is not None else ["flow-run", "execute"]
+    # It has the server's password, so nothing in the folder where it is started may take the place of a module. If this
+    # process is killed, Prefect's worker must not go on to take flow runs that nobody can hand over.
+    command = module_command("infra.processes.tied_to_parent", "prefect", *work)
     return subprocess.Popen(command, env=environ, start_new_session=True, pass_fds=handles)
 
 

@@ -55,6 +55,8 @@ class JsonFormatter(logging.Formatter):
     def __init__(self, **fields: Any) -> None:
         super().__init__()
         self.fields = {**_given(os.environ), **fields}
+        # Else Prefect writes that its server took no lines, as text without a line end, which our next line joins.
+        logging.raiseExceptions = False
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""

@@ -14,7 +14,7 @@ import pytest
 
 from data_contracts.messages.gang import Launch
 from infra.processes.environment import FLOW_RUN
-from infra.processes.processes import marked_env, module_command, new_mark
+from infra.processes.processes import find_marked, marked_env, module_command, new_mark
 from infra.store import layout, open_store
 from tests.support.conducting import TRAINING
 from tests.support.pool import FINAL, REPOSITORY, Conductor, Site, processes_of, site_of, until
@@ -119,6 +119,15 @@ def test_a_run_is_handed_over_with_a_checkpoint_and_no_budget_is_used(site: Site
     assert told() == ["trainwright.run.promoted"], "nobody is told of the stop"
     if where == "pod":
         assert worker.wait(60) == 0, "a pod ends with its flow run"
+
+
+def test_a_worker_that_is_killed_leaves_none_that_takes_flow_runs(site: Site, tmp_path: Path) -> None:
+    pool = site.pool("planned-killed", worker=False)
+    worker = started(site, pool, tmp_path)
+    [mark] = [mark for name, mark in site.workers.items() if name.startswith(pool)]
+    worker.kill()
+    worker.wait()
+    until(lambda: not find_marked(mark), what=lambda: find_marked(mark))
 
 
 @pytest.mark.slow

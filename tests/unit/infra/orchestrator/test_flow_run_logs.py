@@ -20,6 +20,7 @@ from infra.orchestrator.flow_run_logs import begin_flow_run_logs
 from infra.processes.environment import FLOW_RUN
 from infra.telemetry.json_logs import LOG_FORMAT, PREFECT_IN_JSON
 from tasks.run.progress import on_page
+from tests.support.stub_server import serving
 
 ID = "0b6b2e2a-6f5c-4b0e-9a34-1c7f0b0f2d11"
 SETTINGS = "PREFECT_LOGGING_SETTINGS_PATH"
@@ -120,6 +121,16 @@ def test_a_flow_run_logs_each_line_once_in_json(settings: bool) -> None:
     ]
     assert all(line.items() >= IN_FLOW_RUN.items() for line in lines if line["flow_run"] == ID)
     assert [line["message"] for line in lines if line["flow_run"] == "another"] == ["submitted"] * settings
+
+
+def test_a_server_that_takes_no_lines_leaves_them_in_json() -> None:
+    asked = {LOG_FORMAT: "json", FLOW_RUN: ID, SETTINGS: str(PREFECT_IN_JSON), "PREFECT_LOGGING_TO_API_ENABLED": "true"}
+    asked |= {"PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore"}
+    with serving(lambda request: (404 if request.path == "/api/csrf-token" else 500, {})) as (address, requests):
+        environment = {**os.environ, **asked, "PREFECT_API_URL": f"{address}/api"}
+        done = subprocess.run([sys.executable, "-c", LOGS], env=environment, capture_output=True, text=True, check=True)
+    assert "/api/logs/" in {request.path for request in requests}
+    assert [json.loads(line)["message"] for line in done.stderr.splitlines()] == ["of ours", "of a library's"]
 
 
 def test_the_settings_in_json_have_all_loggers_of_prefects_own() -> None:
