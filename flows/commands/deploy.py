@@ -101,7 +101,10 @@ def _answer(
         value["flow_run"] = {"name": run.name, "id": str(run.id)}  # type: ignore[union-attr]
         lines.append(f"Started the flow run {run.name}: {ui}/runs/flow-run/{run.id}")  # type: ignore[union-attr]
     else:
-        lines.append(f"To start a run: trainwright deploy {shlex.quote(arguments.spec)} --start")
+        named = ["--name", arguments.name] if arguments.name else []
+        pool = ["--pool", arguments.pool] if arguments.pool != POOL else []
+        command = shlex.join(["trainwright", "deploy", arguments.spec, *named, *pool, "--start"])
+        lines.append(f"To start a run: {command}")
     return Answer("\n".join(lines), value, line=lines[-1] if arguments.start else lines[0])
 
 

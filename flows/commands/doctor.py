@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import stat
@@ -131,13 +132,15 @@ def _stores() -> list[Check]:
 
 
 def _store(uri: str, options: Mapping[str, Any]) -> Check | None:
-    """Whether a store answers, and its server honours conditional writes; None if it can no longer be opened."""
+    """Whether a store answers and takes writes, conditional ones, too; None if it can no longer be opened."""
     from infra.store import check_promises, open_store
 
     opened = None
     try:
         opened = open_store(uri, options, create=False)
         check_promises(opened)
+        with contextlib.suppress(UsageError):  # it is not this user's to write
+            opened.now_s()
         return Check("store", True, f"{uri} answers")
     except TrainwrightError as error:
         if opened is None and isinstance(error, UsageError):

@@ -181,11 +181,16 @@ def unreachable(error: BaseException) -> StorageUnavailable | None:
 
     link: BaseException | None = error
     while link is not None:
-        away = isinstance(link, httpx.HTTPStatusError) and link.response.status_code >= 500
-        if away or isinstance(link, httpx.TransportError):
+        happened = None
+        if isinstance(link, httpx.HTTPStatusError) and link.response.status_code >= 500:
+            happened = f"answers with an error ({link.response.status_code})"
+        elif isinstance(link, httpx.TransportError):
+            happened = f"no longer answers: {type(link).__name__}: {link}"
+        if happened is not None:
             return StorageUnavailable(
-                f"The Prefect server no longer answers: {type(link).__name__}: {link}.",
-                remedy="Start the server (`trainwright up`) and resume the run; sealed results are kept.",
+                f"The Prefect server {happened}.",
+                remedy="Look at its log, and whether its database answers; start what has died (the server: `trainwright "
+                "up` for your own, a team's as it was started) and resume the run; sealed results are kept.",
                 details={AWAY: SERVER},
             )
         link = link.__cause__ or link.__context__

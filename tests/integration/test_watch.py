@@ -29,13 +29,13 @@ NIGHT = {
     },
     "notify": [{"on": ["crashed", "promoted"], "block": BLOCK}],
 }
-# As `deploy` does, but a run is late after ten seconds.
+# As `deploy` does, but a run is late after thirty seconds.
 WATCH = """
 from datetime import timedelta
 from prefect.client.orchestration import get_client
 from infra.orchestrator.events.watch import watch
 with get_client(sync_client=True) as client:
-    watch(client, timedelta(seconds=10))
+    watch(client, timedelta(seconds=30))
 """
 
 
@@ -172,6 +172,10 @@ def test_alerts_about_stores_and_restarts_reach_people_once(site: Site, receiver
     assert "95% full" in bodies
     assert "page: spent" in bodies
 
+    again = begin(site, "retrain/tiny")
+    waits = {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True}
+    site.ask(f"/flow_runs/{again['id']}/set_state", waits)
     shown = site.api.get("/metrics")
+    assert 'trainwright_late_seconds{deployment="retrain/tiny"}' in shown.text
     assert 'trainwright_pool_ready{pool="alerted"} 0.0' in shown.text
     assert site.api.get("/metrics", auth=("team", "another")).status_code == 401

@@ -110,7 +110,8 @@ def watched(receiver: Receiver, late: timedelta = LATE) -> Iterator[Trigger]:
         "prefect.flow-run.*",
         "a run is late",
         f"was due {late.total_seconds() / 60:.0f} minutes ago, and no worker has taken it. Look at its work pool",
-        _unless_within(late, {"prefect.flow-run.Late"}),
+        # Prefect never calls a run late that waits to be executed again, as one that its worker handed over.
+        _unless_within(late, {"prefect.flow-run.Late", "prefect.flow-run.AwaitingRetry"}),
     )
     yield Trigger(
         "Trainwright's own flows",

@@ -59,7 +59,9 @@ async def _rows() -> list[list[Row]]:
     deployed = sa.select(pool.name, pool.status).join(queue, queue.work_pool_id == pool.id)
     deployed = deployed.join(deployment, deployment.work_queue_id == queue.id).distinct()
     late = sa.select(flow.name, deployment.name, sa.func.min(run.next_scheduled_start_time))
-    late = late.where(run.state_type == "SCHEDULED", run.state_name == "Late")
+    # Prefect never calls a run late that waits to be executed again.
+    late = late.where(run.state_type == "SCHEDULED", run.state_name.in_(("Late", "AwaitingRetry")))
+    late = late.where(run.next_scheduled_start_time < now)
     ended = sa.select(flow.name, deployment.name, run.state_type, sa.func.max(run.end_time))
     ended = ended.where(run.end_time > now - _LAST, run.state_type.in_(_ENDS)).group_by(run.state_type)
 

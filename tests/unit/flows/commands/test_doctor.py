@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from data_contracts.errors import StorageUnavailable
 from flows.commands.doctor import _scratch, doctor
 from infra.machine.settings import remember_store
 from infra.scratch_owner import UNKNOWN_MAKER
-from infra.store import layout, open_store
+from infra.store import Store, layout, open_store
 
 
 def told(name: str) -> tuple[int, list[tuple[bool, str]]]:
@@ -49,6 +50,17 @@ def test_stores_that_answer_are_gone_or_are_damaged(home: Path, tmp_path: Path) 
     assert (code, lines[0]) == (6, (True, f"{tmp_path / 'good'} answers"))
     assert [ok for ok, _ in lines] == [True, False, True]
     assert lines[2] == (True, "1 that were used before can no longer be opened from here")
+
+
+def test_a_store_that_takes_no_writes(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(str(tmp_path / "full"))
+    remember_store(store.uri, {})
+
+    def refuse(self: Store) -> float:
+        raise StorageUnavailable("The store is full.")
+
+    monkeypatch.setattr(Store, "now_s", refuse)
+    assert told("store") == (5, [(False, "The store is full")])
 
 
 def test_many_folders_that_were_left_behind_share_a_line() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
@@ -199,3 +200,11 @@ def test_a_client_of_a_server_without_tls_reads_no_certificates(url: str, reads:
         settings = api.client_settings(3.0, limits=None)
     assert ("verify" not in settings) is reads
     assert (settings["timeout"], settings["limits"]) == (3.0, None)
+
+
+def test_a_server_that_answers_with_an_error_is_not_said_to_be_silent() -> None:
+    request, response = httpx.Request("POST", OURS), httpx.Response(500)
+    away = api.unreachable(httpx.HTTPStatusError("its database is away", request=request, response=response))
+    assert away is not None
+    assert away.message == "The Prefect server answers with an error (500)."
+    assert "whether its database answers" in away.remedy

@@ -110,6 +110,10 @@ def test_who_is_told(row: tuple[str, ...]) -> None:
     assert len(messages(frozenset(get_args(Cause)), happens)) == 1, "a block with all causes hears it once"
 
 
+def test_a_run_that_waits_to_be_executed_again_may_be_late() -> None:
+    assert messages(frozenset({"failed"}), event("prefect.flow-run.AwaitingRetry", **OF_RUNS)) == ["late runs"]
+
+
 def test_each_event_about_a_run_is_of_a_cause() -> None:
     names = {value for name, value in vars(run_events).items() if name.isupper()} - {run_events.ENDED, run_events.TOLD}
     happen = [of_run(name, **{run_events.TOLD: "false"}) for name in sorted(names)]
