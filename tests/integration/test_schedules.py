@@ -15,6 +15,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from data_contracts.costs.executions import Crash
 from data_contracts.errors import Fenced
 from infra.machine.machines import VARIABLE
+from infra.orchestrator.deployments.reaper_deployments import ensure_reaper
 from infra.orchestrator.flow_runs.lost_flow_runs import MOST_STARTS, start_lost_again
 from infra.orchestrator.flow_runs.resuming import PrefectResumer
 from infra.store import Store, layout, open_store
@@ -269,6 +270,25 @@ def test_what_nobody_starts_again_ends_when_its_process_is_lost(site: Site, here
     states = [site.now(one)["state"]["name"] for one in (command, look, beating, crashed, opened)]
     assert states == ["ProcessDied", "ProcessDied", "Running", "Crashed", "Running"]
     assert start_lost_again(0) == []
+
+
+def test_a_look_that_died_with_its_worker_holds_up_no_other(site: Site, here: None) -> None:
+    """Its slot is free five minutes later; but a night without a worker must not end with a hundred looks at once."""
+    pool = site.pool("looks", worker=False)
+    ensure_reaper(pool)
+    site.pause(f"reap/{pool}")
+    made = site.ask(f"/deployments/name/reap/{pool}", method="GET")
+
+    def look() -> str:
+        begun = site.ask(f"/deployments/{made['id']}/create_flow_run")
+        site.ask(f"/flow_runs/{begun['id']}/set_state", {"state": {"type": "PENDING"}})
+        return site.state(begun)
+
+    assert [look() for _ in range(3)] == ["PENDING", "PENDING", "CANCELLED"]
+    site.ask(f"/deployments/{made['id']}", {"concurrency_limit": 1}, method="PATCH")  # of an earlier version
+    for limit in (1, 2):
+        assert site.ask(f"/deployments/{made['id']}", method="GET")["global_concurrency_limit"]["limit"] == limit
+        ensure_reaper(pool)
 
 
 def test_a_flow_run_that_dies_again_and_again_before_it_opens_a_run_ends(site: Site, here: None) -> None:
