@@ -232,6 +232,11 @@ def loader_states(trainer: Trainer) -> list[Any] | None:
     return None if loaders is None else loaders._state_dicts()
 
 
+def saved_positions(checkpoint: Mapping[str, Any]) -> list[Any]:
+    """What `loader_states` returned when a checkpoint was made; relies on `loops.fit_loop.state_dict` in it."""
+    return checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", [])
+
+
 def replay_batches(trainer: Trainer, fetcher: Any, count: int) -> None:
     """Fetch batches again that Lightning has counted already, unless all loaders resume at their positions.
 

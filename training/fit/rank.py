@@ -117,6 +117,7 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
     install(trainer, supervisor, supervisor.activity)
     reports.progress.device = str(trainer.strategy.root_device)
     if loaders:
+        supervisor.loader = loaders["train_dataloaders"]
         supervisor.held_split = loaders.get("val_dataloaders", loaders["train_dataloaders"]).split
     call_at_the_end(trainer, functools.partial(supervisor.finish, trainer))
     supervisor.listen()

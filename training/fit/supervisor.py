@@ -30,8 +30,8 @@ from training.fit.reporting.activity_callback import ActivityCallback
 from training.fit.reporting.measuring import Measuring
 from training.fit.reporting.reports import Reports
 from training.fit.resume import Resume, samples_done
-from training.lightning_adapter import dump_checkpoint
-from training.loader import Split
+from training.lightning_adapter import dump_checkpoint, saved_positions
+from training.loader import Split, TrainLoader
 from training.loader.view import loader_of
 from training.order.rank_plan import Plan
 
@@ -45,6 +45,7 @@ class Supervisor(L.Callback):
     Attributes:
         activity: the callback that notes where the rank is; comes after this one. measuring: the one that measures.
         held_split: the split whose first rows give the recorded loss; None where our loader does not read it.
+        loader: our loader; None where the user's code has its own.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Supervisor(L.Callback):
         self.activity = ActivityCallback(reports)
         self.measuring = Measuring(reports)
         self.held_split: Split | None = None
+        self.loader: TrainLoader | None = None
         self._context, self._reports, self._plan = context, reports, plan
         self._saver = Saver(context, store, reports, history, plan)
         self._cadence = Cadence(context.train)
@@ -137,6 +139,9 @@ class Supervisor(L.Callback):
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Read the added state, before Lightning restores the rest."""
         self._resume.read(checkpoint, trainer)
+        # Lightning does so only where the checkpoint was made within an epoch.
+        if self.loader is not None:
+            self.loader.load_state_dict(*saved_positions(checkpoint))
 
     def _agree(self, trainer: L.Trainer, *, saving: bool) -> int:
         """The most urgent flag of any rank. A checkpoint needs finite weights, not only a finite loss.
