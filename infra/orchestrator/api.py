@@ -189,8 +189,8 @@ def unreachable(error: BaseException) -> StorageUnavailable | None:
         if happened is not None:
             return StorageUnavailable(
                 f"The Prefect server {happened}.",
-                remedy="Look at its log, and whether its database answers; start what has died (the server: `trainwright "
-                "up` for your own, a team's as it was started) and resume the run; sealed results are kept.",
+                remedy="Look at its log, and whether its database answers. Start what has died (`trainwright up` for "
+                "your own server, a team's as it was started) and resume the run; sealed results are kept.",
                 details={AWAY: SERVER},
             )
         link = link.__cause__ or link.__context__
