@@ -19,6 +19,7 @@ from data_contracts.handoffs import Ref
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.quoting import text_of
 from infra.contract.row_places import Located, named
+from infra.files.parquet_rows import num_rows
 from infra.store import Store
 from infra.store.records import corrupt
 
@@ -58,8 +59,7 @@ def read_left_out(store: Store, report: Ref, most_rows: int) -> LeftOut:
     path = f"{report.uri}/{FILE}"
     try:
         with pq.ParquetFile(store.local(report) / FILE) as file:
-            groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-            if sum(groups) > most_rows:  # few bytes may stand for very many rows
+            if num_rows(file) > most_rows:
                 raise corrupt(path, "has more rows than the files that were read")
             table = file.read(columns=["row", "file_number", "row_in_file"])
         rows, files, rows_in_file = (column.to_numpy() for column in table.columns)

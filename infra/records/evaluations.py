@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from data_contracts.errors import CorruptError
 from data_contracts.foreign_json import parse_json
 from data_contracts.handoffs import Evaluation
+from infra.files.parquet_rows import num_rows
 from infra.store import Store
 from infra.store.records import corrupt
 
@@ -80,7 +81,7 @@ def outcomes_of(store: Store, evaluation: Evaluation, metric: str) -> Outcomes:
         # Not by `read_table` and a filter: that imports pandas, which takes 0.2 s.
         with pq.ParquetFile(pa.BufferReader(data), read_dictionary=["metric", "unit"]) as kept:
             # Few bytes may stand for very many outcomes; each has a row or more.
-            if kept.metadata.num_rows > sum(one.rows for one in evaluation.metrics.values()):
+            if num_rows(kept) > sum(one.rows for one in evaluation.metrics.values()):
                 raise ValueError("it has more outcomes than the metrics have rows")
             for batch in kept.iter_batches(columns=["metric", "unit", "rows", "value"]):
                 here = _equals(batch["metric"], metric)
@@ -125,7 +126,7 @@ def _pairs_in(
     def pairs(data: pa.Buffer) -> tuple[NDArray[Any], NDArray[Any]] | None:
         # Few bytes may stand for very many values, so what is claimed is compared before anything is decoded.
         with pq.ParquetFile(pa.BufferReader(data)) as kept:
-            schema, rows = kept.schema_arrow, kept.metadata.num_rows
+            schema, rows = kept.schema_arrow, num_rows(kept)
             if rows != evaluation.metrics[metric].rows or len(schema) > _MOST_COLUMNS:
                 raise ValueError(f"it does not have the rows of {metric}")
             if not all(pa.types.is_primitive(one.type) for one in schema):
