@@ -11,8 +11,8 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 
 from data_contracts.errors import UserCodeError
-from training.score.batch_entries import call_forward
 from training.score.predictions import NAME
+from training.user.forward_inputs import call_forward
 
 Inputs = dict[str, Tensor]
 Batch = Callable[[Inputs], Any]

@@ -15,7 +15,7 @@ from training.checkpoint.limits import check_sizes, future_bytes, index_bytes, s
 from training.checkpoint.state import UnsupportedState
 from training.fit.agreement import Agreement
 from training.fit.launch_context import Context
-from training.score.batch_entries import entry_names, match_forward
+from training.user.forward_inputs import entry_names, match_forward
 
 log = logging.getLogger(__name__)
 

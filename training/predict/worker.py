@@ -27,11 +27,11 @@ from training.predict.features import Features
 from training.predict.output import join, names_in, read_parts, schema_of, suffix_of
 from training.predict.part_writer import PartWriter
 from training.predict.raw_rows import look_at
-from training.score.batch_entries import call_forward
 from training.score.progress import CountBatches, Progress
 from training.score.team import local_copy, read_again
 from training.shard.progress import Meter
 from training.user.assemble import build_module, plain_trainer
+from training.user.forward_inputs import call_forward
 from training.user.imports import user_code
 
 # With one of these, a module gets its batches one by one, because Lightning calls it for each batch.

@@ -19,7 +19,7 @@ from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.pipeline_spec import MetricSpec
 from training.lightning_adapter import weigh_logged_by
 from training.loader.row_counts import rows_of
-from training.score.batch_entries import call_forward, prediction_of, target_of
+from training.score.batch_entries import prediction_of, target_of
 from training.score.latency import Latency
 from training.score.logged_score import LoggedScore
 from training.score.metrics import PredictionScore
@@ -31,6 +31,7 @@ from training.score.rows_digest import RowDigest
 from training.score.scored import Scored
 from training.score.team import Dealt, Team
 from training.user.assemble import plain_trainer
+from training.user.forward_inputs import call_forward
 from training.user.imports import user_code
 
 
