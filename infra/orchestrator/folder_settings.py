@@ -65,7 +65,7 @@ def _settings_in(folder: Path) -> Iterator[tuple[Path, str, Any]]:
                 yield from ((path, *setting) for setting in _flat({variable: _value(text)}, ""))
 
 
-def _read(path: Path, parse: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+def _read(path: Path, parse: Callable[[str], Any]) -> Any:
     """What a file holds; {} if there is none. UsageError where importing Prefect would hang or crash."""
     try:
         return parse(read_plain(path).decode())

@@ -548,8 +548,10 @@ class Acting(Asking):
     def wrong(self, names: list[str], harm: str, command: str) -> tuple[bool, list[Any]]:
         self.renew()
         same, wrong = super().wrong(names, harm, command)
-        changed = self.changed()
-        return same, wrong or ([names[0], harm, command, changed] if changed - self.changes[command] else [])
+        more = self.changed() - self.changes[command]
+        if (harm, command) == ("gone", "promote"):  # an alias that is gone is one that was never moved
+            more = set()
+        return same, wrong or ([names[0], harm, command, more] if more else [])
 
 
 @pytest.fixture
