@@ -47,6 +47,7 @@ from infra.store.paths.run_paths import environments as environments
 from infra.store.paths.run_paths import errands as errands
 from infra.store.paths.run_paths import execution as execution
 from infra.store.paths.run_paths import executions as executions
+from infra.store.paths.run_paths import handed_over as handed_over
 from infra.store.paths.run_paths import imported_from as imported_from
 from infra.store.paths.run_paths import month_costs as month_costs
 from infra.store.paths.run_paths import month_folder as month_folder

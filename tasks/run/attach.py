@@ -16,7 +16,7 @@ from infra.processes.processes import uninterrupted
 from infra.stopping import HandedOver
 from infra.store import layout
 from infra.store.lease_keeper import LeaseKeeper
-from tasks.run.executions import begin_execution
+from tasks.run.executions import begin_execution, note_handed_over
 from tasks.run.report import finished_report, latest_report, num_attempts
 from tasks.run.run import Run
 
@@ -55,7 +55,11 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
                 return done
             before = num_attempts(run)
             begin_execution(run, token)
-            return work(run)
+            try:
+                return work(run)
+            except HandedOver:
+                note_handed_over(run, token)
+                raise
         except HandedOver:  # the next process need not wait
             goes_on = True
             raise

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from itertools import pairwise
 from typing import Any
 
 from data_contracts.costs.executions import Crash, Execution
-from data_contracts.errors import CorruptError, Fenced
+from data_contracts.errors import CorruptError, Fenced, TrainwrightError
 from data_contracts.run_report import RunReport
 from infra.audit import now
 from infra.records.environments import note_earlier
@@ -21,7 +22,7 @@ log = logging.getLogger("trainwright")
 def begin_execution(run: Run, token: int) -> None:
     """Record that this process carries out the run; it holds the run's lease with this fencing token.
 
-    If the process before it ended without a verdict, a warning says so.
+    If the process before it ended without a verdict, a warning says so, unless it handed the run over.
     """
     mine = Execution(
         run_id=run.run_id, token=token, ends=num_ends(run.store, run.run_id), flow_run=_flow_run(), started=now()
@@ -31,7 +32,7 @@ def begin_execution(run: Run, token: int) -> None:
     except CorruptError as error:  # it decides nothing here
         log.warning("%s", error)
         before = None
-    if before is not None and before.ends == mine.ends:
+    if before is not None and before.ends == mine.ends and not _was_handed_over(run.store, before):
         log.warning(
             "the process that began to carry out %s at %s has ended without a verdict (crashed); this process "
             "continues with what the store has",
@@ -45,6 +46,17 @@ def begin_execution(run: Run, token: int) -> None:
     run.note_environments()
 
 
+def note_handed_over(run: Run, token: int) -> None:
+    """Record that the process with this token handed the run over, because its worker was stopped as planned."""
+    # Without the record it counts as a crash, which loses nothing.
+    with contextlib.suppress(TrainwrightError):
+        run.store.create_once(layout.handed_over(run.run_id, token), {"time": now()})
+
+
+def _was_handed_over(store: Store, execution: Execution) -> bool:
+    return store.exists(layout.handed_over(execution.run_id, execution.token))
+
+
 def newest_execution(store: Store, run_id: str) -> Execution | None:
     """The newest process that began to carry out the run; None for a run of an earlier version."""
     tokens = _numbers(store.list(layout.executions(run_id)))
@@ -52,10 +64,10 @@ def newest_execution(store: Store, run_id: str) -> Execution | None:
 
 
 def num_crashed(store: Store, run_id: str) -> int:
-    """How many processes of the run ended without a verdict, and another one followed."""
+    """How many processes of the run ended without a verdict and did not hand it over, and another one followed."""
     tokens = _numbers(store.list(layout.executions(run_id)))
-    ends = [_execution(store, run_id, token).ends for token in tokens]
-    return sum(before == after for before, after in pairwise(ends))
+    executions = [_execution(store, run_id, token) for token in tokens]
+    return sum(one.ends == after.ends and not _was_handed_over(store, one) for one, after in pairwise(executions))
 
 
 def _execution(store: Store, run_id: str, token: int) -> Execution:

@@ -17,6 +17,11 @@ def execution(run_id: str, token: int) -> str:
     return f"{executions(run_id)}/{_number(token)}.json"
 
 
+def handed_over(run_id: str, token: int) -> str:
+    """Record that the process with this token handed the run over to another one."""
+    return f"{executions(run_id)}/{_number(token)}-handed-over.json"
+
+
 def month_folder() -> str:
     """Folder of the figures of months, which stay when their runs are deleted."""
     return "costs"

@@ -26,6 +26,7 @@ from infra.store import layout
 from infra.store.lease_keeper import LeaseKeeper
 from tasks.run import attach as attach_module
 from tasks.run.attach import attach
+from tasks.run.executions import num_crashed
 from tasks.run.options import RunOptions
 from tasks.run.report import report
 from tasks.run.resolve import ci_key
@@ -115,6 +116,23 @@ def test_a_process_that_waits_ends_when_its_worker_is_stopped_as_planned(
     finally:
         keeper.stop()
     assert line.calls == 0
+
+
+@pytest.mark.parametrize(("handed_over", "crashes"), [(True, 0), (False, 1)])
+def test_a_run_that_was_handed_over_has_not_crashed(
+    handed_over: bool, crashes: int, spec: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    end = HandedOver("stopped as planned") if handed_over else KeyboardInterrupt()
+
+    def line(run: Run) -> RunReport:
+        raise end
+
+    with pytest.raises(type(end)):
+        attach(line)(opened(spec))
+    run = opened(spec)
+    assert attach(Line(ContractRejected("no")))(run).verdict == "rejected"
+    assert num_crashed(run.store, run.run_id) == crashes
+    assert ("(crashed)" in caplog.text) == bool(crashes)
 
 
 def test_what_ended_without_a_verdict_goes_on(spec: Path) -> None:
