@@ -131,6 +131,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "usage",
         "handle/of/1 is a object, which a checkpoint cannot hold: it takes tensors and plain values.",
     ),
+    "state that no checkpoint holds, made by a hook": (
+        {"model": "UnsavableLate"},
+        "usage",
+        "handle is a object, which a checkpoint cannot hold: it takes tensors and plain values.",
+    ),
     "no such class": (
         {"model": "Nowhere"},
         "usage",

@@ -105,6 +105,8 @@ class Supervisor(L.Callback):
         trainer, done = loop.trainer, loop.batches_done
         if not self._begun:
             self._begun = True
+            # Again, because hooks of the module that ran since then may have made more state.
+            try_capture(dump_checkpoint(trainer), self._resume.rank_state(trainer), trainer.global_rank)
             if self._resume.begin(trainer, fetcher, done):
                 self._loss.begin(self._samples(trainer))
             self._cadence.begin()

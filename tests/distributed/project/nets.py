@@ -299,6 +299,16 @@ class Unsavable(Classifier):
         checkpoint["handle"] = {"of": [1, object()]}
 
 
+class UnsavableLate(Classifier):
+    """Has such state only from its first hook within the training on."""
+
+    def on_train_start(self):
+        self.handle = object()
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["handle"] = getattr(self, "handle", None)
+
+
 class Rows(torch.utils.data.Dataset):
     def __init__(self, rows):
         draw = torch.Generator().manual_seed(7)
