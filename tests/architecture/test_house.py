@@ -16,14 +16,14 @@ import pytest
 
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
-    "product files": 903,  # from 889: nights (handing over, readiness, outages, flow runs' logs), views of a loader
+    "product files": 904,  # from 889: nights (handing over, readiness, outages, flow runs' logs), views of a loader
     "product statements": 48_600,  # from 47,450: nights that mend themselves, and tell someone; hooks in order
     "test statements": 51_600,  # from 49,300: kills, outages, full disks, receivers, planned stops, damage, hooks
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 1,
-    "product files under 60 lines that a single neighbour imports": 27,
+    "product files under 60 lines that a single neighbour imports": 28,
     "imports of our own modules inside functions": 157,  # from 144: commands that look at the server
-    "uses of dict[str, Any]": 502,  # from 499: settings of Prefect, states of loaders
+    "uses of dict[str, Any]": 500,  # from 499: states of loaders
 }
 BOUNDS = {"lines of the longest product file"}
 # A total this far above its measure is out of date. Sums of thousands move with every change; counts do not.
