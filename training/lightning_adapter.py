@@ -105,12 +105,12 @@ class ViewedLoader(CombinedLoader):
 
     def __init__(self, loader: Any, view: Any) -> None:
         super().__init__(loader, "max_size_cycle")
-        self._view = view
+        self.view = view
 
     @property
     def iterables(self) -> Any:
         """The view."""
-        return self._view
+        return self.view
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import os
 import resource
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -74,6 +75,24 @@ def test_signals_reach_it_and_it_is_found_by_its_mark_and_dies_with_the_process_
         while is_alive(pid) and time.monotonic() < until:
             time.sleep(0.01)
         assert not find_marked(mark)
+
+
+def test_one_that_is_killed_before_it_is_answered_takes_no_other_with_it(tmp_path: Path) -> None:
+    with warm_children():
+        process = _start("wait", tmp_path, new_mark())
+        assert _seen(process)["warm"]
+        for _ in range(3):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+                channel.connect(os.environ[ADDRESS])
+                socket.send_fds(channel, [b"r"], [])
+                request = {"executable": "of another", "environment": {}, "line": []}
+                channel.sendall(json.dumps(request).encode() + b"\n")
+        later = _start("exit", tmp_path, new_mark())
+        assert _seen(later)["warm"]
+        later.communicate(timeout=60)
+    assert process.poll() is None
+    process.kill()
+    process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -255,7 +255,7 @@ def test_a_node_whose_run_prefect_calls_crashed_changes_nothing_when_it_goes_on(
         for pid in alive(asleep):
             os.kill(pid, signal.SIGCONT)
     assert gang.trained() == (80, 2)
-    until(lambda: not alive(asleep), 30)
+    until(lambda: not alive(asleep), 120)
     taken = gang.steps()
     assert taken[1, 0] == list(range(taken[1, 0][0], 81))
     assert len(taken[0, run["parameters"]["node"]]) <= len(before) + 30, "it ends once it sees the marker"
@@ -285,7 +285,7 @@ def test_nodes_of_a_killed_conductor_end_and_its_successor_goes_on(
     gang.signal(signal.SIGKILL)
     killed = time.monotonic()
     gang.process.wait()
-    until(lambda: not processes_of(site, gang.store), 30)
+    until(lambda: not processes_of(site, gang.store), 120)
     # Its slots are free once their lease has run out; until then two of four are.
     assert site.slots("gpu") == 2
     fake["step_s"] = 0.01

@@ -241,7 +241,7 @@ class Conductor:
             # Before the look, so that nothing is said after it.
             over = self.process.poll() is not None
             found = next((line for line in self.lines() if "phase" in line and wanted(line)), None)
-            assert found or not over, f"{self.lines()[-3:]} {self._errors.read_text()[-4000:]}"
+            assert found or not over, f"{self._end()} {self.lines()[-3:]}"
             return found
 
         return until(look, timeout_s, lambda: self.lines()[-5:])
@@ -250,8 +250,11 @@ class Conductor:
         """Its last line, once it has ended."""
         self.process.wait(timeout_s)
         lines = self.lines()
-        assert lines, self._errors.read_text()[-4000:]
+        assert lines, self._end()
         return lines[-1]
+
+    def _end(self) -> str:
+        return f"exit code {self.process.returncode}: {self._errors.read_text()[-4000:]}"
 
     def trained(self) -> tuple[int, int]:
         """The step that it trained to, and in how many generations."""

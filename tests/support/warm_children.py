@@ -185,14 +185,14 @@ class _Server:
             channel.close()
             return None
         if not self._can_fork(request) or _circumstances(asking) != _circumstances(os.getpid()):
-            channel.sendall(b"no\n")
+            _answer(channel, "no")
         elif (pid := os.fork()) == 0:
             self.selector.close()
             self.listener.close()
             channel.close()
             return {**request, "received": received, "places": self.places}
         else:
-            channel.sendall(f"{pid}\n".encode())
+            _answer(channel, str(pid))
             ended = os.pidfd_open(pid)
             one = (pid, ended, channel)
             self.selector.register(ended, selectors.EVENT_READ, ("ended", one))
@@ -224,13 +224,17 @@ class _Server:
         os.close(ended)
         if channel in self.selector.get_map():
             self.selector.unregister(channel)
-            with contextlib.suppress(OSError):
-                channel.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+            _answer(channel, str(os.waitstatus_to_exitcode(status)))
         channel.close()
 
     def _left(self, pid: int, ended: int, channel: socket.socket) -> None:
         self.selector.unregister(channel)
         os.kill(pid, signal.SIGKILL)  # its end is noticed as another's is
+
+
+def _answer(channel: socket.socket, line: str) -> None:
+    with contextlib.suppress(OSError):  # who asked was killed meanwhile; then `_left` comes
+        channel.sendall(f"{line}\n".encode())
 
 
 def _circumstances(pid: int) -> object:

@@ -79,7 +79,9 @@ def _stand_in(address: str, command: list[str]) -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != request["parent"]:
             os._exit(1)
-    code = int(answers.readline() or "1")
+    if not (answer := answers.readline()):
+        sys.stderr.write("the warm process that stood for this one is gone\n")
+    code = int(answer or "1")
     if code < 0:
         signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
         os.kill(os.getpid(), -code)
