@@ -42,7 +42,7 @@ def listen(url: str, *, token: str | None, subprotocol: bool, **options: Any) ->
     """Whether a subscription is open to one who shows this token: `open`, or how it was closed."""
     asked = [Subprotocol("prefect")] if subprotocol else None
     try:
-        with connect(url, subprotocols=asked, open_timeout=30, close_timeout=5, proxy=None, **options) as socket:
+        with connect(url, subprotocols=asked, open_timeout=120, close_timeout=5, proxy=None, **options) as socket:
             socket.send(json.dumps({"type": "auth", "token": token}))
             answer = socket.recv(timeout=120)
             return "open" if json.loads(answer).get("type") == "auth_success" else f"said {answer!r}"

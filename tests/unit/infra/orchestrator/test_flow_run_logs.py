@@ -125,12 +125,13 @@ def test_a_flow_run_logs_each_line_once_in_json(settings: bool) -> None:
 
 def test_a_server_that_takes_no_lines_leaves_them_in_json() -> None:
     asked = {LOG_FORMAT: "json", FLOW_RUN: ID, SETTINGS: str(PREFECT_IN_JSON), "PREFECT_LOGGING_TO_API_ENABLED": "true"}
-    asked |= {"PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore"}
+    asked |= {"PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore", "PREFECT_LOGGING_LEVEL": "INFO"}
     with serving(lambda request: (404 if request.path == "/api/csrf-token" else 500, {})) as (address, requests):
         environment = {**os.environ, **asked, "PREFECT_API_URL": f"{address}/api"}
         done = subprocess.run([sys.executable, "-c", LOGS], env=environment, capture_output=True, text=True, check=True)
     assert "/api/logs/" in {request.path for request in requests}
-    assert [json.loads(line)["message"] for line in done.stderr.splitlines()] == ["of ours", "of a library's"]
+    messages = [json.loads(line)["message"] for line in done.stderr.splitlines()]
+    assert messages == ["of ours", "of Prefect's", "of a library's"]
 
 
 def test_the_settings_in_json_have_all_loggers_of_prefects_own() -> None:

@@ -72,7 +72,7 @@ def test_prefect_and_dvc_files_name_this_pipeline_and_no_example() -> None:
     prefect = yaml.safe_load(text_of("prefect"))
     (deployment,) = prefect["deployments"]
     assert (deployment["name"], deployment["entrypoint"]) == ("my.model_2", "flows.retrain.retrain")
-    assert deployment["parameters"] == {"spec": "pipeline.yaml"}
+    assert deployment["parameters"] == {"spec": "{{ checkout.stdout }}/pipeline.yaml"}
     assert deployment["work_pool"] == {"name": "trainwright"}
     dvc = yaml.safe_load(text_of("dvc"))
     assert list(dvc["stages"]) == ["validate", "shard", "train", "verify", "evaluate", "promote"]
