@@ -14,7 +14,6 @@ from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from blake3 import blake3
 
 from data_contracts.errors import CorruptError
@@ -87,16 +86,18 @@ class SealedReader(RawIOBase):
         self._kept: tuple[int, memoryview] = (-1, memoryview(b""))
 
     def span(self, start: int, stop: int) -> memoryview:
-        """The bytes from `start` to `stop`, in memory of their own or of the last piece; not to be written to."""
+        """The bytes from `start` to `stop`: more than PIECE_BYTES in memory of their own; others are not written to."""
         stop = min(stop, self._sealed.bytes)
         if start >= stop:
             return memoryview(b"")
         begin, last = start - start % PIECE_BYTES, (stop - 1) // PIECE_BYTES
         memory = self._kept[1]
         if (begin, last) != (self._kept[0] * PIECE_BYTES, self._kept[0]):
-            memory = np.empty(min((last + 1) * PIECE_BYTES, self._sealed.bytes) - begin, np.uint8).data
+            # Not NumPy's memory: it asks for large pages, and to have them filled by a read takes twice as long.
+            memory = memoryview(bytearray(min((last + 1) * PIECE_BYTES, self._sealed.bytes) - begin))
             self._sealed.read_into(self._file, memory, begin)
-            self._kept = (last, memoryview(bytearray(memory[last * PIECE_BYTES - begin :])))
+            piece = memory[last * PIECE_BYTES - begin :]
+            self._kept = (last, piece if len(piece) == len(memory) else memoryview(bytearray(piece)))
         return memory[start - begin : stop - begin]
 
     def readable(self) -> bool:

@@ -25,7 +25,7 @@ from data_contracts.plain_file import read_plain
 from data_contracts.quoting import text_of, type_and_text
 from infra.records.checkpoints import WEIGHT_FILES
 from infra.share import WHOLE, Share
-from infra.store.sealed_files import sealed_file
+from infra.store.sealed_files import PIECE_BYTES, sealed_file
 from infra.weights.arrays import tensor_entries
 from training.checkpoint.files import DTYPES
 from training.checkpoint.state import Get, decode
@@ -221,11 +221,16 @@ class TensorReader:
                 continue
             source = tuple(slice(s - o, e - o) for s, e, o in zip(starts, ends, piece.offset, strict=True))
             target = tuple(slice(s - o, e - o) for s, e, o in zip(starts, ends, offset, strict=True))
-            found.append((target, self._read_piece(name, entry, piece, source)))
-        # Allocated only after the files were seen to hold as much as the index claims.
-        result = _memory(tuple(shape), getattr(torch, entry.dtype))
-        for target, part in found:
-            result[target] = part
+            part = self._read_piece(name, entry, piece, source)
+            if part.shape == tuple(shape) and part.is_contiguous() and self._files[piece.file].owns(part.nbytes):
+                result = part
+                break
+            found.append((target, part))
+        else:
+            # Allocated only after the files were seen to hold as much as the index claims.
+            result = torch.empty(tuple(shape), dtype=getattr(torch, entry.dtype))
+            for target, part in found:
+                result[target] = part
         if self._times[made_of] > 1:
             self._tied[part_of] = result
         return result
@@ -282,6 +287,10 @@ class TensorFile:
         found = torch.frombuffer(data, dtype=torch.uint8).view(dtype).reshape(shape)
         return found[(slice(None), *box[1:])] if shape else found
 
+    def owns(self, num_bytes: int) -> bool:
+        """Whether a tensor of so many bytes is read into memory of its own: no mapped file, nor shared with others."""
+        return self._reader is not None and num_bytes > PIECE_BYTES
+
     def close(self) -> None:
         """Close the file; tensors that were read stay."""
         if self._reader is not None:
@@ -292,14 +301,6 @@ def _mapped(path: Path) -> Callable[[int, int], memoryview]:
     """Spans of a private file, mapped: what is written to them stays in this process."""
     data = np.memmap(path, np.uint8, mode="c").data
     return lambda start, stop: data[start:stop]
-
-
-def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Memory for a tensor. NumPy's comes in large pages where the system has them, which fill in half the time."""
-    num_bytes = math.prod(shape) * dtype.itemsize
-    if num_bytes < 2**22:
-        return torch.empty(shape, dtype=dtype)
-    return torch.from_numpy(np.empty(num_bytes, np.uint8)).view(dtype).reshape(shape)
 
 
 def find_fault(tensors: Mapping[str, Entry]) -> str:
