@@ -6,6 +6,7 @@ that was sealed for a move that then lost is in the folder but never in the hist
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -39,17 +40,37 @@ def aliases(store: Store, *, ended: bool = False) -> list[tuple[str, str, int]]:
     """Every alias of every model, as (model, alias, version); with `ended`, also those that have ended."""
     listed = []
     for model in filter(is_name, store.list(layout.aliases())):  # what is no name was not made by Trainwright
-        for alias in filter(is_name, store.list(layout.aliases(model))):
-            held = None if alias == "history" else read_alias(store, model, alias)
+        # Also one whose pointer is gone: what is left of it is its history.
+        listed_names = {*store.list(layout.aliases(model)), *store.list(layout.histories(model))} - {"history"}
+        for alias in filter(is_name, sorted(listed_names)):
+            held = read_alias(store, model, alias)
             if held is not None and (ended or not has_ended(held[0])):
                 listed.append((model, alias, held[1]))
     return listed
 
 
 def read_alias(store: Store, model: str, alias: str) -> tuple[Versioned, int] | None:
-    """The alias's pointer, as a later `move_alias` expects it, and the version it names; None if it names nothing."""
-    current = store.pointer(layout.alias(model, alias)).read()
-    return None if current is None else (current, _version_named(store, layout.alias(model, alias), current))
+    """The alias's pointer, as a later `move_alias` expects it, and the version it names; None if it names nothing.
+
+    CorruptError if the pointer is gone, although the alias was moved.
+    """
+    pointer = store.pointer(layout.alias(model, alias))
+    current = pointer.read()
+    if current is None:
+        moved = _second_or_later(store, model, alias)
+        current = None if moved is None else pointer.read()  # it may have been made since
+        if moved is not None and current is None:
+            raise corrupt(pointer.path, f"is missing, although receipt {moved} of its history follows another")
+    return None if current is None else (current, _version_named(store, pointer.path, current))
+
+
+def _second_or_later(store: Store, model: str, alias: str) -> int | None:
+    """The number of a receipt of the alias that follows another; None if there is none: then nothing was moved twice."""
+    for k in sorted(numbers(store, layout.history(model, alias)), reverse=True):
+        with contextlib.suppress(FileNotFoundError):  # it was never sealed
+            if store.manifest(layout.receipt(model, alias, k)).provenance.get("previous_receipt") is not None:
+                return k
+    return None
 
 
 def holds(store: Store, current: Versioned | None) -> Holds:

@@ -24,6 +24,7 @@ from infra.store.paths.model_paths import canary_seen as canary_seen
 from infra.store.paths.model_paths import exposed_rows as exposed_rows
 from infra.store.paths.model_paths import exposure as exposure
 from infra.store.paths.model_paths import exposures as exposures
+from infra.store.paths.model_paths import histories as histories
 from infra.store.paths.model_paths import history as history
 from infra.store.paths.model_paths import model as model
 from infra.store.paths.model_paths import models as models

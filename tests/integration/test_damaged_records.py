@@ -549,7 +549,7 @@ class Acting(Asking):
         self.renew()
         same, wrong = super().wrong(names, harm, command)
         more = self.changed() - self.changes[command]
-        if (harm, command) == ("gone", "promote"):  # an alias that is gone is one that was never moved
+        if (harm, command) == ("gone", "promote"):  # one that was moved once is one that never was
             more = set()
         return same, wrong or ([names[0], harm, command, more] if more else [])
 

@@ -31,9 +31,14 @@ def alias(model_name: str, alias_name: str) -> str:
     return f"aliases/{name_part(model_name)}/{name_part(alias_name)}"
 
 
+def histories(model_name: str) -> str:
+    """Folder of the histories of a model's aliases."""
+    return f"aliases/{name_part(model_name)}/history"
+
+
 def history(model_name: str, alias_name: str) -> str:
     """Folder of an alias's sealed receipts."""
-    return f"aliases/{name_part(model_name)}/history/{name_part(alias_name)}"
+    return f"{histories(model_name)}/{name_part(alias_name)}"
 
 
 def receipt(model_name: str, alias_name: str, k: int) -> str:

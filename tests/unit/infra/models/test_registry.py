@@ -12,7 +12,7 @@ from infra.models import registry, versions
 from infra.models.registry import aliases, history, holds, move_alias, read_alias
 from infra.models.versions import next_version, read_version, write_version
 from infra.records.receipts import chain
-from infra.store import Pointer, PointerMoved, Store, Versioned, open_store
+from infra.store import Pointer, PointerMoved, Store, Versioned, layout, open_store
 from infra.store.backends.s3 import S3Backend
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.s3 import S3Server
@@ -342,3 +342,21 @@ def test_who_moved_an_alias_last_is_read_in_one_receipt(tmp_path: Path, monkeypa
     monkeypatch.setattr(store, "manifest", lambda ref: read.append(ref) or manifest(ref))
     assert registry.newest_mover(store, "digits", "champion") == "run-5"
     assert len(read) == 1
+
+
+def test_an_alias_whose_pointer_is_gone_although_it_was_moved(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    promote(store, write(store, 10), None, None)
+    promote(store, write(store, 20), read_alias(store, "digits", "champion")[0], 1)
+    (tmp_path / "aliases" / "digits" / "champion").unlink()
+    for ask in (lambda: read_alias(store, "digits", "champion"), lambda: aliases(store)):
+        with pytest.raises(CorruptError, match="aliases/digits/champion is missing, although receipt 1 of its history"):
+            ask()
+
+
+def test_receipts_of_moves_that_lost_do_not_make_an_alias(store: Store) -> None:
+    write(store, 10)
+    store.writer(layout.receipt("digits", "champion", 0)).seal("receipt", {}, {"previous_receipt": None}, files=[])
+    store.writer(layout.receipt("digits", "champion", 1)).put("receipt.json", b"killed before it was sealed")
+    assert read_alias(store, "digits", "champion") is None
+    assert aliases(store) == []
