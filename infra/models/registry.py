@@ -65,7 +65,7 @@ def read_alias(store: Store, model: str, alias: str) -> tuple[Versioned, int] | 
 
 
 def _second_or_later(store: Store, model: str, alias: str) -> int | None:
-    """The number of a receipt of the alias that follows another; None if there is none: then nothing was moved twice."""
+    """The number of a receipt of the alias that follows another, or None: then it was never moved twice."""
     for k in sorted(numbers(store, layout.history(model, alias)), reverse=True):
         with contextlib.suppress(FileNotFoundError):  # it was never sealed
             if store.manifest(layout.receipt(model, alias, k)).provenance.get("previous_receipt") is not None:
