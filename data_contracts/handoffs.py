@@ -237,6 +237,8 @@ class Evaluation(HandOff):
         shown: the same, for pages alone.
         sealed: metrics of sealed sets. They are not here but in a file beside it, which only gates read.
         undecided: with `predictions`: why a metric has no value and is missing; "" if all have one.
+        undefined: metrics that are NaN on a set, which are missing in `metrics`, and why. Earlier versions had a number
+            for some of them.
     """
 
     ref: Ref
@@ -249,6 +251,7 @@ class Evaluation(HandOff):
     shown: dict[str, str] = Field(default={}, exclude_if=lambda files: not files)
     sealed: list[str] = Field(default=[], exclude_if=lambda names: not names)
     undecided: str = Field(default="", exclude_if=lambda reason: not reason)
+    undefined: dict[str, Sentence] = Field(default={}, exclude_if=lambda reasons: not reasons)
 
 
 class ModelVersion(HandOff):

@@ -55,3 +55,36 @@ def compute_alone(metric: Metric) -> Metric:
         if isinstance(part, Metric):
             part.distributed_available_fn = lambda: False
     return metric
+
+
+def normalization(metric: Metric) -> str | None:
+    """What the metric makes of scores that it takes for logits, `sigmoid` or `softmax`; None if it takes all as they
+    are; relies on which classes call `normalize_logits_if_needed`.
+    """
+    names = _task_classes(metric)
+    if not names.isdisjoint(_SOFTMAX):
+        return "softmax"
+    if any(name.startswith(("Binary", "Multilabel")) for name in names):
+        return getattr(metric, "normalization", "sigmoid")
+    return None
+
+
+def order_task(metric: Metric) -> str | None:
+    """`Binary`, `Multiclass` or `Multilabel` if the metric is one of the order of scores, else None; relies on these
+    being derived from a precision-recall curve.
+    """
+    return next((task for task in _TASKS if f"{task}PrecisionRecallCurve" in _task_classes(metric)), None)
+
+
+def ranks_true_rows_alone(metric: Metric) -> bool:
+    """Whether a metric of the order of scores has a value where all rows are true; relies on the name of its class."""
+    return any(name.endswith("AveragePrecision") for name in _task_classes(metric))
+
+
+_TASKS = ("Binary", "Multiclass", "Multilabel")
+_SOFTMAX = {"MulticlassPrecisionRecallCurve", "MulticlassCalibrationError", "MulticlassHingeLoss"}
+
+
+def _task_classes(metric: Metric) -> set[str]:
+    """The names of torchmetrics' classes for one task that the metric's class is, or is derived from."""
+    return {one.__name__ for one in type(metric).__mro__ if one.__module__.startswith("torchmetrics.classification.")}

@@ -36,6 +36,9 @@ class MetricSpec(Section):
     """With `class_path`: the batch's entry that holds the truth: a key, a column of `train.batch`, or a position."""
     prediction: Entry | None = None
     """With `class_path`: the key of the prediction, if `predict_step` returns a dictionary."""
+    scores: Literal["logits", "probabilities"] | None = Field(default=None, exclude_if=lambda scores: scores is None)
+    """With a class that tells logits from probabilities, such as `BinaryAUROC`: what `predict_step` returns; default:
+    logits if a score of any row is below 0 or above 1."""
     logged: str | None = None
     """Instead of `class_path`: the name of a value that `test_step` logs."""
     mode: Literal["max", "min"]
@@ -47,6 +50,8 @@ class MetricSpec(Section):
             raise ValueError("give either class_path or logged, and not both")
         if self.class_path is not None and self.target is None:
             raise FieldError("target", "is missing; name the entry of the batch that holds the truth (key or position)")
+        if self.scores is not None and self.logged is not None:
+            raise FieldError("scores", "is for class_path; what test_step logs is taken as it is")
         return self
 
 

@@ -61,7 +61,7 @@ def unsealed(store: Store, evaluation: Evaluation) -> Evaluation:
 
     def with_metrics(data: pa.Buffer) -> Evaluation:
         more, fields = parse_json(data.to_pybytes()), evaluation.to_json()
-        for part in ("metrics", "pairs"):
+        for part in ("metrics", "pairs", "undefined"):
             fields[part] = {**fields.get(part, {}), **more.get(part, {})}
         return Evaluation.from_json(fields)
 

@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
+from data_contracts.undefined_scores import NO_VALUE, why_undefined
 from tasks.evidence import student
+from tasks.evidence.class_counts import num_classes
 from tasks.evidence.intervals import Interval, bca
 from tasks.evidence.paired_counts import rows_needed
 from tasks.evidence.predictions import Numbers, counted, probabilities
@@ -41,6 +43,16 @@ def value_of(metric: ResampledMetric, target: Numbers, prediction: Numbers) -> f
     statistic = sum_statistic(metric, target)
     sums = np.asarray(statistic.entries(target, prediction).sum(axis=0), np.float64).reshape(-1)
     return float(statistic.value(sums))
+
+
+def reason_of(metric: ResampledMetric, target: Numbers) -> str:
+    """Why the metric has no value for these rows, as part of a sentence."""
+    true = target[counted(metric, target)]
+    if metric.base not in RANKED:
+        return NO_VALUE
+    classes = [1] if metric.task == "binary" else range(num_classes(metric))
+    of_class = {number: int(np.count_nonzero(true == number)) for number in classes}
+    return why_undefined(of_class, [len(true)] * len(of_class), needs_others=metric.base == "AUROC")
 
 
 @dataclass(frozen=True, eq=False)

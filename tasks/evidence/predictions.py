@@ -1,7 +1,6 @@
-"""What torchmetrics makes of predictions before it scores them: probabilities, classes, and which rows count.
+"""What torchmetrics makes of predictions before it scores them: classes, and which rows count.
 
-It takes numbers outside [0, 1] for logits. It looks at one batch at a time, and this module at all rows, so the two
-differ where the logits of a whole batch happen to lie in [0, 1].
+Scores that it may take for logits are kept as probabilities (`training.score.score_kind`).
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, softmax
 
 from tasks.evidence.resampled_metrics import ResampledMetric, cannot_be_resampled
 
@@ -24,7 +22,7 @@ def counted(metric: ResampledMetric, target: Numbers) -> NDArray[np.bool_]:
 
 
 def probabilities(metric: ResampledMetric, prediction: Numbers) -> Numbers:
-    """The predictions (rows,) or (rows, classes) as probabilities, in their own precision.
+    """The predictions (rows,) or (rows, classes), which are probabilities.
 
     UsageError if their shape or type does not fit the metric's task.
     """
@@ -33,9 +31,7 @@ def probabilities(metric: ResampledMetric, prediction: Numbers) -> Numbers:
         wanted = "one score for each class" if several else "one score"
         raise cannot_be_resampled(metric.name, f"a row's prediction is not {wanted}")
     _check_classes(metric, prediction)
-    if ((prediction >= 0) & (prediction <= 1)).all():
-        return prediction
-    return np.asarray(softmax(prediction, axis=1) if several else expit(prediction), prediction.dtype)
+    return prediction
 
 
 def classes(metric: ResampledMetric, prediction: Numbers) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ from data_contracts.canonical import reuse_key
 from data_contracts.errors import InsufficientEvidence
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Ref
 from data_contracts.messages.children import EVALUATE, EvaluateRequest, ScoredSet
+from data_contracts.pipeline_spec import MetricSpec
 from data_contracts.pipeline_spec.promote import MEASURES
 from infra.models import versions
 from infra.records.handoffs import read_handoff
@@ -22,7 +23,9 @@ from tasks.stages.shard import find_dataset, shard, unmade
 from tasks.stages.stage import Stage, StageOutcome
 from tasks.stages.verify import verify
 
-VERSION = 2
+# Version 2 left it to each batch whether scores are logits, and took 0 for a metric that is not defined.
+VERSION, OF_OTHER_METRICS = 3, 2
+_OF_SCORES = ("Binary", "Multilabel", "AUROC", "AUC", "AveragePrecision", "CalibrationError", "HingeLoss", "EER")
 
 
 Sets = dict[str, tuple[Dataset, str]]
@@ -91,9 +94,12 @@ def _champion(run: Run) -> Checkpoint | None:
 
 
 def _scored(evaluation: Evaluation, *, reused: bool, ranks: str = "") -> StageOutcome[Evaluation]:
-    values = ", ".join(f"{name} {metric.value:.4f}" for name, metric in evaluation.metrics.items()) + ranks
+    values = [f"{name} {metric.value:.4f}" for name, metric in evaluation.metrics.items()]
+    values += [f"{name} nan ({reason})" for name, reason in evaluation.undefined.items()]
     reused_from = evaluation.ref.uri if reused else None
-    return StageOutcome(evaluation, "reused" if reused else "ran", values, evaluation.ref, reused_from)
+    return StageOutcome(
+        evaluation, "reused" if reused else "ran", ", ".join(values) + ranks, evaluation.ref, reused_from
+    )
 
 
 def score(
@@ -164,7 +170,7 @@ def comparable(
             evaluation = _decided(score(run, checkpoint, dataset, afresh=True)[0])
         for name in metrics:
             mine, other = _rows(run, evaluation).get(name), _rows(run, theirs).get(name)
-            as_many = evaluation.metrics[name].rows == theirs.metrics[name].rows
+            as_many = name in theirs.metrics and evaluation.metrics[name].rows == theirs.metrics[name].rows
             if as_many and mine and mine["of"] == "truth" and mine != other:
                 raise InsufficientEvidence(
                     f"{name} was scored on as many rows as the champion, but on other rows, so the gate cannot decide",
@@ -206,7 +212,17 @@ def evaluation_key(run: Run, checkpoint: Checkpoint, sets: Sets) -> str:
         settings["sealed"] = sealed
     if pairs := _pairs(run):
         settings["pairs"] = pairs
-    return reuse_key("evaluate", VERSION, settings, inputs, run.resolved.code_digest if users else None)
+    version = VERSION if any(map(_is_of_scores, run.spec.evaluate.metrics.values())) else OF_OTHER_METRICS
+    return reuse_key("evaluate", version, settings, inputs, run.resolved.code_digest if users else None)
+
+
+def _is_of_scores(metric: MetricSpec) -> bool:
+    """Whether a metric may tell logits from probabilities, or be of the order of scores; it is one of yours, too."""
+    if metric.class_path is None:
+        return False
+    kind, task = metric.class_path.rpartition(".")[2], metric.init_args.get("task")
+    ours = metric.class_path.startswith("torchmetrics.")
+    return not ours or task in ("binary", "multilabel") or any(part in kind for part in _OF_SCORES)
 
 
 def _measures(run: Run) -> list[str]:

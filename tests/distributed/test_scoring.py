@@ -8,12 +8,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import torch
+from torchmetrics.functional.classification import multiclass_auroc
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Evaluation
 from data_contracts.messages.children import EVALUATE, VERIFY, EvaluateRequest, VerifyRequest
 from infra.records.evaluations import OUTCOMES, pairs_of
-from tests.support.scoring import LAYOUTS, ROWS, Scoring, case_of
+from tests.support.scoring import LAYOUTS, METRICS, ROWS, Scoring, case_of
 from training.score import evaluate_worker, verify_worker
 
 pytestmark = pytest.mark.warm
@@ -22,6 +24,11 @@ pytestmark = pytest.mark.warm
 CASES = [
     ("many", 8, "ddp"), ("many", 8, "fsdp"), ("many", 8, "hsdp"), ("few", 2, "ddp"), ("few", 8, "fsdp"),
 ]  # fmt: skip
+
+
+# Whether its scores are logits is decided from all rows, whichever rank has them.
+AREA = {"class_path": "torchmetrics.classification.MulticlassAUROC", "init_args": {"num_classes": 2}, "target": "y"}
+MANY_METRICS = {**METRICS, "area": {**AREA, "mode": "max"}}
 
 
 def outcomes(scoring: Scoring, evaluation: Evaluation) -> bytes:
@@ -34,7 +41,8 @@ def test_ranks_score_as_one_process_to_the_bit(scoring: Scoring) -> None:
     alone: dict[tuple[str, int], Evaluation] = {}
     for split, size, _ in CASES:
         if (split, size) not in alone:
-            asked_alone = {"split": split, "batch_size": size, "predictions": True, "pairs": ["f1"]}
+            asked_alone = {"split": split, "batch_size": size, "predictions": True, "pairs": ["f1"],
+                           "metrics": MANY_METRICS}  # fmt: skip
             request = scoring.evaluation(checkpoint, f"evaluations/a{len(alone)}-0", **asked_alone)
             found = alone[split, size] = evaluate_worker.main(request, lambda report: None)
             assert found.predictions[""].columns == ["prediction", "prediction_0", "prediction_1"]
@@ -43,6 +51,9 @@ def test_ranks_score_as_one_process_to_the_bit(scoring: Scoring) -> None:
             pairs = pairs_of(scoring.store, found, "f1")
             assert pairs is not None
             assert (pairs[0].shape, pairs[1].shape) == ((ROWS[split],), (ROWS[split], 2))
+            prediction, target = (torch.from_numpy(one) for one in pairs[::-1])
+            area = float(multiclass_auroc(prediction, target, 2))
+            assert found.metrics["area"].value == pytest.approx(area, abs=1e-6), split
     for ranks in (2, 4):
         asked = [
             case_of(
@@ -55,6 +66,7 @@ def test_ranks_score_as_one_process_to_the_bit(scoring: Scoring) -> None:
                     batch_size=size,
                     predictions=True,
                     pairs=["f1"],
+                    metrics=MANY_METRICS,
                 ),
             )
             for number, (split, size, strategy) in enumerate(CASES)
@@ -65,6 +77,7 @@ def test_ranks_score_as_one_process_to_the_bit(scoring: Scoring) -> None:
             assert "metrics" in answer, (what, answer)
             found = Evaluation.from_json(answer)
             assert found.metrics == expected.metrics, what
+            assert found.undefined == expected.undefined, what
             assert outcomes(scoring, found) == outcomes(scoring, expected), what
             assert found.pairs == expected.pairs, what
             # The files are in the id that is compared below.

@@ -138,8 +138,10 @@ def seal(request: EvaluateRequest, scored: dict[str, Scored], beside: Kept) -> E
         "key": request.key,
         "checkpoint_id": request.checkpoint.ref.id,
         "dataset_ids": {name: one.dataset.ref.id for name, one in request.sets.items()},
-        "metrics": {name: one.value.to_json() for name, one in scored.items()},
+        "metrics": {name: one.value.to_json() for name, one in scored.items() if not one.undefined},
     }
+    if undefined := {name: one.undefined for name, one in scored.items() if one.undefined}:
+        fields["undefined"] = undefined
     hidden = _sealed_sets(request)
     sealed = [name for name in scored if name.rpartition("/")[0] in hidden]
     files: dict[str, bytes | Path] = {}
@@ -184,7 +186,7 @@ def _taken_out(fields: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """What the hand-off's fields said of these metrics."""
     return {
         part: {name: fields[part].pop(name) for name in names if name in fields[part]}
-        for part in ("metrics", "pairs")
+        for part in ("metrics", "pairs", "undefined")
         if part in fields
     }
 
@@ -208,14 +210,14 @@ def _closed(pairs: Pairs, scored: dict[str, Scored]) -> dict[str, str]:
     for set_name, tables in pairs.items():
         for metric, table in tables.items():
             name = f"{set_name}/{metric}" if set_name else metric
-            if name in scored and (file := table.close(metric, scored[name])):
+            if name in scored and not scored[name].undefined and (file := table.close(metric, scored[name])):
                 files[name] = file
     return files
 
 
 def _shown(metric: str, beside: Kept, scored: dict[str, Scored], files: Mapping[str, str]) -> str:
     """The file of a metric's pairs on the first set, for pages; "" if `files` of gates has some of this set."""
-    if metric not in scored or any("/" not in name for name in files):
+    if metric not in scored or scored[metric].undefined or any("/" not in name for name in files):
         return ""
     return beside.pairs_on("")[metric].close_for_pages()
 

@@ -19,11 +19,13 @@ from torchmetrics import Metric
 from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.pipeline_spec import MetricSpec
 from data_contracts.quoting import text_of
-from training.metric_state import compute_alone, keeps_rows
+from data_contracts.undefined_scores import NO_VALUE, why_undefined
+from training.metric_state import compute_alone, keeps_rows, order_task, ranks_true_rows_alone
 from training.score.pairs import PairTable
 from training.score.row_means import Outcomes, close, due, parts
 from training.score.rows_digest import RowDigest
-from training.score.scored import Scored, finite_number, shortest
+from training.score.score_kind import ScoreKind
+from training.score.scored import Scored, finite_number, one_number, shortest
 from training.user.imports import borrowed, user_code
 
 ROW_LIMIT = 200_000
@@ -78,7 +80,9 @@ class PredictionScore:
         kind: type[Metric],
         digest: RowDigest | None = None,
         pairs: PairTable | None = None,
+        scores: str | None = None,
     ) -> None:
+        """`scores`: what they were on an earlier set, `logits` or `probabilities`; None without one."""
         try:
             self._whole, self._single, twin = (compute_alone(kind(**spec.init_args)) for _ in range(3))
         except (TypeError, ValueError) as error:
@@ -89,10 +93,21 @@ class PredictionScore:
         self._name, self._mode = name, spec.mode
         # A metric that keeps all rows would keep them twice.
         self._exact = None if keeps_rows(twin) else twin.set_dtype(torch.float64)
+        self.scores = ScoreKind(name, self._whole, spec.scores or scores)
+        self._nan_rows, self._digest, self._pairs = 0, digest, pairs
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget all batches."""
+        self._whole.reset()
+        if self._exact is not None:
+            self._exact.reset()
         self._rows: Outcomes | None = Outcomes("row", [], [])
         self._batches: Outcomes | None = Outcomes("batch", [], [])
-        self._num_rows = self._num_batches = self._nan_rows = 0
-        self._digest, self._pairs = digest, pairs
+        self._num_rows = self._num_batches = 0
+        self._class_rows = _ClassRows(self._whole)
+        if self._pairs is not None:
+            self._pairs.clear()
 
     def update(self, prediction: torch.Tensor, target: torch.Tensor) -> None:
         """Score one batch: `prediction` (B, …) against `target` (B, …)."""
@@ -103,6 +118,20 @@ class PredictionScore:
         if not size:
             return
         self._nan_rows += _nan_rows(prediction, target)
+        if self._digest is not None:
+            self._digest.update(target.double())
+        try:
+            again = self.scores.are_logits_after_all(prediction, target)
+        except RuntimeError:  # shapes that the metric refuses
+            again = False
+        if again:
+            self._begin()
+            for earlier in self.scores.earlier():
+                self._score(*earlier)
+        self._score(prediction, target)
+
+    def _score(self, prediction: torch.Tensor, target: torch.Tensor) -> None:
+        size, prediction = len(target), self.scores.probabilities(prediction)
         try:
             self._whole.update(prediction, target)
         except (ValueError, RuntimeError, TypeError) as error:
@@ -118,8 +147,7 @@ class PredictionScore:
                 self._exact = None
         self._num_rows += size
         self._num_batches += 1
-        if self._digest is not None:
-            self._digest.update(target.double())
+        self._class_rows.add(target)
         if self._pairs is not None:
             self._pairs.add(prediction, target)
         self._batches = self._scored(self._batches, prediction, target, size)
@@ -129,10 +157,10 @@ class PredictionScore:
         self._drop_what_is_not_a_mean(prediction, target)
 
     def result(self) -> Scored:
-        """The metric over all rows, with the finest outcomes whose mean it is.
+        """The metric over all rows, with the finest outcomes whose mean it is; NaN if it is not defined for them.
 
         Raises:
-            UsageError: the metric gives several numbers, or a number that is not finite.
+            UsageError: the metric gives several numbers, or an infinite one.
             InsufficientEvidence: a prediction or a target is NaN.
         """
         if self._nan_rows:
@@ -148,6 +176,9 @@ class PredictionScore:
 
     def _result(self) -> Scored:
         computed = self._whole.compute()
+        reason = "" if not math.isnan(one_number(self._name, computed)) else NO_VALUE
+        if reason := self._class_rows.why_undefined() or reason:
+            return Scored.without_value(reason, self._mode, self._num_rows)
         value, in_double = self._own_value(finite_number(self._name, computed), computed)
         additions = 0 if in_double else self._num_batches
         if self._rows is not None and self._rows.has_mean(value, additions, in_double):
@@ -212,6 +243,46 @@ class PredictionScore:
         self._single.reset()
         self._single.update(prediction, target)
         return float(self._single.compute())
+
+
+class _ClassRows:
+    """The rows of each class so far, for a metric of the order of scores; for others, nothing is counted.
+
+    Without some rows of a class torchmetrics warns and counts 0, or leaves the class out of an average.
+    """
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric, self._task = metric, order_task(metric)
+        self._ignored: int | None = getattr(metric, "ignore_index", None)
+        self._num_classes: int = getattr(metric, "num_classes", 1)
+        self._of_class = self._rows = torch.zeros(1, dtype=torch.int64)
+
+    def add(self, target: torch.Tensor) -> None:
+        """Count the rows of a batch whose truth the metric has taken."""
+        if self._task is None:
+            return
+        # One line for each class that is ranked against the rest.
+        lines = target.transpose(0, 1).flatten(1) if self._task == "Multilabel" else target.reshape(1, -1)
+        kept = torch.ones_like(lines, dtype=torch.bool) if self._ignored is None else lines != self._ignored
+        if self._task == "Multiclass":
+            of_class = torch.bincount(lines[kept].long(), minlength=self._num_classes)[: self._num_classes]
+        else:
+            of_class = ((lines == 1) & kept).sum(1)
+        self._of_class, self._rows = self._of_class + of_class, self._rows + kept.sum(1)
+
+    def why_undefined(self) -> str:
+        """Why the metric has no value; "" if it has one."""
+        if self._task is None:
+            return ""
+        average, of_class = getattr(self._metric, "average", None), self._of_class
+        rows = self._rows.expand_as(of_class)
+        if average == "micro":
+            of_class, rows = of_class.sum(0, keepdim=True), rows.sum(0, keepdim=True)
+        # A weighted average leaves out a class without rows.
+        ranked = of_class > 0 if average == "weighted" else of_class >= 0
+        numbers = torch.nonzero(ranked).flatten() + int(self._task == "Binary" or average == "micro")
+        counts = dict(zip(numbers.tolist(), of_class[ranked].tolist(), strict=True))
+        return why_undefined(counts, rows[ranked].tolist(), needs_others=not ranks_true_rows_alone(self._metric))
 
 
 def _double(tensor: torch.Tensor) -> torch.Tensor:

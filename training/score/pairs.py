@@ -35,8 +35,13 @@ class PairTable:
             most_values: nothing is kept of a set that has more; None for no limit.
         """
         self._file, self._of_mean = TableFile(path), of_mean
-        self._left = math.inf if most_values is None else most_values
-        self._refused = ""
+        self._most = math.inf if most_values is None else most_values
+        self._left, self._refused = self._most, ""
+
+    def clear(self) -> None:
+        """Forget all rows: they come again."""
+        self._file.close()
+        self._file, self._left, self._refused = TableFile(self._file.path), self._most, ""
 
     def add(self, prediction: torch.Tensor, target: torch.Tensor) -> None:
         """Append a batch: `prediction` (B,), (B, 1) or (B, n) and `target` (B,) or (B, 1)."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Scorer:
         progress: gets each batch.
         team: the ranks that score together; None: this process alone.
         latency: times the batches, if that is asked for.
+        kinds: by metric, `logits` or `probabilities`: what its scores were on the sets before.
     """
 
     train: dict[str, Any]
@@ -52,6 +53,7 @@ class Scorer:
     progress: Progress
     team: Team | None = None
     latency: Latency | None = None
+    kinds: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_first(self) -> bool:
@@ -94,7 +96,8 @@ def score(
         digest = RowDigest if isinstance(batches, L.LightningDataModule) else lambda: None
         kept = pairs or {}
         scores = {
-            name: PredictionScore(name, one, classes[name], digest(), kept.get(name)) for name, one in predicted.items()
+            name: PredictionScore(name, one, classes[name], digest(), kept.get(name), scorer.kinds.get(name))
+            for name, one in predicted.items()
         }
         found |= _predict(module, batches, _Predictions(scores, predicted, scorer, table))
     if logged:
@@ -168,6 +171,8 @@ def _predict(module: L.LightningModule, batches: Any, predictions: _Predictions)
         try:
             with user_code(f"evaluate.metrics.{name}", scorer.project):
                 found[name] = one.result()
+            if one.scores.is_decided:
+                scorer.kinds[name] = one.scores.kind
         except InsufficientEvidence as error:
             if predictions.table is None:
                 raise

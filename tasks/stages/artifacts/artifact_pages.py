@@ -122,6 +122,7 @@ def _facts(run: Run, handoff: Any) -> list[str]:
             ]
         case Evaluation():
             rows = [(name, f"{m.value:.4f} over {m.rows:,} rows (per {m.unit})") for name, m in handoff.metrics.items()]
+            rows += [(name, f"nan: {reason}") for name, reason in handoff.undefined.items()]
             return [*_rows("Metric", "Value", rows), *suspect_lines(run, handoff)]
         case Receipt():
             return [*gates_image(run, handoff.gates), "", *_gates(handoff.gates)]

@@ -125,6 +125,14 @@ def subject(gate: GateSpec) -> str:
     return gate.name if gate.slice is None else f"{gate.name} on the slice {gate.slice}"
 
 
+def undefined(what: str, reason: str, whose: str = "") -> InsufficientEvidence:
+    """The error for a gate on a metric that is NaN."""
+    return InsufficientEvidence(
+        f"{what} is nan{whose}: {reason}, so the gate cannot decide",
+        remedy="Give the set or the slice rows of each class, or use another metric.",
+    )
+
+
 def names_measure(gate: GateSpec) -> bool:
     """Whether a gate is about something that is measured of the model itself."""
     return any(name in gate.name for name in MEASURES)
@@ -173,7 +181,10 @@ def _scored(gate: GateSpec, evaluation: Evaluation, models: Models, mine: Metric
         if names_measure(gate):
             assert models.scores is not None
             values |= models.scores.measures(evaluation)
-        value = value_of(gate.expression, values)
+        value = value_of(gate.expression, values | dict.fromkeys(evaluation.undefined, math.nan))
+        for name, reason in evaluation.undefined.items() if math.isnan(value) else ():
+            if name in gate.expression:
+                raise undefined(name, reason)
         return MetricValue(value=value, mode="max", rows=rows, unit="dataset")
     if gate.name in MEASURES:
         assert models.scores is not None
@@ -182,6 +193,8 @@ def _scored(gate: GateSpec, evaluation: Evaluation, models: Models, mine: Metric
             raise InsufficientEvidence(f"{gate.name} was not measured, so the gate cannot decide")
         return MetricValue(value=measured[gate.name], mode="min", rows=1, unit="dataset")
     metric = evaluation.metrics.get(gate.name)
+    if gate.name in evaluation.undefined:
+        raise undefined(gate.name, evaluation.undefined[gate.name], "" if mine is None else " for the champion")
     if metric is None and mine is not None:
         raise InsufficientEvidence(
             f"the champion has no score for {gate.name} that can be compared with the candidate's"

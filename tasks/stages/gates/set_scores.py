@@ -23,6 +23,7 @@ from tasks.evidence.proportions import Proportion
 from tasks.evidence.resampled_metrics import ResampledMetric, cannot_be_resampled, resampled_metric
 from tasks.run.run import Run
 from tasks.stages.evaluate import sets_to_score
+from tasks.stages.gates.gates import subject, undefined
 from tasks.stages.gates.test_rows import SetRows, num_different, read_test_rows
 
 Values = NDArray[np.float64]
@@ -46,8 +47,13 @@ class SetScores:
         return measures_of(self._run.store, evaluation)
 
     def on_slice(self, evaluation: Evaluation, metric: str, slice_name: str) -> MetricValue:
-        """The metric over a slice's rows; UsageError if it has no value there."""
-        whole, mask = evaluation.metrics[metric], self._mask(metric, slice_name)
+        """The metric over a slice's rows.
+
+        Raises:
+            UsageError: the metric cannot be computed for some of the rows.
+            InsufficientEvidence: it is NaN there.
+        """
+        whole, mask = _value_on_set(evaluation, metric), self._mask(metric, slice_name)
         assert mask is not None
         outcomes = self._outcomes(evaluation, metric, f"slice {slice_name}")
         if outcomes is not None:
@@ -55,9 +61,12 @@ class SetScores:
             rows = int(mask.sum())
             return MetricValue(value=value, mode=whole.mode, rows=rows, unit="row")
         target, prediction = self._pairs(evaluation, metric)
-        from tasks.evidence.paired_scores import value_of
+        from tasks.evidence.paired_scores import reason_of, value_of
 
-        value = value_of(self._resampled(metric), target[mask], prediction[mask])
+        computed = self._resampled(metric)
+        value = value_of(computed, target[mask], prediction[mask])
+        if np.isnan(value):
+            raise undefined(f"{metric} on the slice {slice_name}", reason_of(computed, target[mask]))
         return MetricValue(value=value, mode=whole.mode, rows=int(mask.sum()), unit="dataset")
 
     def set_rows(self, name: str) -> SetRows:
@@ -116,15 +125,16 @@ class SetScores:
             UsageError: the metric cannot be resampled, or not by units or on a slice.
             InsufficientEvidence: the models were scored in different ways.
         """
-        metric, mode = gate.name, candidate.metrics[gate.name].mode
-        if champion.metrics.get(metric) is None:
+        metric, mode = gate.name, _value_on_set(candidate, gate.name).mode
+        if champion.metrics.get(metric) is None and metric not in champion.undefined:
             raise InsufficientEvidence(
                 f"the champion has no score for {metric} that can be compared with the candidate's"
             )
+        _value_on_set(champion, metric, " for the champion")
         chosen, rows_for = self._chosen(gate)
         mine, theirs = (self._outcomes(one, metric, rows_for) for one in (candidate, champion))
         if mine is None or theirs is None:
-            return self._of_pairs(metric, mode, chosen, candidate, champion)
+            return self._of_pairs(gate, mode, chosen, candidate, champion)
         if mine.unit != theirs.unit or not np.array_equal(mine.rows, theirs.rows):
             raise InsufficientEvidence(f"{metric} of the champion was scored on other rows, so the gate cannot decide")
         first, second, rows = chosen.of(mine.values), chosen.of(theirs.values), chosen.of(mine.rows)
@@ -140,10 +150,11 @@ class SetScores:
             UsageError: as `paired`.
         """
         metric = gate.name
+        _value_on_set(evaluation, metric)
         chosen, rows_for = self._chosen(gate)
         outcomes = self._outcomes(evaluation, metric, rows_for)
         if outcomes is None:
-            return self._of_pairs(metric, "max" if sign > 0 else "min", chosen, evaluation)
+            return self._of_pairs(gate, "max" if sign > 0 else "min", chosen, evaluation)
         values, rows = chosen.of(outcomes.values), chosen.of(outcomes.rows)
         if chosen.units is None and outcomes.unit == "row" and _are_flags(values):
             return Proportion(int(values.sum()), len(values), sign)
@@ -157,12 +168,13 @@ class SetScores:
 
     def _of_pairs(
         self,
-        metric: str,
+        gate: GateSpec,
         mode: Literal["max", "min"],
         chosen: _Chosen,
         candidate: Evaluation,
         champion: Evaluation | None = None,
     ) -> Measured:
+        metric = gate.name
         target, mine = self._pairs(candidate, metric)
         theirs = None
         if champion is not None:
@@ -171,9 +183,9 @@ class SetScores:
                 raise InsufficientEvidence(
                     f"{metric} of the champion was scored on other rows, so the gate cannot decide"
                 )
-        from tasks.evidence.paired_scores import PairedScores
+        from tasks.evidence.paired_scores import PairedScores, reason_of
 
-        return PairedScores(
+        scores = PairedScores(
             self._resampled(metric),
             mode,
             chosen.of(target),
@@ -182,6 +194,9 @@ class SetScores:
             chosen.units,
             _seed(candidate, champion),
         )
+        if np.isnan(scores.gain):
+            raise undefined(subject(gate), reason_of(scores.metric, scores.target))
+        return scores
 
     def _outcomes(self, evaluation: Evaluation, metric: str, rows_for: str) -> Outcomes | None:
         """The outcomes if a metric is their mean; None if it is not a mean.
@@ -228,6 +243,13 @@ class SetScores:
         """The unit of each row; None without `evaluate.unit`, or if each row has its own."""
         units = None if self._run.spec.evaluate.unit is None else self.set_rows(metric.rpartition("/")[0]).units
         return None if units is None or len(np.unique(units)) == len(units) else units
+
+
+def _value_on_set(evaluation: Evaluation, metric: str, whose: str = "") -> MetricValue:
+    """The metric's value on all rows; InsufficientEvidence if it is NaN."""
+    if metric in evaluation.undefined:
+        raise undefined(metric, evaluation.undefined[metric], whose)
+    return evaluation.metrics[metric]
 
 
 @dataclass(frozen=True)

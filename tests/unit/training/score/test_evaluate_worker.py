@@ -308,3 +308,21 @@ def test_predictions_that_are_no_numbers_are_kept_for_the_contract_which_names_t
     assert found.metrics == {}
     values = pq.read_table(store.local(found.ref) / found.predictions[""].file)["prediction"].to_pylist()
     assert [at for at, one in enumerate(values) if one != one] == [3]
+
+
+def test_what_is_not_defined_on_a_set_is_not_among_its_metrics_and_is_told_with_its_reason(
+    request_of: EvaluateRequest, store: Store
+) -> None:
+    area = {"class_path": "torchmetrics.classification.BinaryAUROC", "init_args": {"ignore_index": 0}, "target": "y"}
+    mean = {"class_path": "torchmetrics.MeanSquaredError", "target": "y", "mode": "min"}
+    evaluate = {"metrics": {"area": {**area, "mode": "max"}, "mean": mean}}
+    evaluate["sets"] = {"judge": {"split": "test", "sealed": True}}
+    both = dict.fromkeys(("", "judge"), request_of.sets[""])
+    changes = {"evaluate": evaluate, "sets": both, "pairs": ["area"], "shown": "area"}
+    found = evaluate_worker.main(request_of.model_copy(update=changes), lambda _: None)
+    reason = "all rows are of class 1"
+    assert (list(found.metrics), found.undefined) == (["mean"], {"area": reason})
+    assert (found.sealed, found.pairs, found.shown) == (["judge/area", "judge/mean"], {}, {})
+    opened = unsealed(store, found)
+    assert opened.undefined == {"area": reason, "judge/area": reason}
+    assert set(opened.metrics) == {"mean", "judge/mean"}

@@ -133,6 +133,20 @@ def test_what_decides_nothing(
     assert raised.value.exit_code == 4
 
 
+@pytest.mark.parametrize("gate", [{"max": 0.5}, {"min": 0}, {"min_gain": 0}, {"max": 0.5, "slice": "old"}])
+def test_a_metric_that_is_not_defined_decides_nothing(gate: dict) -> None:
+    scored, reason = evaluation(0.9), {"score": "no row is of class 1"}
+    nan = scored.model_copy(update={"metrics": {}, "undefined": reason})
+    with pytest.raises(InsufficientEvidence, match="score is nan: no row is of class 1, so the gate cannot decide"):
+        judge([GateSpec(metric="score", **gate)], nan, scored)
+    with pytest.raises(InsufficientEvidence, match="score is nan for the champion: no row is of class 1"):
+        judge([GateSpec(metric="score", min_gain=0)], scored, nan)
+    with pytest.raises(InsufficientEvidence, match="score is nan: no row is of class 1"):
+        judge([GateSpec(expression="1 - score", max=1)], nan, None)
+    other = scored.model_copy(update={"undefined": {"other": "no row is of class 1"}})
+    assert judge([GateSpec(expression="1 - score", max=1)], other, None)[0].met
+
+
 def test_another_dataset_decides_nothing() -> None:
     theirs = evaluation(0.5).model_copy(update={"dataset_ids": {"": "d"}})
     with pytest.raises(InsufficientEvidence, match="on another dataset than the champion's"):

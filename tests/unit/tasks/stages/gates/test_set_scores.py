@@ -33,6 +33,7 @@ METRICS = {
     "loss": {"logged": "loss", "mode": "min"},
     "f1": {"class_path": "torchmetrics.classification.BinaryF1Score", "target": "y", "mode": "max"},
     "mine": {"class_path": "mine.Score", "target": "y", "mode": "max"},
+    "area": {"class_path": "torchmetrics.classification.BinaryAUROC", "target": "y", "mode": "max"},
 }
 UNITS = np.array([0, 0, 1, 1, 2, 2, 3, 3])
 OLD = np.array([True] * 5 + [False] * 3)
@@ -63,7 +64,7 @@ def evaluation(store: Store, key: str, outcomes: dict[str, Any], pairs: Any = No
         pq.write_table(one, written)
         writer.put(name, written.getvalue())
     if pairs is not None:
-        fields["pairs"] = {"f1": "pairs-0.parquet"}
+        fields["pairs"] = dict.fromkeys(outcomes, "pairs-0.parquet")
     put_handoff(writer, fields)
     return Evaluation.from_json({**fields, "ref": writer.seal("evaluation", {}, {}).to_json()})
 
@@ -187,6 +188,27 @@ def test_a_metric_that_is_no_mean_is_computed_again(store: Store, monkeypatch: p
     other = evaluation(store, "c", {"f1": ("dataset", "max", [0.5])}, (1 - truth, np.array(WRONG)))
     with pytest.raises(InsufficientEvidence, match="scored on other rows"):
         found.paired(gate("f1"), mine, other)
+
+
+def test_a_metric_that_is_not_defined_on_a_slice_or_a_set_says_why(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth, scored = np.array([1] * 5 + [0] * 3), np.linspace(0, 1, 8, dtype=np.float32)
+    mine = evaluation(store, "a", {"area": ("dataset", "max", [0.5])}, (truth, scored))
+    found, reason = scores(store, monkeypatch), "all rows are of class 1, so the gate cannot decide"
+    with pytest.raises(InsufficientEvidence, match=f"area on the slice old is nan: {reason}"):
+        found.on_slice(mine, "area", "old")
+    with pytest.raises(InsufficientEvidence, match=f"area on the slice old is nan: {reason}"):
+        found.paired(gate("area", slice="old"), mine, mine)
+    with pytest.raises(InsufficientEvidence, match=f"area on the slice old is nan: {reason}"):
+        found.alone(gate("area", slice="old"), mine, 1)
+    nan = mine.model_copy(update={"metrics": {}, "undefined": {"area": "no row is of class 1"}})
+    with pytest.raises(InsufficientEvidence, match="area is nan: no row is of class 1"):
+        found.alone(gate("area"), nan, 1)
+    with pytest.raises(InsufficientEvidence, match="area is nan for the champion: no row is of class 1"):
+        found.paired(gate("area"), mine, nan)
+    with pytest.raises(InsufficientEvidence, match="area is nan: no row is of class 1"):
+        found.on_slice(nan, "area", "old")
 
 
 def test_a_metric_of_your_own_that_is_no_mean_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
