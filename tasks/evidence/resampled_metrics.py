@@ -66,6 +66,11 @@ def keeps_pairs(class_path: str | None, init_args: Mapping[str, Any]) -> bool:
     return True
 
 
+def is_share_of_right_rows(metric: ResampledMetric) -> bool:
+    """Whether a metric is the mean over rows of 1 for a right one and 0 for a wrong one."""
+    return metric.base == "Accuracy" and metric.average in ("binary", "micro")
+
+
 def resampled_metric(name: str, class_path: str | None, init_args: Mapping[str, Any]) -> ResampledMetric:
     """The metric of this class with these arguments; UsageError if it cannot be resampled."""
     if class_path is None:

@@ -20,7 +20,12 @@ from tasks.evidence.decision import Measured
 from tasks.evidence.paired_counts import PairedCounts
 from tasks.evidence.paired_values import PairedValues
 from tasks.evidence.proportions import Proportion
-from tasks.evidence.resampled_metrics import ResampledMetric, cannot_be_resampled, resampled_metric
+from tasks.evidence.resampled_metrics import (
+    ResampledMetric,
+    cannot_be_resampled,
+    is_share_of_right_rows,
+    resampled_metric,
+)
 from tasks.run.run import Run
 from tasks.stages.evaluate import sets_to_score
 from tasks.stages.gates.gates import subject, undefined
@@ -133,6 +138,10 @@ class SetScores:
         _value_on_set(champion, metric, " for the champion")
         chosen, rows_for = self._chosen(gate)
         mine, theirs = (self._outcomes(one, metric, rows_for) for one in (candidate, champion))
+        if (mine is None) != (theirs is None) and is_share_of_right_rows(self._resampled(metric)):
+            # With few predictions of one kind, one model's score is a mean over rows and the other's is not.
+            rights, counts = self._rights(candidate if mine is None else champion, metric)
+            mine, theirs, chosen = mine or rights, theirs or rights, chosen.only(counts)
         if mine is None or theirs is None:
             return self._of_pairs(gate, mode, chosen, candidate, champion)
         if mine.unit != theirs.unit or not np.array_equal(mine.rows, theirs.rows):
@@ -223,6 +232,14 @@ class SetScores:
             )
         return found
 
+    def _rights(self, evaluation: Evaluation, metric: str) -> tuple[Outcomes, NDArray[np.bool_]]:
+        """From the pairs: whether each row is right, 1 or 0, and whether it counts."""
+        from tasks.evidence.predictions import classes, counted
+
+        computed, (target, prediction) = self._resampled(metric), self._pairs(evaluation, metric)
+        right = (classes(computed, prediction) == target).astype(np.float64)
+        return Outcomes(right, np.ones(len(target), np.int64), "row"), counted(computed, target)
+
     def _pairs(self, evaluation: Evaluation, metric: str) -> tuple[NDArray[Any], NDArray[Any]]:
         self._resampled(metric)
         found = pairs_of(self._run.store, evaluation, metric)
@@ -267,6 +284,11 @@ class _Chosen:
     def of(self, values: NDArray[T]) -> NDArray[T]:
         """The values of the chosen rows."""
         return values if self.mask is None else values[self.mask]
+
+    def only(self, counts: NDArray[np.bool_]) -> _Chosen:
+        """Those of the chosen rows that count; `counts` is of all rows."""
+        units = None if self.units is None else self.units[self.of(counts)]
+        return _Chosen(counts if self.mask is None else self.mask & counts, units)
 
 
 def _values(sums: Values, rows: NDArray[Any], units: NDArray[np.int64] | None, seed: int) -> PairedValues:

@@ -28,11 +28,17 @@ from tasks.stages.gates.set_scores import SetScores
 from tasks.stages.gates.test_rows import SetRows
 
 ROWS = 8
-METRICS = {
+METRICS: dict[str, dict[str, Any]] = {
     "accuracy": {"logged": "acc", "mode": "max"},
     "loss": {"logged": "loss", "mode": "min"},
     "f1": {"class_path": "torchmetrics.classification.BinaryF1Score", "target": "y", "mode": "max"},
     "mine": {"class_path": "mine.Score", "target": "y", "mode": "max"},
+    "right": {
+        "class_path": "torchmetrics.classification.BinaryAccuracy",
+        "init_args": {"ignore_index": -1},
+        "target": "y",
+        "mode": "max",
+    },
     "area": {"class_path": "torchmetrics.classification.BinaryAUROC", "target": "y", "mode": "max"},
 }
 UNITS = np.array([0, 0, 1, 1, 2, 2, 3, 3])
@@ -188,6 +194,21 @@ def test_a_metric_that_is_no_mean_is_computed_again(store: Store, monkeypatch: p
     other = evaluation(store, "c", {"f1": ("dataset", "max", [0.5])}, (1 - truth, np.array(WRONG)))
     with pytest.raises(InsufficientEvidence, match="scored on other rows"):
         found.paired(gate("f1"), mine, other)
+
+
+def test_one_model_by_its_rows_and_the_other_by_its_predictions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is never right has the mean over all rows, 0; the other has that over the rows that count."""
+    truth, scored = np.array([1, 0, -1, 1, 1, 0, -1, 0]), np.array([0.9, 0.1, 0.9, 0.2, 0.9, 0.1, 0.1, 0.9], np.float32)
+    never = evaluation(store, "a", {"right": ("row", "max", [0.0] * 8)})
+    often = evaluation(store, "b", {"right": ("dataset", "max", [4 / 6])}, (truth, scored))
+    found = scores(store, monkeypatch)
+    assert found.paired(gate("right"), often, never) == PairedCounts(4, 0, 6)
+    assert found.paired(gate("right"), never, often) == PairedCounts(0, 4, 6)
+    assert found.paired(gate("right", slice="old"), often, never) == PairedCounts(3, 0, 4)
+    by_unit = scores(store, monkeypatch, unit="customer").paired(gate("right"), often, never)
+    assert isinstance(by_unit, PairedValues)
+    assert by_unit.sizes is not None
+    assert (by_unit.gains.tolist(), by_unit.sizes.tolist()) == ([2, 0, 2, 0], [2, 1, 2, 1])
 
 
 def test_a_metric_that_is_not_defined_on_a_slice_or_a_set_says_why(
