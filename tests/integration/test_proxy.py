@@ -208,9 +208,44 @@ def test_the_log_of_access_has_the_name_and_no_password(notes: tuple[Proxied, No
         "person": "ada", "role": "reviewer", "method": "DELETE", "path": "/api/flow_runs/4fa1b4be", "status": 403,
     }  # fmt: skip
     assert (before["person"], before["status"]) == ("ada", 200)
+    assert (last["stated"], before["stated"]) == ("ada", "ada")
     texts = [file.read_text(errors="replace") for kind in ("*.log", "*.txt") for file in proxied.folder.glob(kind)]
     secrets = [*(SECRET.format(name) for name in PEOPLE), *(signed_in(name).split()[-1] for name in PEOPLE), PASSWORD]
     assert [secret for text in texts for secret in secrets if secret in text] == []
+
+
+def test_the_log_names_nobody_who_has_not_shown_a_password(notes: tuple[Proxied, Notes]) -> None:
+    proxied, _ = notes
+    lied = f"Authorization: Basic {base64.b64encode(b'linus:not the password').decode()}\r\n"
+    # All of these are refused; nginx refuses most of them before it asks for a password.
+    asked = {
+        400: ("DELETE /api/flows/lied", ""),
+        401: ("DELETE /api/flows/lied", "Host: localhost\r\n"),
+        404: ("GET /trainwright-allowed?lied", "Host: localhost\r\n"),
+        405: ("TRACE /api/flows/lied", "Host: localhost\r\n"),
+        413: ("POST /api/flows/lied", "Host: localhost\r\nContent-Length: 99999999\r\n"),
+        501: ("DELETE /api/flows/lied", "Host: localhost\r\nTransfer-Encoding: x\r\n"),
+    }
+    for status, (line, headers) in asked.items():
+        request = f"{line} HTTP/1.1\r\n{headers}{lied}Connection: close\r\n\r\n"
+        assert sent(proxied.port, request.encode()) == [status]
+    until(lambda: sum("lied" in line["path"] for line in proxied.logged()) == len(asked))
+    logged = [line for line in proxied.logged() if "lied" in line["path"]]
+    assert {(line["person"], line["role"], line["stated"]) for line in logged} == {("", "", "linus")}
+    assert {line["status"] for line in logged} == set(asked)
+
+
+def test_a_page_from_elsewhere_does_not_borrow_a_persons_password(notes: tuple[Proxied, Notes]) -> None:
+    proxied, _ = notes
+
+    def status(origin: str, method: str = "POST", path: str = "/api/flows/") -> int:
+        with proxied.client("linus") as linus:
+            return linus.request(method, path, headers={"Origin": origin}).status_code
+
+    assert status(proxied.url) == status(proxied.url, "GET", "/") == 200
+    # The server behind the proxy answers to names of loopback, which on a person's own machine are another server.
+    elsewhere = f"http://localhost:{proxied.behind}", f"https://127.0.0.1:{proxied.behind}", "null", "http://localhost"
+    assert {status(origin) for origin in elsewhere} == {403}
 
 
 FORM = {
@@ -274,6 +309,43 @@ def test_an_answer_has_the_name_of_the_reviewer_who_signed_in(prefect: Proxied, 
     assert answer_to(server, run) == {**ANSWER, "your_name": "signed in as ada"}
 
 
+def test_no_path_of_a_reader_or_reviewer_shows_variables_blocks_or_automations(
+    prefect: Proxied, server: httpx.Client
+) -> None:
+    secret = "what-only-operators-read"
+    kind = server.post("/block_types/", json={"name": "Address", "slug": "address"}).raise_for_status().json()["id"]
+    form = {"type": "object", "properties": {"url": {"type": "string"}}}
+    made = server.post("/block_schemas/", json={"block_type_id": kind, "fields": form}).raise_for_status().json()
+    actions = [{"type": "run-deployment", "source": "inferred", "parameters": {"x": secret}}]
+    trigger = {"type": "event", "expect": ["never"], "posture": "Reactive", "threshold": 1, "within": 0}
+    for path, body in {
+        "/variables/": {"name": "hidden", "value": secret},
+        "/block_documents/": {
+            "name": "hidden", "data": {"url": secret}, "block_schema_id": made["id"], "block_type_id": kind,
+        },
+        "/automations/": {"name": "hidden", "trigger": trigger, "actions": actions},
+    }.items():  # fmt: skip
+        server.post(path, json=body).raise_for_status()
+    # Prefect's events repeat all of them.
+    until(lambda: server.post("/events/filter", json={}).text.count(secret) >= 3)
+    day = {"history_start": "2026-01-01T00:00:00Z", "history_end": "2099-01-01T00:00:00Z"}
+    body = {"filter": {}, **day, "history_interval_seconds": 86_400 * 365}
+    for name in ("grace", "ada"):
+        with prefect.client(name) as client:
+            paths = [(method, filled(path)) for role, method, path in API if role != "operator" and method != "WS"]
+            shown = [path for method, path in paths if secret in client.request(method, path, json=body).text]
+            assert shown == []
+
+
+def test_what_passes_the_proxy_is_not_changed(prefect: Proxied, server: httpx.Client) -> None:
+    flow = server.post("/flows/", json={"name": "unchanged"}).raise_for_status().json()["id"]
+    body = {"name": "unchanged", "flow_id": flow, "parameters": {"auth": "BASIC"}}
+    made = server.post("/deployments/", json=body).raise_for_status().json()
+    with prefect.client("linus") as linus:
+        assert linus.get(f"/api/deployments/{made['id']}").json()["parameters"] == {"auth": "BASIC"}
+        assert linus.get("/ui-settings").json()["auth"] is None
+
+
 def test_nobody_is_given_the_server_s_password(prefect: Proxied) -> None:
     for name in PEOPLE:
         with prefect.client(name) as client:
@@ -293,9 +365,11 @@ def test_a_subscriber_signs_in_at_the_proxy(prefect: Proxied) -> None:
         url = f"wss://localhost:{prefect.port}/api{path}"
         return listen(url, token="x", subprotocol=True, additional_headers=headers, ssl=trusting)
 
-    assert told("/events/out", "grace") == told("/logs/out", "ada") == told("/events/in", "linus") == "open"
+    assert told("/logs/out", "grace") == told("/logs/out", "ada") == told("/events/in", "linus") == "open"
+    assert told("/events/out", "linus") == "open"
     assert "HTTP 403" in told("/events/in", "ada")
-    assert "HTTP 401" in told("/events/out", None)
+    assert "HTTP 403" in told("/events/out", "ada")
+    assert "HTTP 401" in told("/logs/out", None)
 
 
 FILL_IN = """(() => {

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_contracts.errors import UsageError
-from infra.files.atomic import replace_private
+from infra.files.atomic import replace_private, replace_text
+from infra.orchestrator.server.server_access import ip_address_of
 from infra.orchestrator.server.team_server import Settings
 from infra.orchestrator.variables import PAGES_URL
 
@@ -43,7 +44,7 @@ def write_proxy(folder: Path, settings: Settings) -> None:
     try:
         place.mkdir(parents=True, exist_ok=True)
         replace_private(place / "server-password", f'proxy_set_header Authorization "Basic {credentials}";\n')
-        (place / "proxy.conf").write_text(_configuration(place, settings, address[1]))
+        replace_text(place / "proxy.conf", _configuration(place, settings, address[1]))
         for name in ("people", "roles"):
             (place / name).touch(mode=0o640)
     except OSError as error:
@@ -68,7 +69,9 @@ def _pattern(path: str) -> str:
 
 def _configuration(folder: Path, settings: Settings, address: str) -> str:
     name, _, port = address.partition(":")
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    # An address: a name may have another one, too, on which somebody else may listen and would get the password.
+    listens = str(ip_address_of(settings.host))
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listens, listens)
     may = ((role, least) for place, role in enumerate(ROLES) for least in ROLES[: place + 1])
     values = {
         "folder": str(folder),
