@@ -8,6 +8,7 @@ where the proxy has checked the person's, Prefect gets its own.
 from __future__ import annotations
 
 import base64
+import hmac
 import json
 import math
 import re
@@ -40,13 +41,17 @@ class SignedIn:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, with the name in it."""
         headers = dict(scope.get("headers", ()))
-        if scope["type"] == "websocket" and headers.get(b"authorization") == self._credentials:
+        shows_password = hmac.compare_digest(headers.get(b"authorization", b""), self._credentials)
+        if scope["type"] == "websocket" and shows_password:
             receive = _greeting(receive, self._password)
-        elif scope["type"] == "http" and scope["path"] == _CHECK and headers.get(ROLE) == b"reviewer":
+        elif scope["type"] == "http" and scope["path"] == _CHECK and headers.get(ROLE, b"operator") != b"operator":
             await _answer({"errors": [], "valid": True}, 200, send)
             return
         elif scope["type"] == "http" and _FORM.fullmatch(scope["path"]):
-            person = headers.get(PERSON, b"").decode("latin-1")
+            if not shows_password:  # before a body is read, which may be of any size
+                await _answer({"exception_message": "Unauthorized"}, 401, send)
+                return
+            person = headers.get(PERSON, b"").decode(errors="replace")
             try:
                 body = named(await body_of(receive), person)
             except ValueError as error:

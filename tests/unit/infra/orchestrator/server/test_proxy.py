@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from infra.orchestrator.server.proxy import write_proxy
-from infra.orchestrator.server.signed_in import named
+from infra.orchestrator.server.signed_in import SignedIn, named
 from infra.orchestrator.server.team_server import Settings
 from tests.support.proxy import API, PAGES, role_of
 
@@ -103,6 +106,55 @@ def test_what_is_not_json_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize("body", [b"", b"null", b"{}", b'{"run_input": null}', b"[]"])
 def test_a_resumption_without_a_form_stays_as_it_is(body: bytes) -> None:
     assert named(body, "ada") == body
+
+
+CREDENTIALS = b"Basic " + base64.b64encode(SETTINGS.auth_string.encode())
+
+
+def passed_on(path: str, headers: dict[bytes, bytes], body: bytes | None = b"{}") -> tuple[list[bytes], int]:
+    """The bodies of requests that reach Prefect, and the status; a request without a body must not be read."""
+    bodies, statuses = [], []
+
+    async def receive() -> dict[str, Any]:
+        assert body is not None, "the request was read"
+        return {"type": "http.request", "body": body}
+
+    async def send(message: Any) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    async def app(_: Any, receive: Any, send: Any) -> None:
+        bodies.append((await receive())["body"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": list(headers.items())}
+    asyncio.run(SignedIn(app, SETTINGS.auth_string)(scope, receive, send))
+    return bodies, statuses[0]
+
+
+RESUME, CHECK = "/api/flow_runs/4fa1b4be/resume", "/api/ui/schemas/validate"
+
+
+@pytest.mark.parametrize("headers", [{}, {b"authorization": b"Basic dGVhbTp4"}], ids=["none", "wrong"])
+def test_the_answer_of_whoever_shows_no_password_is_not_even_read(headers: dict[bytes, bytes]) -> None:
+    assert passed_on(RESUME, {**headers, b"x-trainwright-person": b"ada"}, None) == ([], 401)
+
+
+def test_a_name_is_taken_letter_by_letter() -> None:
+    headers = {b"authorization": CREDENTIALS, b"x-trainwright-person": "zoë".encode()}
+    (body,), status = passed_on(RESUME, headers, json.dumps({"run_input": ANSWER}).encode())
+    assert (json.loads(body)["run_input"]["your_name"], status) == ("signed in as zoë", 200)
+
+
+def test_only_for_an_operator_prefect_fills_in_values() -> None:
+    for role in (b"reviewer", b"Reviewer", b"reader", b""):  # nginx compares roles without case
+        assert passed_on(CHECK, {b"x-trainwright-role": role}) == ([], 200), role
+    assert passed_on(CHECK, {b"x-trainwright-role": b"operator"}) == passed_on(CHECK, {}) == ([b"{}"], 200)
+
+
+def test_nginx_asks_only_the_address_that_the_server_listens_on(tmp_path: Path) -> None:
+    for host, server in (("localhost", "127.0.0.1:4200"), ("0.0.0.0", "127.0.0.1:4200"), ("::", "[::1]:4200")):
+        write_proxy(tmp_path, replace(SETTINGS, host=host))
+        assert re.findall(r"^    server (\S+);$", (tmp_path / "proxy.conf").read_text(), re.MULTILINE) == [server]
 
 
 def test_the_server_s_password_is_in_one_file_that_only_its_owner_reads(tmp_path: Path) -> None:
