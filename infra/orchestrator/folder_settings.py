@@ -1,8 +1,9 @@
 """Refuses settings of Prefect that a folder's files bring along, before Prefect is imported.
 
 Prefect also takes settings from `prefect.toml`, `pyproject.toml` and `.env` of the current folder. Some of them choose
-a server, which is then sent the user's own key, or a file of logging settings, which may name any program. So these
-come from the environment or a profile alone.
+a server, which is then sent the user's own key, or a file of logging settings, which may name any program. Those of a
+server say where it listens, which `server proxy` believes, and which module passes its messages on. So these come from
+the environment or a profile alone.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from data_contracts.quoting import text_of
 
 # As variables, without PREFECT_.
 _NOT_BY_A_FOLDER = (
-    "API_", "CLIENT_", "EXPERIMENTS_PLUGINS", "HOME", "LOGGING_CONFIG_PATH", "LOGGING_SETTINGS_PATH", "PLUGINS",
-    "PROFILE",
+    "API_", "CLIENT_", "EXPERIMENTS_PLUGINS", "HOME", "LOGGING_CONFIG_PATH", "LOGGING_SETTINGS_PATH", "MEMO_STORE_PATH",
+    "MESSAGING_", "PLUGINS", "PROFILE", "SERVER_", "UI_",
 )  # fmt: skip
 _PREFIX = "PREFECT_"
 

@@ -29,6 +29,10 @@ PROGRAM = "[logging]\nconfig_path = 'evil.yml'\n"
         (".env", 'PREFECT_API={"url": "http://evil"}', "PREFECT_API_URL"),
         (".env", 'PREFECT_LOGGING=\'{"prefect_logging_settings_path": "x"}\'', "PREFECT_LOGGING_SETTINGS_PATH"),
         (".env", "PREFECT_EXPERIMENTS_PLUGINS_ENABLED=true", "PREFECT_EXPERIMENTS_PLUGINS_ENABLED"),
+        ("prefect.toml", "[server.api]\nhost = '192.0.2.1'", "PREFECT_SERVER_API_HOST"),
+        (".env", "PREFECT_SERVER_API_AUTH_STRING=a:b", "PREFECT_SERVER_API_AUTH_STRING"),
+        (".env", "PREFECT_UI_API_URL=https://evil/api", "PREFECT_UI_API_URL"),
+        ("pyproject.toml", "[tool.prefect.server.events]\nprefect_messaging_broker = 'x'", "PREFECT_MESSAGING_BROKER"),
     ],
 )
 @pytest.mark.usefixtures("home")
