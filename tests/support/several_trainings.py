@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 
+from data_contracts.errors import UsageError
 from training.fit.launch_context import read_context
 from training.fit.rank import prepare, train
 from training.fit.reporting.reports import Reports
@@ -16,7 +18,9 @@ def main() -> None:
         context = read_context({**os.environ, **told})
         prepare(context)
         reports = Reports(context.scratch, context.rank, context.heartbeat_s)
-        reports.done(*train(context, reports))
+        # What all ranks refuse is reported as it is; the next one begins.
+        with contextlib.suppress(UsageError):
+            reports.done(*train(context, reports))
 
 
 if __name__ == "__main__":

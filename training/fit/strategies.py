@@ -6,7 +6,7 @@ Lightning. FSDP shards an unmodified module in place, so it needs no `configure_
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from data_contracts.errors import CorruptError
 from data_contracts.pipeline_spec import TrainSpec
 from training.checkpoint.state import Get
 from training.checkpoint.tensors import WEIGHTS, TensorReader, read_state
-from training.fit.shard_units import units
+from training.fit.optimizer_trial import refuse_wrong_on_shards
+from training.fit.shard_units import units, unsharded
 from training.fit.sync_batchnorm import layer_sync
 from training.lightning_adapter import replace_layer_sync, synchronises_batch_norm
 from training.user.assemble import after_configuring
@@ -96,6 +97,28 @@ class SealedDDP(_ExactMeans, _ReadsSealed, DDPStrategy):
         super().configure_ddp()
         assert isinstance(self.model, nn.parallel.DistributedDataParallel)
         _settle_buckets(self.model)
+        self._unused = _UnusedParameters(self.model, self._timeout)
+
+    def pre_backward(self, closure_loss: torch.Tensor) -> None:
+        """Begin to note which parameters a backward pass reaches."""
+        super().pre_backward(closure_loss)
+        self._unused.begin()
+
+    def post_backward(self, closure_loss: torch.Tensor) -> None:
+        """Complete the gradients, where a backward pass did not reach all parameters."""
+        super().post_backward(closure_loss)
+        self._unused.complete()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Keep an exception as it is: Lightning would advise another strategy, which a spec cannot name."""
+
+    def optimizer_step(
+        self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any
+    ) -> Any:
+        """Step as Lightning does; LBFGS looks at the loss that its closure returns, which must be that of all rows."""
+        if isinstance(optimizer, torch.optim.LBFGS):
+            return super().optimizer_step(optimizer, lambda: self.reduce(closure()), model, **kwargs)
+        return super().optimizer_step(optimizer, closure, model, **kwargs)
 
 
 class SealedSingle(_ReadsSealed, SingleDeviceStrategy):
@@ -117,6 +140,8 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
         self._collective_timeout = timeout
         # Ranks over which a replica is sharded.
         self.shards = mesh[1]
+        # Parameters that every rank holds.
+        self._whole: list[nn.Parameter] = []
 
     def connect(self, model: LightningModule) -> None:
         """Attach the module; its `configure_model` hook shards it after the user's own hook."""
@@ -132,6 +157,12 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
         after_configuring(model, finish)
         super().connect(model)
 
+    def setup_optimizers(self, trainer: Trainer) -> None:
+        """Make the optimizers, and see to it that they are right on shards."""
+        super().setup_optimizers(trainer)
+        assert self.lightning_module is not None
+        refuse_wrong_on_shards(self.optimizers, self.lightning_module, "hsdp" if self._mesh[0] > 1 else "fsdp")
+
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step with the buffers of rank 0 on all ranks, as DDP does, so that both train alike."""
         self._share_buffers()
@@ -141,6 +172,13 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
         """Run the step with the buffers of rank 0 on all ranks."""
         self._share_buffers()
         return super().validation_step(*args, **kwargs)
+
+    def post_backward(self, closure_loss: torch.Tensor) -> None:
+        """Average the gradients that FSDP does not reduce."""
+        super().post_backward(closure_loss)
+        learning = [parameter for parameter in self._whole if parameter.requires_grad]
+        if learning:
+            _average_gradients(learning)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """The checkpoint with this rank's part of every sharded tensor, and the other tensors whole."""
@@ -188,9 +226,9 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
         # Groups of a subset of the ranks have torch's own timeout.
         for name in names:
             _set_pg_timeout(self._collective_timeout, mesh.get_group(name))
-        for unit in units(module, self._shard_modules):
-            fully_shard(unit, mesh=mesh)
-        fully_shard(module, mesh=mesh)
+        self._whole = unsharded(module)
+        for unit in [*units(module, self._shard_modules), module]:
+            fully_shard(unit, mesh=mesh, ignored_params=set(self._whole))
         # A step that calls submodules directly bypasses the root's forward, where parameters are gathered.
         for name in _STEPS:
             register_fsdp_forward_method(module, name)
@@ -252,6 +290,62 @@ class _PlacedReader:
         return DTensor.from_local(whole.to(mesh.device_type), mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
+def _average_gradients(numbers: Sequence[nn.Parameter]) -> None:
+    """Give parameters that are one number each the mean of all ranks' gradients, where a rank has one.
+
+    After accumulating, the part that is the mean already stays as it is.
+    """
+    zero = torch.zeros((), dtype=torch.float64, device=numbers[0].device)
+    gradients = [zero if each.grad is None else each.grad.double() for each in numbers]
+    found = [zero if each.grad is None else zero + 1 for each in numbers]
+    total = torch.stack([*gradients, *found])
+    dist.all_reduce(total)
+    for each, gradient, ranks in zip(numbers, *total.split(len(numbers)), strict=True):
+        if each.grad is not None or ranks:
+            each.grad = (gradient / dist.get_world_size()).to(each.dtype)
+
+
+class _UnusedParameters:
+    """Completes the gradients of backward passes that do not reach all parameters, as those of one process would be.
+
+    DDP waits for the gradients of all parameters. It could be told to look for unused ones, but then it would lay its
+    buckets out otherwise for every module. So, parameters that a rank's pass did not reach get a pass of zeros, and
+    where no rank has a gradient there is none. Only a rank with such parameters waits for what the others have.
+    """
+
+    def __init__(self, model: nn.parallel.DistributedDataParallel, timeout: timedelta | None) -> None:
+        self._model = model
+        self._parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
+        self._reached: set[nn.Parameter] = set()
+        self._shared: dist.Work | None = None
+        # gloo on a GPU too: reading from the device would wait for the step.
+        self._group = dist.new_group(backend="gloo", timeout=timeout)
+        for parameter in self._parameters:
+            parameter.register_post_accumulate_grad_hook(self._reached.add)
+
+    def begin(self) -> None:
+        """Begin a backward pass."""
+        self._reached.clear()
+
+    def complete(self) -> None:
+        """Complete a backward pass, unless it only accumulates gradients."""
+        if not self._model.require_backward_grad_sync:
+            return
+        if self._shared is not None:
+            self._shared.wait()
+        have = torch.tensor([parameter.grad is not None for parameter in self._parameters], dtype=torch.uint8)
+        self._shared = dist.all_reduce(have, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        left_out = [parameter for parameter in self._parameters if parameter not in self._reached]
+        if not left_out:
+            return
+        _backward_of_zeros(left_out)
+        assert self._shared is not None
+        self._shared.wait()
+        for parameter, anywhere in zip(self._parameters, have.tolist(), strict=True):
+            if not anywhere:
+                parameter.grad = None
+
+
 def _settle_buckets(model: nn.parallel.DistributedDataParallel) -> None:
     """Make DDP rebuild its buckets before the first step.
 
@@ -262,6 +356,16 @@ def _settle_buckets(model: nn.parallel.DistributedDataParallel) -> None:
     """
     parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
     model.reducer.prepare_for_backward([])
-    torch.stack([each.reshape(-1)[:0].abs().sum(dtype=torch.float64) for each in parameters]).sum().backward()
+    _backward_of_zeros(parameters)
     for each in parameters:
         each.grad = None
+
+
+def _backward_of_zeros(parameters: Sequence[nn.Parameter]) -> None:
+    """Add zeros to the gradients of parameters, also of those that are frozen for now."""
+    frozen = [parameter for parameter in parameters if not parameter.requires_grad]
+    for each in frozen:
+        each.requires_grad_(True)
+    torch.stack([each.reshape(-1)[:0].abs().sum(dtype=torch.float64) for each in parameters]).sum().backward()
+    for each in frozen:
+        each.requires_grad_(False)
