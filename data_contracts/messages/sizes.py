@@ -20,6 +20,7 @@ class SizeRequest(Message):
         columns: of the dataset, name → type; with `rows`, to measure a step as well.
         rows: numbers of rows with which a step is measured; none: it is not.
         accelerated: whether the step is to be measured as it is taken on an accelerator.
+        begin: folder with the files of `train.init_from`; "" without.
     """
 
     train: dict[str, Any]
@@ -27,6 +28,7 @@ class SizeRequest(Message):
     columns: dict[str, str] = Field(default_factory=dict)
     rows: list[int] = Field(default_factory=list)
     accelerated: bool = False
+    begin: str = ""
 
 
 class StepMemory(Record):
@@ -55,6 +57,7 @@ class ModuleSizes(Message):
         unknown: why the module cannot be measured; then all sizes are 0.
         steps: of training, with each number of rows that was asked for.
         unprobed: why a step cannot be measured, as the end of a sentence.
+        begun_with: which tensors `train.init_from` gives the module, and which not; "" without.
     """
 
     parameters: int = 0
@@ -66,6 +69,7 @@ class ModuleSizes(Message):
     unknown: str = ""
     steps: list[StepMemory] = Field(default_factory=list)
     unprobed: str = ""
+    begun_with: str = ""
 
 
 MODULE_MEMORY: Final = Child("training.fit.memory.module_memory", SizeRequest, ModuleSizes)

@@ -16,7 +16,8 @@ from tasks.estimates.stage_estimate import StageEstimate
 
 def estimate_lines(found: Estimate) -> list[str]:
     """The estimate for a person."""
-    return [*_memory(found), *_time(found), *_machines(found)]
+    begun = ["", f"train.init_from: {found.begun_with}"] if found.begun_with else []
+    return [*begun, *_memory(found), *_time(found), *_machines(found)]
 
 
 def _memory(found: Estimate) -> list[str]:

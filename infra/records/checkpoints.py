@@ -19,8 +19,15 @@ KIND = "checkpoint"
 TRAIN = "train.json"
 # How the names of the files of the module's tensors begin; `training.checkpoint.capture` writes them.
 WEIGHT_FILES = "weights-"
+# What torch.compile puts into the names of a module that it wraps.
+_COMPILED = "_orig_mod."
 # No file type that anyone could unpickle.
 _FILE = re.compile(r"[a-z0-9-]+\.(json|safetensors)")
+
+
+def plain_name(name: str) -> str:
+    """A tensor's name as it is where no part of the module is compiled."""
+    return name.replace(_COMPILED, "")
 
 
 def verify_checkpoint(

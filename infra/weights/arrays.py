@@ -15,7 +15,7 @@ from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
 from data_contracts.foreign_json import parse_json
 from data_contracts.handoffs import Ref
-from infra.records.checkpoints import WEIGHT_FILES
+from infra.records.checkpoints import WEIGHT_FILES, plain_name
 from infra.store import Manifest, Store
 
 _INDEX, _STATE_DICT = "index.json", "state_dict/"
@@ -65,7 +65,7 @@ def num_bytes(store: Store, checkpoint: Ref) -> int:
 
 
 def weights(store: Store, checkpoint: Ref) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Each tensor of the module with its name, by name; the files are checked against their digests.
+    """Each tensor of the module with its plain name, by name; the files are checked against their digests.
 
     Raises: CorruptError for files that are not what was sealed, or not what the index says.
     """
@@ -103,7 +103,7 @@ def _module_tensors(value: Any) -> dict[str, tuple[list[int], list[dict[str, Any
     for full, entry in sorted(value["tensors"].items()):
         pieces = [piece for piece in entry["pieces"] if str(piece["file"]).startswith(WEIGHT_FILES)]
         if full.startswith(_STATE_DICT) and pieces:
-            tensors[full.removeprefix(_STATE_DICT)] = (list(entry["shape"]), pieces)
+            tensors[plain_name(full.removeprefix(_STATE_DICT))] = (list(entry["shape"]), pieces)
     return tensors
 
 

@@ -42,6 +42,7 @@ class Estimate:
 
     Attributes:
         needs: memory by strategy, at the spec's nodes and devices; unmeasured: why activations, or all, are missing.
+        begun_with: which tensors `train.init_from` gives the module; "" without.
         now: when the estimate was made, UTC.
     """
 
@@ -50,6 +51,7 @@ class Estimate:
     memory_bytes: int
     needs: list[MemoryNeed] = field(default_factory=list)
     unmeasured: str = ""
+    begun_with: str = ""
     recommendation: str = ""
     stages: list[StageEstimate] = field(default_factory=list)
     offers: list[Offer] = field(default_factory=list)
@@ -107,6 +109,7 @@ class Estimate:
                 "recommendation": self.recommendation,
                 "unmeasured": self.unmeasured,
             },
+            "begun_with": self.begun_with or None,
             "stages": [one.to_json() for one in self.stages],
             "time": None if self.whole is None else self.whole.to_json("run_s"),
             "ready_at": _iso(self.ready_at),
@@ -149,6 +152,9 @@ def estimate(run: Run, ahead: Sequence[str]) -> Estimate | None:
     layouts = sorted({train.world_size, *_ranks_of_offers()})
     rows = [plan.micro_batch for ranks in layouts if (plan := layout_plan(train, ranks)) is not None]
     sizes, unmeasured = measure(run, dataset, rows)
+    begun_with = "" if sizes is None else sizes.begun_with
+    if run.resolved.init_from is not None and not begun_with:
+        begun_with = f"it is unknown which tensors it gives the module: {unmeasured}"
     found = [] if sizes is None else needs(train, sizes, train.nodes, train.devices)
     samples = _samples(run, dataset, past)
     time = training_time(
@@ -171,6 +177,7 @@ def estimate(run: Run, ahead: Sequence[str]) -> Estimate | None:
         memory_bytes=memory_bytes,
         needs=found,
         unmeasured=unmeasured,
+        begun_with=begun_with,
         recommendation=said,
         stages=stage_estimates(run, past, ahead, time),
         offers=shortlist(offered),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from data_contracts.errors import TrainwrightError
+from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Dataset
 from data_contracts.messages.sizes import MODULE_MEMORY, ModuleSizes, SizeRequest
 from infra.child import run_child
@@ -18,23 +18,30 @@ MOST_ROWS = 1024
 
 
 def measure(run: Run, dataset: Dataset | None, rows: Sequence[int]) -> tuple[ModuleSizes | None, str]:
-    """The module's memory, with steps of these numbers of rows if the dataset is known; None, and why, if unknown.
+    """The module's memory and first weights; with the dataset also steps of these rows. None, and why, if unknown.
 
     Args:
         dataset: with the columns that the training will read.
+
+    Raises:
+        UsageError: the module cannot be built, sharded or begun as the spec says.
     """
     limited = {min(max(count, 2), MOST_ROWS) for count in rows}
     wanted = sorted(limited | {max(limited) * 2} if len(limited) == 1 else limited)
     own = "data" in run.resolved.lightning
+    begin = run.resolved.init_from
     request = SizeRequest(
         train=run.train_settings(),
         project=str(run.project()),
         columns={} if dataset is None or own else dataset.columns,
         rows=[] if dataset is None or own else wanted,
         accelerated=not machines.on_cpu(run.resolved.lightning),
+        begin="" if begin is None else str(run.store.local(begin)),
     )
     try:
         sizes = run_child(MODULE_MEMORY, request, project=run.project(), withhold=run.withholds, limit=MOST_S)
+    except UsageError:
+        raise  # it is refused, also where it is only planned
     except TrainwrightError as error:
         return None, error.message
     if sizes.unknown:

@@ -87,6 +87,8 @@ def test_another_training_begins_with_the_champion(tmp_path: Path) -> None:
     done = trainwright("run", spec)
     assert done.returncode == 0, done.stderr
     begin = ["--set", "train.init_from=tiny@champion", "--set", "train.seed=9"]
+    done = trainwright("plan", spec, *begin)
+    assert "\ntrain.init_from: 4 tensors loaded\n" in done.stdout, done.stderr
     done = trainwright("train", spec, *begin, "--json")
     assert done.returncode == 0, done.stderr
     told = answer(done)

@@ -23,7 +23,7 @@ from data_contracts.foreign_json import parse_json
 from data_contracts.handoffs import HandOff, Record
 from data_contracts.plain_file import read_plain
 from data_contracts.quoting import text_of, type_and_text
-from infra.records.checkpoints import WEIGHT_FILES
+from infra.records.checkpoints import WEIGHT_FILES, plain_name
 from infra.share import WHOLE, Share
 from infra.store.sealed_files import PIECE_BYTES, sealed_file
 from infra.weights.arrays import tensor_entries
@@ -125,6 +125,7 @@ def load_placed_weights(module: Any, folder: Path, read: Get) -> int:
     if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
         raise CorruptError(f"{folder.name}/{STATE} holds no weights.")
     strict = getattr(module, "strict_loading", True)
+    weights = as_named(weights, module)
     fault = _misfit(module.state_dict(), weights, strict)
     if fault:
         raise CorruptError(
@@ -133,6 +134,12 @@ def load_placed_weights(module: Any, folder: Path, read: Get) -> int:
         )
     module.load_state_dict(weights, strict=strict)
     return sum(isinstance(value, torch.Tensor) for value in weights.values())
+
+
+def as_named(weights: Mapping[str, Any], module: Any) -> dict[str, Any]:
+    """Weights under the names that a module gives them, whether or not parts of it, then or now, are compiled."""
+    names = {plain_name(name): name for name in module.state_dict()}
+    return {names.get(plain_name(name), name): value for name, value in weights.items()}
 
 
 def read_state(folder: Path, get: Get, leave_out: Sequence[str] = ()) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from torch.export import ExportedProgram
 
 from data_contracts.errors import UserCodeError
 from data_contracts.quoting import describe
+from infra.records.checkpoints import plain_name
 from training.export.portable import Course
 from training.export.tracing import Untraceable
 
@@ -40,10 +41,10 @@ def write_tensors(module: nn.Module, folder: Path) -> tuple[int, int, list[str]]
             continue
         place = (value.data_ptr(), value.storage_offset(), value.shape)
         if value.numel() and place in seen:
-            tied.append(name)
+            tied.append(plain_name(name))
         seen.add(place)
         # A copy each: safetensors refuses tensors that share their memory.
-        found[name] = value.detach().cpu().clone().contiguous()
+        found[plain_name(name)] = value.detach().cpu().clone().contiguous()
     save_file(found, folder / SAFETENSORS, metadata={"format": "pt"})
     return len(found), sum(one.numel() for one in found.values()), tied
 

@@ -30,8 +30,9 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from data_contracts.errors import CorruptError
 from data_contracts.pipeline_spec import TrainSpec
+from infra.records.checkpoints import plain_name
 from training.checkpoint.state import Get
-from training.checkpoint.tensors import WEIGHTS, TensorReader, read_state
+from training.checkpoint.tensors import WEIGHTS, TensorReader, as_named, read_state
 from training.fit.optimizer_trial import refuse_wrong_on_shards
 from training.fit.shard_units import units, unsharded
 from training.fit.sync_batchnorm import layer_sync
@@ -66,6 +67,11 @@ class _ReadsSealed(Strategy):
         """The checkpoint with every tensor whole, on the CPU."""
         with TensorReader(Path(checkpoint_path)) as reader:
             return read_state(reader.folder, reader.read)
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Give the module its weights, which may have the names of a compiled one."""
+        assert self.lightning_module is not None
+        super().load_model_state_dict(_renamed(checkpoint, self.lightning_module), strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Give the optimizers their state, after checking that it belongs to them."""
@@ -196,7 +202,8 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Copy the parts into the sharded parameters."""
-        Strategy.load_model_state_dict(self, checkpoint, strict)
+        assert self.lightning_module is not None
+        Strategy.load_model_state_dict(self, _renamed(checkpoint, self.lightning_module), strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Give the optimizers their parts."""
@@ -236,11 +243,16 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
     def _templates(self) -> dict[str, torch.Tensor]:
         """Prefix of a tensor's name in a checkpoint → the parameter whose placement it takes."""
         assert self.lightning_module is not None
-        found = {f"{WEIGHTS}/{name}": value for name, value in self.lightning_module.state_dict().items()}
+        weights = self.lightning_module.state_dict()
+        found = {f"{WEIGHTS}/{plain_name(name)}": value for name, value in weights.items()}
         for number, optimizer in enumerate(self.optimizers):
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             found |= {f"optimizer_states/{number}/state/{at}": value for at, value in enumerate(parameters)}
         return found
+
+
+def _renamed(checkpoint: Mapping[str, Any], module: LightningModule) -> dict[str, Any]:
+    return {**checkpoint, WEIGHTS: as_named(checkpoint[WEIGHTS], module)}
 
 
 def _check_optimizers(optimizers: Sequence[Any], checkpoint: Mapping[str, Any]) -> None:
@@ -273,7 +285,7 @@ class _PlacedReader:
         """The tensor of that name, on the parameter's device."""
         entry = self._reader.entry(name)
         # A parameter has its full name; `optimizer_states/0/state/3/exp_avg` belongs to parameter 3.
-        like = self._templates.get(name, self._templates.get("/".join(name.split("/")[:4])))
+        like = self._templates.get(plain_name(name), self._templates.get("/".join(name.split("/")[:4])))
         if not isinstance(like, DTensor):
             return self._reader.read(name)
         mesh = like.device_mesh

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from data_contracts.errors import UsageError
+from infra.records.checkpoints import plain_name
 from training.checkpoint.files import DTYPES
 from training.checkpoint.tensors import INDEX, WEIGHTS, Entry, Index, Piece, TensorFile, TensorReader, read_index
 from training.lightning_adapter import dump_checkpoint
@@ -73,42 +74,68 @@ class WarmStart(L.Callback):
         self.sentence = state_dict["sentence"]
 
     def _load(self, module: nn.Module, folder: Path) -> None:
-        with TensorReader(folder, read_index(folder) if (folder / INDEX).exists() else _outside(folder)) as reader:
-            given = {name.removeprefix(f"{WEIGHTS}/"): name for name in reader.index.tensors}
-            # A module may save only part of itself (`state_dict`); then only that part is loaded.
-            own = {name: tensor for name, tensor in nn.Module.state_dict(module).items() if _is_weight(name, tensor)}
-            expected = {name for name, tensor in module.state_dict().items() if _is_weight(name, tensor)}
-            given = {name: path for name, path in given.items() if path != name and _EXTRA not in name}
-            unfit = {
-                name: fault for name in own.keys() & given if (fault := _misfit(own[name], reader.entry(given[name])))
-            }
-            fits = sorted(own.keys() & given.keys() - unfit.keys())
-            self.sentence = _sentence(len(fits), sorted(expected - given.keys()), sorted(given.keys() - own), unfit)
-            whole = not unfit and expected <= given.keys() <= own.keys()
-            if not fits or (self._strict and not whole):
-                raise UsageError(
-                    f"train.init_from does not fit {type(module).__name__}: {self.sentence}.",
-                    remedy="With strict: false, the tensors that fit are loaded."
-                    if fits
-                    else "No tensor in it fits; name other weights.",
-                )
+        with TensorReader(folder, index_of(folder)) as reader:
+            own = nn.Module.state_dict(module)
+            loaded, self.sentence = match(module, reader.index, strict=self._strict)
             with torch.no_grad():
-                for name in fits:
-                    own[name].copy_(reader.read(given[name]))
-        self._loaded = fits
+                for name, path in loaded.items():
+                    own[name].copy_(reader.read(path))
+        self._loaded = list(loaded)
         self._told(self.sentence)
+
+
+def index_of(folder: Path) -> Index:
+    """The index of a checkpoint, or of external safetensors files."""
+    return read_index(folder) if (folder / INDEX).exists() else _outside(folder)
+
+
+def match(module: nn.Module, index: Index, *, strict: bool, planned: bool = False) -> tuple[dict[str, str], str]:
+    """Which tensors of an index a module gets (its name → the index's), and a sentence about all of them.
+
+    Parts of either may be compiled: the names are compared without what torch.compile puts into them.
+
+    Args:
+        planned: nothing is loaded into this module, so it may be on the meta device.
+
+    Raises:
+        UsageError: no tensor fits, or `strict` and not all do.
+    """
+    prefix = f"{WEIGHTS}/"
+    paths = {plain_name(path.removeprefix(prefix)): path for path in index.tensors if path.startswith(prefix)}
+    given = {name: path for name, path in paths.items() if _EXTRA not in name}
+    # A module may save only part of itself (`state_dict`); then only that part is loaded.
+    whole = {name: tensor for name, tensor in nn.Module.state_dict(module).items() if _is_weight(name, tensor)}
+    names = {plain_name(name): name for name in whole}
+    expected = {plain_name(name) for name, tensor in module.state_dict().items() if _is_weight(name, tensor)}
+    unfit = {
+        name: fault
+        for name in names.keys() & given
+        if (fault := _misfit(whole[names[name]], index.tensors[given[name]], planned=planned))
+    }
+    fits = sorted(names.keys() & given.keys() - unfit.keys())
+    sentence = _sentence(len(fits), sorted(expected - given.keys()), sorted(given.keys() - names), unfit)
+    complete = not unfit and expected <= given.keys() <= names.keys()
+    if not fits or (strict and not complete):
+        raise UsageError(
+            f"train.init_from does not fit {type(module).__name__}: {sentence}.",
+            remedy="With strict: false, the tensors that fit are loaded."
+            if fits
+            else "No tensor in it fits; name other weights.",
+        )
+    return {names[name]: given[name] for name in fits}, sentence
 
 
 def _is_weight(name: str, tensor: Any) -> bool:
     return isinstance(tensor, torch.Tensor) and _EXTRA not in name
 
 
-def _misfit(ours: torch.Tensor, theirs: Entry) -> str:
+def _misfit(ours: torch.Tensor, theirs: Entry, *, planned: bool) -> str:
     """Why an external tensor cannot become the module's, or "". A float of another width can: it is converted."""
     floating = getattr(torch, theirs.dtype).is_floating_point
     if tuple(ours.shape) != theirs.shape or ours.dtype.is_floating_point != floating:
         return f"{theirs.dtype} {list(theirs.shape)} for {str(ours.dtype).removeprefix('torch.')} {list(ours.shape)}"
-    return "given to a module on the meta device, which holds nothing" if ours.is_meta else ""
+    lost = ours.is_meta and not planned
+    return "given to a module on the meta device, which holds nothing" if lost else ""
 
 
 def _outside(folder: Path) -> Index:

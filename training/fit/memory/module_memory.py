@@ -23,6 +23,7 @@ from infra.processes.child_main import Report, child_main
 from training.fit.memory.module_state import optimizers_of, with_trainer
 from training.fit.memory.step_memory import probe
 from training.fit.shard_units import units
+from training.fit.warm_start import index_of, match
 from training.user.assemble import build_module, make_ready
 from training.user.imports import user_code
 
@@ -33,7 +34,8 @@ def main(request: SizeRequest, report: Report) -> ModuleSizes:
     """Measure the memory of the module that a request names; `unknown` says why it cannot be built without memory.
 
     Raises:
-        UsageError: the module's class or arguments do not fit, or `shard_modules` names a class that it does not have.
+        UsageError: the module's class or arguments do not fit, `shard_modules` names a class that it does not have, or
+            `init_from` does not fit.
     """
     train, project = request.train, Path(request.project)
     config = train["lightning"].get("trainer") or {}
@@ -49,6 +51,10 @@ def main(request: SizeRequest, report: Report) -> ModuleSizes:
     except UserCodeError as error:
         # Not an error of the user's: code that reads its weights' values cannot run here, but may run elsewhere.
         return ModuleSizes(unknown=error.message)
+    begun_with = ""
+    if request.begin:
+        index = index_of(Path(request.begin))
+        begun_with = match(module, index, strict=train["init_from"]["strict"], planned=True)[1]
     learns = [parameter for parameter in module.parameters() if parameter.requires_grad]
     kept, state = _bytes(module.parameters()) + _bytes(learns), 0
     # The optimizer needs something that only a training has, so the size of its state stays unknown.
@@ -64,6 +70,7 @@ def main(request: SizeRequest, report: Report) -> ModuleSizes:
         layer=max(_bytes(part.parameters(recurse=False)) for part in module.modules()),
         steps=steps,
         unprobed=unprobed,
+        begun_with=begun_with,
     )
 
 

@@ -21,6 +21,7 @@ MEASURED = Energy(Span(3.6e6, 1.8e6, 7.2e6), Span(400, 200, 800), measured=True)
 SPOT = Offer("gpu", 1, 4, "spot", "ddp", 2**30, 2**34, 9.0, "USD", 3960.0, 0.25, "eu")
 
 KNOWN = Estimate(
+    begun_with="2 tensors loaded, 1 missing (head)",
     now=NOW,
     machine="gpu",
     memory_bytes=2**34,
@@ -40,6 +41,8 @@ def test_the_sections_of_an_estimate() -> None:
     assert (
         "\n".join(estimate_lines(KNOWN))
         == """
+train.init_from: 2 tensors loaded, 1 missing (head)
+
 memory of a device, in tensors
   strategy  nodes × devices  rows at once     memory
   ddp       2 × 4                      16    1.0 GiB

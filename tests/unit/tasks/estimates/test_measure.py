@@ -18,7 +18,7 @@ DATASET: Any = SimpleNamespace(columns={"x": "int64"})
 
 
 def run(**lightning: Any) -> Any:
-    resolved = SimpleNamespace(lightning=lightning)
+    resolved = SimpleNamespace(lightning=lightning, init_from=None)
     return SimpleNamespace(resolved=resolved, withholds=True, project=lambda: Path("p"), train_settings=lambda: {})
 
 

@@ -215,6 +215,14 @@ def test_a_module_takes_its_weights(stored: Callable[..., Path]) -> None:
         assert torch.equal(fresh.state_dict()[name], tensor)
 
 
+@pytest.mark.parametrize("then", [True, False])
+def test_a_module_takes_the_weights_of_one_that_was_compiled_otherwise(then: bool, stored: Callable[..., Path]) -> None:
+    modules: list[Any] = [Net(), Net()]
+    modules[not then].inlet = torch.compile(modules[not then].inlet, backend="eager")
+    assert load_module_weights(modules[1], stored(state_of(modules[0]))) == 5
+    assert torch.equal(modules[1].inlet.weight, modules[0].inlet.weight)
+
+
 @pytest.mark.parametrize(
     ("module", "sentence"),
     [

@@ -119,6 +119,15 @@ def test_a_module_on_the_meta_device_is_refused(tmp_path: Path) -> None:
         begin(Net("meta"), tmp_path / "w", True, full())
 
 
+@pytest.mark.parametrize("compiled", ["module", "file"])
+def test_names_of_a_compiled_module_are_those_of_the_plain_one(compiled: str, tmp_path: Path) -> None:
+    net: Any = Net()
+    net.adapter = torch.compile(net.adapter, backend="eager") if compiled == "module" else net.adapter
+    given = full() if compiled == "module" else {f"_orig_mod.{name}": value for name, value in full().items()}
+    assert begin(net, tmp_path / "w", True, given).sentence == "5 tensors loaded"
+    assert net.adapter.bias.item() == 4
+
+
 def test_one_name_in_two_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"seen is in part-1\.safetensors and in another file"):
         begin(Net(), tmp_path / "w", True, full(), {"seen": torch.ones(1)})

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from data_contracts.errors import UsageError
 from data_contracts.messages.sizes import ModuleSizes, SizeRequest
@@ -68,10 +70,14 @@ def project(tmp_path: Path) -> Iterator[Path]:
     sys.modules.pop("weighed", None)
 
 
-def weigh(project: Path, name: str = "Net", shard: Any = None, **config: Any) -> ModuleSizes:
+def weigh(
+    project: Path, name: str = "Net", shard: Any = None, strict: bool | None = None, **config: Any
+) -> ModuleSizes:
     model = {"class_path": f"weighed.{name}", "init_args": config.pop("init_args", {})}
     train = {"lightning": {"model": model, **config}, "seed": 0, "shard_modules": shard}
-    return main(SizeRequest(train=train, project=str(project)), lambda report: None)
+    train["init_from"] = {"strict": strict}
+    begin = "" if strict is None else str(project)
+    return main(SizeRequest(train=train, project=str(project), begin=begin), lambda report: None)
 
 
 def test_a_module_with_adam(project: Path) -> None:
@@ -118,6 +124,16 @@ def test_a_module_that_looks_at_its_weights_is_not_weighed(project: Path) -> Non
     found = weigh(project, "Looks")
     assert found == ModuleSizes(unknown=found.unknown)
     assert "meta" in found.unknown
+
+
+def test_what_the_first_weights_would_give_it(project: Path) -> None:
+    given = {"_orig_mod.blocks.0.linear.weight": torch.ones(10, 10), "head": torch.ones(1)}
+    save_file(given, project / "w.safetensors")
+    assert weigh(project, strict=False).begun_with == (
+        "1 tensor loaded, 3 missing (blocks.1.linear.weight, outlet.weight, seen), 1 unexpected (head)"
+    )
+    with pytest.raises(UsageError, match=r"train\.init_from does not fit Net: 1 tensor loaded, 3 missing"):
+        weigh(project, strict=True)
 
 
 def test_what_is_wrong_with_the_spec_is_said(project: Path) -> None:
