@@ -22,7 +22,7 @@ _INDEX, _STATE_DICT = "index.json", "state_dict/"
 # dtypes of safetensors that NumPy has; bfloat16 is widened, and one-byte floats are compared as bytes.
 _DTYPES = {
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "BOOL": "?"},
-    **{"U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1"},
+    **{"U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "C64": "<c8"},
 }
 # A header that is larger does not belong to a checkpoint.
 _MOST_HEADER = 2**28
@@ -124,8 +124,9 @@ def _change(name: str, before: NDArray[Any] | None, after: NDArray[Any] | None) 
         return TensorChange(name, shapes, norms, 0.0 if alike else None, 0.0 if alike else None, same=alike)
     total, largest = 0.0, 0.0
     left, right = before.reshape(-1), after.reshape(-1)
+    wide = np.result_type(left, right, np.float64)  # complex128, if one of them is complex
     for start in range(0, left.size, _CHUNK):
-        off = np.abs(right[start : start + _CHUNK].astype(np.float64) - left[start : start + _CHUNK])
+        off = np.abs(right[start : start + _CHUNK].astype(wide) - left[start : start + _CHUNK])
         total, largest = total + float(off @ off), max(largest, float(off.max()))
     off_norm = math.sqrt(total) if math.isfinite(total) else None
     return TensorChange(name, shapes, norms, off_norm, largest if math.isfinite(largest) else None, same=total == 0.0)
@@ -136,7 +137,7 @@ def _norm(tensor: NDArray[Any] | None) -> float | None:
         return None
     total, flat = 0.0, tensor.reshape(-1)
     for start in range(0, flat.size, _CHUNK):
-        part = flat[start : start + _CHUNK].astype(np.float64)
+        part = np.abs(flat[start : start + _CHUNK]).astype(np.float64)
         total += float(part @ part)
     return math.sqrt(total) if math.isfinite(total) else None
 

@@ -35,29 +35,36 @@ def make_dataset(
     Args:
         holes: how many rows of each split have an `x` that is no number.
     """
-    folder.mkdir(parents=True)
-    splits: dict[str, list[dict[str, Any]]] = {}
-    schema = None
     # A TFRecord cannot hold float64.
     kind = np.float64 if form == "parquet" else np.float32
+    tables = {}
     for split, count in rows.items():
         draw = np.random.RandomState(len(split))
         x = draw.standard_normal((count, 4)).astype(np.float32)
         x[:holes, 2] = np.nan
-        table = normalised(
-            pa.table(
-                {
-                    "id": pa.array(range(count), pa.int64()),
-                    "x": pa.array(list(x), pa.list_(pa.float32())),
-                    "a": pa.array(x[:, 0].astype(kind)),
-                    "b": pa.array(x[:, 1].astype(kind)),
-                    "y": pa.array((x.sum(1) > 0).astype(np.int64)),
-                }
-            )
-        )
+        columns = {
+            "id": pa.array(range(count), pa.int64()),
+            "x": pa.array(list(x), pa.list_(pa.float32())),
+            "a": pa.array(x[:, 0].astype(kind)),
+            "b": pa.array(x[:, 1].astype(kind)),
+            "y": pa.array((x.sum(1) > 0).astype(np.int64)),
+        }
+        tables[split] = pa.table(columns)
+    return write_dataset(folder, tables, shards=shards, form=form)
+
+
+def write_dataset(
+    folder: Path, tables: dict[str, pa.Table], *, shards: int = 2, form: str = "parquet"
+) -> dict[str, Any]:
+    """Tables, by split, as a dataset in shards. Returns the hand-off as JSON."""
+    folder.mkdir(parents=True)
+    splits: dict[str, list[dict[str, Any]]] = {}
+    schema = None
+    for split, rows in tables.items():
+        table = normalised(rows)
         schema = table.schema
         splits[split] = []
-        bounds = [round(count * at / shards) for at in range(shards + 1)]
+        bounds = [round(table.num_rows * at / shards) for at in range(shards + 1)]
         for number in range(shards):
             name = f"{split}-{number:05}{formats.get(form).SUFFIX}"
             part = table.slice(bounds[number], bounds[number + 1] - bounds[number])

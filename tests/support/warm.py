@@ -12,8 +12,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 IMPORTS = "tests.support.warm_imports"
@@ -26,6 +27,13 @@ def torchrun(module: str, ranks: int, environment: Mapping[str, str], log: Path,
         environment: the whole environment of torchrun. What libraries read on import, such as OMP_NUM_THREADS, is that
             of the warm process: one thread.
     """
+    return start(_agent, (module, ranks), environment, log, cwd)
+
+
+def start(
+    work: Callable[..., object], arguments: Sequence[Any], environment: Mapping[str, str], log: Path, cwd: Path
+) -> Started:
+    """Start a process that does `work` in a session of its own, as for `torchrun`."""
     context = mp.get_context("forkserver")
     _end_foreign_server()
     context.set_forkserver_preload([IMPORTS])
@@ -37,7 +45,7 @@ def torchrun(module: str, ranks: int, environment: Mapping[str, str], log: Path,
         os.environ.clear()
         os.environ.update(before)
     _warm.add(_server_pid())
-    process = context.Process(target=_agent, args=(module, ranks, dict(environment), str(log), str(cwd)))
+    process = context.Process(target=_alone, args=(work, arguments, dict(environment), str(log), str(cwd)))
     process.start()
     return Started(process)
 
@@ -80,6 +88,10 @@ class Started:
             raise subprocess.TimeoutExpired("torchrun", timeout or 0)
         return self.returncode
 
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
 
 class _Forked:
     """What torchrun uses of a Popen, for a fork of its own process that does some work."""
@@ -107,17 +119,23 @@ class _Forked:
         return code
 
 
-def _agent(module: str, ranks: int, environment: dict[str, str], log: str, cwd: str) -> None:
+def _alone(
+    work: Callable[..., object], arguments: Sequence[Any], environment: dict[str, str], log: str, cwd: str
+) -> None:
     os.setsid()
     os.chdir(cwd)
     _become(environment)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    assert "lightning.pytorch" in sys.modules, "the fork server imported nothing"
+    work(*arguments)
+
+
+def _agent(module: str, ranks: int) -> None:
     import torch.distributed.run
     from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
 
-    assert "lightning.pytorch" in sys.modules, "the fork server imported nothing"
     SubprocessHandler._popen = lambda _, command, env: _Forked(lambda: _rank(command, env))  # type: ignore[assignment,method-assign,return-value]
     torch.distributed.run.main(["--standalone", f"--nproc-per-node={ranks}", "--no-python", module])
 

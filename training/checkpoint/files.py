@@ -18,6 +18,7 @@ DTYPES = {
     torch.uint64: "U64",
     torch.int64: "I64",
     torch.float64: "F64",
+    torch.complex64: "C64",
     torch.float32: "F32",
     torch.uint32: "U32",
     torch.int32: "I32",

@@ -37,7 +37,7 @@ OWN = "ranks"
 _FILE = re.compile(rf"({WEIGHT_FILES}|state-)[0-9]+\.safetensors")
 # The dtypes that safetensors and a capture can hold.
 STORABLE = {
-    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64"),
     *("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool"),
 }
 # More than any tensor has: torch raises errors of its own for sizes that cannot be counted.

@@ -94,8 +94,10 @@ class Resume:
                 "training would see other rows."
             )
         if self._folder is None or context.resume is None:
-            # The same seed on all ranks made equal replicas; from here on each rank draws its own dropout masks.
-            seed_rank(context.train.seed, 0, context.rank)
+            # The same seed on all ranks made equal replicas; from here on each rank draws its own dropout masks. The
+            # first rank's generators go on as in a training with Lightning alone.
+            if context.rank:
+                seed_rank(context.train.seed, 0, context.rank)
             return False
         # A loader without a position restarts its epoch, but Lightning has counted these batches already.
         replay_batches(trainer, fetcher, batches_done)

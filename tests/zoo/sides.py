@@ -1,0 +1,134 @@
+"""The two sides of a comparison, each in a process of its own: plain Lightning, and one rank of ours.
+
+Both leave what they ended with: the checkpoint, what the logger got, and what callbacks saw after each batch. Plain
+Lightning gets copies of the batches that our loader gives.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.loggers import Logger
+
+from infra.gang.rank_files import RankFiles
+from training.checkpoint.save import read_history
+from training.checkpoint.tensors import TensorReader, read_state
+from training.fit import rank
+from training.fit.launch_context import read_context
+from training.user.assemble import silence
+from training.user.imports import add_project
+
+# In a config of a user's, these are what the spec decides.
+OWNED = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+
+
+class Seen(L.Callback):
+    """What a callback sees after each batch of training and after each validation."""
+
+    def __init__(self) -> None:
+        self.values: list[dict[str, float]] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self._look(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self._look(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self._look(trainer)
+
+    def _look(self, trainer: L.Trainer) -> None:
+        place = {"epoch": float(trainer.current_epoch), "step": float(trainer.global_step)}
+        both = {**trainer.callback_metrics, **trainer.progress_bar_metrics}
+        self.values.append({**place, **{name: float(value) for name, value in both.items()}})
+
+
+def ours(result: Path) -> None:
+    """Train as a rank does, and read the checkpoint that it sealed."""
+    seen = Seen()
+    if code := rank.main(lambda _, __: [seen]):
+        sys.exit(code)
+    context = read_context()
+    answer = RankFiles(context.scratch, 0).answer()
+    assert answer is not None
+    assert answer.checkpoint is not None
+    store = context.open_store()
+    with TensorReader(store.local(store.verify(answer.checkpoint.ref.uri).ref)) as reader:
+        state = read_state(reader.folder, reader.read)
+        history = read_history(reader.folder)
+    torch.save({"checkpoint": state, "logged": history, "seen": seen.values}, result)
+
+
+def plain(result: Path) -> None:
+    """Train as `LightningCLI` does with the same config, seed and batches."""
+    context = read_context()
+    silence()
+    plan, loaders = rank.our_loaders(context)
+    add_project(context.project)
+    seen, logged = Seen(), Logged()
+    config = context.lightning
+    theirs = config.get("trainer") or {}
+    epochs = theirs.get("max_epochs") or 1
+    batches = {name: Batches(loader, epochs if name.startswith("train") else 1) for name, loader in loaders.items()}
+    cli = LightningCLI(
+        args={**config, "trainer": {**theirs, **OWNED}, "seed_everything": context.train.seed},
+        run=False,
+        save_config_callback=None,
+        trainer_defaults={"num_sanity_val_steps": 0, "default_root_dir": os.getcwd()},
+        parser_kwargs={"exit_on_error": False},
+    )
+    trainer = cli.trainer
+    trainer.loggers = [logged, *(trainer.loggers if theirs.get("logger") else [])]
+    trainer.callbacks.append(seen)
+    trainer.accumulate_grad_batches = plan.accumulate if plan else trainer.accumulate_grad_batches
+    for loader in batches.values():
+        loader.trainer = trainer
+    trainer.fit(cli.model, datamodule=cli.datamodule, **batches)
+    trainer.save_checkpoint("plain.ckpt")
+    state = torch.load("plain.ckpt", weights_only=False)
+    torch.save({"checkpoint": state, "logged": logged.records, "seen": seen.values}, result)
+
+
+class Batches:
+    """Copies of a loader's batches, epoch by epoch; the memory of the loader's own may be used again."""
+
+    def __init__(self, loader: Any, epochs: int) -> None:
+        self.trainer: L.Trainer | None = None
+        self._epochs = [[copy.deepcopy(batch) for batch in loader] for _ in range(epochs)]
+
+    def __len__(self) -> int:
+        return len(self._epochs[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        assert self.trainer is not None
+        # Copies again: a step may change its batch.
+        yield from copy.deepcopy(self._epochs[self.trainer.current_epoch % len(self._epochs)])
+
+
+class Logged(Logger):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[dict[str, float]] = []
+
+    @property
+    def name(self) -> str:
+        return "logged"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.records.append({"step": step or 0, **metrics})
+
+    def log_hyperparams(self, *_: Any, **__: Any) -> None: ...

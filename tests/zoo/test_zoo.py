@@ -1,0 +1,137 @@
+"""Modules of many kinds, as people write them, train with us exactly as with Lightning alone.
+
+Each is trained twice for 20 steps, by `LightningCLI` and by one rank of ours, with the same config, seed and batches.
+What both end with must be equal to the bit: weights, buffers, states of optimizers and schedules, what the module adds
+to a checkpoint, what the logger got, and what a callback saw after each batch.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support import warm
+from tests.support.gang import Gang, write_dataset
+from tests.zoo import sides
+from tests.zoo.rows import table
+from training.checkpoint.capture import LEFT_OUT
+from training.fit.history import finite
+
+MODULES = Path(__file__).parent / "modules"
+DEADLINE_S = 240
+TOKENS: dict[str, Any] = {
+    "batch": {"tokens": "tokens", "tokens_length": "tokens_length", "label": "label"},
+    "loader": {"pad": {"tokens": 0}},
+}
+# A module's file → what a spec says about it beyond the class `Net` and a batch of x and label. `data`: the class of
+# its data module, in the same file.
+ZOO: dict[str, dict[str, Any]] = {
+    "compiled": {},
+    "complex_numbers": {},
+    "contrastive_queue": {"batch": ["x"]},
+    "distillation": {},
+    "gan": {"batch": ["x"]},
+    "integer_buffers": {"batch": ["x", "label", "word"]},
+    "layers_in_setup": {},
+    "lora": {},
+    "own_optimizer": {},
+    "packed_lstm": TOKENS,
+    "sparse_embedding": {"batch": ["word", "label"]},
+    "vae": {"batch": ["x"]},
+}
+# Keys of Lightning's checkpoint that ours has in another form, or in the spec.
+IN_ANOTHER_FORM = {"loops", "callbacks", "pytorch-lightning_version", *LEFT_OUT}
+
+Make = Callable[[str], Gang]
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Makes the training of a module, of two epochs of 10 steps."""
+    folder = tmp_path_factory.mktemp("zoo")
+    dataset = write_dataset(folder / "rows", {"train": table(160, 1), "val": table(40, 2)})
+
+    def make(name: str) -> Gang:
+        entry = dict(ZOO[name])
+        lightning = {"model": {"class_path": entry.pop("model", f"{name}.Net")}}
+        trainer = {"accelerator": "cpu", "max_epochs": 2, "log_every_n_steps": 1, **entry.pop("trainer", {})}
+        data = entry.pop("data", None)
+        if data:
+            lightning["data"] = {"class_path": data if "." in data else f"{name}.{data}"}
+        train = {
+            "lightning": {**lightning, "trainer": trainer, **entry.pop("lightning", {})},
+            "strategy": "single",
+            "global_batch_size": 16,
+            "batch": None if data else ["x", "label"],
+            "seed": 7,
+            "checkpoint": {"every_steps": 10**6},
+            **entry,
+        }
+        rows = (None, None) if data else (dataset, folder / "rows")
+        return Gang(folder / name, train, MODULES, *rows, ranks=1, told={"heartbeat_s": 1.0})
+
+    return make
+
+
+def carry_out(side: Callable[[Path], None], gang: Gang, environment: dict[str, str]) -> warm.Started:
+    """Start one side of a comparison in a folder of its own."""
+    folder = gang.folder / side.__name__
+    folder.mkdir()
+    return warm.start(side, [folder / "result.pt"], environment, folder / "log.txt", folder)
+
+
+def result(side: Callable[[Path], None], gang: Gang, process: warm.Started) -> dict[str, Any]:
+    """What a side ended with."""
+    folder = gang.folder / side.__name__
+    try:
+        process.wait(DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    assert process.returncode == 0, f"{side.__name__}: {(folder / 'log.txt').read_text()[-6000:]}"
+    return torch.load(folder / "result.pt", weights_only=False)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_a_module_trains_as_with_lightning_alone(name: str, make: Make) -> None:
+    gang = make(name)
+    environment = {**gang.tell(), "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    started = {side: carry_out(side, gang, environment) for side in (sides.plain, sides.ours)}
+    plain, ours = (result(side, gang, process) for side, process in started.items())
+    assert plain["checkpoint"]["global_step"] >= 20
+    assert plain["logged"], "nothing is logged"
+    plain["logged"] = [{**finite(record), "step": record["step"]} for record in plain["logged"]]
+    for key in IN_ANOTHER_FORM:
+        plain["checkpoint"].pop(key, None)
+    ours["checkpoint"] = {key: ours["checkpoint"][key] for key in ours["checkpoint"] if key in plain["checkpoint"]}
+    found = differences(ours, plain)
+    assert not found, "\n".join([f"{len(found)} differ:", *found[:20]])
+
+
+def differences(ours: Any, plain: Any, path: str = "") -> list[str]:
+    """Where two values differ, to the bit; each place with both values."""
+    if isinstance(plain, dict) and isinstance(ours, dict):
+        if ours.keys() != plain.keys():
+            return [f"{path}: {sorted(map(str, ours))}, not {sorted(map(str, plain))}"]
+        return [line for key in plain for line in differences(ours[key], plain[key], f"{path}/{key}")]
+    if isinstance(plain, list | tuple) and isinstance(ours, list | tuple) and len(ours) == len(plain):
+        pairs = enumerate(zip(ours, plain, strict=True))
+        return [line for at, (one, other) in pairs for line in differences(one, other, f"{path}/{at}")]
+    same = type(ours) is type(plain)
+    if isinstance(plain, torch.Tensor):
+        same = same and ours.dtype == plain.dtype and torch.equal(as_bytes(ours), as_bytes(plain))
+    elif isinstance(plain, np.ndarray):
+        same = same and np.array_equal(ours, plain)
+    else:
+        same = same and repr(ours) == repr(plain)
+    return [] if same else [f"{path}: {str(ours)[:60]!r}, not {str(plain)[:60]!r}"]
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Its bytes, in which a value that is not a number equals itself."""
+    return tensor.detach().contiguous().flatten().view(torch.uint8) if tensor.numel() else torch.tensor(tensor.shape)
