@@ -29,11 +29,6 @@ def restore_states(metric: Metric, states: dict[str, Any], count: int) -> None:
     metric._computed = None
 
 
-def whole_state(metric: Metric) -> dict[str, Any]:
-    """State that an update or a result changes, uncopied; relies on `_defaults`, `_update_count` and `_computed`."""
-    return {**states_of(metric), "_update_count": metric._update_count, "_computed": metric._computed}
-
-
 def keeps_rows(metric: Metric) -> bool:
     """Whether the metric keeps its inputs instead of sums; relies on a list as that state's default in `_defaults`."""
     return any(isinstance(default, list) for default in metric._defaults.values())

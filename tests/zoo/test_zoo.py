@@ -29,12 +29,14 @@ TOKENS: dict[str, Any] = {
     "batch": {"tokens": "tokens", "tokens_length": "tokens_length", "label": "label"},
     "loader": {"pad": {"tokens": 0}},
 }
+# Checkpoints that may be handed over, in the middle of an epoch.
+SELECTED = {"select": {"metric": "loss", "mode": "min"}, "checkpoint": {"every_steps": 3}}
 # A module's file → what a spec says about it beyond the class `Net` and a batch of x and label. `data`: the class of
 # its data module, in the same file.
 ZOO: dict[str, dict[str, Any]] = {
     "compiled": {},
     "complex_numbers": {},
-    "contrastive_queue": {"batch": ["x"]},
+    "contrastive_queue": {"batch": ["x"], **SELECTED},
     "distillation": {},
     "gan": {"batch": ["x"]},
     "integer_buffers": {"batch": ["x", "label", "word"]},
@@ -43,6 +45,7 @@ ZOO: dict[str, dict[str, Any]] = {
     "own_optimizer": {},
     "packed_lstm": TOKENS,
     "sparse_embedding": {"batch": ["word", "label"]},
+    "step_keeps_state": SELECTED,
     "vae": {"batch": ["x"]},
 }
 # Keys of Lightning's checkpoint that ours has in another form, or in the spec.

@@ -11,15 +11,16 @@ import copy
 import inspect
 import logging
 import math
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import lightning as L
 import torch
-from torchmetrics import Metric
+from lightning.pytorch.loggers.logger import DummyLogger
+from torch.distributed.tensor import DTensor
 
 from training.checkpoint.rng import capture_rng, restore_rng, seed_rank
-from training.metric_state import whole_state
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,8 @@ MOST_ROWS = 32
 # Relative differences that another order of additions explains: in full precision, and with 16 bits anywhere.
 TOLERANCE = 1e-3
 TOLERANCE_16 = 5e-2
+# What a module has in these places, sharding replaces within a step.
+_PARTS = {"_parameters", "_modules"}
 
 
 def held_loss(
@@ -45,7 +48,7 @@ def held_loss(
     replaced: dict[str, Any] = dict.fromkeys(("log", "log_dict"), lambda *_, **__: None)
     if ranks not in (None, trainer.world_size):
         replaced["all_gather"] = _refuse_to_gather
-    with _undisturbed(module, replaced), torch.no_grad(), trainer.precision_plugin.forward_context():
+    with _undisturbed(module, trainer, replaced), torch.no_grad(), trainer.precision_plugin.forward_context():
         seed_rank(0, 0, 0)
         # The strategy calls these hooks only within the Trainer's loops, and verify has none.
         made = trainer.precision_plugin.convert_input(batch())
@@ -110,28 +113,56 @@ def _refuse_to_gather(*_: Any, **__: Any) -> None:
 
 
 @contextlib.contextmanager
-def _undisturbed(module: L.LightningModule, replaced: Mapping[str, Any]) -> Iterator[None]:
-    """Put the module in evaluation mode; afterwards restore it, its metrics and the generators.
+def _undisturbed(module: L.LightningModule, trainer: L.Trainer, replaced: Mapping[str, Any]) -> Iterator[None]:
+    """Put the module in evaluation mode with a logger that drops everything; afterwards restore it and the generators.
+
+    Its attributes, also those of its parts, are others meanwhile: a step may count, keep its outputs, or replace a
+    buffer. Objects of other classes than containers and tensors are shared.
 
     Args:
         replaced: methods of the module that are others meanwhile.
     """
     rng = capture_rng()
+    loggers, trainer.loggers = trainer.loggers, [DummyLogger()]
     modes = [(part, part.training) for part in module.modules()]
-    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    metrics = [(part, copy.deepcopy(whole_state(part))) for part in module.modules() if isinstance(part, Metric)]
+    attributes = [
+        (part, {name: value for name, value in vars(part).items() if name not in _PARTS}) for part in module.modules()
+    ]
+    # A step may move weights, such as those of a teacher that follows. Copied to the host: a device may be full.
+    moved = [tensor for tensor in [*module.parameters(), *module.buffers()] if not isinstance(tensor, DTensor)]
+    tensors = [(tensor, tensor.data, tensor.detach().to("cpu", copy=True)) for tensor in moved]
+    for part, before in attributes:
+        vars(part).update({name: _copied(value) for name, value in before.items() if name != "_buffers"})
+        vars(part)["_buffers"] = dict(before["_buffers"])
     module.eval()
-    module.__dict__.update(replaced)
+    vars(module).update(replaced)
     try:
         yield
     finally:
-        for name in replaced:
-            del module.__dict__[name]
-        for metric, state in metrics:
-            metric.__dict__.update(state)
+        trainer.loggers = loggers
+        for part, before in attributes:
+            for name in vars(part).keys() - before.keys() - _PARTS:
+                del vars(part)[name]
+            vars(part).update(before)
         with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+            for tensor, memory, value in tensors:
+                tensor.data = memory
+                tensor.copy_(value)
         for part, mode in modes:
             part.training = mode
         restore_rng(rng)
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a tensor, or of a container and what it contains; another object is returned as it is."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if type(value) is tuple:
+        return tuple(map(_copied, value))
+    if type(value) not in (list, deque, set, dict, OrderedDict, defaultdict, Counter):
+        return value
+    copied = copy.copy(value)
+    places = value.items() if isinstance(value, dict) else () if isinstance(value, set) else enumerate(value)
+    for place, item in places:
+        copied[place] = _copied(item)
+    return copied

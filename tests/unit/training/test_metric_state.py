@@ -1,13 +1,11 @@
-"""A metric continues from its accumulated state, and what a glance at it changed can be put back."""
+"""A metric continues from its accumulated state."""
 
 from __future__ import annotations
-
-import copy
 
 import torch
 from torchmetrics import CatMetric, MeanMetric
 
-from training.metric_state import keeps_rows, last_value, restore_states, states_of, update_count, whole_state
+from training.metric_state import keeps_rows, last_value, restore_states, states_of, update_count
 
 
 def test_a_metric_continues_from_the_state_of_another() -> None:
@@ -16,16 +14,6 @@ def test_a_metric_continues_from_the_state_of_another() -> None:
     restore_states(second, states_of(first), update_count(first))
     second(torch.tensor([6.0]))
     assert (float(second.compute()), update_count(second), float(last_value(second))) == (3.0, 2, 6.0)
-
-
-def test_the_whole_state_is_all_that_an_update_and_a_result_change() -> None:
-    metric = MeanMetric()
-    metric.update(torch.tensor([1.0, 2.0]))
-    before = copy.deepcopy(whole_state(metric))
-    metric.update(torch.tensor([60.0]))
-    assert float(metric.compute()) == 21.0
-    vars(metric).update(before)
-    assert (float(metric.compute()), update_count(metric)) == (1.5, 1)
 
 
 def test_one_that_keeps_its_rows_is_known() -> None:

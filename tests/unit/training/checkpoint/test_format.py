@@ -192,7 +192,7 @@ def test_parts_that_make_up_no_tensor_are_never_sealed() -> None:
     ("value", "path", "kind"),
     [
         (torch.zeros(2, 2).to_sparse(), "extra/0", "sparse_coo float32 tensor"),
-        (torch.zeros(2, dtype=torch.complex64), "extra/0", "strided complex64 tensor"),
+        (torch.zeros(2, dtype=torch.complex128), "extra/0", "strided complex128 tensor"),
         (torch.zeros(2, device="meta"), "extra/0", "meta tensor"),
         (object(), "extra/0", "object"),
     ],
