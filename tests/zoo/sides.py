@@ -86,7 +86,7 @@ def plain(result: Path) -> None:
         parser_kwargs={"exit_on_error": False},
     )
     trainer = cli.trainer
-    trainer.loggers = [logged, *(trainer.loggers if theirs.get("logger") else [])]
+    trainer.loggers = [*(trainer.loggers if theirs.get("logger") else []), logged]
     trainer.callbacks.append(seen)
     trainer.accumulate_grad_batches = plan.accumulate if plan else trainer.accumulate_grad_batches
     for loader in batches.values():

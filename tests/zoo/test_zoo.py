@@ -25,29 +25,109 @@ from training.fit.history import finite
 
 MODULES = Path(__file__).parent / "modules"
 DEADLINE_S = 240
+# Batches.
+ONLY_X = {"batch": ["x"]}
+XY = {"batch": ["x", "y"]}
 TOKENS: dict[str, Any] = {
     "batch": {"tokens": "tokens", "tokens_length": "tokens_length", "label": "label"},
     "loader": {"pad": {"tokens": 0}},
 }
 # Checkpoints that may be handed over, in the middle of an epoch.
 SELECTED = {"select": {"metric": "loss", "mode": "min"}, "checkpoint": {"every_steps": 3}}
+OWN_DATA = {"data": "Data"}
+DEMOS = "lightning.pytorch.demos.boring_classes"
+DEMO_DATA = {"data": f"{DEMOS}.BoringDataModule", "global_batch_size": 1}
+
+
+def with_callback(name: str, **init_args: Any) -> dict[str, Any]:
+    """The small classifier with one of Lightning's callbacks."""
+    callback = {"class_path": f"lightning.pytorch.callbacks.{name}", "init_args": init_args}
+    return {"model": "base.Classifier", "trainer": {"max_epochs": 3, "callbacks": [callback]}}
+
+
 # A module's file → what a spec says about it beyond the class `Net` and a batch of x and label. `data`: the class of
 # its data module, in the same file.
 ZOO: dict[str, dict[str, Any]] = {
+    # Kinds after public bug reports.
+    "layers_in_setup": {},
+    "logger_experiment": {
+        "trainer": {"logger": [{"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "csv"}}]}
+    },
+    "multilabel_metrics": {"batch": ["x", "tags"]},
+    "one_logit": {"batch": ["x", "yes"]},
+    "onecycle_plateau": {},
+    "pretrained_file": {"batch": ["word", "label"]},
+    "pretrained_in_setup": {},
+    "scaler_in_checkpoint": XY,
+    "two_inputs": TOKENS,
+    "unused_head": {"batch": ["x", "label", "y"]},
+    # Lightning's own.
+    "boring": {"model": f"{DEMOS}.BoringModel", **DEMO_DATA},
+    "boring_by_hand": {"model": f"{DEMOS}.ManualOptimBoringModel", **DEMO_DATA},
+    "boring_without_length": {
+        "model": f"{DEMOS}.BoringModel", **DEMO_DATA, "data": f"{DEMOS}.BoringDataModuleNoLen",
+        "trainer": {"max_epochs": 1, "limit_train_batches": 30, "limit_val_batches": 5},
+    },
+    "demo": {"model": f"{DEMOS}.DemoModel", **DEMO_DATA},
+    "demo_lstm": {"model": "demo_language_models.Recurrent", **TOKENS, "batch": ["tokens"]},
+    "demo_transformer": {"model": "demo_language_models.Shifted", **TOKENS, "batch": ["tokens"]},
+    # Patterns.
+    "checkpointed": TOKENS,
+    "codebook": {**ONLY_X, **SELECTED},
     "compiled": {},
     "complex_numbers": {},
-    "contrastive_queue": {"batch": ["x"], **SELECTED},
+    "contrastive_queue": {**ONLY_X, **SELECTED},
+    "detection": {**OWN_DATA, "global_batch_size": 8},
+    "diffusion": ONLY_X,
     "distillation": {},
-    "gan": {"batch": ["x"]},
+    "ema": {},
+    "experts": SELECTED,
+    "flow": {**ONLY_X, "trainer": {"precision": "64-true"}},
+    "gan": ONLY_X,
+    "gradient_penalty": ONLY_X,
+    "graph": {**OWN_DATA, "global_batch_size": 8},
+    "hidden_parts": SELECTED,
     "integer_buffers": {"batch": ["x", "label", "word"]},
-    "layers_in_setup": {},
     "lora": {},
-    "own_optimizer": {},
+    "maml": {},
+    "mean_teacher": SELECTED,
+    "mixup": {},
+    "multi_task": {"batch": {"x": "x", "label": "label", "y": "y"}},
     "packed_lstm": TOKENS,
+    "quantiles": XY,
+    "reinforcement": {**OWN_DATA, "global_batch_size": 8, "trainer": {"max_epochs": 1, "limit_train_batches": 25}},
+    "segmentation": ONLY_X,
+    "sharpness": {},
     "sparse_embedding": {"batch": ["word", "label"]},
+    "truncated_bptt": {},
+    "two_views": {**ONLY_X, **SELECTED},
+    "vae": ONLY_X,
+    # Hooks and settings.
+    "accumulated": {"micro_batch_size": 4, "trainer": {"gradient_clip_val": 0.5}},
+    "bf16": {"model": "base.Classifier", "trainer": {"precision": "bf16-mixed"}},
+    "early_stopping": with_callback("EarlyStopping", monitor="val_loss", patience=0, min_delta=1.0),
+    "ema_callback": with_callback("EMAWeightAveraging", decay=0.9),
+    "lazy_layers": {},
+    "lbfgs": {},
+    "loaders": {**OWN_DATA, "global_batch_size": 8},
+    "logs_of_all_kinds": {},
+    "normed_weights": {},
+    "optimizer_of_the_config": {
+        "model": "base.Classifier",
+        "lightning": {
+            "optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.02}},
+            "lr_scheduler": {"class_path": "torch.optim.lr_scheduler.StepLR", "init_args": {"step_size": 1}},
+        },
+    },
+    "own_clipping": {"trainer": {"gradient_clip_val": 0.1}},
+    "own_optimizer": {},
+    "own_sampler": OWN_DATA,
+    "own_schedule": {},
+    "skipped_steps": {},
     "step_keeps_state": SELECTED,
-    "vae": {"batch": ["x"]},
-}
+    "swa": with_callback("StochasticWeightAveraging", swa_lrs=0.01, swa_epoch_start=1),
+    "validation_within_epochs": {"model": "base.Classifier", "trainer": {"val_check_interval": 4}},
+}  # fmt: skip
 # Keys of Lightning's checkpoint that ours has in another form, or in the spec.
 IN_ANOTHER_FORM = {"loops", "callbacks", "pytorch-lightning_version", *LEFT_OUT}
 
@@ -106,8 +186,8 @@ def test_a_module_trains_as_with_lightning_alone(name: str, make: Make) -> None:
     environment = {**gang.tell(), "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     started = {side: carry_out(side, gang, environment) for side in (sides.plain, sides.ours)}
     plain, ours = (result(side, gang, process) for side, process in started.items())
-    assert plain["checkpoint"]["global_step"] >= 20
-    assert plain["logged"], "nothing is logged"
+    assert plain["checkpoint"]["global_step"] >= 15
+    assert plain["logged"] or "demos" in ZOO[name].get("model", ""), "nothing is logged"
     plain["logged"] = [{**finite(record), "step": record["step"]} for record in plain["logged"]]
     for key in IN_ANOTHER_FORM:
         plain["checkpoint"].pop(key, None)
