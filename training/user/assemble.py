@@ -265,7 +265,8 @@ class _Assembly(LazyOptimizerCLI):
             return None
         owned, callbacks = self._given
         theirs = dict(self.config_init.get("trainer", {}))
-        loggers = [*_listed(owned.get("logger")), *_listed(theirs.get("logger") or None)]
+        # A module's `self.logger` is the first.
+        loggers = [*_listed(theirs.get("logger") or None), *_listed(owned.get("logger"))]
         both = {"logger": loggers, "callbacks": [*_listed(theirs.get("callbacks")), *callbacks]}
         return Trainer(**{**theirs, **owned, **both})
 
