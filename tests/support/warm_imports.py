@@ -1,5 +1,7 @@
 """What the warm process of `tests.support.warm` imports: what every rank imports before the user's code."""
 
+import omegaconf  # noqa: F401  Lightning does, when it makes a checkpoint
+
 import training.checkpoint
 import training.fit.failures
 import training.fit.history

@@ -245,7 +245,7 @@ def test_what_the_spec_owns_wins_and_the_rest_is_the_configs(project: Path, tmp_
     _, datamodule, trainer = build_all(train(trainer=config), project, "", owned, [])
     assert datamodule is None
     assert (trainer.max_epochs, trainer.accumulate_grad_batches, trainer.num_sanity_val_steps) == (7, 3, 0)
-    assert [type(one) for one in trainer.loggers] == [History, CSVLogger]
+    assert [type(one) for one in trainer.loggers] == [CSVLogger, History]
     assert [type(one).__name__ for one in trainer.callbacks] == ["EarlyStopping"]
 
 
