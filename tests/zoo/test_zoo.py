@@ -155,31 +155,35 @@ RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    """Makes the training of a module, of two epochs of 10 steps."""
+    """Makes the training of a module."""
     folder = tmp_path_factory.mktemp("zoo")
     dataset = write_dataset(folder / "rows", {"train": table(160, 1), "val": table(40, 2)})
 
-    def make(name: str, way: str = "", **train_settings: Any) -> Gang:
-        entry = dict(ZOO[name])
-        lightning = {"model": {"class_path": entry.pop("model", f"{name}.Net")}}
-        trainer = {"accelerator": "cpu", "max_epochs": 2, "log_every_n_steps": 1, **entry.pop("trainer", {})}
-        data = entry.pop("data", None)
-        if data:
-            lightning["data"] = {"class_path": data if "." in data else f"{name}.{data}"}
-        train = {
-            "lightning": {**lightning, "trainer": trainer, **entry.pop("lightning", {})},
-            "strategy": "single",
-            "global_batch_size": 16,
-            "batch": None if data else ["x", "label"],
-            "seed": 7,
-            "checkpoint": {"every_steps": 10**6},
-            **entry,
-            **train_settings,
-        }
-        rows = (None, None) if data else (dataset, folder / "rows")
+    def make(name: str, way: str = "", **settings: Any) -> Gang:
+        lightning, train = lightning_config(name)
+        rows = (None, None) if "data" in lightning else (dataset, folder / "rows")
+        train = {"lightning": lightning, **train, **settings}
         return Gang(folder / f"{name}{way}", train, MODULES, *rows, ranks=1, told={"heartbeat_s": 1.0})
 
     return make
+
+
+def lightning_config(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A module's Lightning config, of two epochs of 10 steps, and the rest of its spec's section `train`."""
+    entry = dict(ZOO[name])
+    lightning: dict[str, Any] = {"model": {"class_path": entry.pop("model", f"{name}.Net")}}
+    trainer = {"accelerator": "cpu", "max_epochs": 2, "log_every_n_steps": 1, **entry.pop("trainer", {})}
+    if data := entry.pop("data", None):
+        lightning["data"] = {"class_path": data if "." in data else f"{name}.{data}"}
+    train = {
+        "strategy": "single",
+        "global_batch_size": 16,
+        "batch": None if data else ["x", "label"],
+        "seed": 7,
+        "checkpoint": {"every_steps": 10**6},
+        **entry,
+    }
+    return {**lightning, "trainer": trainer, **train.pop("lightning", {})}, train
 
 
 def carry_out(side: Callable[[Path], None], gang: Gang, environment: dict[str, str]) -> warm.Started:
