@@ -24,6 +24,7 @@ from training.checkpoint.save import read_history
 from training.checkpoint.tensors import TensorReader, read_state
 from training.fit import rank
 from training.fit.launch_context import read_context
+from training.loader import TrainLoader
 from training.user.assemble import silence
 from training.user.imports import add_project
 
@@ -98,8 +99,7 @@ def plain(result: Path) -> None:
     seen, logged = Seen(), Logged()
     config = context.lightning
     theirs = config.get("trainer") or {}
-    epochs = theirs.get("max_epochs") or 1
-    batches = {name: Batches(loader, epochs if name.startswith("train") else 1) for name, loader in loaders.items()}
+    batches = {name: Batches(loader) for name, loader in loaders.items()}
     cli = LightningCLI(
         args={**config, "trainer": {**theirs, **OWNED}, "seed_everything": context.train.seed},
         run=False,
@@ -120,19 +120,28 @@ def plain(result: Path) -> None:
 
 
 class Batches:
-    """Copies of a loader's batches, epoch by epoch; the memory of the loader's own may be used again."""
+    """Copies of a loader's batches; the memory of the loader's own may be used again.
 
-    def __init__(self, loader: Any, epochs: int) -> None:
+    An epoch of training begins where the one before ended, also one that was cut short, as it does with our loader.
+    """
+
+    EPOCHS = 4
+
+    def __init__(self, loader: Any) -> None:
         self.trainer: L.Trainer | None = None
-        self._epochs = [[copy.deepcopy(batch) for batch in loader] for _ in range(epochs)]
+        trains = isinstance(loader, TrainLoader)
+        self._length = len(loader)
+        self._batches = [copy.deepcopy(batch) for _ in range(self.EPOCHS if trains else 1) for batch in loader]
+        self._trains = trains
 
     def __len__(self) -> int:
-        return len(self._epochs[0])
+        return self._length
 
     def __iter__(self) -> Iterator[Any]:
         assert self.trainer is not None
+        first = self.trainer.fit_loop.total_batch_idx + 1 if self._trains else 0
         # Copies again: a step may change its batch.
-        yield from copy.deepcopy(self._epochs[self.trainer.current_epoch % len(self._epochs)])
+        yield from copy.deepcopy(self._batches[first : first + self._length])
 
 
 class Logged(Logger):
