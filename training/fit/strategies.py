@@ -69,8 +69,10 @@ class _ReadsSealed(Strategy):
             return read_state(reader.folder, reader.read)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """Give the module its weights, which may have the names of a compiled one."""
+        """Give the module its weights: their names may be a compiled module's, and none is rounded."""
         assert self.lightning_module is not None
+        # Lightning converts the module only afterwards: `64-true` would lose half of each weight's bits.
+        self.precision_plugin.convert_module(self.lightning_module)
         super().load_model_state_dict(_renamed(checkpoint, self.lightning_module), strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
