@@ -27,12 +27,15 @@ class Cadence:
         """Count seconds from now on: training begins, or a checkpoint was saved."""
         self._since = self._clock()
 
-    def is_due(self, step: int, last: int, *, epoch_begins: bool) -> bool:
+    def is_due(self, step: int, last: int, *, epoch_begins: bool, measured: bool = False) -> bool:
         """Whether to save after `step`, where `last` is the newest checkpoint's step. Default: at the end of each
         epoch. Between checkpoints by the clock, epochs end without one, unless `train.select` chooses among them.
+
+        Args:
+            measured: whether a validation has just measured the metric of `train.select`.
         """
-        if step <= last:
-            return False
+        if step <= last or measured:
+            return step > last
         every = self._every_steps
         if every is not None:
             return step // every > last // every
@@ -43,8 +46,8 @@ class Cadence:
         return self._every_s is not None and step > last and self._clock() - self._since >= self._every_s
 
     def unchosen(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """The metrics of a checkpoint that only the clock asked for: without the one by which `train.select` chooses,
-        so that the model that is handed over depends on no clock.
+        """The metrics of a checkpoint that `train.select` must not choose: without the one by which it chooses. So the
+        model that is handed over depends on no clock, and on no value that was measured on other weights.
         """
         return {name: value for name, value in metrics.items() if self._select is None or name != self._select.metric}
 

@@ -106,7 +106,8 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
     supervisor = Supervisor(context, store, reports, history := History(), plan, resume)
     warm = _warm_start(context, store, resume, reports)
     owned = {**owned_settings(context, plan), "logger": history}
-    callbacks = [CountRows(), supervisor, supervisor.activity, supervisor.measuring, *([] if warm is None else [warm])]
+    own = [CountRows(), supervisor, supervisor.activity, supervisor.measuring, supervisor.validated]
+    callbacks = [*own, *([] if warm is None else [warm])]
     module, datamodule, trainer = build_all(
         context.settings, context.project, str(context.dataset_path or ""), owned, [*callbacks, *extra(context, store)]
     )
@@ -137,7 +138,12 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
         )
     activity = supervisor.activity
     summary = _summary(plan, activity.waits(trainer), warm.sentence if warm else "", activity.stepping_s)
-    summary = summary.model_copy(update={"ended_early": _ended_early(trainer, context.lightning.get("trainer") or {})})
+    update = {"ended_early": _ended_early(trainer, context.lightning.get("trainer") or {})}
+    if plan is not None and not module.automatic_optimization:
+        # Lightning counts the steps of each optimizer, and several may step on a global batch.
+        batches = max(1, loaders["train_dataloaders"].samples // plan.global_batch)
+        update["steps_per_epoch"] = plan.steps_per_epoch * trainer.global_step // batches
+    summary = summary.model_copy(update=update)
     return supervisor.last if context.rank == 0 else None, summary
 
 

@@ -1,7 +1,8 @@
 """The loss on a held batch: computed when a checkpoint is made, sealed with it, and computed again from its bytes.
 
 It is `training_step` on the first rows of `val` (of `train`, if there is no `val`), at most as many as a step takes,
-with the module in evaluation mode and its logging off. It changes nothing that the training continues with.
+with the module in evaluation mode and its logging off. It changes nothing that the training continues with. The weights
+are those that the checkpoint holds: a callback may save others than the module has, such as their moving average.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import itertools
 import logging
 import math
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -33,13 +35,18 @@ _PARTS = {"_parameters", "_modules"}
 
 
 def held_loss(
-    module: L.LightningModule, batch: Callable[[], Any], trainer: L.Trainer, ranks: int | None = None
+    module: L.LightningModule,
+    batch: Callable[[], Any],
+    trainer: L.Trainer,
+    ranks: int | None = None,
+    weights: Mapping[str, torch.Tensor] | None = None,
 ) -> float | None:
     """The loss on a batch; None where the module's step cannot return it. Collective where the module is sharded.
 
     Args:
         batch: makes it; the user's transform may draw random numbers, which are the same each time.
         ranks: how many recorded the loss that this one is compared with; default: it is compared with none.
+        weights: values that parameters and buffers of these names have meanwhile.
 
     Raises: what the user's code raises; RuntimeError if the step gathers values of more or fewer ranks than recorded.
     """
@@ -48,7 +55,12 @@ def held_loss(
     replaced: dict[str, Any] = dict.fromkeys(("log", "log_dict"), lambda *_, **__: None)
     if ranks not in (None, trainer.world_size):
         replaced["all_gather"] = _refuse_to_gather
-    with _undisturbed(module, trainer, replaced), torch.no_grad(), trainer.precision_plugin.forward_context():
+    with (
+        _undisturbed(module, trainer, replaced),
+        _exchanged(module, weights or {}),
+        torch.no_grad(),
+        trainer.precision_plugin.forward_context(),
+    ):
         seed_rank(0, 0, 0)
         # The strategy calls these hooks only within the Trainer's loops, and verify has none.
         made = trainer.precision_plugin.convert_input(batch())
@@ -60,11 +72,21 @@ def held_loss(
 
 
 def record(
-    module: L.LightningModule, batch: Callable[[], Any], trainer: L.Trainer, *, sharded: bool, rows: int
+    module: L.LightningModule,
+    batch: Callable[[], Any],
+    trainer: L.Trainer,
+    *,
+    sharded: bool,
+    rows: int,
+    state_dict: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
-    """The record to seal with a checkpoint: the loss and the circumstances it depends on; None without a loss."""
+    """The record to seal with a checkpoint: the loss and the circumstances it depends on; None without a loss.
+
+    Args:
+        state_dict: the module's state as the checkpoint holds it; default: as the module has it.
+    """
     try:
-        loss = held_loss(module, batch, trainer)
+        loss = held_loss(module, batch, trainer, weights=saved_weights(module, state_dict or {}))
     except Exception as error:
         log.warning(
             "the loss on the held batch is not recorded, because the module's step raised %s: %s",
@@ -75,6 +97,16 @@ def record(
     if loss is None or not math.isfinite(loss):
         return None
     return {"loss": loss, "sharded": sharded, "rows": rows, **circumstances(trainer)}
+
+
+def saved_weights(module: L.LightningModule, state_dict: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint's state that are not the module's own, by the name of the parameter or buffer."""
+    saved = {name: (own, state_dict.get(name)) for name, own in _tensors(module)}
+    return {
+        name: value
+        for name, (own, value) in saved.items()
+        if isinstance(value, torch.Tensor) and value.shape == own.shape and _address(value) != _address(own)
+    }
 
 
 def circumstances(trainer: L.Trainer) -> dict[str, Any]:
@@ -106,6 +138,28 @@ def _arguments(module: L.LightningModule, batch: Any) -> tuple[Any, ...]:
     # Of the class: FSDP replaces the method on the instance.
     parameters = inspect.signature(type(module).training_step).parameters
     return (batch, 0) if len(parameters) > 2 or "batch_idx" in parameters else (batch,)
+
+
+def _tensors(module: L.LightningModule) -> Iterator[tuple[str, torch.Tensor]]:
+    return itertools.chain(module.named_parameters(), module.named_buffers())
+
+
+def _address(tensor: torch.Tensor) -> tuple[torch.device, int]:
+    return tensor.device, (tensor.to_local() if isinstance(tensor, DTensor) else tensor).data_ptr()
+
+
+@contextlib.contextmanager
+def _exchanged(module: L.LightningModule, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Give tensors of the module other values, and afterwards their own."""
+    own = [(tensor, tensor.detach().clone(), weights[name]) for name, tensor in _tensors(module) if name in weights]
+    with torch.no_grad():
+        for tensor, _, value in own:
+            tensor.copy_(value)
+        try:
+            yield
+        finally:
+            for tensor, before, _ in own:
+                tensor.copy_(before)
 
 
 def _refuse_to_gather(*_: Any, **__: Any) -> None:

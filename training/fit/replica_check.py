@@ -7,6 +7,7 @@ memory or a device of one replica is faulty, and its gradients spoil all the oth
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
@@ -18,13 +19,17 @@ EVERY = 100
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def checksum(module: torch.nn.Module) -> torch.Tensor:
+def checksum(module: torch.nn.Module, others: Mapping[str, torch.Tensor] | None = None) -> torch.Tensor:
     """A sum over the bits of all parameters, or of this rank's part of sharded ones. Replicas have equal sums.
 
     One int64 on their device; it wraps around.
+
+    Args:
+        others: tensors that are counted in the place of the parameters of these names.
     """
     ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-    held = [p.detach() for name, p in module.named_parameters() if name not in ignored]
+    named = [(name, parameter) for name, parameter in module.named_parameters() if name not in ignored]
+    held = [(others or {}).get(name, p).detach().to(p.device) for name, p in named]
     parts = [(p.to_local() if isinstance(p, DTensor) else p).reshape(-1) for p in held]
     sums = [part.view(_BITS[part.element_size()]).sum(dtype=torch.int64) for part in parts]
     weighed = [at * each for at, each in enumerate(sums, 1)]

@@ -110,6 +110,8 @@ class Resume:
 
 
 def samples_done(trainer: L.Trainer, global_batch_size: int) -> int:
-    """Samples of the training so far, over all ranks; counted by steps where the loader is the user's."""
+    """Samples of the training so far, over all ranks; where the loader is the user's, a batch of it on each rank counts
+    as a global batch, however many optimizers step on it.
+    """
     loader = loader_of(trainer)
-    return trainer.global_step * global_batch_size if loader is None else loader.samples
+    return (trainer.fit_loop.total_batch_idx + 1) * global_batch_size if loader is None else loader.samples

@@ -30,6 +30,7 @@ from training.fit.reporting.activity_callback import ActivityCallback
 from training.fit.reporting.measuring import Measuring
 from training.fit.reporting.reports import Reports
 from training.fit.resume import Resume, samples_done
+from training.fit.validated_weights import ValidatedWeights
 from training.lightning_adapter import dump_checkpoint, saved_positions
 from training.loader import Split, TrainLoader
 from training.loader.view import loader_of
@@ -44,6 +45,7 @@ class Supervisor(L.Callback):
 
     Attributes:
         activity: the callback that notes where the rank is; comes after this one. measuring: the one that measures.
+        validated: the one that knows which weights were validated.
         held_split: the split whose first rows give the recorded loss; None where our loader does not read it.
         loader: our loader; None where the user's code has its own.
     """
@@ -59,6 +61,7 @@ class Supervisor(L.Callback):
         self._saver = Saver(context, store, reports, history, plan)
         self._cadence = Cadence(context.train)
         self._agreement = Agreement(context.train.collective_timeout_s)
+        self.validated = ValidatedWeights(context.train.select, self._agreement)
         self._loss = LossWatch(context.train.global_batch_size, context.train.spike_factor)
         samples = 0 if context.resume is None else store.manifest(context.resume.ref).settings["samples"]
         self._resume = Resume(context, history, plan is None, resume, samples)
@@ -112,7 +115,8 @@ class Supervisor(L.Callback):
             self._cadence.begin()
         if done % trainer.accumulate_grad_batches:
             return
-        due = self._cadence.is_due(trainer.global_step, self._saver.step, epoch_begins=done == 0)
+        step, measured = trainer.global_step, self.validated.step == trainer.global_step
+        due = self._cadence.is_due(step, self._saver.step, epoch_begins=done == 0, measured=measured)
         planned = self._context.stop if self._stops_here(trainer) else None
         self._looked = False
         flag = self._agree(trainer, saving=due or planned is not None)
@@ -188,9 +192,10 @@ class Supervisor(L.Callback):
         if saver.step != trainer.global_step:
             state, own = dump_checkpoint(trainer), resume.rank_state(trainer)
             metrics = finite(resume.metrics)
-            metrics = self._cadence.unchosen(metrics) if clocked else metrics
+            if clocked or not self.validated.are_in(state["state_dict"], trainer):
+                metrics = self._cadence.unchosen(metrics)
             chosen = not clocked and self._cadence.may_be_chosen(metrics, last=wait and last)
-            held = self._held_loss(trainer) if chosen else None
+            held = self._held_loss(trainer, state["state_dict"]) if chosen else None
             saver.save(trainer, state, own, metrics, self._samples(trainer), held)
             self._cadence.begin()
         if wait:
@@ -199,12 +204,13 @@ class Supervisor(L.Callback):
             self._reports.stalled(time.monotonic() - began)
         self.activity.enter("between")
 
-    def _held_loss(self, trainer: L.Trainer) -> dict[str, Any] | None:
+    def _held_loss(self, trainer: L.Trainer, state_dict: dict[str, Any]) -> dict[str, Any] | None:
         if self.held_split is None or self._plan is None:
             return None
         rows, sharded = min(MOST_ROWS, self._plan.micro_batch), self._context.train.sharded
         batch = functools.partial(self.held_split.take, slice(0, rows))
-        return record(trainer.lightning_module, batch, trainer, sharded=sharded, rows=rows)
+        module = trainer.lightning_module
+        return record(module, batch, trainer, sharded=sharded, rows=rows, state_dict=state_dict)
 
     def _progress(self, trainer: L.Trainer) -> None:
         progress = self._reports.progress

@@ -403,3 +403,24 @@ class Scored(Classifier):
         if self.metric is not None:
             self.metric(loss)
             self.log("object", self.metric)
+
+
+class Adversaries(L.LightningModule):
+    """Two optimizers, which step one after the other on each batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.maker, self.judge = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        for optimizer in self.optimizers():
+            loss = F.cross_entropy(self.judge(self.maker(x)), y)
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+        self.log("loss", loss)
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.maker, self.judge)]

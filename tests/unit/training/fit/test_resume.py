@@ -19,7 +19,9 @@ def begin(at: int, sealed: int, *, own: bool = False) -> bool:
     train = SimpleNamespace(global_batch_size=8, seed=0)
     context: Any = SimpleNamespace(rank=3, train=train, resume=None, init_from=None)
     loader: Any = None if own else LoaderView(SimpleNamespace(samples=at))  # type: ignore[arg-type]
-    trainer: Any = SimpleNamespace(train_dataloader=loader, global_step=0, lightning_module=torch.nn.Linear(1, 1))
+    trainer: Any = SimpleNamespace(
+        train_dataloader=loader, fit_loop=SimpleNamespace(total_batch_idx=-1), lightning_module=torch.nn.Linear(1, 1)
+    )
     return Resume(context, History(), own, None, sealed).begin(trainer, None, 0)
 
 
