@@ -1,4 +1,4 @@
-"""Runs the table of what we rely on inside Lightning against the newest version that the package index has.
+"""Runs the tests of what we rely on inside Lightning against the newest version that the package index has.
 
 `python -m tests.support.newest_lightning [--pre] [VERSION]`, from the repository's root. Lightning and torchmetrics are
 installed by pip into a virtual environment of their own, without their dependencies; all else, torch above all, comes
@@ -16,7 +16,7 @@ import tempfile
 import venv
 from pathlib import Path
 
-TESTS = "tests/unit/training/test_lightning_adapter.py"
+TESTS = ("tests/unit/training/test_lightning_adapter.py", "tests/distributed/test_hooks.py")
 PACKAGES = ("lightning", "torchmetrics")
 VERSIONS = f"from importlib.metadata import version; print(*map(version, {PACKAGES!r}))"
 
@@ -34,7 +34,7 @@ def main() -> int:
             locked = importlib.metadata.version(package)
             same = "which is the locked one" if version == locked else f"the locked one is {locked}"
             print(f"{package} {version}, {same}", flush=True)
-        return subprocess.run([python, "-m", "pytest", "-q", TESTS], check=False).returncode
+        return subprocess.run([python, "-m", "pytest", "-q", *TESTS], check=False).returncode
 
 
 def made(folder: Path, version: str | None, options: list[str]) -> Path:

@@ -20,12 +20,14 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.loggers.logger import DummyLogger
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.distributed.tensor import DTensor
 
 from training.checkpoint.rng import capture_rng, restore_rng, seed_rank
 
 log = logging.getLogger(__name__)
 
+BEFORE_TRANSFER = "on_before_batch_transfer"
 MOST_ROWS = 32
 # Relative differences that another order of additions explains: in full precision, and with 16 bits anywhere.
 TOLERANCE = 1e-3
@@ -40,12 +42,15 @@ def held_loss(
     trainer: L.Trainer,
     ranks: int | None = None,
     weights: Mapping[str, torch.Tensor] | None = None,
+    *,
+    before_transfer: bool = True,
 ) -> float | None:
     """The loss on a batch; None where the module's step cannot return it. Collective where the module is sharded.
 
     Args:
         batch: makes it; the user's transform may draw random numbers, which are the same each time.
         ranks: how many recorded the loss that this one is compared with; default: it is compared with none.
+        before_transfer: whether the module's `on_before_batch_transfer` is called.
         weights: values that parameters and buffers of these names have meanwhile.
 
     Raises: what the user's code raises; RuntimeError if the step gathers values of more or fewer ranks than recorded.
@@ -64,6 +69,8 @@ def held_loss(
         seed_rank(0, 0, 0)
         # The strategy calls these hooks only within the Trainer's loops, and verify has none.
         made = trainer.precision_plugin.convert_input(batch())
+        if before_transfer:
+            made = module.on_before_batch_transfer(made, 0)
         made = module.transfer_batch_to_device(made, trainer.strategy.root_device, 0)
         made = module.on_after_batch_transfer(made, 0)
         given = module.training_step(*_arguments(module, made))
@@ -96,7 +103,9 @@ def record(
         return None
     if loss is None or not math.isfinite(loss):
         return None
-    return {"loss": loss, "sharded": sharded, "rows": rows, **circumstances(trainer)}
+    # Earlier versions did not call it; only where it matters does the record say that this one does.
+    own = {BEFORE_TRANSFER: True} if is_overridden(BEFORE_TRANSFER, module, L.LightningModule) else {}
+    return {"loss": loss, "sharded": sharded, "rows": rows, **own, **circumstances(trainer)}
 
 
 def saved_weights(module: L.LightningModule, state_dict: Mapping[str, Any]) -> dict[str, torch.Tensor]:

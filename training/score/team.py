@@ -83,7 +83,7 @@ class Team:
             "devices": self.world_size // self.nodes,
             "num_nodes": self.nodes,
             "use_distributed_sampler": False,
-            "inference_mode": not self.sharded,
+            **({"inference_mode": False} if self.sharded else {}),
         }
 
     def connect(self, train: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from infra.store.seal import Manifest
 from training.checkpoint import load_module_weights, read_tensors
 from training.checkpoint.tensors import WEIGHTS
 from training.fit.failures import classify
-from training.fit.reference_loss import circumstances, held_loss, misfit
+from training.fit.reference_loss import BEFORE_TRANSFER, circumstances, held_loss, misfit
 from training.lightning_adapter import place_in_training
 from training.loader import Shards, Split, stored_order
 from training.score.progress import Progress
@@ -157,7 +157,8 @@ def _held_loss(request: VerifyRequest, module: L.LightningModule, manifest: Mani
         in_order=True,
     )
     batch, ranks = slice(0, int(recorded["rows"])), request.checkpoint.world_size
-    loss = held_loss(module, lambda: rows.take(batch), trainer, ranks)
+    before_transfer = bool(recorded.get(BEFORE_TRANSFER))
+    loss = held_loss(module, lambda: rows.take(batch), trainer, ranks, before_transfer=before_transfer)
     fault = "it gives no loss" if loss is None else misfit(recorded, loss, circumstances(trainer))
     if fault:
         raise CorruptError(f"The checkpoint {manifest.uri} is not what was trained: {fault}.")

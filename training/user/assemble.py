@@ -22,7 +22,7 @@ from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningCLI, instantiate_class
 from lightning.pytorch.loggers.logger import DummyLogger
-from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import default_collate
@@ -50,7 +50,25 @@ _DEFAULTS: dict[str, Any] = {
     "log_every_n_steps": 10,  # with Lightning's 50, a short training has no curve
 }
 _REMEDY = "Correct it in the Lightning config."
-_PLAIN = ("accelerator", "precision", "deterministic")
+# What the module of a Trainer that does not train may ask it, or depends on.
+_PLAIN = (
+    "accelerator",
+    "precision",
+    "deterministic",
+    "inference_mode",
+    "max_epochs",
+    "min_epochs",
+    "max_steps",
+    "min_steps",
+    "gradient_clip_val",
+    "gradient_clip_algorithm",
+)
+_STAGES = {
+    "fit": RunningStage.TRAINING,
+    "validate": RunningStage.VALIDATING,
+    "test": RunningStage.TESTING,
+    "predict": RunningStage.PREDICTING,
+}
 _TRUE = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "64-true": torch.float64, "64": torch.float64}
 
 
@@ -123,7 +141,7 @@ def make_ready(
     Raises: UserCodeError if a hook raises.
     """
     parts: list[LightningModule | LightningDataModule] = [module] if datamodule is None else [datamodule, module]
-    trainer.state.fn = TrainerFn(stage)
+    trainer.state.fn, trainer.state.stage = TrainerFn(stage), _STAGES[stage]
     trainer.datamodule = datamodule  # type: ignore[attr-defined]
     for part in parts:
         part.trainer = trainer

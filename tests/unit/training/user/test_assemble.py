@@ -325,9 +325,9 @@ def test_where_a_plain_trainer_is_placed_replaces_the_configs_accelerator(projec
     assert (trainer.strategy.root_device.type, trainer.precision) == ("cpu", "bf16-mixed")
 
 
-def test_a_plain_trainer_takes_the_precision_alone(project: Path) -> None:
+def test_a_plain_trainer_takes_what_a_module_may_ask_it_for(project: Path) -> None:
     trainer = plain_trainer(train(trainer={"accelerator": "cpu", "precision": "bf16-mixed", "max_epochs": 9}), [])
-    assert (trainer.precision, trainer.max_epochs) == ("bf16-mixed", None)
+    assert (trainer.precision, trainer.max_epochs) == ("bf16-mixed", 9)
     assert [type(one).__name__ for one in trainer.loggers] == ["DummyLogger"], "nothing is written"
 
 
