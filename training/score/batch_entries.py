@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torchmetrics import Metric
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import MetricSpec
@@ -38,6 +39,22 @@ def target_of(name: str, spec: MetricSpec, batch: Any, columns: Any) -> torch.Te
             remedy="Turn it into numbers in shards.transform or train.transform.",
         )
     return found if found.ndim else found.reshape(1)
+
+
+def as_scored(kind: type[Metric], prediction: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A batch's prediction (B, …) and target (B, …) in the form that a metric takes.
+
+    Of a prediction or target (B, 1) beside another shape, each row is one number. A loss may want labels as floats, and
+    columns that are stacked are floats, but torchmetrics' classification metrics want labels as integers.
+    """
+    if target.shape[1:] == (1,) and prediction.shape != target.shape:
+        target = target[:, 0]
+    if prediction.shape[1:] == (1,) and target.ndim == 1:
+        prediction = prediction[:, 0]
+    wants_labels = any(base.__module__.startswith("torchmetrics.classification") for base in kind.__mro__)
+    if wants_labels and target.is_floating_point() and bool((target.frac() == 0).all()):
+        target = target.long()
+    return prediction, target
 
 
 def _entry(name: str, wanted: str, batch: Any, columns: Any) -> Any:

@@ -21,6 +21,7 @@ from data_contracts.pipeline_spec import MetricSpec
 from data_contracts.quoting import text_of
 from data_contracts.undefined_scores import NO_VALUE, why_undefined
 from training.metric_state import compute_alone, keeps_rows, order_task, ranks_true_rows_alone
+from training.score.batch_entries import as_scored
 from training.score.pairs import PairTable
 from training.score.row_means import Outcomes, close, due, parts
 from training.score.rows_digest import RowDigest
@@ -90,7 +91,8 @@ class PredictionScore:
                 f"evaluate.metrics.{name}.init_args: {kind.__name__} refuses them: {text_of(error)}.",
                 remedy="Correct init_args.",
             ) from error
-        self._name, self._mode = name, spec.mode
+        self._name, self._mode, self._kind = name, spec.mode, kind
+        self._by_row = False  # whether the predictions so far had as many entries as the batch has rows
         # A metric that keeps all rows would keep them twice.
         self._exact = None if keeps_rows(twin) else twin.set_dtype(torch.float64)
         self.scores = ScoreKind(name, self._whole, spec.scores or scores)
@@ -111,12 +113,20 @@ class PredictionScore:
 
     def update(self, prediction: torch.Tensor, target: torch.Tensor) -> None:
         """Score one batch: `prediction` (B, …) against `target` (B, …)."""
-        prediction, target = prediction.detach().cpu(), target.detach().cpu()
+        prediction, target = as_scored(self._kind, prediction.detach().cpu(), target.detach().cpu())
         if prediction.is_floating_point():
             prediction = prediction.float()
         size = len(target)
         if not size:
             return
+        if self._by_row and len(prediction) != size:
+            raise UsageError(
+                f"evaluate.metrics.{self._name}: predict_step returns a tensor of shape {tuple(prediction.shape)} "
+                f"for a batch of {size} row{'' if size == 1 else 's'}.",
+                remedy="A squeeze() without a dimension also removes that of the rows where there is one row: name the "
+                "dimension, such as squeeze(1).",
+            )
+        self._by_row = len(prediction) == size > 1
         self._nan_rows += _nan_rows(prediction, target)
         if self._digest is not None:
             self._digest.update(target.double())

@@ -314,3 +314,73 @@ def test_a_metrics_file_that_raises_on_import_is_the_users(tmp_path: Path, monke
     specs = {"c": MetricSpec(class_path="judging_broken.Constant", target="y", mode="max")}
     with pytest.raises(UserCodeError, match="importing judging_broken.Constant raised ZeroDivisionError"):
         metric_classes(specs, tmp_path, tmp_path)
+
+
+class Identity(L.LightningModule):
+    """Its input is its prediction."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class Batches:
+    """A loader of these batches."""
+
+    def __init__(self, *batches: tuple[torch.Tensor, torch.Tensor]) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return iter(self.batches)
+
+
+SCORES = torch.tensor([0.9, 0.2, 0.8, 0.4, 0.7])
+LABELS = torch.tensor([1, 0, 1, 1, 0])
+SEVERAL = torch.stack([SCORES, 1 - SCORES, SCORES.flip(0)], 1), torch.stack([LABELS, 1 - LABELS, LABELS.flip(0)], 1)
+FORMS = {
+    "a score in a column": (SCORES[:, None], LABELS),
+    "a label in a column": (SCORES, LABELS[:, None]),
+    "both in columns, labels as floats": (SCORES[:, None], LABELS[:, None].float()),
+    "labels as floats": (SCORES, LABELS.float()),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["BinaryAccuracy", "BinaryAUROC", "BinaryF1Score"])
+def test_a_column_is_one_number_a_row_and_labels_are_integers(name: str, form: str) -> None:
+    metric = {"m": {"class_path": f"{PREFIX}{name}", "target": "y"}}
+    prediction, target = FORMS[form]
+    loader = Batches((prediction[:4], target[:4]), (prediction[4:], target[4:]))
+    plain = scored(metric, Identity(), source=Batches((SCORES[:4], LABELS[:4]), (SCORES[4:], LABELS[4:])))["m"]
+    assert scored(metric, Identity(), source=loader)["m"].value == plain.value
+
+
+def test_several_labels_that_are_floats_are_scored_by_each_metric() -> None:
+    prediction, target = SEVERAL
+    names = ("MultilabelF1Score", "MultilabelAUROC", "MultilabelAveragePrecision", "MultilabelAccuracy")
+    metrics = {n: {"class_path": f"{PREFIX}{n}", "init_args": {"num_labels": 3}, "target": "y"} for n in names}
+    found = scored(metrics, Identity(), source=Batches((prediction, target.float())))
+    plain = scored(metrics, Identity(), source=Batches((prediction, target)))
+    assert {n: one.value for n, one in found.items()} == {n: one.value for n, one in plain.items()}
+
+
+def test_what_is_no_label_stays_a_float() -> None:
+    metrics = {"m": {"class_path": "torchmetrics.MeanSquaredError", "target": "y", "mode": "min"}}
+    found = scored(metrics, Identity(), source=Batches((SCORES[:, None], LABELS.float())))["m"]
+    assert found.value.value == pytest.approx(float(((SCORES - LABELS) ** 2).mean()))
+
+
+class Squeezed(L.LightningModule):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.squeeze()
+
+
+def test_a_squeeze_that_takes_the_rows_of_a_last_batch_is_named() -> None:
+    loader = Batches(*((torch.rand(size, 3), torch.zeros(size, dtype=torch.long)) for size in (4, 1)))
+    with pytest.raises(
+        UsageError, match=r"evaluate.metrics.a: predict_step .* shape \(3,\) for a batch of 1 row\."
+    ) as caught:
+        scored({"a": {**ACCURACY, "target": "y"}}, Squeezed(), source=loader)
+    assert "squeeze(1)" in caught.value.remedy
