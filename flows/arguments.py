@@ -39,8 +39,14 @@ def _spec(command: argparse.ArgumentParser, window: str = f"{TIMES}, or a length
     )
 
 
+def _untried(command: argparse.ArgumentParser) -> None:
+    help_ = "do not try the training, and what follows it, on its first rows beforehand"
+    command.add_argument("--no-shakedown", action="store_true", help=help_)
+
+
 def _planning(command: argparse.ArgumentParser) -> None:
     _spec(command)
+    _untried(command)
     command.add_argument("--no-estimate", action="store_true", help="leave out memory, time, cost and machines")
 
 
@@ -53,6 +59,7 @@ def _training(command: argparse.ArgumentParser) -> None:
     _stage(command)
     command.add_argument("--curves", metavar="DIR", help="also write the logged values to DIR, a JSON table per metric")
     command.add_argument("--new", action="store_true", help="begin a new training of the same key")
+    _untried(command)
     command.add_argument("--profile", action="store_true", help="instead of training: say what bounds its steps")
 
 
@@ -80,6 +87,7 @@ def _drift(command: argparse.ArgumentParser) -> None:
 def _run(command: argparse.ArgumentParser) -> None:
     _spec(command)
     command.add_argument("--new", action="store_true", help="begin a new training of the same key")
+    _untried(command)
     command.add_argument("--key", help="idempotency key: a second call with the same key attaches to the first run")
     help_ = "ci: derive the key from commit, code, spec, window and inputs, unless --key is given"
     command.add_argument("--trigger", choices=("cli", "ci"), default="cli", help=help_)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -142,6 +143,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         verb = "stage" if module == "stages" else arguments.command
         return getattr(importlib.import_module(f"flows.commands.{module}"), verb)
 
+    if getattr(arguments, "no_shakedown", False):
+        from tasks.run.options import NO_SHAKEDOWN
+
+        os.environ[NO_SHAKEDOWN] = "1"
     try:
         guard = importlib.import_module("flows.commands.guard")
     except KeyboardInterrupt:

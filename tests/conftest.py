@@ -45,6 +45,8 @@ ENVIRONMENT = {
     "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
     # Beside other tests, the threads of a tiny product wait for each other: 0.7 s of processor time in each rank.
     "OMP_NUM_THREADS": "1",
+    # Each training of a test would begin with another child; tests of the shakedown take it away.
+    "TRAINWRIGHT_NO_SHAKEDOWN": "1",
 }
 # Markers of tests that run only when asked for.
 SIZES = ("slow", "sweep", "huge")

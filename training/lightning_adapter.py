@@ -203,6 +203,11 @@ def call_at_the_end(trainer: Trainer, finish: Callable[[], None]) -> None:
     trainer.strategy.on_train_end = finish  # type: ignore[method-assign]
 
 
+def end_epoch_with_batch(trainer: Trainer) -> None:
+    """Take the micro-batch that has just begun for the epoch's last; relies on `batch_progress.is_last_batch`."""
+    trainer.fit_loop.epoch_loop.batch_progress.is_last_batch = True
+
+
 def dump_checkpoint(trainer: Trainer, *, weights_only: bool = False) -> dict[str, Any]:
     """The checkpoint that Lightning would save now; relies on `Trainer._checkpoint_connector.dump_checkpoint`."""
     return trainer._checkpoint_connector.dump_checkpoint(weights_only=weights_only)

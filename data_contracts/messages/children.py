@@ -180,6 +180,11 @@ class ScoredSet(Record):
     dataset: Dataset
     split: str
 
+    @property
+    def rows(self) -> int:
+        """How many rows are scored."""
+        return self.dataset.rows(self.split)
+
 
 class EvaluateRequest(OfCheckpoint, Sealing):
     """Score a checkpoint; the answer is the `Evaluation`.
@@ -210,6 +215,61 @@ class EvaluateRequest(OfCheckpoint, Sealing):
     def needs(self) -> list[Ref | Dataset]:
         """The code that trained the checkpoint, that of the metrics, and the datasets."""
         return [self.code, self.metrics_code, *(one.dataset for one in self.sets.values())]
+
+
+class ShakedownRequest(LaidOut, Message):
+    """Try a training, and what follows it, on the first rows before it is booked.
+
+    Attributes:
+        train: the training's settings with the Lightning config inlined.
+        dataset: None with external data.
+        train_rows: rows that an epoch has, over all datasets that are mixed.
+        whole: whether the datasets lie here with all shards; if not, with the first shard of each split.
+        evaluate: the spec's section, as it is sealed.
+        sets: name → set; empty with external data.
+        first_weights: folder of the files of `train.init_from`; "" for none.
+        predictions: whether the predictions of each row will be needed.
+        pairs: names of the metrics for which the truth and the prediction of each row will be needed.
+        exports: the forms in which the model must run.
+        elsewhere: whether the training runs on devices of other machines.
+    """
+
+    train: dict[str, Any]
+    dataset: Dataset | None
+    train_rows: int
+    whole: bool
+    evaluate: dict[str, Any]
+    sets: dict[str, ScoredSet]
+    first_weights: str = ""
+    predictions: bool = False
+    pairs: list[str] = []
+    exports: list[str] = []
+    elsewhere: bool = False
+
+    @property
+    def data_external(self) -> bool:
+        """Whether the user's data module reads data of its own."""
+        return self.dataset is None
+
+    @property
+    def needs(self) -> list[Ref | Dataset]:
+        """The code, and the datasets of the training and of the sets."""
+        own = [] if self.dataset is None else [self.dataset]
+        return [self.code, *own, *(one.dataset for one in self.sets.values())]
+
+
+class Shaken(Message):
+    """What a shakedown saw that ends no training.
+
+    Attributes:
+        columns: of the predictions, by set.
+        remarks: sentences.
+        untried: why something could not be tried on this machine; "" if all was tried.
+    """
+
+    columns: dict[str, list[str]] = {}
+    remarks: list[str] = []
+    untried: str = ""
 
 
 class RemoteJob(Message):
@@ -261,3 +321,4 @@ class RemoteJob(Message):
 IMPORT_TRIAL: Final = Child("training.user.import_trial", ImportTrialRequest, ImportTrialAnswer)
 VERIFY: Final = Child("training.score.verify_worker", VerifyRequest, Verified)
 EVALUATE: Final = Child("training.score.evaluate_worker", EvaluateRequest, Evaluation)
+SHAKEDOWN: Final = Child("training.shakedown", ShakedownRequest, Shaken)

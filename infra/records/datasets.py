@@ -66,8 +66,8 @@ def local_dataset(store: Store, dataset: Dataset) -> Path:
 
 
 @contextlib.contextmanager
-def local_split(store: Store, dataset: Dataset, split: str) -> Iterator[Path]:
-    """The dataset's directory as `local_dataset` gives it, for one split alone: of a store on S3 only that is copied.
+def local_split(store: Store, dataset: Dataset, *splits: str) -> Iterator[Path]:
+    """The dataset's directory as `local_dataset` gives it, for these splits: of a store on S3 only they are copied.
 
     UsageError if there is no such split; CorruptError for a shard that is not what was sealed.
     """
@@ -76,12 +76,18 @@ def local_split(store: Store, dataset: Dataset, split: str) -> Iterator[Path]:
         return
     with scratch.make("split") as root:
         wanted = [(dataset.ref.uri, SCHEMA_FILE)]
-        wanted += [(shard.uri or dataset.ref.uri, shard.path) for shard in dataset.splits.get(split, [])]
+        shards = [shard for split in splits for shard in dataset.splits.get(split, [])]
+        wanted += [(shard.uri or dataset.ref.uri, shard.path) for shard in shards]
         for uri, name in wanted:
             path = root.path / uri / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(store.read_sealed(store.manifest(uri), name))
         yield root.path / dataset.ref.uri
+
+
+def beginning(dataset: Dataset) -> Dataset:
+    """The dataset with the first shard of each split alone."""
+    return dataset.model_copy(update={"splits": {name: shards[:1] for name, shards in dataset.splits.items()}})
 
 
 def dataset_to_extend(

@@ -25,7 +25,8 @@ from tasks.run.report import latest_report
 from tasks.run.run import Run
 from tasks.stages.artifacts.contract_pages import own_report
 from tasks.stages.artifacts.gate_pages import gates_in, receipt_of
-from tasks.stages.evaluate import evaluation_key, sets_to_score
+from tasks.stages.evaluate import evaluation_key
+from tasks.stages.scored_rows import sets_to_score
 from tasks.stages.trainings import training_of
 
 log = logging.getLogger("trainwright")

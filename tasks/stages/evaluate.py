@@ -13,22 +13,19 @@ from data_contracts.pipeline_spec import MetricSpec
 from data_contracts.pipeline_spec.promote import MEASURES
 from infra.models import versions
 from infra.records.handoffs import read_handoff
-from tasks.evidence.resampled_metrics import keeps_pairs
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with
 from tasks.stages.placement import done_by_child
 from tasks.stages.predictions import asked_of, undecided, with_predictions
+from tasks.stages.scored_rows import Sets, pairs_of, sets_to_score
 from tasks.stages.scoring_layout import ScoringLayout, layout_in_plan, layout_of
-from tasks.stages.shard import find_dataset, shard, unmade
+from tasks.stages.shard import shard
 from tasks.stages.stage import Stage, StageOutcome
 from tasks.stages.verify import verify
 
 # Version 2 left it to each batch whether scores are logits, and took 0 for a metric that is not defined.
 VERSION, OF_OTHER_METRICS = 3, 2
 _OF_SCORES = ("Binary", "Multilabel", "AUROC", "AUC", "AveragePrecision", "CalibrationError", "HingeLoss", "EER")
-
-
-Sets = dict[str, tuple[Dataset, str]]
 
 
 def find_evaluation(
@@ -128,7 +125,7 @@ def score(
         settings={"checkpoint": checkpoint.ref.id, "sets": {name: [d.ref.id, s] for name, (d, s) in sets.items()}},
         provenance=run.provenance(*parents),
         predictions=asked_of(run) is not None,
-        pairs=_pairs(run),
+        pairs=pairs_of(run),
         shown=_shown(run),
         measures=_measures(run),
     )
@@ -210,7 +207,7 @@ def evaluation_key(run: Run, checkpoint: Checkpoint, sets: Sets) -> str:
         settings["measures"] = measures
     if sealed := sorted(name for name, one in run.spec.evaluate.sets.items() if one.sealed):
         settings["sealed"] = sealed
-    if pairs := _pairs(run):
+    if pairs := pairs_of(run):
         settings["pairs"] = pairs
     version = VERSION if any(map(_is_of_scores, run.spec.evaluate.metrics.values())) else OF_OTHER_METRICS
     return reuse_key("evaluate", version, settings, inputs, run.resolved.code_digest if users else None)
@@ -230,14 +227,6 @@ def _measures(run: Run) -> list[str]:
     return [name for name in MEASURES if any(name in gate.name for gate in run.spec.promote.gates)]
 
 
-def _pairs(run: Run) -> list[str]:
-    """The metrics whose gate computes them again on some of the rows, so that the pairs of each row are kept."""
-    metrics = run.spec.evaluate.metrics
-    gates = [gate for gate in run.spec.promote.gates if gate.confidence or gate.slice or gate.max_gap is not None]
-    named = {gate.name.rpartition("/")[2] for gate in gates} & metrics.keys()
-    return sorted(name for name in named if keeps_pairs(metrics[name].class_path, metrics[name].init_args))
-
-
 def _shown(run: Run) -> str:
     """The metric whose targets and predictions pages show; "" if none may be shown.
 
@@ -248,23 +237,3 @@ def _shown(run: Run) -> str:
     metrics = run.spec.evaluate.metrics
     named = [*(gate.name for gate in run.spec.promote.gates), *metrics]
     return next((name for name in named if name in metrics and metrics[name].class_path), "")
-
-
-def sets_to_score(run: Run, dataset: Dataset | None) -> Sets:
-    """The sets to score by name ("" is the spec's own split), each a dataset and a split of it.
-
-    UsageError if `shard` has not made the dataset of a set.
-    """
-    if dataset is None:
-        return {}
-    wanted = run.spec.evaluate
-    sets = {"": (dataset, wanted.split)}
-    for name, one in wanted.sets.items():
-        if one.split is not None:
-            sets[name] = (dataset, one.split)
-        else:
-            own = find_dataset(run, name)
-            if own is None:
-                raise shard.first(unmade(name))
-            sets[name] = (own, "test")
-    return sets

@@ -139,7 +139,11 @@ class Stage(Generic[P, T]):
         if stored is not None and not stored.lacks:
             return stored
         if self.check is not None:
-            self.check(run, *args)
+            try:
+                self.check(run, *args)
+            except TrainwrightError as error:
+                error.details["refused"] = True
+                raise
         return self.make(run, key, *args, **kwargs)
 
     def first(self, missing: str = "") -> UsageError:
@@ -181,7 +185,8 @@ class Stage(Generic[P, T]):
             raise
         except TrainwrightError as error:
             explain_left_out(error, run.resolved, run.store)
-            ended(_STATUSES.get(type(error), "failed"), error.message)
+            refused: StageStatus = "rejected" if error.details.get("refused") else "failed"
+            ended(_STATUSES.get(type(error), refused), error.message)
             raise
         except Exception as error:
             ended("failed", f"{type(error).__name__}: {error}")

@@ -26,6 +26,7 @@ from tasks.run.training_reports import Reporter, notify_of_gang
 from tasks.stages.column_check import refuse_unknown
 from tasks.stages.memory_check import refuse_unfit
 from tasks.stages.placement import pool_gang
+from tasks.stages.shakedown import shake_down
 from tasks.stages.shard import shard
 from tasks.stages.stage import PlannedAction, Stage, StageOutcome
 from tasks.stages.trainings import continuation, find_training, sealed_settings, training_key, training_of, usable
@@ -102,14 +103,16 @@ def run_training(
 
 
 def refuse(run: Run, dataset: Dataset | None) -> None:
-    """UsageError if the training cannot fit its machine, has too few rows for a step, or names columns that its dataset
-    does not have.
+    """Refuse a training that cannot fit its machine, has too few rows for a step, or fails on its first rows.
+
+    Raises: UsageError; UserCodeError where the module raises.
     """
     refuse_unknown(run, dataset)
     # A mixture and the user's own data module have rows beside these.
     if dataset is not None and not run.resolved.mixture and "data" not in run.resolved.lightning:
         refuse_too_few(dataset.rows("train"), run.spec.train.global_batch_size)
     refuse_unfit(run)
+    shake_down(run, dataset)
 
 
 def unfinished(run: Run, dataset: Dataset | None) -> PlannedAction | None:

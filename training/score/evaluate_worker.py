@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from data_contracts.canonical import canonical
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Evaluation, Ref
-from data_contracts.messages.children import EVALUATE, EvaluateRequest
+from data_contracts.messages.children import EVALUATE, EvaluateRequest, ShakedownRequest
 from data_contracts.pipeline_spec import EvaluateSpec
 from infra import scratch
 from infra.processes.child_main import Report, child_main
@@ -118,7 +118,7 @@ def scored_by(request: EvaluateRequest, report: Report, team: Team | None, kept:
     scored: dict[str, Scored] = {}
     scorer, latency = Scorer(train, project, progress, team), Latency()
     timed = replace(scorer, latency=latency if "latency_ms" in request.measures else None)
-    for number, (name, batches) in enumerate(_sets(request, wanted, team, perturbed)):
+    for number, (name, batches) in enumerate(sets_of(request, wanted, team, perturbed)):
         prefix = f"{name}/" if name else ""
         first = scorer if number else timed
         found = score(module, batches, wanted.metrics, classes, first, kept.tables.get(name), kept.pairs_on(name))
@@ -228,9 +228,18 @@ def _tables(request: EvaluateRequest) -> list[str]:
     return [name for name in request.sets if name not in hidden] if request.predictions else []
 
 
-def _sets(
-    request: EvaluateRequest, wanted: EvaluateSpec, team: Team | None, perturbed: Mapping[str, Perturbation]
+def sets_of(
+    request: EvaluateRequest | ShakedownRequest,
+    wanted: EvaluateSpec,
+    team: Team | None,
+    perturbed: Mapping[str, Perturbation],
+    memory: MemoryBudget | None = None,
 ) -> Iterable[tuple[str, Any]]:
+    """The sets to score by name: a loader of their rows, or the user's data module.
+
+    Args:
+        memory: for the rows of a set; default: what the machine has.
+    """
     train, project = request.train, request.project
     if request.data_external:
         yield "", build_datamodule(train, project, "")
@@ -265,7 +274,7 @@ def _sets(
             batch=train["batch"],
             transform=transform,
             loader=loader,
-            room=MemoryBudget.of(loader, 1 if team is None else team.local_world_size),
+            room=memory or MemoryBudget.of(loader, 1 if team is None else team.local_world_size),
             in_order=True,
         )
         size = wanted.batch_size

@@ -14,6 +14,10 @@ from data_contracts.handoffs import MetricValue
 from training.score.row_means import Outcomes
 
 
+class NotFinite(UsageError):
+    """A metric has no finite value for the rows that it was computed on."""
+
+
 @dataclass
 class Scored:
     """One metric's value over a set, with its outcomes, and a digest of the targets or the batches it was scored on.
@@ -49,7 +53,7 @@ def finite_number(name: str, value: Any) -> float:
     """The value of a metric as a number; UsageError if it is several numbers, or not finite."""
     number = one_number(name, value)
     if not math.isfinite(number):
-        raise UsageError(
+        raise NotFinite(
             f"evaluate.metrics.{name}: its value is {number}.",
             remedy="A gate needs a finite number; check the metric's settings and the test rows.",
         )

@@ -133,7 +133,7 @@ def is_theirs(error: TrainwrightError, root: Path) -> bool:
     """
     frames = traceback.extract_tb(error.__traceback__)
     seen = frames if isinstance(error, UsageError) else frames[-1:]
-    return withholds() and any(_in_project(frame, root) for frame in seen)
+    return withholds() and any(in_project(frame, root) for frame in seen)
 
 
 def user_traceback(error: BaseException, root: Path) -> str:
@@ -142,16 +142,16 @@ def user_traceback(error: BaseException, root: Path) -> str:
     Frames of libraries and of ours around the user's are left out; chained exceptions are kept.
     """
     whole = traceback.TracebackException.from_exception(error)
-    if not any(_in_project(frame, root) for link in links(whole) for frame in link.stack):
+    if not any(in_project(frame, root) for link in links(whole) for frame in link.stack):
         return format_links(whole)
     for link in links(whole):
-        link.stack = traceback.StackSummary.from_list([frame for frame in link.stack if _in_project(frame, root)])
+        link.stack = traceback.StackSummary.from_list([frame for frame in link.stack if in_project(frame, root)])
     return format_links(whole)
 
 
 def raised_in_project(error: BaseException, root: Path) -> bool:
     """Whether the traceback of `error` has a frame of the user's project."""
-    return any(_in_project(frame, root) for frame in traceback.extract_tb(error.__traceback__))
+    return any(in_project(frame, root) for frame in traceback.extract_tb(error.__traceback__))
 
 
 def _theirs(what: str, error: BaseException, root: Path) -> UserCodeError:
@@ -165,7 +165,8 @@ def _lies_below(module: Any, root: Path) -> bool:
     return any(Path(place).is_relative_to(root) for place in places if place)
 
 
-def _in_project(frame: traceback.FrameSummary, root: Path) -> bool:
+def in_project(frame: traceback.FrameSummary, root: Path) -> bool:
+    """Whether a frame is of the user's own code."""
     path = Path(frame.filename)
     # A virtual environment inside the project holds libraries, not the user's code.
     return path.is_relative_to(root) and "site-packages" not in path.parts

@@ -20,7 +20,8 @@ from tasks.evidence.sequential import Tally, decide
 from tasks.run.run import Run
 from tasks.stages.canary.canary_start import check_rows, metric_digest
 from tasks.stages.canary.fresh_rows import FreshRows, SetDigests, refuse_other_columns
-from tasks.stages.evaluate import comparable, score, sets_to_score
+from tasks.stages.evaluate import comparable, score
+from tasks.stages.scored_rows import sets_to_score
 
 _SHORT = 40
 # No gain is as large: the end of an interval that is open there.

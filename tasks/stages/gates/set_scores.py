@@ -27,9 +27,9 @@ from tasks.evidence.resampled_metrics import (
     resampled_metric,
 )
 from tasks.run.run import Run
-from tasks.stages.evaluate import sets_to_score
 from tasks.stages.gates.gates import subject, undefined
 from tasks.stages.gates.test_rows import SetRows, num_different, read_test_rows
+from tasks.stages.scored_rows import sets_to_score
 
 Values = NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)

@@ -12,14 +12,14 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from data_contracts.messages.children import EVALUATE, IMPORT_TRIAL, VERIFY
+from data_contracts.messages.children import EVALUATE, IMPORT_TRIAL, SHAKEDOWN, VERIFY
 from data_contracts.messages.raw_data import PIECE, SHARD
 from data_contracts.messages.sizes import MODULE_MEMORY
 from infra.environments import cache
 from infra.environments.installed import closure, packages_folder
 
 ENTRIES = [
-    *(child.module for child in (EVALUATE, IMPORT_TRIAL, MODULE_MEMORY, PIECE, SHARD, VERIFY)),
+    *(child.module for child in (EVALUATE, IMPORT_TRIAL, MODULE_MEMORY, PIECE, SHAKEDOWN, SHARD, VERIFY)),
     "infra.gang.node.rank_bootstrap",
     "infra.processes.light_imports",
     "infra.processes.tied_to_parent",
@@ -28,8 +28,8 @@ ENTRIES = [
     "training.fit.torchrun_agent",
 ]
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
-# A source with `rev`: the user adds DVC to the environment, and is told to.
-ON_REQUEST = {"dvc", "scmrepo"}
+# A source with `rev`, a gate `promote.export`: the user adds DVC or ONNX to the environment, and is told to.
+ON_REQUEST = {"dvc", "scmrepo", "onnx", "onnxruntime", "safetensors"}
 # Installs environments, in processes that start others.
 OF_PARENTS = {"uv"}
 # Modules of packages that the named ones need.

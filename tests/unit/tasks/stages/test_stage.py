@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -145,3 +145,12 @@ def test_without_a_key_a_stage_is_skipped(run: Any) -> None:
     shelf = Shelf()
     assert shelf.stage()(run) is None
     assert (run.results["toy"].status, shelf.asked) == ("skipped", [])
+
+
+def test_what_its_check_refuses_is_rejected_and_not_failed(run: Any) -> None:
+    def check(run: Any) -> None:
+        raise UsageError("it would fail later")
+
+    with pytest.raises(UsageError, match="later"):
+        replace(Shelf().stage(), check=check)(run)
+    assert run.results["toy"].status == "rejected"

@@ -21,9 +21,10 @@ from tasks.run.options import RunOptions
 from tasks.run.report import report
 from tasks.run.run import Run, open_run, reopen_run
 from tasks.stages.decisions.rollback import rollback
-from tasks.stages.evaluate import evaluate, evaluation_key, sets_to_score
+from tasks.stages.evaluate import evaluate, evaluation_key
 from tasks.stages.lineage import trained_with
 from tasks.stages.promote import promote
+from tasks.stages.scored_rows import sets_to_score
 from tasks.stages.shard import shard
 from tasks.stages.train import train
 from tasks.stages.trainings import find_training, training_key

@@ -1,0 +1,146 @@
+"""Tries a training, and what follows it, on its first rows before a node is booked: what could fail later fails here.
+
+A shakedown that passed is kept on this machine, by code, data and settings, and is not repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from data_contracts.canonical import reuse_key
+from data_contracts.errors import Hung, OutOfMemory, UsageError
+from data_contracts.handoffs import Dataset
+from data_contracts.messages.children import SHAKEDOWN, ScoredSet, ShakedownRequest, Shaken
+from infra.child import run_child
+from infra.files.atomic import replace_json
+from infra.machine import machines
+from infra.machine.settings import state_folder
+from infra.records.datasets import beginning, local_split, mixed
+from tasks.run.options import NO_SHAKEDOWN
+from tasks.run.run import Run
+from tasks.stages.predictions import asked_of
+from tasks.stages.scored_rows import pairs_of, sets_to_score
+from tasks.stages.trainings import sealed_settings
+
+VERSION = 1
+# A module that takes longer, or more of this machine's memory, is trained untried.
+MOST_S, MEMORY_SHARE = 600.0, 0.5
+KEPT, MOST_KEPT = "shakedowns.json", 500
+log = logging.getLogger("trainwright")
+
+
+def shake_down(run: Run, dataset: Dataset | None) -> None:
+    """Try the training of a run, and what follows it, in a child process, unless that was done before.
+
+    Raises:
+        UsageError, UserCodeError: what would end the run later, with the user's file and line.
+    """
+    if os.environ.get(NO_SHAKEDOWN) or run.replay is not None:
+        return
+    elsewhere = run.spec.train.pool is not None
+    if dataset is None and (elsewhere or not run.external):
+        why = "its data module may read what this machine does not have" if run.external else "no shards exist yet"
+        log.info("no shakedown of the training now: %s", why)
+        return
+    try:
+        request = _request(run, dataset)
+    except UsageError as error:  # in a plan: the dataset of another set is not made
+        log.info("no shakedown of the training now: %s", error.message)
+        return
+    key = _key(run, request)
+    if key in _kept():
+        return
+    try:
+        with _laid_out(run, request) as here:
+            found = run_child(
+                SHAKEDOWN,
+                here,
+                project=run.project(),
+                withhold=run.withholds,
+                limit=MOST_S,
+                memory_share=MEMORY_SHARE,
+            )
+    except (Hung, OutOfMemory) as error:
+        log.warning("the shakedown of the training did not end, so nothing is known: %s", error.message)
+        return
+    for sentence in [*found.remarks, *([f"Not tried here: {found.untried}"] if found.untried else [])]:
+        log.warning("shakedown: %s", sentence)
+    _refuse_unknown_columns(run, found)
+    replace_json(state_folder() / KEPT, [*_kept(), key][-MOST_KEPT:])
+
+
+def _request(run: Run, dataset: Dataset | None) -> ShakedownRequest:
+    spec, resolved = run.spec, run.resolved
+    return ShakedownRequest(
+        train=run.train_settings(),
+        dataset=dataset,
+        train_rows=0 if dataset is None else mixed(dataset, resolved.mixture).rows("train"),
+        whole=run.store.is_local,
+        evaluate=spec.evaluate.result,
+        sets={name: ScoredSet(dataset=one, split=split) for name, (one, split) in sets_to_score(run, dataset).items()},
+        predictions=asked_of(run) is not None,
+        pairs=pairs_of(run),
+        exports=[gate.to for gate in spec.promote.export],
+        elsewhere=spec.train.pool is not None and not machines.on_cpu(resolved.lightning),
+        code=resolved.code,
+    )
+
+
+def _key(run: Run, request: ShakedownRequest) -> str:
+    """What a shakedown depends on: code, environment, settings, and the ids of the datasets."""
+    settings = {
+        **sealed_settings(run, request.dataset),
+        "lock": run.resolved.lock_digest,
+        "predictions": run.resolved.predictions,
+        **request.model_dump(mode="json", include={"evaluate", "pairs", "exports", "elsewhere"}),
+    }
+    inputs = {name: one.dataset.ref.id for name, one in request.sets.items()}
+    return reuse_key("shakedown", VERSION, settings, inputs, run.resolved.code_digest)
+
+
+def _kept() -> list[str]:
+    """The keys of the shakedowns that passed on this machine, the latest last."""
+    with contextlib.suppress(OSError, ValueError):
+        kept = json.loads((state_folder() / KEPT).read_text())
+        return kept if isinstance(kept, list) else []
+    return []
+
+
+@contextlib.contextmanager
+def _laid_out(run: Run, request: ShakedownRequest) -> Iterator[ShakedownRequest]:
+    """The request with the folders of what it needs; of a remote store's datasets, first shards are copied."""
+    paths = {request.code.id: str(run.project())}
+    first = run.resolved.init_from
+    with contextlib.ExitStack() as stack:
+        for thing in request.needs:
+            if isinstance(thing, Dataset) and thing.ref.id not in paths:
+                part = thing if request.whole else beginning(thing)
+                paths[thing.ref.id] = str(stack.enter_context(local_split(run.store, part, *part.splits)))
+        weights = str(run.store.local(first)) if first is not None and request.whole else ""
+        yield request.at(paths).model_copy(update={"first_weights": weights})
+
+
+def _refuse_unknown_columns(run: Run, found: Shaken) -> None:
+    """UsageError if the suite of `contract.predictions` names a column that the predictions do not have."""
+    asked, suite = asked_of(run), run.resolved.predictions or {}
+    for name, columns in found.columns.items() if asked is not None else ():
+        for column in _columns(suite):
+            if column not in columns:
+                place = f" on evaluate.sets.{name}" if name else ""
+                raise UsageError(
+                    f"contract.predictions{place}: the predictions have no column {column!r}.",
+                    remedy=f"They have {', '.join(columns)}.",
+                )
+
+
+def _columns(suite: Mapping[str, Any]) -> Iterator[str]:
+    """The columns that the critical expectations of a suite name."""
+    for expectation in suite.get("expectations", []):
+        kwargs = expectation.get("kwargs") or {}
+        if (expectation.get("severity") or "critical") == "critical" and isinstance(kwargs.get("column"), str):
+            yield kwargs["column"]

@@ -1,0 +1,386 @@
+"""The child process that tries a training, and what follows it, on the first rows, before a node is booked.
+
+Run as `python -m training.shakedown REQUEST ANSWER` by `infra.child`. It takes one step and a validation, saves and
+loads a checkpoint in a scratch folder, and scores and exports it as evaluate and promote do. What only values decide,
+such as how good a metric is, counts for nothing here.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from torch.utils import _pytree as pytree
+
+from data_contracts.errors import GateNotMet, InsufficientEvidence, TrainwrightError, UsageError, UserCodeError
+from data_contracts.handoffs import Checkpoint, Dataset
+from data_contracts.messages.children import SHAKEDOWN, ShakedownRequest, Shaken, StoreAddress
+from data_contracts.messages.export import ExportRequest
+from data_contracts.pipeline_spec import EvaluateSpec, MetricSpec, TrainSpec
+from infra import scratch
+from infra.processes.child_main import Report, child_main
+from infra.records.datasets import beginning
+from infra.store import Store, layout, open_store
+from training.checkpoint import load_module_weights
+from training.checkpoint.capture import capture
+from training.checkpoint.save import Place, save
+from training.fit.failures import classify
+from training.fit.history import History
+from training.fit.preflight import try_capture
+from training.fit.strategies import make_strategy
+from training.fit.warm_start import WarmStart
+from training.lightning_adapter import call_at_the_end, dump_checkpoint, end_epoch_with_batch
+from training.loader import MemoryBudget, OrderedLoader, Shards, Split, stored_order
+from training.loader.row_counts import CountRows
+from training.order.rank_plan import Plan, make_plan
+from training.score.evaluate_worker import sets_of
+from training.score.metrics import metric_classes
+from training.score.pairs import pair_tables
+from training.score.perturb import perturbations
+from training.score.predictions import PredictionTable
+from training.score.progress import Progress
+from training.score.scored import NotFinite, Scored
+from training.score.scoring import Scorer, score
+from training.user.assemble import batch_transform, build_all, build_module, in_micro_batches, plain_trainer
+from training.user.imports import in_project
+
+# Few rows: as many as take so many bytes, and at least some. Larger splits are read from their first shard.
+ROW_BYTES, LEAST_ROWS, MEMORY_BYTES = 2**16, 4, 2**26
+_TRAINING = "trainings/shakedown-0"
+_DUMMY_LOGGER = {"class_path": "lightning.pytorch.loggers.logger.DummyLogger"}
+# What may fail here and not where the training runs: on its devices, among its ranks.
+_OF_THE_MACHINE = re.compile(r"cuda|gpu|nvidia|nccl|triton|process group|not implemented for|no kernel", re.IGNORECASE)
+
+Metrics = dict[str, MetricSpec]
+
+
+def main(request: ShakedownRequest, report: Report) -> Shaken:
+    """Try the training of a request.
+
+    Raises:
+        UsageError, UserCodeError: what would end the training, or the stages after it, with the user's file and line.
+    """
+    with scratch.make("shakedown") as folder:
+        trial = _Trial(request, report, folder.path)
+        try:
+            trial.score(trial.train())
+        except BaseException as error:
+            found = classify(error, request.project.resolve(), timeout_s=trial.spec.collective_timeout_s)
+            alone = not request.elsewhere and trial.spec.world_size == 1
+            if isinstance(found, UserCodeError) and not alone and _OF_THE_MACHINE.search(found.message):
+                return Shaken(untried=found.message)
+            if isinstance(found, UsageError | UserCodeError):
+                raise trial.told(found, error) from error
+            raise found from error
+        return Shaken(columns=trial.columns, remarks=trial.remarks)
+
+
+@dataclass
+class _Trial:
+    """One shakedown: its parts in order.
+
+    Attributes:
+        columns, remarks: as `Shaken` has them.
+    """
+
+    request: ShakedownRequest
+    report: Report
+    folder: Path
+    columns: dict[str, list[str]] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    watch: _Watch = field(default_factory=lambda: _Watch())
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The training's settings on this machine. Loggers of the config would report to their servers."""
+        trainer = dict(self.request.train["lightning"].get("trainer") or {})
+        if isinstance(loggers := trainer.get("logger"), dict | list):
+            trainer["logger"] = [_DUMMY_LOGGER] * (len(loggers) if isinstance(loggers, list) else 1)
+        if self.request.elsewhere and not torch.cuda.is_available():
+            trainer["accelerator"] = "cpu"
+        return {**self.request.train, "lightning": {**self.request.train["lightning"], "trainer": trainer}}
+
+    @cached_property
+    def spec(self) -> TrainSpec:
+        return TrainSpec.model_validate(self.settings)
+
+    @cached_property
+    def store(self) -> Store:
+        return open_store(str(self.folder / "store"))
+
+    @property
+    def dataset_path(self) -> str:
+        return "" if self.request.dataset is None else str(self.request.path(self.request.dataset.ref))
+
+    def train(self) -> Checkpoint:
+        """Take one step, validate, and save."""
+        request, configured = self.request, self.settings["lightning"].get("trainer") or {}
+        plan, loaders = self._loaders()
+        train = self.spec.model_copy(update={"strategy": "single"})
+        owned = {
+            "strategy": make_strategy(train, 1, configured.get("accelerator") or "auto"),
+            "devices": 1,
+            "num_nodes": 1,
+            "accumulate_grad_batches": plan.accumulate if plan else 1,
+            **(in_micro_batches(configured, plan) if plan else {}),
+            "limit_val_batches": 2 if configured.get("limit_val_batches") != 0 else 0,
+            "check_val_every_n_epoch": configured.get("check_val_every_n_epoch", 1) and 1,
+            "min_epochs": None,
+            "min_steps": None,
+            "enable_checkpointing": False,
+            "default_root_dir": str(self.folder),
+            "logger": History(),
+        }
+        self.watch.last = plan.accumulate - 1 if plan else 0
+        warm = WarmStart(Path(request.first_weights), train.init_from.strict) if train.init_from else None
+        module, datamodule, trainer = build_all(
+            self.settings,
+            request.project,
+            self.dataset_path,
+            owned,
+            [CountRows(), self.watch, *([warm] if warm else [])],
+        )
+        if warm is not None and request.first_weights:
+            warm.install(module)
+        saved: list[Checkpoint] = []
+        call_at_the_end(trainer, lambda: saved.append(self._saved(trainer)))
+        trainer.fit(module, datamodule=datamodule, **loaders)
+        if not saved:
+            raise UsageError(
+                "train.lightning: the training ends without a single step.",
+                remedy="Raise trainer.max_epochs, max_steps or limit_train_batches.",
+            )
+        return saved[0]
+
+    def score(self, checkpoint: Checkpoint) -> None:
+        """Load the checkpoint as evaluate does, compute each metric of each set, and export it."""
+        request, weights = self.request, self.store.local(checkpoint.ref)
+        self.watch.met = ""
+        wanted, project = EvaluateSpec.model_validate(request.evaluate), request.project
+        classes = metric_classes(wanted.metrics, project, project)
+        perturbed = perturbations(wanted.sets, project, project)
+        module = build_module(
+            self.settings, project, self.dataset_path, load=lambda built: load_module_weights(built, weights)
+        )
+        sets = {name: one.model_copy(update={"dataset": self._here(one.dataset)}) for name, one in request.sets.items()}
+        here = request.model_copy(update={"train": self.settings, "sets": sets})
+        for name, batches in sets_of(here, wanted, None, perturbed, MemoryBudget(MEMORY_BYTES, 0)):
+            self._score_set(name, batches, module, wanted, classes)
+        for form in request.exports:
+            self._export(checkpoint, wanted, form)
+
+    def told(self, found: TrainwrightError, error: BaseException) -> TrainwrightError:
+        """An error with the user's line, and the types and shapes that the module had got."""
+        place = _place(error, self.request.project.resolve())
+        met = f", with a batch of {self.watch.met}" if self.watch.met else ""
+        sentence = f"{found.message.rstrip('.')}; met before the training{place}{met}."
+        return type(found)(sentence, remedy=found.remedy, user_traceback=found.user_traceback, details=found.details)
+
+    def _loaders(self) -> tuple[Plan | None, dict[str, Any]]:
+        """The plan of the training and loaders as long as its own, of few rows; (None, {}) with the user's."""
+        dataset, train = self.request.dataset, self.spec
+        if dataset is None or self.settings["lightning"].get("data"):
+            return None, {}
+        plan = make_plan(self.request.train_rows, train, train.world_size)
+
+        def few(split: str) -> OrderedLoader:
+            rows = Split(
+                Shards(Path(self.dataset_path), self._here(dataset), split),
+                batch=train.batch,
+                transform=batch_transform(self.settings, self.request.project),
+                loader=stored_order(self.settings),
+                room=MemoryBudget(MEMORY_BYTES, 0),
+                in_order=True,
+            )
+            loader = OrderedLoader(rows, plan.micro_batch)
+            _shorten(loader, alone=False)
+            return loader
+
+        loaders = {"train_dataloaders": few("train")}
+        # Schedules count steps by the loader's length.
+        loaders["train_dataloaders"].bounds *= plan.steps_per_epoch * plan.accumulate
+        if count := dataset.rows("val"):
+            loaders["val_dataloaders"] = few("val")
+            if train.world_size == 1 and count % plan.micro_batch == 1:
+                loaders["val_dataloaders"].bounds.append((0, 1))
+        return plan, loaders
+
+    def _here(self, dataset: Dataset) -> Dataset:
+        """The part of a dataset that lies on this machine."""
+        return dataset if self.request.whole else beginning(dataset)
+
+    def _saved(self, trainer: L.Trainer) -> Checkpoint:
+        state, step = dump_checkpoint(trainer), trainer.global_step
+        try_capture(state, {}, 0)
+        facts = {"step": step, "epoch": 0, "world_size": 1, "metrics": {}, "dropped_rows": 0}
+        place = Place(self.store, layout.checkpoint(_TRAINING, step, 0), facts, {}, {}, self.folder)
+        ref = save(place, capture(state, {}, 0), 1, [])
+        return Checkpoint.from_json(
+            {"ref": ref.to_json(), "key": "shakedown", "training": _TRAINING, "generation": 0, **facts}
+        )
+
+    def _score_set(
+        self, name: str, batches: Any, module: L.LightningModule, wanted: EvaluateSpec, classes: Any
+    ) -> None:
+        request = self.request
+        keeps = request.predictions and not (name in wanted.sets and wanted.sets[name].sealed)
+        table = PredictionTable(self.folder, name) if keeps else None
+        asked = {metric: wanted.metrics[metric] for metric in request.pairs}
+        pairs = pair_tables(self.folder, [name], asked)[name]
+        scorer = _FewBatches(self.settings, request.project, Progress(self.report), watch=self.watch)
+
+        def work(metrics: Metrics) -> dict[str, Scored]:
+            return score(module, batches, metrics, classes, scorer, table, pairs)
+
+        _shorten(batches, alone=True)
+        scores = self._scored(work, {metric: one for metric, one in wanted.metrics.items() if one.class_path})
+        for metric in scores.keys() & pairs.keys():
+            pairs[metric].close(metric, scores[metric])
+        if table is not None:
+            found, table = table.close(), None
+            if found.missing:
+                place = f"contract.predictions{f' on evaluate.sets.{name}' if name else ''}"
+                raise UsageError(f"{place}: {found.missing}.", remedy="Return one value or one list for each row.")
+            self.columns[name] = found.columns
+        # A row alone is tried where the set's last batch has one: test_step is called with nothing else.
+        ends_alone = name in request.sets and request.sets[name].rows % wanted.batch_size == 1
+        _shorten(batches, alone=ends_alone)
+        self._scored(work, {metric: one for metric, one in wanted.metrics.items() if one.logged})
+
+    def _scored(self, work: Callable[[Metrics], dict[str, Scored]], metrics: Metrics) -> dict[str, Scored]:
+        """The metrics that have a value for so few rows; what is wrong with any of them is raised."""
+        try:
+            return work(metrics)
+        except TrainwrightError as error:
+            if not _for_want_of_rows(error):
+                raise
+        found: dict[str, Scored] = {}
+        for name, one in metrics.items():
+            try:
+                found |= work({name: one})
+            except TrainwrightError as error:
+                if not _for_want_of_rows(error):
+                    raise
+                if isinstance(error, UserCodeError):
+                    self.remarks.append(f"{error.message} It was computed on few rows, and may have a value for more.")
+        return found
+
+    def _export(self, checkpoint: Checkpoint, wanted: EvaluateSpec, form: Any) -> None:
+        try:  # only where a gate asks for it: importing ONNX takes long, and an environment may lack it
+            from training.export.worker import main as export
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"promote.export: the environment of the model's code has no {error.name}.",
+                remedy="Add it to the environment, or leave the gate out.",
+            ) from error
+
+        request = self.request
+        with scratch.make("export") as folder:
+            asked = ExportRequest(
+                store=StoreAddress(uri=self.store.uri),
+                checkpoint=checkpoint,
+                train=self.settings,
+                dataset=None if request.dataset is None else self._here(request.dataset),
+                split=wanted.split,
+                targets=sorted({one.target for one in wanted.metrics.values() if one.target}),
+                format=form,
+                folder=str(folder.path),
+                code=request.code,
+                paths=request.paths,
+            )
+            try:
+                export(asked, self.report)
+            except (GateNotMet, UserCodeError) as error:
+                message = f"promote.export: {error.message}"
+                if "largest" in error.details:  # of values, which training changes
+                    self.remarks.append(message)
+                    return
+                raise UserCodeError(message, remedy=error.remedy, user_traceback=error.user_traceback) from error
+
+
+class _Watch(L.Callback):
+    """Ends a training with the step that has the micro-batch number `last`, and notes what each batch is made of.
+
+    Attributes:
+        met: types and shapes in the last batch.
+    """
+
+    def __init__(self) -> None:
+        self.last, self.met = 0, ""
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """The loader has a training's length: the epoch ends here with its schedules and its validation."""
+        self.met = _described(batch)
+        if batch_idx >= self.last:
+            end_epoch_with_batch(trainer)
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        """No other epoch follows."""
+        trainer.should_stop = trainer.should_stop or trainer.is_last_batch
+
+    def on_validation_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self.met = _described(batch)
+
+    on_test_batch_start = on_predict_batch_start = on_validation_batch_start
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FewBatches(Scorer):
+    """Scores two batches at most."""
+
+    watch: _Watch
+
+    def trainer(self, callback: L.Callback) -> L.Trainer:
+        limits = {"devices": 1, "limit_predict_batches": 2, "limit_test_batches": 2}
+        return plain_trainer(self.train, [self.watch, callback], limits)
+
+
+def _shorten(batches: Any, *, alone: bool) -> None:
+    """Let a loader of ours give its first rows as one batch, and its first row as another if `alone`."""
+    if isinstance(batches, OrderedLoader):
+        few = min(batches.bounds[0][1], max(LEAST_ROWS, int(ROW_BYTES // max(batches.split.row_bytes, 1))))
+        batches.bounds = [(0, few), *([(0, 1)] if alone else [])]
+
+
+def _described(batch: Any) -> str:
+    """The types and shapes in a batch, of its first parts."""
+    leaves = pytree.tree_leaves(batch)[:6]
+    return ", ".join(
+        f"{str(one.dtype).removeprefix('torch.')} {list(one.shape)}"
+        if isinstance(one, torch.Tensor)
+        else type(one).__name__
+        for one in leaves
+    )
+
+
+def _for_want_of_rows(error: TrainwrightError) -> bool:
+    """Whether a metric may have a value for more rows than the few of a shakedown."""
+    if isinstance(error, UserCodeError):
+        computed = error.message.startswith("evaluate.metrics.")
+        return computed and not isinstance(error.__cause__, TypeError | AttributeError | NameError)
+    return isinstance(error, NotFinite | InsufficientEvidence)
+
+
+def _place(error: BaseException | None, root: Path) -> str:
+    """The user's line that raised, as part of a sentence; "" if none did."""
+    while error is not None:
+        frames = [one for one in traceback.extract_tb(error.__traceback__) if in_project(one, root)]
+        if frames:
+            return f" in {Path(frames[-1].filename).relative_to(root)}:{frames[-1].lineno}"
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+if __name__ == "__main__":
+    child_main(SHAKEDOWN, main)
