@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from traceback import FrameSummary
 from typing import Any
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
@@ -201,6 +201,17 @@ def install_epoch_loop(trainer: Trainer, loop: EpochLoop) -> None:
 def call_at_the_end(trainer: Trainer, finish: Callable[[], None]) -> None:
     """Call `finish` after the module's `on_train_end`, which may change weights; relies on the order of hooks."""
     trainer.strategy.on_train_end = finish  # type: ignore[method-assign]
+
+
+def attach_loader(trainer: Trainer, module: LightningModule, loader: Any) -> None:
+    """Give a Trainer that runs no loop a loader of training batches, whose length a module may ask for.
+
+    Relies on `Trainer._data_connector.attach_data`, on `Trainer.state` and on `FitLoop.setup_data`.
+    """
+    trainer.strategy.connect(module)
+    trainer._data_connector.attach_data(module, train_dataloaders=loader)
+    trainer.state.fn = TrainerFn.FITTING
+    trainer.fit_loop.setup_data()
 
 
 def end_epoch_with_batch(trainer: Trainer) -> None:

@@ -54,7 +54,6 @@ from training.user.imports import in_project
 # Few rows: as many as take so many bytes, and at least some. Larger splits are read from their first shard.
 ROW_BYTES, LEAST_ROWS, MEMORY_BYTES = 2**16, 4, 2**26
 _TRAINING = "trainings/shakedown-0"
-_DUMMY_LOGGER = {"class_path": "lightning.pytorch.loggers.logger.DummyLogger"}
 # What may fail here and not where the training runs: on its devices, among its ranks.
 _OF_THE_MACHINE = re.compile(r"cuda|gpu|nvidia|nccl|triton|process group|not implemented for|no kernel", re.IGNORECASE)
 
@@ -102,7 +101,8 @@ class _Trial:
         """The training's settings on this machine. Loggers of the config would report to their servers."""
         trainer = dict(self.request.train["lightning"].get("trainer") or {})
         if isinstance(loggers := trainer.get("logger"), dict | list):
-            trainer["logger"] = [_DUMMY_LOGGER] * (len(loggers) if isinstance(loggers, list) else 1)
+            muted = {"class_path": "training.fit.history.Muted", "init_args": {"folder": str(self.folder / "logs")}}
+            trainer["logger"] = [muted] * (len(loggers) if isinstance(loggers, list) else 1)
         if self.request.elsewhere and not torch.cuda.is_available():
             trainer["accelerator"] = "cpu"
         return {**self.request.train, "lightning": {**self.request.train["lightning"], "trainer": trainer}}

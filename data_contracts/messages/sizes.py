@@ -19,6 +19,8 @@ class SizeRequest(Message):
         project: folder of the user's code.
         columns: of the dataset, name → type; with `rows`, to measure a step as well.
         rows: numbers of rows with which a step is measured; none: it is not.
+        steps: of an epoch, for schedules; 0 if unknown.
+        dataset_path: folder of the dataset, for a data module that the module's `setup` asks; "" if it is not here.
         accelerated: whether the step is to be measured as it is taken on an accelerator.
         begin: folder with the files of `train.init_from`; "" without.
     """
@@ -27,6 +29,8 @@ class SizeRequest(Message):
     project: str
     columns: dict[str, str] = Field(default_factory=dict)
     rows: list[int] = Field(default_factory=list)
+    steps: int = 0
+    dataset_path: str = ""
     accelerated: bool = False
     begin: str = ""
 
@@ -51,7 +55,7 @@ class ModuleSizes(Message):
     """A module's memory in bytes.
 
     Attributes:
-        state: of the optimizers; 0 where it cannot be known without training.
+        state: of the optimizers; 0 where it cannot be known without training, and then `stateless` says why.
         unit: parameters of the largest unit of `shard_modules`.
         layer: parameters of the largest layer.
         unknown: why the module cannot be measured; then all sizes are 0.
@@ -67,6 +71,7 @@ class ModuleSizes(Message):
     unit: int = 0
     layer: int = 0
     unknown: str = ""
+    stateless: str = ""
     steps: list[StepMemory] = Field(default_factory=list)
     unprobed: str = ""
     begun_with: str = ""

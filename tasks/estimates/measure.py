@@ -10,6 +10,7 @@ from data_contracts.messages.sizes import MODULE_MEMORY, ModuleSizes, SizeReques
 from infra.child import run_child
 from infra.machine import machines
 from tasks.run.run import Run
+from tasks.stages.memory_check import size_facts
 
 # A step without values takes seconds; what takes longer is not worth the wait before a run.
 MOST_S = 60.0
@@ -31,8 +32,7 @@ def measure(run: Run, dataset: Dataset | None, rows: Sequence[int]) -> tuple[Mod
     own = "data" in run.resolved.lightning
     begin = run.resolved.init_from
     request = SizeRequest(
-        train=run.train_settings(),
-        project=str(run.project()),
+        **size_facts(run, dataset),
         columns={} if dataset is None or own else dataset.columns,
         rows=[] if dataset is None or own else wanted,
         accelerated=not machines.on_cpu(run.resolved.lightning),

@@ -8,30 +8,47 @@ may still run out of memory. A machine whose memory is not in the price book alw
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from data_contracts.errors import UsageError
+from data_contracts.handoffs import Dataset
 from data_contracts.messages.sizes import MODULE_MEMORY, ModuleSizes, SizeRequest
 from data_contracts.pipeline_spec import TrainSpec
 from infra.child import run_child
 from infra.machine import machines
 from infra.machine.machines import Machine
 from infra.quantities import size
+from infra.records.datasets import local_dataset
 from tasks.run.run import Run
 
 MOST_RANKS = 4096
 log = logging.getLogger("trainwright")
 
 
-def refuse_unfit(run: Run) -> None:
+def size_facts(run: Run, dataset: Dataset | None) -> dict[str, Any]:
+    """The fields of a SizeRequest that say what is measured."""
+    facts: dict[str, Any] = {"train": run.train_settings(), "project": str(run.project())}
+    if dataset is None:
+        return facts
+    facts["steps"] = dataset.rows("train") // run.spec.train.global_batch_size
+    # A data module is asked by some modules' `setup`. Of a remote store the dataset is not copied here for it.
+    if "data" in run.resolved.lightning and run.store.is_local:
+        facts["dataset_path"] = str(local_dataset(run.store, dataset))
+    return facts
+
+
+def refuse_unfit(run: Run, dataset: Dataset | None) -> None:
     """UsageError if the training cannot fit its machine; a child builds the user's class without memory."""
     train, machine = run.spec.train, machines.machine(run.spec.train.machine)
     if not machine.memory_bytes or machines.on_cpu(run.resolved.lightning):
         return
-    request = SizeRequest(train=run.train_settings(), project=str(run.project()))
+    request = SizeRequest(**size_facts(run, dataset))
     sizes = run_child(MODULE_MEMORY, request, project=run.project(), withhold=run.withholds)
     if sizes.unknown:
         log.info("it is unknown before the start whether the training fits %s: %s", machine.name, sizes.unknown)
         return
+    if sizes.stateless:
+        log.warning("train.machine: the optimizer's state is not counted, which needs a training: %s", sizes.stateless)
     check(train, machine, sizes)
 
 

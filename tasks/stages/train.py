@@ -111,7 +111,7 @@ def refuse(run: Run, dataset: Dataset | None) -> None:
     # A mixture and the user's own data module have rows beside these.
     if dataset is not None and not run.resolved.mixture and "data" not in run.resolved.lightning:
         refuse_too_few(dataset.rows("train"), run.spec.train.global_batch_size)
-    refuse_unfit(run)
+    refuse_unfit(run, dataset)
     shake_down(run, dataset)
 
 

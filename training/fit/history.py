@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor
 
@@ -35,6 +36,21 @@ class History(Logger):
 
     def log_hyperparams(self, *_: Any, **__: Any) -> None:
         """Does nothing: hyper-parameters are in the spec."""
+
+
+class Muted(DummyLogger):
+    """Stands in for a logger of the user's where nothing is to be reported; its folder is one of scratch."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = folder
+
+    @property
+    def save_dir(self) -> str:
+        """Part of Lightning's interface."""
+        return self._folder
+
+    log_dir = root_dir = save_dir
 
 
 def finite(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -75,6 +75,7 @@ class Logs(Good):
 
     def training_step(self, batch, batch_idx):
         self.loggers[1].experiment.add_scalar("x", 1)
+        Path(self.loggers[1].log_dir).joinpath("pictures").mkdir(parents=True)
         return super().training_step(batch, batch_idx)
 
 

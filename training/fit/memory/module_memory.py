@@ -19,12 +19,13 @@ from torch import nn
 
 from data_contracts.errors import UserCodeError
 from data_contracts.messages.sizes import MODULE_MEMORY, ModuleSizes, SizeRequest
+from data_contracts.quoting import describe
 from infra.processes.child_main import Report, child_main
 from training.fit.memory.module_state import optimizers_of, with_trainer
 from training.fit.memory.step_memory import probe
 from training.fit.shard_units import units
 from training.fit.warm_start import index_of, match
-from training.user.assemble import build_module, make_ready
+from training.user.assemble import build_module, datamodule_of, make_ready
 from training.user.imports import user_code
 
 _TYPES = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}
@@ -42,12 +43,17 @@ def main(request: SizeRequest, report: Report) -> ModuleSizes:
     try:
         with _without_memory(train):
             module = build_module(train, project, optimizer=True)
-            with_trainer(module, config)
-        # It may write files, with values that are not there without memory.
+            with_trainer(module, config, request.steps)
+        datamodule = datamodule_of(module, train, project, request.dataset_path)
+        # They may write files and read data, with values that are not there without memory.
         with user_code("the module's prepare_data", project.resolve()):
             module.prepare_data()
+            if datamodule is not None:
+                datamodule.prepare_data()
+                datamodule.setup("fit")
+                datamodule.setup = lambda stage: None  # type: ignore[method-assign]
         with _without_memory(train):
-            make_ready(module, module.trainer, "fit", project, prepared=True)
+            make_ready(module, module.trainer, "fit", project, datamodule, prepared=True)
     except UserCodeError as error:
         # Not an error of the user's: code that reads its weights' values cannot run here, but may run elsewhere.
         return ModuleSizes(unknown=error.message)
@@ -56,10 +62,11 @@ def main(request: SizeRequest, report: Report) -> ModuleSizes:
         index = index_of(Path(request.begin))
         begun_with = match(module, index, strict=train["init_from"]["strict"], planned=True)[1]
     learns = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    kept, state = _bytes(module.parameters()) + _bytes(learns), 0
-    # The optimizer needs something that only a training has, so the size of its state stays unknown.
-    with contextlib.suppress(Exception):
+    kept, state, stateless = _bytes(module.parameters()) + _bytes(learns), 0, ""
+    try:
         state = _state_bytes(module)
+    except Exception as error:  # the optimizer needs something that only a training has
+        stateless = describe(error, project)
     steps, unprobed = probe(request, kept + state) if request.rows else ([], "")
     return ModuleSizes(
         parameters=kept - _bytes(learns),
@@ -68,6 +75,7 @@ def main(request: SizeRequest, report: Report) -> ModuleSizes:
         buffers=_bytes(module.buffers()),
         unit=max(_unit_bytes(module, train["shard_modules"])),
         layer=max(_bytes(part.parameters(recurse=False)) for part in module.modules()),
+        stateless=stateless,
         steps=steps,
         unprobed=unprobed,
         begun_with=begun_with,

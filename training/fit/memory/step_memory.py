@@ -83,7 +83,7 @@ def _step(request: SizeRequest, rows: int, *, real: bool = False, anyway: bool =
     fake = None if real else FakeTensorMode(allow_non_fake_inputs=True)
     with fake or contextlib.nullcontext(), _default_type(config), live:
         module = build_module(train, project, optimizer=True)
-        with_trainer(module, config)
+        with_trainer(module, config, request.steps)
         make_ready(module, module.trainer, "fit", project, prepared=True)
         module.train()
         # A CPU's own kernels of an LSTM keep a work space for the backward pass and copy the weights.

@@ -14,12 +14,19 @@ from tasks.estimates import measure as module
 from tasks.estimates.measure import MOST_ROWS, MOST_S, measure
 
 STEP = StepMemory(rows=2, peak=1, step=1, update=1)
-DATASET: Any = SimpleNamespace(columns={"x": "int64"})
+DATASET: Any = SimpleNamespace(columns={"x": "int64"}, rows=lambda split: {"train": 100}[split])
 
 
 def run(**lightning: Any) -> Any:
     resolved = SimpleNamespace(lightning=lightning, init_from=None)
-    return SimpleNamespace(resolved=resolved, withholds=True, project=lambda: Path("p"), train_settings=lambda: {})
+    return SimpleNamespace(
+        resolved=resolved,
+        spec=SimpleNamespace(train=SimpleNamespace(global_batch_size=8)),
+        store=SimpleNamespace(is_local=False),
+        withholds=True,
+        project=lambda: Path("p"),
+        train_settings=lambda: {},
+    )
 
 
 @pytest.fixture
@@ -44,6 +51,7 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_rows_of_the_steps(rows: list[int], asked: list[int], answer: dict[str, Any]) -> None:
     assert measure(run(), DATASET, rows) == (answer["gives"], "")
     assert (answer["asked"].rows, answer["asked"].columns) == (asked, {"x": "int64"})
+    assert answer["asked"].steps == 100 // 8
     assert (answer["limits"]["limit"], answer["limits"]["withhold"]) == (MOST_S, True)
 
 

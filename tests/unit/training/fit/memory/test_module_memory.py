@@ -54,11 +54,37 @@ class Bare(L.LightningModule):
         self.layer = nn.Linear(10, 10, bias=False)
 
 
+class Cycles(Net):
+    # Its schedule needs the length of the training, and its layers what `setup` and the data module say.
+    def setup(self, stage):
+        self.more = nn.Linear(self.trainer.datamodule.columns if self.trainer.datamodule else 10, 10, bias=False)
+
+    def training_step(self, batch, batch_idx):
+        return self.more(batch).sum()
+
+    def configure_optimizers(self):
+        made = torch.optim.AdamW(self.parameters(), lr=0.1)
+        steps = self.trainer.estimated_stepping_batches
+        print("steps", steps, self.trainer.num_training_batches, len(self.trainer.train_dataloader))
+        schedule = torch.optim.lr_scheduler.OneCycleLR(made, 0.1, total_steps=steps)
+        return [made], [{"scheduler": schedule, "interval": "step"}]
+
+
+class Data(L.LightningDataModule):
+    def __init__(self, path: str):
+        super().__init__()
+        self.path = path
+
+    def setup(self, stage):
+        self.columns = int(torch.tensor([float(word) for word in open(self.path).read().split()]).sum())
+
+
 class Wants(Net):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=1 / self.trainer.datamodule.rows)
 """
 PARAMETERS = 10 * 10 * 2 + 10
+STATE = 8 * (PARAMETERS + 100) + 4 * 4
 
 
 @pytest.fixture
@@ -77,7 +103,9 @@ def weigh(
     train = {"lightning": {"model": model, **config}, "seed": 0, "shard_modules": shard}
     train["init_from"] = {"strict": strict}
     begin = "" if strict is None else str(project)
-    return main(SizeRequest(train=train, project=str(project), begin=begin), lambda report: None)
+    (project / "columns").write_text("4 6")
+    request = SizeRequest(train=train, project=str(project), begin=begin, steps=7, dataset_path=str(project))
+    return main(request, lambda report: None)
 
 
 def test_a_module_with_adam(project: Path) -> None:
@@ -102,7 +130,12 @@ CASES: list[tuple[dict[str, Any], dict[str, int]]] = [
     ({"trainer": {"accelerator": "gpu"}}, {"parameters": 4 * PARAMETERS}),  # this machine may have none
     ({"shard": ["Block"]}, {"unit": 400}),
     ({"shard": 150}, {"unit": 800}),
-    ({"name": "Wants"}, {"state": 0}),
+    ({"name": "Wants"}, {"state": 0, "stateless": "AttributeError: 'NoneType' object has no attribute 'rows'"}),
+    ({"name": "Cycles", "trainer": {"max_epochs": 2}}, {"gradients": 4 * (PARAMETERS + 100), "state": STATE}),
+    (
+        {"name": "Cycles", "data": {"class_path": "weighed.Data", "init_args": {"path": "${dataset.path}/columns"}}},
+        {"gradients": 4 * (PARAMETERS + 100), "state": STATE},
+    ),
     (
         {"name": "Bare", "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1, "momentum": 0.9}}},
         {"state": 400},
@@ -141,3 +174,8 @@ def test_what_is_wrong_with_the_spec_is_said(project: Path) -> None:
         weigh(project, shard=["Blok"])
     with pytest.raises(UsageError, match=r"weighed\.Nowhere was not found"):
         weigh(project, "Nowhere")
+
+
+def test_a_schedule_is_told_the_length_of_the_training(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert weigh(project, "Cycles", trainer={"max_epochs": 3}).stateless == ""
+    assert "steps 21 7 7\n" in capsys.readouterr().out
