@@ -16,6 +16,8 @@ from scipy.special import bdtrc, ndtr, ndtri
 from tasks.evidence import student
 from tasks.evidence.intervals import Interval
 
+_HALF_A_ROW = 0.5
+
 
 @dataclass(frozen=True)
 class PairedCounts:
@@ -39,16 +41,20 @@ class PairedCounts:
         return max(of_score, self._of_student(bound)) if bound > 0 else of_score
 
     def interval(self, confidence: float) -> Interval:
-        """Tango's score interval of the gain."""
+        """Tango's score interval of the gain, with half a row more on each side: without it, an interval of 90 % covers
+        0.87 where the models differ on a few of some hundred rows.
+        """
         wanted = float(ndtri((1 + confidence) / 2))
 
         def limit(sign: int) -> float:
             edge = float(sign)
-            if self._score(edge * (1 - 1e-12)) * -sign <= wanted:
+            if self._score(edge * (1 - 1e-12), _HALF_A_ROW) * -sign <= wanted:
                 return edge
-            return float(brentq(lambda at: self._score(at) * -sign - wanted, self.gain, edge * (1 - 1e-12)))
+            return float(
+                brentq(lambda at: self._score(at, _HALF_A_ROW) * -sign - wanted, self.gain, edge * (1 - 1e-12))
+            )
 
-        return Interval(limit(-1), limit(1), confidence, "Tango's score interval")
+        return Interval(limit(-1), limit(1), confidence, "Tango's score interval with a continuity correction")
 
     def rows_needed(self, bound: float, level: float, power: float = 0.8) -> int | None:
         """How many rows would decide with this gain and as many disagreements per row; None if it is not above `bound`.
@@ -71,8 +77,8 @@ class PairedCounts:
         deviation = math.sqrt(variance * self.rows / (self.rows - 1))
         return student.p_value(self.rows, (gain - bound) / deviation, third / deviation**3, fourth / deviation**4)
 
-    def _score(self, bound: float) -> float:
-        """Tango's statistic for a true gain of `bound`: standard normal in large samples."""
+    def _score(self, bound: float, nearer: float = 0.0) -> float:
+        """Tango's statistic for a true gain of `bound`: standard normal in large samples; `nearer` by so many rows."""
         won, lost, rows = self.won, self.lost, self.rows
         # The most likely share of rows lost under that gain.
         half = -won - lost + (2 * rows - won + lost) * bound
@@ -80,6 +86,7 @@ class PairedCounts:
         share = (math.sqrt(max(half * half - 8 * rows * rest, 0.0)) - half) / (4 * rows)
         variance = rows * (2 * share + bound * (1 - bound))
         off = won - lost - rows * bound
+        off = math.copysign(max(abs(off) - nearer, 0.0), off)
         if variance <= 0:
             return 0.0 if off == 0 else math.copysign(math.inf, off)
         return off / math.sqrt(variance)

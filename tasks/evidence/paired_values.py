@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.evidence import student
-from tasks.evidence.intervals import Interval, bca
+from tasks.evidence.intervals import Interval
 from tasks.evidence.paired_counts import rows_needed
-from tasks.evidence.resampling import RESAMPLES, resampled_means, resampled_ratios
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,12 +21,10 @@ class PairedValues:
     Attributes:
         gains: (units,) sum over the unit's rows; positive where the candidate is better.
         sizes: (units,) number of the unit's rows; None if each is one row.
-        seed: of the resamples.
     """
 
     gains: NDArray[np.float64]
     sizes: NDArray[np.float64] | None = None
-    seed: int = 0
 
     @property
     def rows(self) -> int:
@@ -48,13 +45,9 @@ class PairedValues:
         mean_size = self.rows / len(self.gains)
         return student.of_influence(beyond / mean_size, self.gain, bound)
 
-    def interval(self, confidence: float, resamples: int = RESAMPLES) -> Interval:
-        """The BCa bootstrap interval of the mean gain."""
-        if self.sizes is None:
-            resampled = resampled_means(self.gains, resamples, self.seed)
-        else:
-            resampled = resampled_ratios(self.gains, self.sizes, resamples, self.seed)
-        return bca(resampled, self.gain, self._influence, confidence)
+    def interval(self, confidence: float) -> Interval:
+        """The interval of the mean gain, from each unit's influence on it."""
+        return student.interval(self._influence, self.gain, confidence)
 
     def rows_needed(self, bound: float, level: float, power: float = 0.8) -> int | None:
         """How many rows would decide with this gain and spread; None if it is not above `bound`."""

@@ -122,6 +122,13 @@ def _pearson(centre: float) -> SumStatistic:
 _REGRESSION = {"MeanSquaredError": _root_mean_squared_error, "R2Score": _r2, "PearsonCorrCoef": _pearson}
 
 
+def _edges(count: int, kind: np.dtype) -> Numbers:
+    """Numbers from 0 to 1, rounded as `torch.linspace` rounds them: from both ends, with a step of their precision."""
+    last = count - 1
+    step, places = float(kind.type(1) / kind.type(last)), np.arange(count)
+    return np.where(places < count // 2, places * step, 1 - (last - places) * step).astype(kind)
+
+
 def _calibration(metric: ResampledMetric) -> SumStatistic:
     """Sums by bin of the confidence: of (right - confidence), and of the rows."""
     # One bin more: a confidence of exactly 1 has its own.
@@ -134,8 +141,7 @@ def _calibration(metric: ResampledMetric) -> SumStatistic:
             confidence, right = found, true
         else:
             confidence, right = found.max(axis=1), found.argmax(axis=1) == true
-        edges = np.linspace(0, 1, bins, dtype=np.float64).astype(confidence.dtype)
-        places = np.searchsorted(edges, confidence, side="right") - 1
+        places = np.searchsorted(_edges(bins, confidence.dtype), confidence, side="right") - 1
         rows = np.arange(len(target))[kept]
         off = right.astype(np.float64) - confidence
         values, at = np.concatenate([off, np.ones(len(off))]), np.concatenate([rows, rows])

@@ -12,7 +12,9 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr
+from scipy.special import stdtr, stdtrit
+
+from tasks.evidence.intervals import Interval
 
 # Relative to the values: numbers that differ by less are equal, and were rounded.
 _ROUNDING = 1e-12
@@ -35,6 +37,29 @@ def of_influence(influence: NDArray[np.float64], gain: float, bound: float) -> f
     return p_value(units, (gain - bound) / deviation, float(np.mean(square * moved)), float(np.mean(square**2)))
 
 
+def interval(influence: NDArray[np.float64], gain: float, confidence: float) -> Interval:
+    """The gains that neither one-sided test rules out, but for `least`, which would leave no end where few values make
+    up most of the variance; arguments as of `of_influence`.
+    """
+    units = len(influence)
+    deviation = float(influence.std(ddof=1)) if units > 1 else 0.0
+    if deviation <= _ROUNDING * abs(gain):
+        return Interval(gain, gain, confidence, "no spread, so no interval")
+    moved = (influence - influence.mean()) / deviation
+    skewness, kurtosis = float(np.mean(moved**3)), float(np.mean(moved**4))
+    tail = float(stdtrit(_freedom(units, kurtosis), (1 + confidence) / 2)) / math.sqrt(units)
+    low, high = (_distance(units, tail, sign * skewness) * deviation for sign in (1, -1))
+    return Interval(gain - low, gain + high, confidence, "Student's t, corrected for skewness")
+
+
+def _distance(units: int, tail: float, skewness: float) -> float:
+    """How far below the mean the bound lies whose p-value is that of `tail`, in standard deviations of a value."""
+    if abs(skewness) < _ROUNDING:
+        return tail
+    # The inverse of the correction in `p_value`.
+    return max(tail, 3 * (float(np.cbrt(1 + skewness * tail - skewness**2 / (6 * units))) - 1) / skewness)
+
+
 def p_value(units: int, distance: float, skewness: float, kurtosis: float) -> float:
     """How likely a mean at least this far above the bound is, if the true mean is not above it.
 
@@ -44,8 +69,12 @@ def p_value(units: int, distance: float, skewness: float, kurtosis: float) -> fl
         skewness, kurtosis: of the values; the kurtosis of a normal distribution is 3.
     """
     corrected = distance + skewness * distance**2 / 3 + skewness**2 * distance**3 / 27 + skewness / (6 * units)
-    freedom = min(units - 1.0, max(1.0, 2 * units / max(kurtosis - 1, 1.0)))
+    freedom = _freedom(units, kurtosis)
     return max(least(freedom + 1), float(stdtr(freedom, -math.sqrt(units) * min(distance, corrected))))
+
+
+def _freedom(units: int, kurtosis: float) -> float:
+    return min(units - 1.0, max(1.0, 2 * units / max(kurtosis - 1, 1.0)))
 
 
 def least(units: float) -> float:

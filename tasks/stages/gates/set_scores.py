@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from data_contracts.canonical import digest
 from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.handoffs import Dataset, Evaluation, MetricValue
 from data_contracts.pipeline_spec import GateSpec
@@ -150,7 +149,7 @@ class SetScores:
         gains = first - second if mode == "max" else second - first
         if chosen.units is None and mine.unit == "row" and _are_flags(first) and _are_flags(second):
             return PairedCounts(int(np.count_nonzero(gains > 0)), int(np.count_nonzero(gains < 0)), len(gains))
-        return _values(gains * rows, rows, chosen.units, _seed(candidate, champion))
+        return _values(gains * rows, rows, chosen.units)
 
     def alone(self, gate: GateSpec, evaluation: Evaluation, sign: Literal[1, -1]) -> Measured:
         """One model's scores on the rows that a gate is about; `sign` is -1 if a smaller value is asked for.
@@ -167,7 +166,7 @@ class SetScores:
         values, rows = chosen.of(outcomes.values), chosen.of(outcomes.rows)
         if chosen.units is None and outcomes.unit == "row" and _are_flags(values):
             return Proportion(int(values.sum()), len(values), sign)
-        return _values(sign * values * rows, rows, chosen.units, _seed(evaluation))
+        return _values(sign * values * rows, rows, chosen.units)
 
     def _chosen(self, gate: GateSpec) -> tuple[_Chosen, str]:
         """The rows that a gate is about, and what of it needs a score for each row."""
@@ -201,7 +200,6 @@ class SetScores:
             chosen.of(mine),
             None if theirs is None else chosen.of(theirs),
             chosen.units,
-            _seed(candidate, champion),
         )
         if np.isnan(scores.gain):
             raise undefined(subject(gate), reason_of(scores.metric, scores.target))
@@ -291,16 +289,11 @@ class _Chosen:
         return _Chosen(counts if self.mask is None else self.mask & counts, units)
 
 
-def _values(sums: Values, rows: NDArray[Any], units: NDArray[np.int64] | None, seed: int) -> PairedValues:
+def _values(sums: Values, rows: NDArray[Any], units: NDArray[np.int64] | None) -> PairedValues:
     which = np.arange(len(rows)) if units is None else np.unique(units, return_inverse=True)[1]
     sizes = np.bincount(which, rows).astype(np.float64)
-    return PairedValues(np.bincount(which, sums).astype(np.float64), None if np.all(sizes == 1) else sizes, seed)
+    return PairedValues(np.bincount(which, sums).astype(np.float64), None if np.all(sizes == 1) else sizes)
 
 
 def _are_flags(values: Values) -> bool:
     return bool(np.all((values == 0) | (values == 1)))
-
-
-def _seed(*models: Evaluation | None) -> int:
-    """The same seed for the same checkpoints, so that a retry draws the same resamples."""
-    return int(digest([one.checkpoint_id for one in models if one is not None])[:8], 16)

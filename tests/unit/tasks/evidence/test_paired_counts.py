@@ -22,8 +22,21 @@ def test_the_interval_is_where_the_test_turns() -> None:
     counts = PairedCounts(20, 60, 900)
     found = counts.interval(0.9)
     assert found.low < counts.gain < found.high
-    assert counts.p_value(found.low) == pytest.approx(0.05)
-    assert counts.p_value(found.high) == pytest.approx(0.95)
+    # But for half a row, which the interval has more.
+    assert PairedCounts(20, 60, 900).p_value(found.low + 0.5 / 900) == pytest.approx(0.05, rel=0.1)
+    assert counts._score(found.low, nearer=0.5) == pytest.approx(1.645, abs=1e-3)
+    assert counts._score(found.high, nearer=0.5) == pytest.approx(-1.645, abs=1e-3)
+
+
+@pytest.mark.parametrize(("won", "lost"), [(0.02, 0.0), (0.03, 0.02), (0.06, 0.03), (0.15, 0.1)])
+@pytest.mark.parametrize("rows", [100, 150, 400])
+def test_an_interval_covers_as_often_as_it_says(won: float, lost: float, rows: int) -> None:
+    times = 3_000
+    draw = np.random.default_rng(1).multinomial(rows, [won, lost, 1 - won - lost], size=times)
+    counts = [(int(one), int(other)) for one, other, _ in draw]
+    intervals = {one: PairedCounts(*one, rows).interval(0.9) for one in set(counts)}
+    covered = np.mean([intervals[one].low <= won - lost <= intervals[one].high for one in counts])
+    assert covered >= 0.9 - 3 * math.sqrt(0.09 / times)
 
 
 @pytest.mark.parametrize("won", [0, 5, 10])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tasks.evidence.paired_values import PairedValues
 
@@ -66,6 +67,35 @@ def skewed(draw: np.random.Generator) -> PairedValues:
 def few_units(draw: np.random.Generator) -> PairedValues:
     sizes = draw.geometric(0.1, 20).astype(np.float64)
     return PairedValues((draw.normal(size=20) + 0.05) * sizes, sizes)
+
+
+def covered(case: Callable[[np.random.Generator, int], NDArray[np.float64]], mean: float, rows: int) -> float:
+    """How often an interval of 90 % of the mean of so many values has the true mean."""
+    draw = np.random.default_rng(7)
+    found = [PairedValues(case(draw, rows)).interval(0.9) for _ in range(1_500)]
+    return float(np.mean([one.low <= mean <= one.high for one in found]))
+
+
+CASES: dict[str, tuple[Callable[[np.random.Generator, int], NDArray[np.float64]], float]] = {
+    "normal": (lambda draw, rows: draw.normal(size=rows), 0.0),
+    "exponential": (lambda draw, rows: draw.exponential(size=rows), 1.0),
+    "lognormal": (lambda draw, rows: draw.lognormal(size=rows), math.exp(0.5)),
+    "its negative": (lambda draw, rows: -draw.lognormal(size=rows), -math.exp(0.5)),
+    "very skewed": (lambda draw, rows: draw.lognormal(0, 1.5, rows), math.exp(1.125)),
+    "heavy tails": (lambda draw, rows: draw.standard_t(3, size=rows), 0.0),
+    "few wins": (lambda draw, rows: draw.choice([-1.0, 0.0, 1.0], rows, p=[0.05, 0.85, 0.1]), 0.05),
+}
+
+
+@pytest.mark.parametrize("rows", [100, 150, 400])
+@pytest.mark.parametrize("case", CASES)
+def test_an_interval_covers_as_often_as_it_says(case: str, rows: int) -> None:
+    assert covered(*CASES[case], rows) >= 0.9 - 3 * math.sqrt(0.09 / 1_500)
+
+
+def test_rows_without_a_spread_have_no_interval() -> None:
+    found = PairedValues(np.full(50, 0.25)).interval(0.9)
+    assert (found.low, found.high, found.method) == (0.25, 0.25, "no spread, so no interval")
 
 
 @pytest.mark.parametrize("case", [losses, skewed, few_units])
