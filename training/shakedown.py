@@ -11,7 +11,6 @@ import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,14 @@ import torch
 from torch.utils import _pytree as pytree
 
 from data_contracts.errors import GateNotMet, InsufficientEvidence, TrainwrightError, UsageError, UserCodeError
-from data_contracts.handoffs import Checkpoint, Dataset
+from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.children import SHAKEDOWN, ShakedownRequest, Shaken, StoreAddress
 from data_contracts.messages.export import ExportRequest
-from data_contracts.pipeline_spec import EvaluateSpec, MetricSpec, TrainSpec
+from data_contracts.pipeline_spec import EvaluateSpec, TrainSpec
+from data_contracts.quoting import describe
 from infra import scratch
 from infra.processes.child_main import Report, child_main
-from infra.records.datasets import beginning
-from infra.store import Store, layout, open_store
+from infra.store import layout, open_store
 from training.checkpoint import load_module_weights
 from training.checkpoint.capture import capture
 from training.checkpoint.save import Place, save
@@ -57,8 +56,6 @@ _TRAINING = "trainings/shakedown-0"
 # What may fail here and not where the training runs: on its devices, among its ranks.
 _OF_THE_MACHINE = re.compile(r"cuda|gpu|nvidia|nccl|triton|process group|not implemented for|no kernel", re.IGNORECASE)
 
-Metrics = dict[str, MetricSpec]
-
 
 def main(request: ShakedownRequest, report: Report) -> Shaken:
     """Try the training of a request.
@@ -74,7 +71,7 @@ def main(request: ShakedownRequest, report: Report) -> Shaken:
             found = classify(error, request.project.resolve(), timeout_s=trial.spec.collective_timeout_s)
             alone = not request.elsewhere and trial.spec.world_size == 1
             if isinstance(found, UserCodeError) and not alone and _OF_THE_MACHINE.search(found.message):
-                return Shaken(untried=found.message)
+                return Shaken(remarks=[f"Not all can be tried on this machine: {found.message}"])
             if isinstance(found, UsageError | UserCodeError):
                 raise trial.told(found, error) from error
             raise found from error
@@ -96,28 +93,17 @@ class _Trial:
     remarks: list[str] = field(default_factory=list)
     watch: _Watch = field(default_factory=lambda: _Watch())
 
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """The training's settings on this machine. Loggers of the config would report to their servers."""
-        trainer = dict(self.request.train["lightning"].get("trainer") or {})
-        if isinstance(loggers := trainer.get("logger"), dict | list):
-            muted = {"class_path": "training.fit.history.Muted", "init_args": {"folder": str(self.folder / "logs")}}
+    def __post_init__(self) -> None:
+        request, self.store = self.request, open_store(str(self.folder / "store"))
+        trainer = dict(request.train["lightning"].get("trainer") or {})
+        if isinstance(loggers := trainer.get("logger"), dict | list):  # they would report to their servers
+            muted = {"class_path": "training.fit.history.Muted"}
             trainer["logger"] = [muted] * (len(loggers) if isinstance(loggers, list) else 1)
-        if self.request.elsewhere and not torch.cuda.is_available():
+        if request.elsewhere and not torch.cuda.is_available():
             trainer["accelerator"] = "cpu"
-        return {**self.request.train, "lightning": {**self.request.train["lightning"], "trainer": trainer}}
-
-    @cached_property
-    def spec(self) -> TrainSpec:
-        return TrainSpec.model_validate(self.settings)
-
-    @cached_property
-    def store(self) -> Store:
-        return open_store(str(self.folder / "store"))
-
-    @property
-    def dataset_path(self) -> str:
-        return "" if self.request.dataset is None else str(self.request.path(self.request.dataset.ref))
+        self.settings = {**request.train, "lightning": {**request.train["lightning"], "trainer": trainer}}
+        self.spec = TrainSpec.model_validate(self.settings)
+        self.dataset_path = "" if request.dataset is None else str(request.path(request.dataset.ref))
 
     def train(self) -> Checkpoint:
         """Take one step, validate, and save."""
@@ -169,8 +155,7 @@ class _Trial:
         module = build_module(
             self.settings, project, self.dataset_path, load=lambda built: load_module_weights(built, weights)
         )
-        sets = {name: one.model_copy(update={"dataset": self._here(one.dataset)}) for name, one in request.sets.items()}
-        here = request.model_copy(update={"train": self.settings, "sets": sets})
+        here = request.model_copy(update={"train": self.settings})
         for name, batches in sets_of(here, wanted, None, perturbed, MemoryBudget(MEMORY_BYTES, 0)):
             self._score_set(name, batches, module, wanted, classes)
         for form in request.exports:
@@ -192,7 +177,7 @@ class _Trial:
 
         def few(split: str) -> OrderedLoader:
             rows = Split(
-                Shards(Path(self.dataset_path), self._here(dataset), split),
+                Shards(Path(self.dataset_path), dataset, split),
                 batch=train.batch,
                 transform=batch_transform(self.settings, self.request.project),
                 loader=stored_order(self.settings),
@@ -208,13 +193,9 @@ class _Trial:
         loaders["train_dataloaders"].bounds *= plan.steps_per_epoch * plan.accumulate
         if count := dataset.rows("val"):
             loaders["val_dataloaders"] = few("val")
-            if train.world_size == 1 and count % plan.micro_batch == 1:
+            if self.request.whole and train.world_size == 1 and count % plan.micro_batch == 1:
                 loaders["val_dataloaders"].bounds.append((0, 1))
         return plan, loaders
-
-    def _here(self, dataset: Dataset) -> Dataset:
-        """The part of a dataset that lies on this machine."""
-        return dataset if self.request.whole else beginning(dataset)
 
     def _saved(self, trainer: L.Trainer) -> Checkpoint:
         state, step = dump_checkpoint(trainer), trainer.global_step
@@ -234,52 +215,29 @@ class _Trial:
         table = PredictionTable(self.folder, name) if keeps else None
         asked = {metric: wanted.metrics[metric] for metric in request.pairs}
         pairs = pair_tables(self.folder, [name], asked)[name]
-        scorer = _FewBatches(self.settings, request.project, Progress(self.report), watch=self.watch)
-
-        def work(metrics: Metrics) -> dict[str, Scored]:
-            return score(module, batches, metrics, classes, scorer, table, pairs)
-
+        scorer = _FewBatches(
+            self.settings, request.project, Progress(self.report), watch=self.watch, remarks=self.remarks
+        )
+        predicted = {metric: one for metric, one in wanted.metrics.items() if one.class_path}
+        logged = {metric: one for metric, one in wanted.metrics.items() if one.logged}
         _shorten(batches, alone=True)
-        scores = self._scored(work, {metric: one for metric, one in wanted.metrics.items() if one.class_path})
+        scores = score(module, batches, predicted, classes, scorer, table, pairs)
         for metric in scores.keys() & pairs.keys():
             pairs[metric].close(metric, scores[metric])
         if table is not None:
-            found, table = table.close(), None
+            found = table.close()
             if found.missing:
                 place = f"contract.predictions{f' on evaluate.sets.{name}' if name else ''}"
                 raise UsageError(f"{place}: {found.missing}.", remedy="Return one value or one list for each row.")
             self.columns[name] = found.columns
-        # A row alone is tried where the set's last batch has one: test_step is called with nothing else.
-        ends_alone = name in request.sets and request.sets[name].rows % wanted.batch_size == 1
+        # test_step gets a row alone only if the set's last batch is one.
+        ends_alone = request.whole and name in request.sets and request.sets[name].rows % wanted.batch_size == 1
         _shorten(batches, alone=ends_alone)
-        self._scored(work, {metric: one for metric, one in wanted.metrics.items() if one.logged})
-
-    def _scored(self, work: Callable[[Metrics], dict[str, Scored]], metrics: Metrics) -> dict[str, Scored]:
-        """The metrics that have a value for so few rows; what is wrong with any of them is raised."""
-        try:
-            return work(metrics)
-        except TrainwrightError as error:
-            if not _for_want_of_rows(error):
-                raise
-        found: dict[str, Scored] = {}
-        for name, one in metrics.items():
-            try:
-                found |= work({name: one})
-            except TrainwrightError as error:
-                if not _for_want_of_rows(error):
-                    raise
-                if isinstance(error, UserCodeError):
-                    self.remarks.append(f"{error.message} It was computed on few rows, and may have a value for more.")
-        return found
+        score(module, batches, logged, classes, scorer)
 
     def _export(self, checkpoint: Checkpoint, wanted: EvaluateSpec, form: Any) -> None:
-        try:  # only where a gate asks for it: importing ONNX takes long, and an environment may lack it
-            from training.export.worker import main as export
-        except ModuleNotFoundError as error:
-            raise UsageError(
-                f"promote.export: the environment of the model's code has no {error.name}.",
-                remedy="Add it to the environment, or leave the gate out.",
-            ) from error
+        # Only where a gate asks for it: importing ONNX takes long, and an environment may lack it.
+        from training.export.worker import main as export
 
         request = self.request
         with scratch.make("export") as folder:
@@ -287,7 +245,7 @@ class _Trial:
                 store=StoreAddress(uri=self.store.uri),
                 checkpoint=checkpoint,
                 train=self.settings,
-                dataset=None if request.dataset is None else self._here(request.dataset),
+                dataset=request.dataset,
                 split=wanted.split,
                 targets=sorted({one.target for one in wanted.metrics.values() if one.target}),
                 format=form,
@@ -337,9 +295,22 @@ class _Watch(L.Callback):
 
 @dataclass(frozen=True, kw_only=True)
 class _FewBatches(Scorer):
-    """Scores two batches at most."""
+    """Scores two batches at most. A metric that has no value for so few rows is left out."""
 
     watch: _Watch
+    remarks: list[str]
+
+    def value(self, name: str, compute: Callable[[], Scored]) -> Scored | None:
+        try:
+            return compute()
+        except (NotFinite, InsufficientEvidence):
+            return None
+        except (TrainwrightError, TypeError, AttributeError, NameError):  # it would raise these for any rows
+            raise
+        except Exception as error:
+            said = f"evaluate.metrics.{name} raised {describe(error, self.project)}"
+            self.remarks.append(f"{said}; it was computed on few rows, and may have a value for more.")
+            return None
 
     def trainer(self, callback: L.Callback) -> L.Trainer:
         limits = {"devices": 1, "limit_predict_batches": 2, "limit_test_batches": 2}
@@ -362,14 +333,6 @@ def _described(batch: Any) -> str:
         else type(one).__name__
         for one in leaves
     )
-
-
-def _for_want_of_rows(error: TrainwrightError) -> bool:
-    """Whether a metric may have a value for more rows than the few of a shakedown."""
-    if isinstance(error, UserCodeError):
-        computed = error.message.startswith("evaluate.metrics.")
-        return computed and not isinstance(error.__cause__, TypeError | AttributeError | NameError)
-    return isinstance(error, NotFinite | InsufficientEvidence)
 
 
 def _place(error: BaseException | None, root: Path) -> str:

@@ -224,7 +224,7 @@ class ShakedownRequest(LaidOut, Message):
         train: the training's settings with the Lightning config inlined.
         dataset: None with external data.
         train_rows: rows that an epoch has, over all datasets that are mixed.
-        whole: whether the datasets lie here with all shards; if not, with the first shard of each split.
+        whole: whether the datasets have all shards; if not, the first of each split.
         evaluate: the spec's section, as it is sealed.
         sets: name → set; empty with external data.
         first_weights: folder of the files of `train.init_from`; "" for none.
@@ -263,13 +263,11 @@ class Shaken(Message):
 
     Attributes:
         columns: of the predictions, by set.
-        remarks: sentences.
-        untried: why something could not be tried on this machine; "" if all was tried.
+        remarks: sentences, also on what could not be tried on this machine.
     """
 
     columns: dict[str, list[str]] = {}
     remarks: list[str] = []
-    untried: str = ""
 
 
 class RemoteJob(Message):

@@ -68,21 +68,25 @@ def shake_down(run: Run, dataset: Dataset | None) -> None:
     except (Hung, OutOfMemory) as error:
         log.warning("the shakedown of the training did not end, so nothing is known: %s", error.message)
         return
-    for sentence in [*found.remarks, *([f"Not tried here: {found.untried}"] if found.untried else [])]:
+    for sentence in found.remarks:
         log.warning("shakedown: %s", sentence)
     _refuse_unknown_columns(run, found)
     replace_json(state_folder() / KEPT, [*_kept(), key][-MOST_KEPT:])
 
 
 def _request(run: Run, dataset: Dataset | None) -> ShakedownRequest:
-    spec, resolved = run.spec, run.resolved
+    spec, resolved, whole = run.spec, run.resolved, run.store.is_local
+    sets = {
+        name: ScoredSet(dataset=one if whole else beginning(one), split=split)
+        for name, (one, split) in sets_to_score(run, dataset).items()
+    }
     return ShakedownRequest(
         train=run.train_settings(),
-        dataset=dataset,
+        dataset=dataset if dataset is None or whole else beginning(dataset),
         train_rows=0 if dataset is None else mixed(dataset, resolved.mixture).rows("train"),
-        whole=run.store.is_local,
+        whole=whole,
         evaluate=spec.evaluate.result,
-        sets={name: ScoredSet(dataset=one, split=split) for name, (one, split) in sets_to_score(run, dataset).items()},
+        sets=sets,
         predictions=asked_of(run) is not None,
         pairs=pairs_of(run),
         exports=[gate.to for gate in spec.promote.export],
@@ -113,14 +117,13 @@ def _kept() -> list[str]:
 
 @contextlib.contextmanager
 def _laid_out(run: Run, request: ShakedownRequest) -> Iterator[ShakedownRequest]:
-    """The request with the folders of what it needs; of a remote store's datasets, first shards are copied."""
+    """The request with the folders of what it needs; of a remote store, the shards that it names are copied."""
     paths = {request.code.id: str(run.project())}
     first = run.resolved.init_from
     with contextlib.ExitStack() as stack:
         for thing in request.needs:
             if isinstance(thing, Dataset) and thing.ref.id not in paths:
-                part = thing if request.whole else beginning(thing)
-                paths[thing.ref.id] = str(stack.enter_context(local_split(run.store, part, *part.splits)))
+                paths[thing.ref.id] = str(stack.enter_context(local_split(run.store, thing, *thing.splits)))
         weights = str(run.store.local(first)) if first is not None and request.whole else ""
         yield request.at(paths).model_copy(update={"first_weights": weights})
 

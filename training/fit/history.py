@@ -39,18 +39,9 @@ class History(Logger):
 
 
 class Muted(DummyLogger):
-    """Stands in for a logger of the user's where nothing is to be reported; its folder is one of scratch."""
+    """Stands in for a logger of the user's where nothing is to be reported; its folder is in the project's copy."""
 
-    def __init__(self, folder: str) -> None:
-        super().__init__()
-        self._folder = folder
-
-    @property
-    def save_dir(self) -> str:
-        """Part of Lightning's interface."""
-        return self._folder
-
-    log_dir = root_dir = save_dir
+    save_dir = log_dir = root_dir = "muted"  # type: ignore[assignment]
 
 
 def finite(metrics: Mapping[str, Any]) -> dict[str, float]:

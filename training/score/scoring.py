@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,10 @@ class Scorer:
     def is_first(self) -> bool:
         """Whether this process has the outcomes of all ranks."""
         return self.team is None or self.team.rank == 0
+
+    def value(self, name: str, compute: Callable[[], Scored]) -> Scored | None:
+        """A metric's value; None if it may be left out."""
+        return compute()
 
     def trainer(self, callback: L.Callback) -> L.Trainer:
         """A Trainer for this process."""
@@ -170,7 +175,9 @@ def _predict(module: L.LightningModule, batches: Any, predictions: _Predictions)
     for name, one in predictions.scores.items() if scorer.is_first else ():
         try:
             with user_code(f"evaluate.metrics.{name}", scorer.project):
-                found[name] = one.result()
+                value = scorer.value(name, one.result)
+            if value is not None:
+                found[name] = value
             if one.scores.is_decided:
                 scorer.kinds[name] = one.scores.kind
         except InsufficientEvidence as error:
@@ -284,7 +291,11 @@ def _test(
         del module.log
     if not scorer.is_first:
         return {}
-    found = {name: one.result(counter.num_rows, trainer.callback_metrics) for name, one in scores.items()}
+    values = {
+        name: scorer.value(name, partial(one.result, counter.num_rows, trainer.callback_metrics))
+        for name, one in scores.items()
+    }
+    found = {name: value for name, value in values.items() if value is not None}
     if digest is not None:
         for one in found.values():
             one.rows = {"of": "batches", "digest": digest.hexdigest()}

@@ -13,6 +13,7 @@ import pytest
 from data_contracts.errors import TrainwrightError, UsageError, UserCodeError
 from data_contracts.handoffs import Dataset, Ref
 from data_contracts.messages.children import ScoredSet, ShakedownRequest, Shaken
+from infra.records.datasets import beginning
 from tests.support.gang import make_dataset
 from training.shakedown import main
 
@@ -186,11 +187,17 @@ def shaken(
     trainer: dict[str, Any] | None = None,
     train: dict[str, Any] | None = None,
     rows: dict[str, int] | None = None,
+    whole: bool = True,
     **more: Any,
 ) -> Shaken:
     """What a shakedown of a module says."""
     folder = project.parent / "dataset"
     dataset = Dataset.from_json(make_dataset(folder, rows or {"train": 640, "val": 16, "test": 9}))
+    train_rows = dataset.rows("train")
+    if not whole:
+        dataset = beginning(dataset)
+        for file in folder.glob("*-00001.parquet"):
+            file.unlink()
     model = {"class_path": f"shaken.{name}", **more.pop("model", {})}
     settings = {
         "lightning": {"model": model, "trainer": {"accelerator": "cpu", "max_epochs": 3, **(trainer or {})}},
@@ -204,8 +211,8 @@ def shaken(
     request = ShakedownRequest(
         train=settings,
         dataset=dataset,
-        train_rows=dataset.rows("train"),
-        whole=True,
+        train_rows=train_rows,
+        whole=whole,
         evaluate={"metrics": metrics or {"accuracy": ACCURACY, "loss": LOSS}, "batch_size": 4},
         sets={"": ScoredSet(dataset=dataset, split="test")},
         code=code,
@@ -238,7 +245,7 @@ IN_FRESH_PROCESS = {"an export"}
 )
 def test_what_will_run_passes(project: Path, case: str) -> None:
     found = shaken(project, **RIGHT[case])
-    assert (found.remarks, found.untried) == ([], "")
+    assert found.remarks == []
     assert not (project / "x").exists()
 
 
@@ -295,39 +302,10 @@ def test_what_a_metric_says_of_few_rows_ends_nothing(project: Path) -> None:
 
 
 def test_what_only_the_trainings_ranks_have_is_not_tried(project: Path) -> None:
-    assert "process group" in shaken(project, "Needs", train={"devices": 2, "strategy": "ddp"}).untried
+    [remark] = shaken(project, "Needs", train={"devices": 2, "strategy": "ddp"}).remarks
+    assert remark.startswith("Not all can be tried on this machine: ")
+    assert "process group" in remark
 
 
 def test_the_first_shards_are_enough(project: Path) -> None:
-    folder = project.parent / "dataset"
-    make_dataset(folder, {"train": 640, "val": 16, "test": 9})
-    for file in folder.glob("*-00001.parquet"):
-        file.unlink()
-    (folder.parent / "kept").mkdir()
-    folder.rename(folder.parent / "first")
-    with pytest.raises(TrainwrightError, match="missing"):
-        shaken_at(project, whole=True)
-    assert shaken_at(project, whole=False) == Shaken()
-
-
-def shaken_at(project: Path, *, whole: bool) -> Shaken:
-    """A shakedown on the first shards alone."""
-    made = project.parent / f"all-{whole}"
-    dataset = Dataset.from_json(make_dataset(made, {"train": 640, "val": 16, "test": 9}))
-    code = Ref(uri="code/a", id="a" * 64, seal="b" * 64)
-    request = ShakedownRequest(
-        train={
-            "lightning": {"model": {"class_path": "shaken.Good"}, "trainer": {"accelerator": "cpu", "max_epochs": 3}},
-            "global_batch_size": 32,
-            "strategy": "single",
-            "batch": ["x", "y"],
-        },
-        dataset=dataset,
-        train_rows=640,
-        whole=whole,
-        evaluate={"metrics": {"accuracy": ACCURACY}},
-        sets={"": ScoredSet(dataset=dataset, split="test")},
-        code=code,
-        paths={code.id: str(project), dataset.ref.id: str(project.parent / "first")},
-    )
-    return main(request, lambda report: None)
+    assert shaken(project, whole=False) == Shaken()
