@@ -41,7 +41,7 @@ class History(Logger):
 class Muted(DummyLogger):
     """Stands in for a logger of the user's where nothing is to be reported; its folder is in the project's copy."""
 
-    save_dir = log_dir = root_dir = "muted"  # type: ignore[assignment]
+    save_dir = log_dir = root_dir = "muted"
 
 
 def finite(metrics: Mapping[str, Any]) -> dict[str, float]:
