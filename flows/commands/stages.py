@@ -13,7 +13,7 @@ from data_contracts.handoffs import HandOff
 from flows.commands.guard import Answer
 from flows.stages import listed, stage_name, stages
 from infra.machine.written_files import record_written
-from tasks.queries.history import curves, logged_metrics
+from tasks.queries.history import curves, logged_metrics, write_logger_files
 from tasks.run.options import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.stages.earlier_handoffs import EarlierHandoffs
@@ -53,6 +53,7 @@ def _write_parts(run: Run, handoff: Any, arguments: argparse.Namespace) -> None:
     if folder := getattr(arguments, "curves", None):
         for file, records in curves(logged_metrics(run.store, handoff)).items():
             write(Path(folder) / file, records)
+        write_logger_files(run.store, handoff, Path(folder))
     if path := getattr(arguments, "metrics", None):
         write(Path(path), {name: metric.value for name, metric in handoff.metrics.items()})
 

@@ -68,6 +68,7 @@ from infra.store.paths.training_paths import joined as joined
 from infra.store.paths.training_paths import latest as latest
 from infra.store.paths.training_paths import launch as launch
 from infra.store.paths.training_paths import lease as lease
+from infra.store.paths.training_paths import logger_files as logger_files
 from infra.store.paths.training_paths import node as node
 from infra.store.paths.training_paths import node_exit as node_exit
 from infra.store.paths.training_paths import quarantined as quarantined

@@ -4,11 +4,15 @@ them).
 
 from __future__ import annotations
 
+import io
 import re
+import zipfile
+from pathlib import Path
 from typing import Any
 
+from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint
-from infra.store import Store
+from infra.store import Store, layout
 
 Record = dict[str, Any]
 
@@ -30,3 +34,17 @@ def curves(records: list[Record]) -> dict[str, list[Record]]:
             file = re.sub(r"[^\w.=-]", "_", name).lstrip(".") + ".json"
             tables.setdefault(file, []).append({**at, name: record[name]})
     return dict(sorted(tables.items()))
+
+
+def write_logger_files(store: Store, checkpoint: Checkpoint, folder: Path) -> None:
+    """Write what the loggers of the training's config wrote, generation by generation, into `g<generation>/`."""
+    for generation in range(checkpoint.generation + 1):
+        path = layout.logger_files(checkpoint.training, generation)
+        if not store.exists(path):
+            continue
+        try:
+            with zipfile.ZipFile(io.BytesIO(store.read(path))) as archive:
+                # It leads no member outside of the folder.
+                archive.extractall(folder / f"g{generation}")
+        except zipfile.BadZipFile as error:
+            raise CorruptError(f"{path} in the store is damaged: {error}.") from error

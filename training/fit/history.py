@@ -1,23 +1,54 @@
-"""The history of the values that a module logged: kept in memory, and saved in checkpoints as `history.json`."""
+"""The history of the values that a module logged: kept in memory, and saved in checkpoints as `history.json`.
+
+Without a logger in the Lightning config it is what `self.logger` is, and answers as far as a history can.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
 
-from lightning.pytorch.loggers import Logger
-from lightning.pytorch.loggers.logger import DummyLogger
+from lightning.pytorch.loggers.logger import DummyExperiment, DummyLogger, Logger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor
 
+log = logging.getLogger(__name__)
+
 
 class History(Logger):
-    """A Lightning logger that keeps `{"step", "epoch", name: value}` records on rank 0."""
+    """A Lightning logger that keeps `{"step", "epoch", name: value}` records on rank 0.
 
-    def __init__(self) -> None:
+    Args:
+        folder: for files that the module writes beside its logger's; they end with the training.
+    """
+
+    def __init__(self, folder: str = "") -> None:
         super().__init__()
         self.records: list[dict[str, float]] = []
+        self._folder, self._warned = folder, False
+
+    @property
+    def save_dir(self) -> str:
+        """The folder."""
+        return self._folder
+
+    @property
+    def log_dir(self) -> str:
+        """The folder."""
+        return self._folder
+
+    @property
+    def experiment(self) -> DummyExperiment:
+        """An object that takes every call and keeps nothing, with a warning."""
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "self.logger.experiment keeps nothing, because the Lightning config names no logger: name one under "
+                "trainer.logger, such as lightning.pytorch.loggers.CSVLogger."
+            )
+        return DummyExperiment()
 
     @property
     def name(self) -> str:

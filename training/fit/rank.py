@@ -86,6 +86,7 @@ def _unread(error: Exception) -> int:
 def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbacks) -> Trained:
     """Train to the end, from the checkpoint that the launcher named, if any; returns the last one (rank 0 alone)."""
     with light_imports():
+        from training.fit import logger_files
         from training.fit.history import History
         from training.fit.loop import install
         from training.fit.preflight import refuse_doubtful
@@ -103,7 +104,7 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
     resume = _folder(context, store, context.resume, "resume") if context.resume else None
     plan, loaders = our_loaders(context)
     reports.progress.micro_batch = plan.micro_batch if plan else 0
-    supervisor = Supervisor(context, store, reports, history := History(), plan, resume)
+    supervisor = Supervisor(context, store, reports, history := History(str(context.scratch / "logs")), plan, resume)
     warm = _warm_start(context, store, resume, reports)
     owned = {**owned_settings(context, plan), "logger": history}
     own = [CountRows(), supervisor, supervisor.activity, supervisor.measuring, supervisor.validated]
@@ -131,6 +132,7 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
     finally:
         if "train_dataloaders" in loaders:
             loaders["train_dataloaders"].close()
+        logger_files.keep(trainer, context, store)
     if supervisor.last is None:
         raise UsageError(
             "train.lightning: the training ended without a single step.",

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import re
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +23,7 @@ import torch
 from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningCLI, instantiate_class
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -30,6 +33,7 @@ from torch.utils.data import default_collate
 from data_contracts.errors import TrainwrightError, UsageError, UserCodeError
 from data_contracts.pipeline_spec import BatchTransform
 from data_contracts.quoting import describe, withhold
+from infra.gang.environment import SCRATCH
 from training.lightning_adapter import LazyOptimizerCLI, prepare_data
 from training.order.rank_plan import Plan
 from training.user.imports import (
@@ -230,9 +234,29 @@ def plain_trainer(
     chosen = {key: config[key] for key in _PLAIN if config.get(key) is not None}
     silence()
     placed = {"devices": 1} if ranks is None else dict(ranks)
+    # A child process has a folder of its own for temporary files, and so has a rank.
+    folder = os.environ.get(SCRATCH) or tempfile.gettempdir()
     # A module that logs by `self.logger` must not fail on the first rank alone, as it would without a logger.
-    mute: dict[str, Any] = {"logger": DummyLogger(), "enable_checkpointing": False}
+    mute: dict[str, Any] = {"logger": _Mute(folder), "enable_checkpointing": False, "default_root_dir": folder}
     return Trainer(**{**chosen, **_DEFAULTS, **placed, **mute}, callbacks=list(callbacks))
+
+
+class _Mute(DummyLogger):
+    """A logger that keeps nothing, and answers for the folder that a module may write further files into."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = folder
+
+    @property
+    def save_dir(self) -> str:
+        """The folder."""
+        return self._folder
+
+    @property
+    def log_dir(self) -> str:
+        """The folder."""
+        return self._folder
 
 
 def batch_transform(train: Mapping[str, Any], project: Path) -> Callable[[Any], Any] | None:
@@ -283,8 +307,10 @@ class _Assembly(LazyOptimizerCLI):
             return None
         owned, callbacks = self._given
         theirs = dict(self.config_init.get("trainer", {}))
-        # A module's `self.logger` is the first.
-        loggers = [*_listed(theirs.get("logger") or None), *_listed(owned.get("logger"))]
+        # The first of them is `self.logger`. Lightning makes a CSVLogger of `true` where no TensorBoard is installed.
+        wanted = theirs.get("logger") or None
+        named = [CSVLogger("lightning_logs", name="")] if wanted is True else _listed(wanted)
+        loggers = [*named, *_listed(owned.get("logger"))]
         both = {"logger": loggers, "callbacks": [*_listed(theirs.get("callbacks")), *callbacks]}
         return Trainer(**{**theirs, **owned, **both})
 

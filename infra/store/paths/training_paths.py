@@ -87,6 +87,11 @@ def rank_log(training: str, g: int, k: int, rank: int, i: int | None = None) -> 
     return f"{node(training, g, k)}/log-rank-{_number(rank)}{'' if i is None else f'-{_number(i)}'}.txt"
 
 
+def logger_files(training: str, g: int) -> str:
+    """An archive of the files that the loggers of the user's config wrote in a generation."""
+    return f"{generation(training, g)}/loggers.zip"
+
+
 def checkpoints(training: str) -> str:
     """Folder of a training's checkpoints and their marks."""
     return f"{check_path(training)}/checkpoints"

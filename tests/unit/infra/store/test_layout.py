@@ -47,6 +47,7 @@ PATHS = [
     (layout.latest(T), f"{T}/latest"),
     (layout.result(T), f"{T}/result.json"),
     (layout.generation(T, 2), f"{T}/g2"),
+    (layout.logger_files(T, 2), f"{T}/g2/loggers.zip"),
     (layout.launch(T, 2), f"{T}/g2/launch.json"),
     (layout.cancel(T, 2), f"{T}/g2/cancel"),
     (layout.rollcall(T, 2), f"{T}/g2/rollcall.json"),

@@ -245,7 +245,7 @@ def test_what_the_spec_owns_wins_and_the_rest_is_the_configs(project: Path, tmp_
     _, datamodule, trainer = build_all(train(trainer=config), project, "", owned, [])
     assert datamodule is None
     assert (trainer.max_epochs, trainer.accumulate_grad_batches, trainer.num_sanity_val_steps) == (7, 3, 0)
-    assert [type(one) for one in trainer.loggers] == [CSVLogger, History]
+    assert [type(one) for one in trainer.loggers] == [CSVLogger, History], "the first is self.logger"
     assert [type(one).__name__ for one in trainer.callbacks] == ["EarlyStopping"]
 
 
@@ -328,7 +328,23 @@ def test_where_a_plain_trainer_is_placed_replaces_the_configs_accelerator(projec
 def test_a_plain_trainer_takes_what_a_module_may_ask_it_for(project: Path) -> None:
     trainer = plain_trainer(train(trainer={"accelerator": "cpu", "precision": "bf16-mixed", "max_epochs": 9}), [])
     assert (trainer.precision, trainer.max_epochs) == ("bf16-mixed", 9)
-    assert [type(one).__name__ for one in trainer.loggers] == ["DummyLogger"], "nothing is written"
+    # Nothing is written, and a module that writes through its logger goes on.
+    assert trainer.logger is not None
+    assert [trainer.log_dir, trainer.logger.log_dir, trainer.logger.save_dir] == 3 * [trainer.default_root_dir]
+    trainer.logger.experiment.add_image("x", None)  # type: ignore[attr-defined]
+    assert (trainer.checkpoint_callback, trainer.progress_bar_callback) == (None, None)
+
+
+def test_a_training_without_a_logger_says_so_once(
+    project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = build_all(train(), project, "", {"devices": 1, "logger": History(str(tmp_path))}, [])[2]
+    assert trainer.logger is not None
+    for _ in range(2):
+        trainer.logger.experiment.add_figure("x", None)  # type: ignore[attr-defined]
+    [said] = [record.getMessage() for record in caplog.records if "experiment" in record.getMessage()]
+    assert said.startswith("self.logger.experiment keeps nothing, because the Lightning config names no logger")
+    assert [trainer.log_dir, trainer.logger.log_dir, trainer.logger.save_dir] == 3 * [str(tmp_path)]
 
 
 @pytest.mark.parametrize(
