@@ -16,6 +16,10 @@ import numpy as np
 import torch
 
 TAG = "$"
+# Kinds of arrays that no tensor holds: text, bytes, times and Python's objects, each of which needs a form of its own.
+_IN_JSON = "USmMO"
+# An array of short texts has the width of its longest one; so has what comes back.
+_MOST_BYTES = 2**28
 Put = Callable[[str, torch.Tensor], None]
 Get = Callable[[str], torch.Tensor]
 
@@ -61,6 +65,11 @@ def encode(value: Any, put: Put, path: str = "") -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         put(path, torch.from_numpy(np.ascontiguousarray(value)).reshape(value.shape))
         return _tagged("ndarray", path)
+    if isinstance(value, np.ndarray) and value.dtype.kind in _IN_JSON and value.nbytes <= _MOST_BYTES:
+        # Times as whole numbers, without a unit that a Python object would lose.
+        plain = value.view(np.int64) if value.dtype.kind in "mM" else value
+        items = [encode(item, put, _join(path, at)) for at, item in enumerate(plain.ravel().tolist())]
+        return _tagged("array", [value.dtype.str, list(value.shape), items])
     return _encode_container(value, put, path)
 
 
@@ -142,9 +151,20 @@ def _scalar(dtype: str, value: Any) -> Any:
     return kind.type(value)
 
 
+def _array(dtype: str, shape: list[int], items: list[Any]) -> np.ndarray[Any, Any]:
+    kind = np.dtype(dtype)
+    if kind.kind not in _IN_JSON or kind.itemsize * len(items) > _MOST_BYTES:
+        raise ValueError(f"unknown array {dtype!r}")
+    array = np.empty(len(items), np.int64 if kind.kind in "mM" else kind)
+    for at, item in enumerate(items):  # at once, lists inside would become dimensions
+        array[at] = item
+    return array.view(kind).reshape(shape)
+
+
 _DECODERS: dict[str, Callable[[Any], Any]] = {
     "float": float,
     "scalar": lambda parts: _scalar(*parts),
+    "array": lambda parts: _array(*parts),
     "dict": lambda pairs: dict(pairs),
     "OrderedDict": lambda pairs: OrderedDict(pairs),
     "Counter": lambda pairs: Counter(dict(pairs)),

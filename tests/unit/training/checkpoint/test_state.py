@@ -98,6 +98,37 @@ def test_an_array_comes_back_as_an_array() -> None:
         assert (back.dtype, back.shape, back.tolist()) == (array.dtype, array.shape, array.tolist())
 
 
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([["low", "high"], ["", "ü"]]),
+        np.array("alone"),
+        np.array([b"a", b"\xff\x01"]),
+        np.array(["x", None, 1.5, ("a", 1), [2]], dtype=object),
+        np.array(["2026-11-28", "NaT"], dtype="datetime64[ns]"),
+        np.array([3], dtype="timedelta64[s]"),
+        np.zeros((0, 2), dtype="<U7"),
+    ],
+    ids=str,
+)
+def test_an_array_that_no_tensor_holds_comes_back(array: np.ndarray[Any, Any]) -> None:
+    back = through_json({"classes_": array})["classes_"]
+    assert (back.dtype, back.shape) == (array.dtype, array.shape)
+    assert str(back.tolist()) == str(array.tolist())
+
+
+def test_an_array_with_an_object_that_has_no_form_names_its_place() -> None:
+    with pytest.raises(UnsupportedState) as caught:
+        encode({"kept": np.array(["x", Word], dtype=object)}, {}.__setitem__)
+    assert caught.value.path == "kept/1"
+
+
+@pytest.mark.parametrize("array", [["<U99999999", [1], ["a"]], ["<f8", [1], [1.0]], ["<U1", [3], ["a"]]])
+def test_an_array_that_claims_more_than_it_has_is_refused(array: list[Any]) -> None:
+    with pytest.raises(ValueError, match="unknown array|cannot reshape"):
+        decode({"$": "array", "value": array}, {}.__getitem__)
+
+
 def test_a_set_has_the_same_bytes_whatever_its_order() -> None:
     # 0 and 8 fall into the same slot, so a set keeps them in the order in which they came.
     one, other = {0, 8}, {8, 0}
@@ -124,7 +155,7 @@ def test_a_text_enum_comes_back_as_its_text() -> None:
         ({"a": {"f": print}}, "a/f", "builtin_function_or_method"),
         ((Path("x"),), "0", "PosixPath"),
         (Pair(1), "", "Pair"),
-        ([np.array(["text"])], "0", "numpy.ndarray"),
+        ([np.zeros(1, dtype=[("a", "i4")])], "0", "numpy.ndarray"),
         ({object(): 1}, "key 0", "object"),
         ([Exception], "0", "type"),
     ],
