@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from data_contracts.canonical import digest, is_name
@@ -155,19 +155,34 @@ def chosen_code(run: Resolved, store: Store) -> ProjectFiles:
 
 
 def explain_left_out(error: TrainwrightError, run: Resolved, store: Store) -> None:
-    """If the user's code did not find a file of its project, say in the error's remedy why the bundle lacks it."""
-    _, absent, text = f"{error.message}\n{error.user_traceback}".partition("No such file or directory")
-    if not isinstance(error, UserCodeError) or not absent:
+    """If the user's code did not find a file, say in the error's remedy why the bundle of its project lacks it."""
+    # The lines of code in a traceback may speak of any file.
+    lines = [error.message, *(line for line in error.user_traceback.splitlines() if not line.startswith(" "))]
+    text = "\n".join(line for line in lines if re.search("No such file|FileNotFound|does not exist", line))
+    if not isinstance(error, UserCodeError) or not text:
         return
+    error.remedy = (
+        "Code runs in a copy of its project's packed files and opens relative paths from the project's root: name a "
+        "file of the project in code.include, and open the dataset by ${dataset.path} and other files by full paths."
+    )
     with contextlib.suppress(TrainwrightError, OSError):  # the project may lie on another machine, or have changed
-        for one in chosen_code(run, store).left_out:
-            end = "" if one.path.endswith("/") else r"(?![\w.-])"
-            if re.search(rf"(?<![\w.-]){re.escape(one.path)}{end}", text):
-                error.remedy = (
-                    f"{one.path} is not in the bundle of the project's code: {one.why}. If it may be stored, name the "
-                    "file by its exact path in code.include."
-                )
-                return
+        left_out = chosen_code(run, store).left_out
+        exact = [one for one in left_out if _mentions(text, one.path)]
+        files = [one for one in left_out if not one.path.endswith("/")]
+        alike = [one for one in files if _mentions(text, PurePosixPath(one.path).name, after_folder=False)]
+        for one in [*exact, *alike][:1]:
+            opened = "" if exact else f" and open it as {one.path}: relative paths begin at the project's root"
+            error.remedy = (
+                f"{one.path} is not in the bundle of the project's code: {one.why}. If it may be stored, name the file "
+                f"by its exact path in code.include{opened}."
+            )
+
+
+def _mentions(text: str, path: str, *, after_folder: bool = True) -> bool:
+    """Whether a text has a path, or one below it if it is a folder's, as a whole name; a folder may stand before it."""
+    begin = r"(?<![\w.-])" if after_folder else r"(?<![\w./-])"
+    end = "" if path.endswith("/") else r"(?![\w.-])"
+    return re.search(f"{begin}{re.escape(path)}{end}", text) is not None
 
 
 def _packing(spec: PipelineSpec, root: Path, lightning: dict, suites: list[dict[str, Any]]) -> dict[str, Any]:

@@ -72,7 +72,40 @@ def test_a_report_that_the_code_reads_is_named_with_the_reason(tmp_path: Path) -
     for error in errors:
         explain_left_out(error, run.resolved, run.store)
     assert errors[0].remedy.startswith("page.html is not in the bundle of the project's code: Trainwright wrote it. If")
-    assert errors[1].remedy == UserCodeError.default_remedy
+    assert errors[1].remedy.startswith("Code runs in a copy of its project's packed files and opens relative paths")
+
+
+INCLUDE = "If it may be stored, name the file by its exact path in code.include"
+# What libraries say -> the beginning and the end of the remedy.
+UNFOUND = {
+    "FileNotFoundError: [Errno 2] No such file or directory: 'raw/x.h5'": ("raw/ is not in the bundle", f"{INCLUDE}."),
+    "OSError: Unable to open file (name = 'raw/x.h5', errno = 2, error message = 'No such file or directory')": (
+        "raw/ is not in the bundle",
+        f"{INCLUDE}.",
+    ),
+    "FileNotFoundError: deep/x.npy": ("deep/x.npy is not in the bundle", f"{INCLUDE}."),
+    "FileNotFoundError: [Errno 2] No such file or directory: 'x.npy'": (
+        "deep/x.npy is not in the bundle",
+        f"{INCLUDE} and open it as deep/x.npy: relative paths begin at the project's root.",
+    ),
+    "FileNotFoundError: [Errno 2] No such file or directory: '/elsewhere/x.npy'": (
+        "Code runs in a copy",
+        "full paths.",
+    ),
+    "ValueError: raw/x.h5 has no table": (UserCodeError.default_remedy, UserCodeError.default_remedy),
+}
+
+
+@pytest.mark.parametrize("raised", UNFOUND)
+def test_a_file_that_a_hook_does_not_find_is_named_with_the_reason(raised: str, tmp_path: Path) -> None:
+    files = {"raw/x.h5": "1", "deep/x.npy": "1", "deep/other.py": ""}
+    run = open_run(project(tmp_path / "tiny", "", files, ignored="raw\n*.npy"), recorded=False)
+    trace = f'Traceback (most recent call last):\n  File "net.py"\n    open("deep/x.npy")\n{raised}\n'
+    error = UserCodeError("The user's code raised what is below.", user_traceback=trace)
+    explain_left_out(error, run.resolved, run.store)
+    first, last = UNFOUND[raised]
+    assert error.remedy.startswith(first)
+    assert error.remedy.endswith(last)
 
 
 def test_a_bundle_is_tried_once_and_only_if_a_module_mentions_the_file(
