@@ -27,6 +27,7 @@ NATURES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "unused": ("Sometimes", {}, {}),
     "accumulated": ("Sometimes", {}, {"micro_batch_size": 4}),
     "unused alike": ("Sometimes", {"alike": True}, {}),
+    "lazy": ("Lazy", {}, {"shard_modules": ["Linear"]}),
     "toggled": ("Toggles", {}, {}),
 }
 # Ranks use other parameters than each other.

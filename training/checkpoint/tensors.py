@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic import ValidationError
+from torch.nn.parameter import is_lazy
 
 from data_contracts.errors import CorruptError
 from data_contracts.foreign_json import parse_json
@@ -370,7 +371,7 @@ def _misfit(wanted: dict[str, Any], found: dict[str, Any], strict: bool) -> str:
         tensors = isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor)
         if isinstance(ours, torch.Tensor) and not tensors:
             return f"{name} is not a tensor"
-        if tensors and (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
+        if tensors and not is_lazy(ours) and (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
             return f"{name} is {_kind(theirs)}, the module's {_kind(ours)}"
     return ""
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch.nn.parameter import is_lazy
 
 from data_contracts.errors import UsageError
 from training.checkpoint.capture import Capture, capture
 from training.checkpoint.limits import check_sizes, future_bytes, index_bytes, state_bytes
+from training.checkpoint.rng import capture_rng, restore_rng
 from training.checkpoint.state import UnsupportedState
 from training.fit.agreement import Agreement
 from training.fit.launch_context import Context
-from training.user.forward_inputs import entry_names, match_forward
+from training.user.forward_inputs import call_forward, entry_names, match_forward
+from training.user.imports import user_code
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +52,40 @@ def refuse_doubtful(module: L.LightningModule, context: Context) -> None:
     if context.targets and called and train.transform is None and dataset is not None:
         batch = dataset.columns if train.batch is None else train.batch
         match_forward(module.forward, entry_names(batch), set(context.targets), keyed=isinstance(batch, dict))
+
+
+def shape_lazy(module: L.LightningModule, batch: Callable[[], Any] | None, context: Context) -> None:
+    """Give lazy parameters their shapes by a forward pass, before weights, ranks and optimizers need them.
+
+    Args:
+        batch: makes the batch of the pass; None where the user's own data module would.
+
+    Raises:
+        UsageError: parameters are left that have no shape.
+    """
+    if batch is not None and _lazy(module):
+        rng, modes = capture_rng(), [(part, part.training) for part in module.modules()]
+        # Every strategy draws the same values, but not those that the constructor drew.
+        torch.manual_seed(context.train.seed + 1)
+        module.eval()
+        what = "the forward pass that gives lazy parameters their shapes"
+        with torch.no_grad(), user_code(what, context.project.resolve()):
+            if is_overridden("predict_step", module, L.LightningModule):
+                module.predict_step(batch(), 0)
+            else:
+                call_forward(module, batch(), set(context.targets), context.train.batch)
+        for part, mode in modes:
+            part.training = mode
+        restore_rng(rng)
+    if left := _lazy(module):
+        raise UsageError(
+            f"train.lightning: {left[0]} is a lazy parameter that has no shape before the first step.",
+            remedy="Give it its shape in configure_model, by a forward pass over zeros.",
+        )
+
+
+def _lazy(module: L.LightningModule) -> list[str]:
+    return [name for name, value in [*module.named_parameters(), *module.named_buffers()] if is_lazy(value)]
 
 
 def warn_of_batch_size(trainer: L.Trainer, context: Context) -> None:

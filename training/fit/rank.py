@@ -89,13 +89,13 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
         from training.fit import logger_files
         from training.fit.history import History
         from training.fit.loop import install
-        from training.fit.preflight import refuse_doubtful
+        from training.fit.preflight import refuse_doubtful, shape_lazy
         from training.fit.reporting.rank_activity import watch_collectives
         from training.fit.supervisor import Supervisor
         from training.lightning_adapter import call_at_the_end
         from training.loader.row_counts import CountRows
         from training.loader.view import with_view
-        from training.user.assemble import build_all, silence
+        from training.user.assemble import after_configuring, build_all, silence
     gc.freeze()  # the first garbage collection of all imported objects would take a quarter of a second
 
     silence()
@@ -114,6 +114,8 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
     )
     if plan is not None:
         refuse_doubtful(module, context)
+    first = functools.partial(loaders["train_dataloaders"].split.take, slice(0, 2)) if loaders else None
+    after_configuring(module, lambda configured: shape_lazy(configured, first, context))
     if warm is not None:
         warm.install(module)
     install(trainer, supervisor, supervisor.activity)

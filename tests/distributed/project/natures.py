@@ -21,11 +21,11 @@ class Base(L.LightningModule):
         self.head = nn.Linear(5, 2)
 
     def forward(self, x):
-        return self.head(self.body(x))
+        return self.head(self.body(x.double()))
 
     def training_step(self, batch, batch_idx):
         x, y = batch
-        return F.cross_entropy(self(x.double()), y)
+        return F.cross_entropy(self(x), y)
 
     def configure_optimizers(self):
         found = getattr(optimizers, self.optimizer, None) or getattr(torch.optim, self.optimizer)
@@ -56,7 +56,7 @@ class Tied(Base):
         self.outlet = Unembedding(self.inlet.weight)
 
     def forward(self, x):
-        return super().forward(self.outlet(torch.tanh(self.inlet(x))))
+        return super().forward(self.outlet(torch.tanh(self.inlet(x.double()))))
 
 
 class Scaled(Base):
@@ -119,6 +119,15 @@ class Toggles(Base):
         return [found(part.parameters(), lr=self.lr) for part in (self.body, self.head)]
 
 
+class Lazy(Base):
+    """Layers that get their shapes from the first batch."""
+
+    def make(self):
+        super().make()
+        self.body = nn.Sequential(nn.LazyLinear(7), nn.Tanh(), nn.LazyBatchNorm1d(affine=False), nn.LazyLinear(5))
+        self.body[2].eval()
+
+
 class Mixed(Base):
     """Blocks of float64 between which a norm has float32."""
 
@@ -131,4 +140,4 @@ class Mixed(Base):
         self.norm = nn.LayerNorm(5)
 
     def forward(self, x):
-        return self.head(self.norm(self.body(x).float()).double())
+        return self.head(self.norm(self.body(x.double()).float()).double())

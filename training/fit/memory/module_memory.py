@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from data_contracts.errors import UserCodeError
 from data_contracts.messages.sizes import MODULE_MEMORY, ModuleSizes, SizeRequest
@@ -57,6 +58,8 @@ def main(request: SizeRequest, report: Report) -> ModuleSizes:
     except UserCodeError as error:
         # Not an error of the user's: code that reads its weights' values cannot run here, but may run elsewhere.
         return ModuleSizes(unknown=error.message)
+    if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
+        return ModuleSizes(unknown="the module has lazy parameters, which get their shapes from the first batch")
     begun_with = ""
     if request.begin:
         index = index_of(Path(request.begin))

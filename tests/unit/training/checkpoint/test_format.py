@@ -215,6 +215,13 @@ def test_a_module_takes_its_weights(stored: Callable[..., Path]) -> None:
         assert torch.equal(fresh.state_dict()[name], tensor)
 
 
+def test_a_lazy_module_takes_the_weights_of_one_that_has_its_shapes(stored: Callable[..., Path]) -> None:
+    module, fresh = (nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d()) for _ in range(2))
+    module(torch.ones(3, 4))
+    assert load_module_weights(fresh, stored({"state_dict": module.state_dict()})) == 7
+    assert torch.equal(fresh.eval()(torch.ones(3, 4)), module.eval()(torch.ones(3, 4)))
+
+
 @pytest.mark.parametrize("then", [True, False])
 def test_a_module_takes_the_weights_of_one_that_was_compiled_otherwise(then: bool, stored: Callable[..., Path]) -> None:
     modules: list[Any] = [Net(), Net()]

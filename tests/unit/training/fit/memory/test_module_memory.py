@@ -48,6 +48,12 @@ class Looks(Net):
         self.outlet.weight.sum().item()
 
 
+class Lazy(Net):
+    def __init__(self):
+        super().__init__()
+        self.outlet = nn.LazyLinear(1)
+
+
 class Bare(L.LightningModule):
     def __init__(self):
         super().__init__()
@@ -167,6 +173,10 @@ def test_what_the_first_weights_would_give_it(project: Path) -> None:
     )
     with pytest.raises(UsageError, match=r"train\.init_from does not fit Net: 1 tensor loaded, 3 missing"):
         weigh(project, strict=True)
+
+
+def test_a_lazy_module_is_not_weighed(project: Path) -> None:
+    assert "lazy parameters" in weigh(project, "Lazy").unknown
 
 
 def test_what_is_wrong_with_the_spec_is_said(project: Path) -> None:
