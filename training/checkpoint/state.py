@@ -62,15 +62,21 @@ def encode(value: Any, put: Put, path: str = "") -> Any:
     if isinstance(value, torch.Tensor):
         put(path, value)
         return _tagged("tensor", path)
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+    if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
+        return _encode_array(value, put, path)
+    return _encode_container(value, put, path)
+
+
+def _encode_array(value: np.ndarray[Any, Any], put: Put, path: str) -> Any:
+    if value.dtype.kind in "biuf" and value.dtype.isnative and value.dtype != np.longdouble:
         put(path, torch.from_numpy(np.ascontiguousarray(value)).reshape(value.shape))
         return _tagged("ndarray", path)
-    if isinstance(value, np.ndarray) and value.dtype.kind in _IN_JSON and value.nbytes <= _MOST_BYTES:
+    if value.dtype.kind in _IN_JSON and value.nbytes <= _MOST_BYTES:
         # Times as whole numbers, without a unit that a Python object would lose.
         plain = value.view(np.int64) if value.dtype.kind in "mM" else value
         items = [encode(item, put, _join(path, at)) for at, item in enumerate(plain.ravel().tolist())]
         return _tagged("array", [value.dtype.str, list(value.shape), items])
-    return _encode_container(value, put, path)
+    raise UnsupportedState(path, f"NumPy array of {value.dtype}")
 
 
 def decode(value: Any, get: Get) -> Any:

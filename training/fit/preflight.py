@@ -37,6 +37,11 @@ def try_capture(state: dict[str, Any], rank_state: dict[str, Any], rank: int) ->
             f"{error.path} is a {error.kind}, which a checkpoint cannot hold: it takes tensors and plain values.",
             remedy="Keep it out of the saved state, or make it tensors, numbers, texts, lists or dictionaries.",
         ) from error
+    except RecursionError as error:
+        raise UsageError(
+            "The saved state of the module, its callbacks or its data module contains itself, or is too deep.",
+            remedy="Keep it out of the saved state.",
+        ) from error
 
 
 def check_checkpoint_size(taken: Capture, optimizers: Sequence[Any], agreement: Agreement) -> None:

@@ -18,6 +18,13 @@ def test_state_that_a_checkpoint_cannot_hold_is_named_by_its_path() -> None:
         try_capture({"callbacks": {"theirs": object()}}, {}, 0)
 
 
+def test_state_that_contains_itself_is_the_users() -> None:
+    state: dict[str, Any] = {}
+    state["self"] = [state]
+    with pytest.raises(UsageError, match=r"contains itself, or is too deep\. Keep it out of the saved state\."):
+        try_capture({"callbacks": state}, {}, 0)
+
+
 def test_nothing_is_copied_to_find_out() -> None:
     taken = try_capture({"state_dict": {"weight": torch.ones(3)}}, {"rng": [1, 2]}, 0)
     assert (taken.files, list(taken.entries)) == ({}, ["state_dict/weight"])
