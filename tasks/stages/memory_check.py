@@ -19,6 +19,7 @@ from infra.machine import machines
 from infra.machine.machines import Machine
 from infra.quantities import size
 from infra.records.datasets import local_dataset
+from infra.store import layout
 from tasks.run.run import Run
 
 MOST_RANKS = 4096
@@ -38,18 +39,26 @@ def size_facts(run: Run, dataset: Dataset | None) -> dict[str, Any]:
 
 
 def refuse_unfit(run: Run, dataset: Dataset | None) -> None:
-    """UsageError if the training cannot fit its machine; a child builds the user's class without memory."""
-    train, machine = run.spec.train, machines.machine(run.spec.train.machine)
-    if not machine.memory_bytes or machines.on_cpu(run.resolved.lightning):
+    """UsageError if the training cannot fit its machine, be sharded or begin with its first weights.
+
+    A child builds the user's class without memory.
+    """
+    train, machine, begin = run.spec.train, machines.machine(run.spec.train.machine), run.resolved.init_from
+    limited = bool(machine.memory_bytes) and not machines.on_cpu(run.resolved.lightning)
+    if not limited and not train.sharded and begin is None:
         return
-    request = SizeRequest(**size_facts(run, dataset))
+    # A training that is resumed no longer needs them.
+    there = begin is not None and run.store.exists(layout.manifest(begin.uri))
+    folder = str(run.store.local(begin)) if begin is not None and there else ""
+    request = SizeRequest(**size_facts(run, dataset), begin=folder)
     sizes = run_child(MODULE_MEMORY, request, project=run.project(), withhold=run.withholds)
     if sizes.unknown:
         log.info("it is unknown before the start whether the training fits %s: %s", machine.name, sizes.unknown)
-        return
-    if sizes.stateless:
-        log.warning("train.machine: the optimizer's state is not counted, which needs a training: %s", sizes.stateless)
-    check(train, machine, sizes)
+    elif limited:
+        if sizes.stateless:
+            told = "train.machine: the optimizer's state is not counted, which needs a training: %s"
+            log.warning(told, sizes.stateless)
+        check(train, machine, sizes)
 
 
 def check(train: TrainSpec, machine: Machine, sizes: ModuleSizes) -> None:

@@ -126,6 +126,18 @@ def test_a_plan_weighs_the_users_module(tmp_path: Path, monkeypatch: pytest.Monk
     assert not open_store(store).list("trainings"), layout.runs()
 
 
+@pytest.mark.warm
+def test_what_cannot_be_sharded_is_refused_before_a_node_is_booked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    train = {**SPEC["train"], "strategy": "fsdp", "devices": 2, "shard_modules": ["Block"]}
+    path, store = write_project(tmp_path / "tiny", {"train": train}), str(tmp_path / "store")
+    with pytest.raises(UsageError, match=r"^train\.shard_modules: the module has no Block\. It has "):
+        plan(open_run(path, store_uri=store), stages())
+    assert not open_store(store).list("trainings"), layout.runs()
+
+
 def test_more_devices_than_a_node_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     train = {**SPEC["train"], "strategy": "ddp", "devices": 2, "machine": "azure-nc24ads-a100-v4"}
