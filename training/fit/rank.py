@@ -117,7 +117,7 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
     first = functools.partial(loaders["train_dataloaders"].split.take, slice(0, 2)) if loaders else None
     after_configuring(module, lambda configured: shape_lazy(configured, first, context))
     if warm is not None:
-        warm.install(module)
+        warm.install(module, trainer.precision_plugin.convert_module)
     install(trainer, supervisor, supervisor.activity)
     reports.progress.device = str(trainer.strategy.root_device)
     if loaders:

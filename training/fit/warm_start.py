@@ -49,10 +49,19 @@ class WarmStart(L.Callback):
         """Its key in a checkpoint, which no callback of the user's can have."""
         return "trainwright.WarmStart"
 
-    def install(self, module: L.LightningModule) -> None:
-        """Make the module's `configure_model` load the weights after the user's own hook."""
+    def install(self, module: L.LightningModule, convert: Callable[[L.LightningModule], object]) -> None:
+        """Make the module's `configure_model` load the weights after the user's own hook.
+
+        Args:
+            convert: gives the module the type of the training's precision; before, so that no weight is rounded.
+        """
+
+        def load(configured: L.LightningModule) -> None:
+            convert(configured)
+            self._load(configured, folder)
+
         if (folder := self._folder) is not None:
-            after_configuring(module, lambda configured: self._load(configured, folder))
+            after_configuring(module, load)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check before step 1 that a checkpoint will hold what was loaded."""

@@ -50,16 +50,24 @@ def full(**changes: torch.Tensor | None) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in {**held, **changes}.items() if tensor is not None}
 
 
-def begin(module: Net, folder: Path, strict: bool, *files: dict[str, torch.Tensor]) -> WarmStart:
+def begin(
+    module: Net, folder: Path, strict: bool, *files: dict[str, torch.Tensor], convert: Any = lambda module: module
+) -> WarmStart:
     folder.mkdir(exist_ok=True)
     for number, tensors in enumerate(files):
         save_file(tensors, folder / f"part-{number}.safetensors")
     said: list[str] = []
     warm = WarmStart(folder, strict, said.append)
-    warm.install(module)
+    warm.install(module, convert)
     module.configure_model()
     assert said == [warm.sentence]
     return warm
+
+
+def test_weights_of_double_precision_are_not_rounded(tmp_path: Path) -> None:
+    module, weights = Net(), {name: value.double() / 3 for name, value in full(seen=None).items()}
+    begin(module, tmp_path / "weights", True, {**weights, "seen": torch.tensor([5])}, convert=Net.double)
+    assert all(torch.equal(module.state_dict()[name], value) for name, value in weights.items())
 
 
 def test_all_of_a_module_from_two_files(tmp_path: Path) -> None:
