@@ -167,10 +167,12 @@ NOT_RESUMED = {
     "detection": SHUFFLED,
     "graph": SHUFFLED,
     "loaders": SHUFFLED,
+    "own_transfer": SHUFFLED,
     "reinforcement": ATTRIBUTES,
     "step_keeps_state": ATTRIBUTES,
     "swa": "within an epoch, neither does Lightning's callback resume",
     "truncated_bptt": ATTRIBUTES,
+    "workers": SHUFFLED,
 }
 # They log a value only now and then: a logger gets it again with each later step of the epoch, and does not after a
 # resume. The rest of a checkpoint is the same.

@@ -46,6 +46,7 @@ class Resume:
         self._samples = samples
         self._context, self._history, self._own_loader, self._folder = context, history, own_loader, folder
         self._rank_state: dict[str, Any] | None = None
+        self._frozen: list[str] | None = None
 
     def rank_state(self, trainer: L.Trainer) -> dict[str, Any]:
         """The state that belongs to this rank alone."""
@@ -59,12 +60,14 @@ class Resume:
         checkpoint[KEY] = {
             "accumulate": trainer.accumulate_grad_batches,
             "metrics": dict(sorted(self.metrics.items())),
+            "frozen": [name for name, each in trainer.lightning_module.named_parameters() if not each.requires_grad],
         }
 
     def read(self, checkpoint: dict[str, Any], trainer: L.Trainer) -> None:
         """Read the added state, and adapt what Lightning restores: another number of ranks has other micro-batches."""
         context, saved = self._context, checkpoint[KEY]
         self.metrics = dict(saved["metrics"])
+        self._frozen = saved.get("frozen")  # None: an earlier version made it
         restore_callback_metrics(trainer, self.metrics)
         if trainer.is_global_zero and self._folder is not None:
             self._history.records[:] = read_history(self._folder)
@@ -99,6 +102,7 @@ class Resume:
             if context.rank:
                 seed_rank(context.train.seed, 0, context.rank)
             return False
+        self._freeze(trainer)
         # A loader without a position restarts its epoch, but Lightning has counted these batches already.
         replay_batches(trainer, fetcher, batches_done)
         if self._rank_state is None:
@@ -107,6 +111,14 @@ class Resume:
             restore_rng(self._rank_state["rng"])
             restore_running(trainer, self._rank_state["running"])
         return True
+
+    def _freeze(self, trainer: L.Trainer) -> None:
+        """Freeze the parameters that were frozen, and no others: a hook may thaw them in an epoch that is not begun
+        again.
+        """
+        for name, parameter in trainer.lightning_module.named_parameters():
+            if self._frozen is not None and parameter.requires_grad == (name in self._frozen):
+                parameter.requires_grad_(name not in self._frozen)
 
 
 def samples_done(trainer: L.Trainer, global_batch_size: int) -> int:
