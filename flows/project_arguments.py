@@ -11,11 +11,16 @@ EXTRAS = ("prefect", "dvc", "github", "gitlab")
 def of_init(command: argparse.ArgumentParser) -> None:
     """`init`: where to, and what beside the pipeline."""
     command.add_argument("folder", metavar="DIR", help="folder to write to; created if it does not exist")
-    help_ = (
+    with_ = (
         "also write a file, may be repeated: prefect (prefect.yaml), dvc (dvc.yaml), github or gitlab (the workflow); "
         "if DIR has a pipeline.yaml, only these files are written"
     )
-    command.add_argument("--with", dest="extras", action="append", default=[], choices=EXTRAS, help=help_)
+    origins = ("digits", "huggingface")
+    help_ = (
+        "digits: a classifier that runs as it is (default); huggingface: adapters (LoRA) for a model of transformers"
+    )
+    command.add_argument("--from", dest="origin", choices=origins, default="digits", help=help_)
+    command.add_argument("--with", dest="extras", action="append", default=[], choices=EXTRAS, help=with_)
 
 
 def of_ci(command: argparse.ArgumentParser, of_spec: Callable[[argparse.ArgumentParser], None]) -> None:

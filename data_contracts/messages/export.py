@@ -10,7 +10,7 @@ from data_contracts.handoffs import Dataset, Record, Ref
 from data_contracts.messages.children import Child, OfCheckpoint
 from data_contracts.messages.message import Message
 
-Format = Literal["safetensors", "torch", "onnx"]
+Format = Literal["safetensors", "huggingface", "torch", "onnx"]
 
 
 class Tolerance(Record):
@@ -90,6 +90,7 @@ class Exported(Message):
         sample: rows that were compared; batch_sizes: of the batches.
         precision: the Trainer's.
         versions: package → version.
+        pretrained: package and class of the model whose `save_pretrained` wrote the files; "" if none did.
     """
 
     files: list[str]
@@ -108,6 +109,7 @@ class Exported(Message):
     batch_sizes: list[int] = []
     precision: str = ""
     versions: dict[str, str] = {}
+    pretrained: str = ""
 
 
 EXPORT: Final = Child("training.export.worker", ExportRequest, Exported)

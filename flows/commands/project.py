@@ -17,14 +17,18 @@ from data_contracts.load import json_schema, load_spec
 from flows.commands.guard import Answer
 from infra.project.extras import project_extras
 
-TEMPLATE = Path(__file__).parents[2] / "examples" / "digits"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TEMPLATE = EXAMPLES / "digits"
 FILES = ("pyproject.toml", "pipeline.yaml", "lightning.yaml", "suite.json", "model.py")
+# A person's own model and data replace what prepare.py makes.
+FINE_TUNING = (*FILES, "requirements.txt", "prepare.py")
 
 
 def init(arguments: argparse.Namespace) -> Answer:
     """The `init` command: copies the digits pipeline and its data under the folder's name, ready to be changed.
 
-    With `--with`, it also writes other files, and nothing else in a folder that has a pipeline.
+    With `--from huggingface`, it copies the example of fine-tuning, without a model and data. With `--with`, it also
+    writes other files, and nothing else in a folder that has a pipeline.
     """
     folder = Path(arguments.folder)
     spec = folder / "pipeline.yaml"
@@ -36,12 +40,14 @@ def init(arguments: argparse.Namespace) -> Answer:
     above = [file.parents[up] for file in extras if file.parent.name == "workflows" for up in (1, 0)]
     if other := [path for path in above if path.is_symlink() or path.is_file()]:
         raise UsageError(f"{other[0]} is not a folder of the project.", remedy="Move it away, or leave the file out.")
+    fine_tunes = arguments.origin == "huggingface"
     if not adds:
-        _write_pipeline(folder, name)
+        _write_pipeline(folder, name, fine_tunes=fine_tunes)
     for file, content in extras.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
-    lines = [] if adds else [f"{spec} is a pipeline that runs as it is."]
+    begins = "needs your model in base/ and its digest, and your data; or run prepare.py, which makes small ones"
+    lines = [] if adds else [f"{spec} {begins if fine_tunes else 'is a pipeline that runs as it is'}."]
     lines += [f"wrote {file}" for file in extras]
     lines += [] if adds else [f"Next: trainwright run {spec}"]
     files = [os.path.relpath(file, folder) for file in extras]
@@ -60,17 +66,20 @@ def _free_name(folder: Path) -> str:
         raise UsageError(f"{folder}: {error}.", remedy="Choose another name for the folder.") from error
 
 
-def _write_pipeline(folder: Path, name: str) -> None:
-    subprocess.run([sys.executable, str(TEMPLATE / "prepare.py")], check=True, stdout=sys.stderr)
+def _write_pipeline(folder: Path, name: str, *, fine_tunes: bool) -> None:
+    template = EXAMPLES / "finetune" if fine_tunes else TEMPLATE
     (folder / "data").mkdir(parents=True)
-    for file in FILES:
-        shutil.copy(TEMPLATE / file, folder / file)
-    shutil.copy(TEMPLATE / "data" / "digits.parquet", folder / "data")
+    for file in FINE_TUNING if fine_tunes else FILES:
+        shutil.copy(template / file, folder / file)
+    if not fine_tunes:
+        subprocess.run([sys.executable, str(TEMPLATE / "prepare.py")], check=True, stdout=sys.stderr)
+        shutil.copy(TEMPLATE / "data" / "digits.parquet", folder / "data")
     spec = folder / "pipeline.yaml"
     written = re.sub(r"(?m)^name: .*$", f'name: "{name}"', spec.read_text())
-    # The example compares two values, so that its test rows are never used up.
-    spec.write_text(written.replace("min_gain: 0}", "min_gain: 0, confidence: 0.95}"))
-    (folder / ".gitignore").write_text(".trainwright/\ndata/\n")
+    if not fine_tunes:  # the example compares two values, so that its test rows are never used up
+        written = written.replace("min_gain: 0}", "min_gain: 0, confidence: 0.95}")
+    spec.write_text(written)
+    (folder / ".gitignore").write_text(".trainwright/\ndata/\n" + ("base/\n" if fine_tunes else ""))
 
 
 def schema(arguments: argparse.Namespace) -> Answer:

@@ -26,7 +26,8 @@ _LIBRARIES = {
 
 def card(facts: ModelFacts, target: str, exported: Exported, files: Sequence[str]) -> str:
     """The card of a model version that was exported to `target`; `files` are the names of its files."""
-    metadata = yaml.safe_dump(_metadata(facts, target), sort_keys=False, allow_unicode=True)
+    library = exported.pretrained.partition(".")[0] or _LIBRARIES[target]
+    metadata = yaml.safe_dump(_metadata(facts, target, library), sort_keys=False, allow_unicode=True)
     parts = [
         [f"# {escaped(facts.title)}", "", *_about(facts, target)],
         ["## Use", "", *_use(target, exported)],
@@ -46,8 +47,8 @@ _RECORD = (
 )
 
 
-def _metadata(facts: ModelFacts, target: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"library_name": _LIBRARIES[target], "tags": ["trainwright", target]}
+def _metadata(facts: ModelFacts, target: str, library: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"library_name": library, "tags": ["trainwright", target]}
     if facts.license_id:
         found["license"] = facts.license_id
     if facts.dataset is not None:
@@ -96,6 +97,9 @@ def _about(facts: ModelFacts, target: str) -> list[str]:
 
 
 def _use(target: str, exported: Exported) -> list[str]:
+    if exported.pretrained:
+        package, _, name = exported.pretrained.partition(".")
+        return ["```python", f"from {package} import {name}", "", f'model = {name}.from_pretrained(".")', "```"]
     if not exported.inputs:
         return [
             'The folder holds the tensors, not the code: `safetensors.torch.load_file("model.safetensors")` returns '

@@ -29,7 +29,7 @@ _FORMATS: dict[Target, Format] = {
     "safetensors": "safetensors",
     "torch": "torch",
     "onnx": "onnx",
-    "huggingface": "safetensors",
+    "huggingface": "huggingface",
     "mlflow": "onnx",
 }
 CARD, RECORD, CONFIG = "README.md", "export.json", "config.json"
@@ -113,7 +113,7 @@ def write_files(
 def describe(facts: ModelFacts, target: Target, exported: Exported, folder: Path) -> dict[str, Any]:
     """Write what a target needs beside the files: its own descriptions, the card and the record, which is returned."""
     written = list(exported.files)
-    if target in ("safetensors", "huggingface"):
+    if target in ("safetensors", "huggingface") and not exported.pretrained:
         (folder / CONFIG).write_text(json.dumps(_config(facts, exported), indent=2) + "\n")
         written.append(CONFIG)
     if target == "mlflow":

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from data_contracts.errors import UserCodeError
+from data_contracts.messages.export import Exported
 from data_contracts.quoting import describe
 from infra.records.checkpoints import plain_name
 from training.export.portable import Course
@@ -47,6 +48,40 @@ def write_tensors(module: nn.Module, folder: Path) -> tuple[int, int, list[str]]
         found[plain_name(name)] = value.detach().cpu().clone().contiguous()
     save_file(found, folder / SAFETENSORS, metadata={"format": "pt"})
     return len(found), sum(one.numel() for one in found.values()), tied
+
+
+def pretrained_in(module: nn.Module) -> Any:
+    """The library's model that a module holds, if it has a `save_pretrained` and all tensors of the module; else None.
+
+    The models of transformers, diffusers and timm have one, and those that peft wraps.
+    """
+    model = next((part for part in module.modules() if hasattr(part, "save_pretrained")), None)
+    held = {id(value) for value in (*model.parameters(), *model.buffers())} if model is not None else set()
+    return model if all(id(value) in held for value in (*module.parameters(), *module.buffers())) else None
+
+
+def write_pretrained(model: Any, folder: Path) -> Exported:
+    """Write what the model's own `from_pretrained` loads; adapters of peft are merged into the weights first.
+
+    Raises: UserCodeError if `from_pretrained` makes other tensors of the folder.
+    """
+    if hasattr(model, "merge_and_unload"):
+        model = model.merge_and_unload()
+    model.save_pretrained(folder)
+    again, state = type(model).from_pretrained(folder).state_dict(), model.state_dict()
+    other = [name for name, value in state.items() if name not in again or not torch.equal(again[name].cpu(), value)]
+    if other or len(again) != len(state):
+        name = other[0] if other else next(name for name in again if name not in state)
+        raise UserCodeError(
+            f"{type(model).__name__}.from_pretrained makes another {name} of what its save_pretrained wrote.",
+            remedy="Use versions of the library in which it does not, or `--to safetensors`.",
+        )
+    return Exported(
+        files=sorted(path.name for path in folder.iterdir()),
+        tensors=len(state),
+        parameters=sum(value.numel() for value in state.values()),
+        pretrained=f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}",
+    )
 
 
 def write_torch(program: ExportedProgram, folder: Path) -> None:

@@ -43,6 +43,7 @@ from training.user.imports import user_code
 # Packages that decide what a file holds, or that read it.
 _PACKAGES = {
     "safetensors": ("torch", "safetensors"),
+    "huggingface": ("torch", "safetensors"),
     "torch": ("torch",),
     "onnx": ("torch", "onnx", "onnxscript", "onnxruntime"),
 }
@@ -91,7 +92,10 @@ def main(request: ExportRequest, report: Report) -> Exported:
     progress.moved(long=True)
     folder = Path(request.folder)
     versions = _versions(request.format)
-    if request.format == "safetensors":
+    if request.format == "huggingface" and (model := files.pretrained_in(module)) is not None:
+        with user_code("the model's save_pretrained", request.project):
+            return files.write_pretrained(model, folder).model_copy(update={"versions": versions})
+    if request.format in ("safetensors", "huggingface"):
         tensors, parameters, tied = files.write_tensors(module, folder)
         return Exported(files=[files.SAFETENSORS], tensors=tensors, parameters=parameters, tied=tied, versions=versions)
     return _program(request, module, folder, progress, versions)

@@ -101,7 +101,8 @@ def index_of(folder: Path) -> Index:
 def match(module: nn.Module, index: Index, *, strict: bool, planned: bool = False) -> tuple[dict[str, str], str]:
     """Which tensors of an index a module gets (its name → the index's), and a sentence about all of them.
 
-    Parts of either may be compiled: the names are compared without what torch.compile puts into them.
+    Parts of either may be compiled: the names are compared without what torch.compile puts into them. A parameter that
+    has several names needs to be given under one.
 
     Args:
         planned: nothing is loaded into this module, so it may be on the meta device.
@@ -115,6 +116,7 @@ def match(module: nn.Module, index: Index, *, strict: bool, planned: bool = Fals
     # A module may save only part of itself (`state_dict`); then only that part is loaded.
     whole = {name: tensor for name, tensor in nn.Module.state_dict(module).items() if _is_weight(name, tensor)}
     names = {plain_name(name): name for name in whole}
+    given = _below_attribute(given, names)
     expected = {plain_name(name) for name, tensor in module.state_dict().items() if _is_weight(name, tensor)}
     unfit = {
         name: fault
@@ -122,8 +124,11 @@ def match(module: nn.Module, index: Index, *, strict: bool, planned: bool = Fals
         if (fault := _misfit(whole[names[name]], index.tensors[given[name]], planned=planned))
     }
     fits = sorted(names.keys() & given.keys() - unfit.keys())
-    sentence = _sentence(len(fits), sorted(expected - given.keys()), sorted(given.keys() - names), unfit)
-    complete = not unfit and expected <= given.keys() <= names.keys()
+    parameters = {plain_name(name): one for name, one in module.named_parameters(remove_duplicate=False)}
+    tied = {id(parameters[name]) for name in fits if name in parameters}
+    missing = sorted(name for name in expected - given.keys() if id(parameters.get(name)) not in tied)
+    sentence = _sentence(len(fits), missing, sorted(given.keys() - names), unfit)
+    complete = not (unfit or missing) and given.keys() <= names.keys()
     if not fits or (strict and not complete):
         raise UsageError(
             f"train.init_from does not fit {type(module).__name__}: {sentence}.",
@@ -132,6 +137,21 @@ def match(module: nn.Module, index: Index, *, strict: bool, planned: bool = Fals
             else "No tensor in it fits; name other weights.",
         )
     return {names[name]: given[name] for name in fits}, sentence
+
+
+def _below_attribute(given: dict[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    """`given` by the names that the tensors have in a module that holds the model that saved them as an attribute.
+
+    There, all names begin with the attribute's (`model.`), and peft calls a layer that it adapts `base_layer`. Nothing
+    is renamed if a name is the module's own, or if the tensors fit below several attributes equally well.
+    """
+    plain = {name.replace(".base_layer.", "."): name for name in names}
+    longest = max(given, key=len, default="")
+    prefixes = [name.removesuffix(longest) for name in plain if name.endswith(f".{longest}")]
+    fitting = sorted((sum(prefix + name in plain for name in given), prefix) for prefix in prefixes)
+    if names.keys() & given or not fitting or (fitting[1:] and fitting[-1][0] == fitting[-2][0]):
+        return given
+    return {plain.get(fitting[-1][1] + name, name): path for name, path in given.items()}
 
 
 def _is_weight(name: str, tensor: Any) -> bool:

@@ -13,9 +13,19 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from data_contracts.errors import UserCodeError
 from tests.support import portables
 from tests.unit.training.export.test_tracing import LABEL, ROOT, X, portable, rows_of
-from training.export.files import ONNX, SAFETENSORS, TORCH, write_onnx, write_tensors, write_torch
+from training.export.files import (
+    ONNX,
+    SAFETENSORS,
+    TORCH,
+    pretrained_in,
+    write_onnx,
+    write_pretrained,
+    write_tensors,
+    write_torch,
+)
 from training.export.tracing import Untraceable, traced
 
 
@@ -83,3 +93,63 @@ def test_tensors_that_are_tied_are_written_under_each_plain_name(tmp_path: Path)
         "head.weight": True,
         "mask": True,
     }
+
+
+class Library(nn.Module):
+    """As models of transformers are: it writes and reads folders of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def save_pretrained(self, folder: Path) -> None:
+        torch.save(self.state_dict(), Path(folder) / "of-the-library")
+
+    @classmethod
+    def from_pretrained(cls, folder: Path) -> Library:
+        model = cls()
+        model.load_state_dict(torch.load(Path(folder) / "of-the-library"))
+        return model
+
+
+class Forgetful(Library):
+    @classmethod
+    def from_pretrained(cls, folder: Path) -> Library:
+        return cls()
+
+
+class Adapted(nn.Module):
+    """As peft's: what it saves are adapters, unless they are merged."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.adapter = model, nn.Parameter(torch.ones(()))
+
+    def save_pretrained(self, folder: Path) -> None:
+        raise AssertionError("only the adapters")
+
+    def merge_and_unload(self) -> nn.Module:
+        with torch.no_grad():
+            self.model.layer.weight += self.adapter
+        return self.model
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_a_librarys_model_is_written_for_its_own_from_pretrained(adapted: bool, tmp_path: Path) -> None:
+    model = Library()
+    weight = model.layer.weight.detach().clone()
+    module = nn.Sequential(Adapted(model) if adapted else model)
+    written = write_pretrained(pretrained_in(module), tmp_path)
+    assert (written.files, written.tensors, written.parameters) == (["of-the-library"], 2, 6)
+    assert written.pretrained == f"{__name__.partition('.')[0]}.Library"
+    assert Library.from_pretrained(tmp_path).layer.weight.equal(weight + 1 if adapted else weight)
+
+
+def test_a_module_with_more_than_the_librarys_model_is_not_written_by_the_library() -> None:
+    assert pretrained_in(nn.Sequential(Library(), nn.Linear(1, 1))) is None
+    assert pretrained_in(nn.Linear(1, 1)) is None
+
+
+def test_what_from_pretrained_makes_is_compared(tmp_path: Path) -> None:
+    with pytest.raises(UserCodeError, match=r"^Forgetful\.from_pretrained makes another layer\.(weight|bias)"):
+        write_pretrained(Forgetful(), tmp_path)

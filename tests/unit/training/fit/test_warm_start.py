@@ -170,3 +170,54 @@ def test_what_was_loaded_is_remembered_by_a_resumed_training_which_loads_nothing
     later.configure_model()
     resumed.on_train_start(trainer_that_saves([]), later)
     assert (resumed.sentence, torch.equal(later.base.weight, before)) == ("5 tensors loaded", True)
+
+
+class Holder(L.LightningModule):
+    """Holds a library's model; its layers may be adapted as peft does it."""
+
+    def __init__(self, *, adapted: bool, twice: bool = False) -> None:
+        super().__init__()
+        self.model = nn.ModuleDict({"encoder": nn.Linear(2, 3), "head": nn.Linear(3, 2, bias=False)})
+        if twice:
+            self.other = nn.ModuleDict({"encoder": nn.Linear(2, 3), "head": nn.Linear(3, 2, bias=False)})
+        if adapted:
+            parts = {"base_layer": self.model["encoder"], "lora_A": nn.Linear(2, 1, bias=False)}
+            self.model["encoder"] = nn.ModuleDict(parts)
+
+
+OF_A_LIBRARY = {
+    "encoder.weight": torch.full((3, 2), 1.0),
+    "encoder.bias": torch.full((3,), 2.0),
+    "head.weight": torch.full((2, 3), 3.0),
+}
+
+
+def test_a_librarys_model_is_an_attribute_of_the_module(tmp_path: Path) -> None:
+    module: Any = Holder(adapted=False)
+    assert begin(module, tmp_path / "w", True, OF_A_LIBRARY).sentence == "3 tensors loaded"
+    assert [one.flatten()[0].item() for one in module.parameters()] == [1, 2, 3]
+
+
+def test_layers_that_peft_adapts_get_the_weights_of_the_layers_themselves(tmp_path: Path) -> None:
+    module: Any = Holder(adapted=True)
+    first = module.model["encoder"]["lora_A"].weight.clone()
+    sentence = "3 tensors loaded, 1 missing (model.encoder.lora_A.weight)"
+    assert begin(module, tmp_path / "w", False, OF_A_LIBRARY).sentence == sentence
+    base = module.model["encoder"]["base_layer"]
+    held = [base.weight, base.bias, module.model["head"].weight]
+    assert [tensor.flatten()[0].item() for tensor in held] == [1, 2, 3]
+    assert module.model["encoder"]["lora_A"].weight.equal(first)
+
+
+def test_one_of_two_models_that_fit_equally_well_is_not_chosen(tmp_path: Path) -> None:
+    module: Any = Holder(adapted=False, twice=True)
+    with pytest.raises(UsageError, match="0 tensors loaded"):
+        begin(module, tmp_path / "w", False, OF_A_LIBRARY)
+
+
+def test_a_parameter_with_two_names_is_given_under_one(tmp_path: Path) -> None:
+    module: Any = Holder(adapted=False)
+    module.model["head"].weight = module.model["encoder"].weight = nn.Parameter(torch.zeros(3, 2))
+    given = {name: tensor for name, tensor in OF_A_LIBRARY.items() if "head" not in name}
+    assert begin(module, tmp_path / "w", True, given).sentence == "2 tensors loaded"
+    assert module.model["head"].weight[0, 0].item() == 1
