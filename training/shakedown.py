@@ -134,7 +134,7 @@ class _Trial:
             [CountRows(), self.watch, *([warm] if warm else [])],
         )
         if warm is not None and request.first_weights:
-            warm.install(module)
+            warm.install(module, trainer.precision_plugin.convert_module)
         saved: list[Checkpoint] = []
         call_at_the_end(trainer, lambda: saved.append(self._saved(trainer)))
         trainer.fit(module, datamodule=datamodule, **loaders)

@@ -55,13 +55,15 @@ class WarmStart(L.Callback):
         Args:
             convert: gives the module the type of the training's precision; before, so that no weight is rounded.
         """
+        folder = self._folder
+        if folder is None:
+            return
 
         def load(configured: L.LightningModule) -> None:
             convert(configured)
             self._load(configured, folder)
 
-        if (folder := self._folder) is not None:
-            after_configuring(module, load)
+        after_configuring(module, load)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check before step 1 that a checkpoint will hold what was loaded."""
