@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import onnx
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
@@ -34,6 +32,8 @@ _QUOTES = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "fro
 
 def write_tensors(module: nn.Module, folder: Path) -> tuple[int, int, list[str]]:
     """Write the parameters and buffers; returns their number, that of their values, and the names of tied tensors."""
+    from safetensors.torch import save_file  # an environment of the user's may have none
+
     found: dict[str, Tensor] = {}
     seen: set[tuple[Any, ...]] = set()
     tied = []
@@ -108,6 +108,8 @@ def write_onnx(
 
     Raises: Untraceable if ONNX has no form of an operation.
     """
+    import onnx  # an environment of the user's may have none
+
     try:
         made: Any = torch.onnx.export(
             program,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -13,13 +14,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from data_contracts.messages.children import EVALUATE, IMPORT_TRIAL, SHAKEDOWN, VERIFY
+from data_contracts.messages.export import EXPORT
 from data_contracts.messages.raw_data import PIECE, SHARD
 from data_contracts.messages.sizes import MODULE_MEMORY
 from infra.environments import cache
 from infra.environments.installed import closure, packages_folder
 
 ENTRIES = [
-    *(child.module for child in (EVALUATE, IMPORT_TRIAL, MODULE_MEMORY, PIECE, SHAKEDOWN, SHARD, VERIFY)),
+    *(child.module for child in (EVALUATE, EXPORT, IMPORT_TRIAL, MODULE_MEMORY, PIECE, SHAKEDOWN, SHARD, VERIFY)),
     "infra.gang.node.rank_bootstrap",
     "infra.processes.light_imports",
     "infra.processes.tied_to_parent",
@@ -73,6 +75,11 @@ def test_they_are_what_the_sources_import(repository: Path) -> None:
     needed = {canonicalize_name(of[module][0]) for module in others - ON_REQUEST - OF_PARENTS - BROUGHT}
     # SQLAlchemy loads psycopg by the address of a database.
     assert needed | {"psycopg"} == {canonicalize_name(Requirement(line).name) for line in cache.rank_needs()}
+
+
+def test_an_export_begins_in_an_environment_without_what_other_formats_need() -> None:
+    absent = f"import sys; sys.modules.update(dict.fromkeys({sorted(ON_REQUEST)}))"
+    subprocess.run([sys.executable, "-c", f"{absent}; import {EXPORT.module}"], check=True)
 
 
 def test_what_is_brought_is_needed_by_one_of_them() -> None:

@@ -166,7 +166,7 @@ def test_what_was_loaded_is_remembered_by_a_resumed_training_which_loads_nothing
     resumed, later = WarmStart(None, True), Net()
     resumed.load_state_dict(first.state_dict())
     before = later.base.weight.clone()
-    resumed.install(later)
+    resumed.install(later, lambda module: module)
     later.configure_model()
     resumed.on_train_start(trainer_that_saves([]), later)
     assert (resumed.sentence, torch.equal(later.base.weight, before)) == ("5 tensors loaded", True)
