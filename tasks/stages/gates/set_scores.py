@@ -18,6 +18,7 @@ from infra.records.row_sketch import TestRows
 from tasks.evidence.decision import Measured
 from tasks.evidence.paired_counts import PairedCounts
 from tasks.evidence.paired_values import PairedValues
+from tasks.evidence.predictions import classes, counted
 from tasks.evidence.proportions import Proportion
 from tasks.evidence.resampled_metrics import (
     ResampledMetric,
@@ -232,8 +233,6 @@ class SetScores:
 
     def _rights(self, evaluation: Evaluation, metric: str) -> tuple[Outcomes, NDArray[np.bool_]]:
         """From the pairs: whether each row is right, 1 or 0, and whether it counts."""
-        from tasks.evidence.predictions import classes, counted
-
         computed, (target, prediction) = self._resampled(metric), self._pairs(evaluation, metric)
         right = (classes(computed, prediction) == target).astype(np.float64)
         return Outcomes(right, np.ones(len(target), np.int64), "row"), counted(computed, target)
