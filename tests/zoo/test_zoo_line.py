@@ -18,6 +18,9 @@ from tests.zoo.test_zoo import MODULES, ZOO, lightning_config
 pytestmark = pytest.mark.warm
 # Modules that go the line by default; with --sweep all do that have a metric.
 WALKED = ("ema", "layers_in_setup", "multi_task", "multilabel_metrics", "onecycle_plateau", "packed_lstm")
+# A spec says what is accumulated, so the callback is refused; and the loss of a step that depends on attributes which no
+# checkpoint has is not what was recorded, so verify fails.
+LEFT_OUT = ("accumulation_schedule", "step_keeps_state")
 CLASSES = ("MulticlassAccuracy", {"num_classes": 3, "average": "micro"})
 # What a batch has for its truth → the metric over predictions.
 METRICS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -36,7 +39,7 @@ SUITE = {
 def truth(name: str) -> str | None:
     """The entry of a module's batches that a metric compares its predictions with."""
     entry = ZOO[name]
-    if "data" in entry:
+    if "data" in entry or name in LEFT_OUT:
         return None
     return next((target for target in METRICS if target in entry.get("batch", ["x", "label"])), None)
 
