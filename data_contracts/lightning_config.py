@@ -27,11 +27,28 @@ _ACCUMULATION = "train.global_batch_size and train.micro_batch_size"
 STORED = "the spec and its Lightning config are stored with each run"
 READ_IT = "Read it from the environment in your code."
 _KEEPING = "train.checkpoint and train.select of the spec say what is kept"
+# Lightning's callbacks that have no place in a training of ours.
 _UNUSED_CALLBACKS = {
+    "Checkpoint": _KEEPING,
     "ModelCheckpoint": _KEEPING,
     "OnExceptionCheckpoint": _KEEPING,
     "GradientAccumulationScheduler": f"{_ACCUMULATION} of the spec say what is accumulated",
+    "BatchSizeFinder": f"{_ACCUMULATION} of the spec say how many rows a step takes",
+    "LearningRateFinder": "it trains before the training; find the learning rate in a trial of your own, and set it",
+    "BaseFinetuning": "it is the base of others; name one that you have derived from it",
+    "Timer": "trainer.max_time is the same, and plan knows it",
+    "SpikeDetection": "no training resumes with it; train.spike_factor of the spec says what a spike is",
 }
+_SHARDED = "it takes parameters for whole, but train.strategy of the spec shards them"
+# And why others have none with some strategies.
+_LIMITED_CALLBACKS = {
+    "BackboneFinetuning": "several ranks would not exchange the gradients of the parameters that it unfreezes",
+    "EMAWeightAveraging": _SHARDED,
+    "ModelPruning": _SHARDED,
+    "StochasticWeightAveraging": _SHARDED,
+    "WeightAveraging": _SHARDED,
+}
+_PROGRESS_BARS = ("ProgressBar", "RichProgressBar", "TQDMProgressBar")
 
 
 def inline_lightning(spec: PipelineSpec, root: Path) -> dict[str, Any]:
@@ -112,7 +129,10 @@ def _owned(config: dict[str, Any], spec: PipelineSpec) -> Iterator[Problem]:
     yield from _decided(trainer, spec, with_own_data)
     yield from _kept_off(trainer, with_own_data)
     for place, class_path in _callbacks(trainer.get("callbacks")):
-        why = _UNUSED_CALLBACKS.get(class_path.rpartition(".")[2], "")
+        name = class_path.rpartition(".")[2]
+        why = _UNUSED_CALLBACKS.get(name, "")
+        if spec.train.sharded or (name == "BackboneFinetuning" and spec.train.world_size > 1):
+            why = why or _LIMITED_CALLBACKS.get(name, "")
         if why:
             yield Problem(("trainer", "callbacks", *place), f"{class_path} is not used: {why}; leave it out here")
     if config.get("ckpt_path") is not None:
@@ -238,6 +258,9 @@ def _without_effect(config: dict[str, Any], spec: PipelineSpec) -> Iterator[str]
     for name in ("limit_test_batches", "limit_predict_batches"):
         if str(trainer.get(name)) not in ("None", "1.0"):
             yield f"trainer.{name} has no effect: evaluate scores every row."
+    for _, class_path in _callbacks(trainer.get("callbacks")):
+        if class_path.rpartition(".")[2] in _PROGRESS_BARS:
+            yield f"trainer.callbacks: {class_path} has no effect: Trainwright reports the progress."
     for _, class_path in _callbacks(trainer.get("plugins")):
         if class_path.rpartition(".")[2].endswith("CheckpointIO"):
             yield f"trainer.plugins: {class_path} has no effect: checkpoints are sealed by Trainwright."

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningCLI, instantiate_class
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.logger import DummyLogger
@@ -308,10 +309,12 @@ class _Assembly(LazyOptimizerCLI):
         owned, callbacks = self._given
         theirs = dict(self.config_init.get("trainer", {}))
         # The first of them is `self.logger`. Lightning makes a CSVLogger of `true` where no TensorBoard is installed.
-        wanted = theirs.get("logger") or None
-        named = [CSVLogger("lightning_logs", name="")] if wanted is True else _listed(wanted)
+        logger = theirs.get("logger") or None
+        named = [CSVLogger("lightning_logs", name="")] if logger is True else _listed(logger)
         loggers = [*named, *_listed(owned.get("logger"))]
-        both = {"logger": loggers, "callbacks": [*_listed(theirs.get("callbacks")), *callbacks]}
+        # With a progress bar of the user's, Lightning insists on showing it.
+        wanted = [one for one in _listed(theirs.get("callbacks")) if not isinstance(one, ProgressBar)]
+        both = {"logger": loggers, "callbacks": [*wanted, *callbacks], "enable_progress_bar": False}
         return Trainer(**{**theirs, **owned, **both})
 
     def add_optimizer(self) -> None:

@@ -434,3 +434,28 @@ class WritesMore(Plain):
         if self.trainer.is_global_zero:
             with open(f"{self.logger.log_dir}/epoch-{self.current_epoch}.txt", "w") as file:
                 file.write("seen")
+
+
+class Backboned(Plain):
+    """Has a backbone, as callbacks that train it later ask for."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Linear(4, 4)
+        self.layers = nn.Sequential(self.backbone, self.layers)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([one for one in self.parameters() if one.requires_grad], lr=0.1)
+
+
+class Saves(Plain):
+    """Brings callbacks of its own."""
+
+    def configure_callbacks(self):
+        from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+
+        return [EarlyStopping("val_loss"), ModelCheckpoint(monitor="val_loss")]
+
+
+def rows_of(batch):
+    return len(batch[0])
