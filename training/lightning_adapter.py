@@ -242,6 +242,11 @@ def place_in_training(trainer: Trainer, step: int, epochs: int) -> None:
     trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
 
 
+def batches_begun(trainer: Trainer) -> int:
+    """Micro-batches of the whole training so far; relies on `FitLoop.total_batch_idx`."""
+    return trainer.fit_loop.total_batch_idx + 1
+
+
 def loader_states(trainer: Trainer) -> list[Any] | None:
     """The positions of the loaders that have one; relies on `FitLoop._combined_loader` and its `_state_dicts`."""
     loaders = trainer.fit_loop._combined_loader

@@ -124,6 +124,8 @@ INTERNALS = [
              and "_combined_loader is not None" in inspect.getsource(type(s.trainer.fit_loop).setup_data)),
     Internal("FitLoop.epoch_progress", "`current.completed` counts the epochs that were trained to their end",
              lambda s: s.trainer.fit_loop.epoch_progress.current.completed == 1),
+    Internal("FitLoop.total_batch_idx", "it is the number, from 0, of the last micro-batch of all epochs",
+             lambda s: s.trainer.fit_loop.total_batch_idx == 1),
     Internal("Trainer.global_step", "it is `optim_progress.optimizer.step.total.completed` of automatic_optimization",
              lambda s: optimizer_steps(s.trainer) == s.trainer.global_step > 0),
     Internal("_TrainingEpochLoop.__init__", "it takes trainer, min_steps and max_steps",

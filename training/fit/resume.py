@@ -20,6 +20,7 @@ from training.fit.history import History
 from training.fit.launch_context import Context
 from training.lightning_adapter import (
     adapt_checkpoint,
+    batches_begun,
     loader_states,
     replay_batches,
     restore_callback_metrics,
@@ -126,4 +127,4 @@ def samples_done(trainer: L.Trainer, global_batch_size: int) -> int:
     as a global batch, however many optimizers step on it.
     """
     loader = loader_of(trainer)
-    return (trainer.fit_loop.total_batch_idx + 1) * global_batch_size if loader is None else loader.samples
+    return batches_begun(trainer) * global_batch_size if loader is None else loader.samples

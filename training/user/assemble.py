@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -236,7 +235,7 @@ def plain_trainer(
     silence()
     placed = {"devices": 1} if ranks is None else dict(ranks)
     # A child process has a folder of its own for temporary files, and so has a rank.
-    folder = os.environ.get(SCRATCH) or tempfile.gettempdir()
+    folder = os.environ.get(SCRATCH) or os.environ.get("TMPDIR") or os.getcwd()
     # A module that logs by `self.logger` must not fail on the first rank alone, as it would without a logger.
     mute: dict[str, Any] = {"logger": _Mute(folder), "enable_checkpointing": False, "default_root_dir": folder}
     return Trainer(**{**chosen, **_DEFAULTS, **placed, **mute}, callbacks=list(callbacks))
