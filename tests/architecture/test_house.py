@@ -16,14 +16,14 @@ import pytest
 
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
-    "product files": 904,  # from 889: nights (handing over, readiness, outages, flow runs' logs), views of a loader
-    "product statements": 48_600,  # from 47,450: nights that mend themselves, and tell someone; hooks in order
-    "test statements": 51_600,  # from 49,300: kills, outages, full disks, receivers, planned stops, damage, hooks
+    "product files": 910,  # from 904: the shakedown, logits or probabilities, saved weights, files of loggers
+    "product statements": 49_500,  # from 48,600: modules as they are, tried before a node is booked
+    "test statements": 54_400,  # from 51,600: a zoo of modules, hooks and callbacks beside Lightning alone
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 1,
-    "product files under 60 lines that a single neighbour imports": 28,
-    "imports of our own modules inside functions": 157,  # from 144: commands that look at the server
-    "uses of dict[str, Any]": 500,  # from 499: states of loaders
+    "product files under 60 lines that a single neighbour imports": 26,
+    "imports of our own modules inside functions": 160,  # from 157: what a rank needs of loggers and lazy layers
+    "uses of dict[str, Any]": 509,  # from 500: settings of the shakedown, states of checkpoints
 }
 BOUNDS = {"lines of the longest product file"}
 # A total this far above its measure is out of date. Sums of thousands move with every change; counts do not.

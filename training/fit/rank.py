@@ -34,6 +34,7 @@ from training.order.rank_plan import Plan, make_plan
 if TYPE_CHECKING:
     from lightning import Trainer
 
+    from training.fit.reporting.activity_callback import ActivityCallback
     from training.fit.warm_start import WarmStart
 
 
@@ -140,14 +141,8 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
             "train.lightning: the training ended without a single step.",
             remedy="Raise trainer.max_epochs, max_steps or limit_train_batches.",
         )
-    activity = supervisor.activity
-    summary = _summary(plan, activity.waits(trainer), warm.sentence if warm else "", activity.stepping_s)
-    update = {"ended_early": _ended_early(trainer, context.lightning.get("trainer") or {})}
-    if plan is not None and not module.automatic_optimization:
-        # Lightning counts the steps of each optimizer, and several may step on a global batch.
-        batches = max(1, loaders["train_dataloaders"].samples // plan.global_batch)
-        update["steps_per_epoch"] = plan.steps_per_epoch * trainer.global_step // batches
-    summary = summary.model_copy(update=update)
+    samples = loaders["train_dataloaders"].samples if plan is not None else 0
+    summary = _summary(context, plan, trainer, supervisor.activity, warm.sentence if warm else "", samples)
     return supervisor.last if context.rank == 0 else None, summary
 
 
@@ -157,12 +152,24 @@ def _ended_early(trainer: Trainer, configured: Mapping[str, Any]) -> bool:
     return trainer.should_stop or any(configured.get(name) not in (None, end) for name, end in ends.items())
 
 
-def _summary(plan: Plan | None, waits: tuple[float, str], begun_with: str, stepping_s: float) -> TrainingSummary:
+def _summary(
+    context: Context, plan: Plan | None, trainer: Trainer, activity: ActivityCallback, begun_with: str, samples: int
+) -> TrainingSummary:
     """A rank's summary at the end: the plan, how long it waited and why, its first weights, and the time of steps."""
     # With the user's own loader, only one thing is known: our loader dropped no rows.
     planned = {"dropped_rows": 0} if plan is None else asdict(plan)
-    said = {"wait_share": waits[0], "wait_cause": waits[1], "begun_with": begun_with}
-    return TrainingSummary(**planned, **said, stepping_s=round(stepping_s, 6))
+    if plan is not None and not trainer.lightning_module.automatic_optimization:
+        # Lightning counts the steps of each optimizer, and several may step on a global batch.
+        planned["steps_per_epoch"] = plan.steps_per_epoch * trainer.global_step // max(1, samples // plan.global_batch)
+    wait_share, wait_cause = activity.waits(trainer)
+    return TrainingSummary(
+        **planned,
+        wait_share=wait_share,
+        wait_cause=wait_cause,
+        begun_with=begun_with,
+        stepping_s=round(activity.stepping_s, 6),
+        ended_early=_ended_early(trainer, context.lightning.get("trainer") or {}),
+    )
 
 
 def _warm_start(context: Context, store: Store, resume: Path | None, reports: Reports) -> WarmStart | None:
