@@ -32,7 +32,7 @@ from training.checkpoint.capture import capture
 from training.checkpoint.save import Place, save
 from training.fit.failures import classify
 from training.fit.history import History
-from training.fit.preflight import try_capture
+from training.fit.preflight import shape_lazy, try_capture
 from training.fit.strategies import make_strategy
 from training.fit.warm_start import WarmStart
 from training.lightning_adapter import call_at_the_end, dump_checkpoint, end_epoch_with_batch
@@ -125,7 +125,8 @@ class _Trial:
             "logger": History(),
         }
         self.watch.last = plan.accumulate - 1 if plan else 0
-        warm = WarmStart(Path(request.first_weights), train.init_from.strict) if train.init_from else None
+        first, begin = request.first_weights, train.init_from
+        warm = WarmStart(Path(first), begin.strict) if first and begin is not None else None
         module, datamodule, trainer = build_all(
             self.settings,
             request.project,
@@ -133,7 +134,10 @@ class _Trial:
             owned,
             [CountRows(), self.watch, *([warm] if warm else [])],
         )
-        if warm is not None and request.first_weights:
+        targets = {metric["target"] for metric in request.evaluate["metrics"].values() if metric.get("target")}
+        split = loaders["train_dataloaders"].split if loaders else None
+        shape_lazy(module, split, train, request.project, targets)
+        if warm is not None:
             warm.install(module, trainer.precision_plugin.convert_module)
         saved: list[Checkpoint] = []
         call_at_the_end(trainer, lambda: saved.append(self._saved(trainer)))

@@ -30,13 +30,11 @@ def measure(run: Run, dataset: Dataset | None, rows: Sequence[int]) -> tuple[Mod
     limited = {min(max(count, 2), MOST_ROWS) for count in rows}
     wanted = sorted(limited | {max(limited) * 2} if len(limited) == 1 else limited)
     own = "data" in run.resolved.lightning
-    begin = run.resolved.init_from
     request = SizeRequest(
         **size_facts(run, dataset),
         columns={} if dataset is None or own else dataset.columns,
         rows=[] if dataset is None or own else wanted,
         accelerated=not machines.on_cpu(run.resolved.lightning),
-        begin="" if begin is None else str(run.store.local(begin)),
     )
     try:
         sizes = run_child(MODULE_MEMORY, request, project=run.project(), withhold=run.withholds, limit=MOST_S)

@@ -28,7 +28,11 @@ log = logging.getLogger("trainwright")
 
 def size_facts(run: Run, dataset: Dataset | None) -> dict[str, Any]:
     """The fields of a SizeRequest that say what is measured."""
-    facts: dict[str, Any] = {"train": run.train_settings(), "project": str(run.project())}
+    facts: dict[str, Any] = {
+        "train": run.train_settings(),
+        "project": str(run.project()),
+        "begin": first_weights(run),
+    }
     if dataset is None:
         return facts
     facts["steps"] = dataset.rows("train") // run.spec.train.global_batch_size
@@ -38,26 +42,32 @@ def size_facts(run: Run, dataset: Dataset | None) -> dict[str, Any]:
     return facts
 
 
+def first_weights(run: Run) -> str:
+    """The folder of the files of `train.init_from`; "" without, and where a resumed training has outlived them."""
+    begin = run.resolved.init_from
+    return str(run.store.local(begin)) if begin is not None and run.store.exists(layout.manifest(begin.uri)) else ""
+
+
 def refuse_unfit(run: Run, dataset: Dataset | None) -> None:
     """UsageError if the training cannot fit its machine, be sharded or begin with its first weights.
 
     A child builds the user's class without memory.
     """
-    train, machine, begin = run.spec.train, machines.machine(run.spec.train.machine), run.resolved.init_from
+    train, machine = run.spec.train, machines.machine(run.spec.train.machine)
     limited = bool(machine.memory_bytes) and not machines.on_cpu(run.resolved.lightning)
-    if not limited and not train.sharded and begin is None:
+    if not limited and not train.sharded and run.resolved.init_from is None:
         return
-    # A training that is resumed no longer needs them.
-    there = begin is not None and run.store.exists(layout.manifest(begin.uri))
-    folder = str(run.store.local(begin)) if begin is not None and there else ""
-    request = SizeRequest(**size_facts(run, dataset), begin=folder)
-    sizes = run_child(MODULE_MEMORY, request, project=run.project(), withhold=run.withholds)
+    sizes = run_child(
+        MODULE_MEMORY, SizeRequest(**size_facts(run, dataset)), project=run.project(), withhold=run.withholds
+    )
     if sizes.unknown:
         log.info("it is unknown before the start whether the training fits %s: %s", machine.name, sizes.unknown)
     elif limited:
         if sizes.stateless:
-            told = "train.machine: the optimizer's state is not counted, which needs a training: %s"
-            log.warning(told, sizes.stateless)
+            log.warning(
+                "train.machine: the optimizer's state is not counted, because it cannot be made without a training: %s",
+                sizes.stateless,
+            )
         check(train, machine, sizes)
 
 

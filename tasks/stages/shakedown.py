@@ -23,6 +23,7 @@ from infra.machine.settings import state_folder
 from infra.records.datasets import beginning, local_split, mixed
 from tasks.run.options import NO_SHAKEDOWN
 from tasks.run.run import Run
+from tasks.stages.memory_check import first_weights
 from tasks.stages.predictions import asked_of
 from tasks.stages.scored_rows import pairs_of, sets_to_score
 from tasks.stages.trainings import sealed_settings
@@ -119,12 +120,11 @@ def _kept() -> list[str]:
 def _laid_out(run: Run, request: ShakedownRequest) -> Iterator[ShakedownRequest]:
     """The request with the folders of what it needs; of a remote store, the shards that it names are copied."""
     paths = {request.code.id: str(run.project())}
-    first = run.resolved.init_from
     with contextlib.ExitStack() as stack:
         for thing in request.needs:
             if isinstance(thing, Dataset) and thing.ref.id not in paths:
                 paths[thing.ref.id] = str(stack.enter_context(local_split(run.store, thing, *thing.splits)))
-        weights = str(run.store.local(first)) if first is not None and request.whole else ""
+        weights = first_weights(run) if request.whole else ""
         yield request.at(paths).model_copy(update={"first_weights": weights})
 
 

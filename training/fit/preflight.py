@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -12,12 +13,15 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.nn.parameter import is_lazy
 
 from data_contracts.errors import UsageError
+from data_contracts.pipeline_spec import TrainSpec
 from training.checkpoint.capture import Capture, capture
 from training.checkpoint.limits import check_sizes, future_bytes, index_bytes, state_bytes
 from training.checkpoint.rng import capture_rng, restore_rng
 from training.checkpoint.state import UnsupportedState
 from training.fit.agreement import Agreement
 from training.fit.launch_context import Context
+from training.loader import Split
+from training.user.assemble import after_configuring
 from training.user.forward_inputs import call_forward, entry_names, match_forward
 from training.user.imports import user_code
 
@@ -59,34 +63,39 @@ def refuse_doubtful(module: L.LightningModule, context: Context) -> None:
         match_forward(module.forward, entry_names(batch), set(context.targets), keyed=isinstance(batch, dict))
 
 
-def shape_lazy(module: L.LightningModule, batch: Callable[[], Any] | None, context: Context) -> None:
-    """Give lazy parameters their shapes by a forward pass, before weights, ranks and optimizers need them.
+def shape_lazy(
+    module: L.LightningModule, split: Split | None, train: TrainSpec, project: Path, targets: Collection[str]
+) -> None:
+    """Make the module's `configure_model` give lazy parameters their shapes after the user's own hook, by a forward
+    pass over two rows: before weights, ranks and optimizers need them.
 
     Args:
-        batch: makes the batch of the pass; None where the user's own data module would.
-
-    Raises:
-        UsageError: parameters are left that have no shape.
+        split: has the rows; None where the user's own data module has them: then lazy parameters are refused.
+        targets: entries of a batch that metrics take for the truth.
     """
-    if batch is not None and _lazy(module):
-        rng, modes = capture_rng(), [(part, part.training) for part in module.modules()]
-        # Every strategy draws the same values, but not those that the constructor drew.
-        torch.manual_seed(context.train.seed + 1)
-        module.eval()
-        what = "the forward pass that gives lazy parameters their shapes"
-        with torch.no_grad(), user_code(what, context.project.resolve()):
-            if is_overridden("predict_step", module, L.LightningModule):
-                module.predict_step(batch(), 0)
-            else:
-                call_forward(module, batch(), set(context.targets), context.train.batch)
-        for part, mode in modes:
-            part.training = mode
-        restore_rng(rng)
-    if left := _lazy(module):
-        raise UsageError(
-            f"train.lightning: {left[0]} is a lazy parameter that has no shape before the first step.",
-            remedy="Give it its shape in configure_model, by a forward pass over zeros.",
-        )
+
+    def shape(configured: L.LightningModule) -> None:
+        if split is not None and _lazy(configured):
+            rng, modes = capture_rng(), [(part, part.training) for part in configured.modules()]
+            # Every strategy draws the same values, but not those that the constructor drew.
+            torch.manual_seed(train.seed + 1)
+            configured.eval()
+            what = "the forward pass that gives lazy parameters their shapes"
+            with torch.no_grad(), user_code(what, project.resolve()):
+                if is_overridden("predict_step", configured, L.LightningModule):
+                    configured.predict_step(split.take(slice(0, 2)), 0)
+                else:
+                    call_forward(configured, split.take(slice(0, 2)), set(targets), train.batch)
+            for part, mode in modes:
+                part.training = mode
+            restore_rng(rng)
+        if left := _lazy(configured):
+            raise UsageError(
+                f"train.lightning: {left[0]} is a lazy parameter that has no shape before the first step.",
+                remedy="Give it its shape in configure_model, by a forward pass over zeros.",
+            )
+
+    after_configuring(module, shape)
 
 
 def _lazy(module: L.LightningModule) -> list[str]:

@@ -96,7 +96,7 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
         from training.lightning_adapter import call_at_the_end
         from training.loader.row_counts import CountRows
         from training.loader.view import with_view
-        from training.user.assemble import after_configuring, build_all, silence
+        from training.user.assemble import build_all, silence
     gc.freeze()  # the first garbage collection of all imported objects would take a quarter of a second
 
     silence()
@@ -115,8 +115,8 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
     )
     if plan is not None:
         refuse_doubtful(module, context)
-    first = functools.partial(loaders["train_dataloaders"].split.take, slice(0, 2)) if loaders else None
-    after_configuring(module, lambda configured: shape_lazy(configured, first, context))
+    split = loaders["train_dataloaders"].split if loaders else None
+    shape_lazy(module, split, context.train, context.project, context.targets)
     if warm is not None:
         warm.install(module, trainer.precision_plugin.convert_module)
     install(trainer, supervisor, supervisor.activity)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from data_contracts.errors import TrainwrightError, UsageError, UserCodeError
 from data_contracts.handoffs import Dataset, Ref
@@ -63,6 +66,14 @@ class Scheduled(Good):
         return [optimizer], [
             {"scheduler": cycle, "interval": "step"}, {"scheduler": plateau, "monitor": "val_loss"},
         ]
+
+
+class Lazy(Good):
+    """Its first layer gets its width from the rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.net[0] = nn.LazyLinear(8)
 
 
 class Plateau(Good):
@@ -225,6 +236,7 @@ def shaken(
 RIGHT: dict[str, dict[str, Any]] = {
     "a plain module": {},
     "a forward of predictions": {"name": "Column", "metrics": {"a": CORRELATION}, "predictions": True},
+    "lazy layers": {"name": "Lazy"},
     "no metric that needs predictions": {"metrics": {"loss": LOSS}},
     "validation never has one row": {"name": "OneRow"},
     "loggers of the user's": {
@@ -281,6 +293,16 @@ WRONG: dict[str, tuple[dict[str, Any], type[TrainwrightError], str]] = {
     "an export": ({"name": "Branches", "exports": ["torch"]}, UserCodeError, r"promote\.export: torch\.export cannot"),
     "no ranks here": ({"name": "Needs"}, UserCodeError, "process group"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [4, 5])
+def test_lazy_layers_get_their_shapes_before_the_first_weights(project: Path, width: int) -> None:
+    (project / "weights").mkdir()
+    save_file({"net.0.weight": torch.ones(8, width)}, project / "weights/model.safetensors")
+    begin = {"weights": "weights", "digest": f"sha256:{'a' * 64}", "strict": False}
+    fits = pytest.raises(UsageError, match=r"\[8, 5\] for float32 \[8, 4\]") if width == 5 else nullcontext()
+    with fits:
+        assert shaken(project, "Lazy", train={"init_from": begin}, first_weights=str(project / "weights")) == Shaken()
 
 
 @pytest.mark.parametrize("case", WRONG)

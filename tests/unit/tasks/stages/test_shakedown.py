@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import Hung, OutOfMemory, UserCodeError
+from data_contracts.handoffs import Ref
 from data_contracts.messages.children import Shaken
+from infra.store import open_store
 from tasks.run.options import NO_SHAKEDOWN
 from tasks.stages import shakedown
+from tasks.stages.memory_check import first_weights
 from tasks.stages.shakedown import MOST_KEPT, shake_down
 
 DATASET: Any = object()
@@ -104,3 +107,10 @@ def test_it_can_be_left_out(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NO_SHAKEDOWN, "1")
     shake_down(run, DATASET)
     assert run.asked == 0
+
+
+def test_a_training_that_has_outlived_its_first_weights_is_tried_without_them(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    weights = Ref(uri="imports/a", id="a" * 64, seal="b" * 64)
+    run: Any = SimpleNamespace(store=store, resolved=SimpleNamespace(init_from=weights))
+    assert first_weights(run) == ""
