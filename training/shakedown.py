@@ -47,7 +47,7 @@ from training.score.predictions import PredictionTable
 from training.score.progress import Progress
 from training.score.scored import NotFinite, Scored
 from training.score.scoring import Scorer, score
-from training.user.assemble import batch_transform, build_all, build_module, in_micro_batches, plain_trainer
+from training.user.assemble import Mute, batch_transform, build_all, build_module, in_micro_batches, plain_trainer
 from training.user.imports import in_project
 
 # Few rows: as many as take so many bytes, and at least some. Larger splits are read from their first shard.
@@ -96,9 +96,8 @@ class _Trial:
     def __post_init__(self) -> None:
         request, self.store = self.request, open_store(str(self.folder / "store"))
         trainer = dict(request.train["lightning"].get("trainer") or {})
-        if isinstance(loggers := trainer.get("logger"), dict | list):  # they would report to their servers
-            muted = {"class_path": "training.fit.history.Muted"}
-            trainer["logger"] = [muted] * (len(loggers) if isinstance(loggers, list) else 1)
+        loggers = trainer.pop("logger", None) or []  # they would report to their servers
+        self.loggers = [Mute(str(self.folder)) for _ in (loggers if isinstance(loggers, list) else [loggers])]
         if request.elsewhere and not torch.cuda.is_available():
             trainer["accelerator"] = "cpu"
         self.settings = {**request.train, "lightning": {**request.train["lightning"], "trainer": trainer}}
@@ -122,7 +121,7 @@ class _Trial:
             "min_steps": None,
             "enable_checkpointing": False,
             "default_root_dir": str(self.folder),
-            "logger": History(),
+            "logger": [*self.loggers, History()],
         }
         self.watch.last = plan.accumulate - 1 if plan else 0
         first, begin = request.first_weights, train.init_from

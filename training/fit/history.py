@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from lightning.pytorch.loggers.logger import DummyExperiment, DummyLogger, Logger
+from lightning.pytorch.loggers.logger import DummyExperiment, Logger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor
 
@@ -34,10 +34,7 @@ class History(Logger):
         """The folder."""
         return self._folder
 
-    @property
-    def log_dir(self) -> str:
-        """The folder."""
-        return self._folder
+    log_dir = save_dir
 
     @property
     def experiment(self) -> DummyExperiment:
@@ -67,12 +64,6 @@ class History(Logger):
 
     def log_hyperparams(self, *_: Any, **__: Any) -> None:
         """Does nothing: hyper-parameters are in the spec."""
-
-
-class Muted(DummyLogger):
-    """Stands in for a logger of the user's where nothing is to be reported; its folder is in the project's copy."""
-
-    save_dir = log_dir = root_dir = "muted"
 
 
 def finite(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -16,10 +16,10 @@ from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import TrainSpec
 from training.checkpoint.capture import Capture, capture
 from training.checkpoint.limits import check_sizes, future_bytes, index_bytes, state_bytes
-from training.checkpoint.rng import capture_rng, restore_rng
 from training.checkpoint.state import UnsupportedState
 from training.fit.agreement import Agreement
 from training.fit.launch_context import Context
+from training.fit.reference_loss import evaluating
 from training.loader import Split
 from training.user.assemble import after_configuring
 from training.user.forward_inputs import call_forward, entry_names, match_forward
@@ -76,19 +76,14 @@ def shape_lazy(
 
     def shape(configured: L.LightningModule) -> None:
         if split is not None and _lazy(configured):
-            rng, modes = capture_rng(), [(part, part.training) for part in configured.modules()]
-            # Every strategy draws the same values, but not those that the constructor drew.
-            torch.manual_seed(train.seed + 1)
-            configured.eval()
             what = "the forward pass that gives lazy parameters their shapes"
-            with torch.no_grad(), user_code(what, project.resolve()):
+            with evaluating(configured), user_code(what, project.resolve()):
+                # Every strategy draws the same values, but not those that the constructor drew.
+                torch.manual_seed(train.seed + 1)
                 if is_overridden("predict_step", configured, L.LightningModule):
                     configured.predict_step(split.take(slice(0, 2)), 0)
                 else:
                     call_forward(configured, split.take(slice(0, 2)), set(targets), train.batch)
-            for part, mode in modes:
-                part.training = mode
-            restore_rng(rng)
         if left := _lazy(configured):
             raise UsageError(
                 f"train.lightning: {left[0]} is a lazy parameter that has no shape before the first step.",

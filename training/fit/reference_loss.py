@@ -19,11 +19,11 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.distributed.tensor import DTensor
 
 from training.checkpoint.rng import capture_rng, restore_rng, seed_rank
+from training.user.assemble import Mute
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +61,7 @@ def held_loss(
     if ranks not in (None, trainer.world_size):
         replaced["all_gather"] = _refuse_to_gather
     with (
-        _undisturbed(module, trainer, replaced),
-        _exchanged(module, weights or {}),
-        torch.no_grad(),
+        _undisturbed(module, trainer, replaced, weights or {}),
         trainer.precision_plugin.forward_context(),
     ):
         seed_rank(0, 0, 0)
@@ -143,6 +141,20 @@ def misfit(recorded: Mapping[str, Any], loss: float, now: Mapping[str, Any]) -> 
     return f"the loss on the held batch is {loss!r}, but {recorded['loss']!r} was recorded{allowed}"
 
 
+@contextlib.contextmanager
+def evaluating(module: L.LightningModule) -> Iterator[None]:
+    """Put the module in evaluation mode; afterwards restore the mode of each part, and the random generators."""
+    rng, modes = capture_rng(), [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+        restore_rng(rng)
+
+
 def _arguments(module: L.LightningModule, batch: Any) -> tuple[Any, ...]:
     # Of the class: FSDP replaces the method on the instance.
     parameters = inspect.signature(type(module).training_step).parameters
@@ -157,50 +169,40 @@ def _address(tensor: torch.Tensor) -> tuple[torch.device, int]:
     return tensor.device, (tensor.to_local() if isinstance(tensor, DTensor) else tensor).data_ptr()
 
 
-@contextlib.contextmanager
-def _exchanged(module: L.LightningModule, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Give tensors of the module other values, and afterwards their own."""
-    own = [(tensor, tensor.detach().clone(), weights[name]) for name, tensor in _tensors(module) if name in weights]
-    with torch.no_grad():
-        for tensor, _, value in own:
-            tensor.copy_(value)
-        try:
-            yield
-        finally:
-            for tensor, before, _ in own:
-                tensor.copy_(before)
-
-
 def _refuse_to_gather(*_: Any, **__: Any) -> None:
     raise RuntimeError("the step gathers values of all ranks, and another number of ranks recorded the loss")
 
 
 @contextlib.contextmanager
-def _undisturbed(module: L.LightningModule, trainer: L.Trainer, replaced: Mapping[str, Any]) -> Iterator[None]:
-    """Put the module in evaluation mode with a logger that drops everything; afterwards restore it and the generators.
+def _undisturbed(
+    module: L.LightningModule, trainer: L.Trainer, replaced: Mapping[str, Any], weights: Mapping[str, torch.Tensor]
+) -> Iterator[None]:
+    """Let the module evaluate with a logger that keeps nothing; afterwards restore it and the generators.
 
-    Its attributes, also those of its parts, are others meanwhile: a step may count, keep its outputs, or replace a
+    Meanwhile it has copies of its attributes, and so have its parts: a step may count, keep its outputs, or replace a
     buffer. Objects of other classes than containers and tensors are shared.
 
     Args:
-        replaced: methods of the module that are others meanwhile.
+        replaced: methods that the module has meanwhile, by name; weights: values of its tensors.
     """
-    rng = capture_rng()
-    loggers, trainer.loggers = trainer.loggers, [DummyLogger()]
-    modes = [(part, part.training) for part in module.modules()]
+    loggers, trainer.loggers = trainer.loggers, [Mute(trainer.default_root_dir)]
     attributes = [
         (part, {name: value for name, value in vars(part).items() if name not in _PARTS}) for part in module.modules()
     ]
     # A step may move weights, such as those of a teacher that follows. Copied to the host: a device may be full.
     moved = [tensor for tensor in [*module.parameters(), *module.buffers()] if not isinstance(tensor, DTensor)]
     tensors = [(tensor, tensor.data, tensor.detach().to("cpu", copy=True)) for tensor in moved]
+    exchanged = [(tensor, weights[name]) for name, tensor in _tensors(module) if name in weights]
+    sharded = [(tensor, tensor.detach().clone()) for tensor, _ in exchanged if isinstance(tensor, DTensor)]
     for part, before in attributes:
         vars(part).update({name: _copied(value) for name, value in before.items() if name != "_buffers"})
         vars(part)["_buffers"] = dict(before["_buffers"])
-    module.eval()
     vars(module).update(replaced)
     try:
-        yield
+        with evaluating(module):
+            for tensor, value in exchanged:
+                tensor.copy_(value)
+            yield
     finally:
         trainer.loggers = loggers
         for part, before in attributes:
@@ -211,9 +213,8 @@ def _undisturbed(module: L.LightningModule, trainer: L.Trainer, replaced: Mappin
             for tensor, memory, value in tensors:
                 tensor.data = memory
                 tensor.copy_(value)
-        for part, mode in modes:
-            part.training = mode
-        restore_rng(rng)
+            for tensor, value in sharded:
+                tensor.copy_(value)
 
 
 def _copied(value: Any) -> Any:

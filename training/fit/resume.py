@@ -5,13 +5,15 @@ It is added to each checkpoint, read before Lightning restores its own part, and
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-from torch import Tensor
+from torch import Tensor, nn
 
 from data_contracts.errors import CorruptError, TrainwrightError
+from infra.records.checkpoints import plain_name
 from training.checkpoint.rng import capture_rng, restore_rng, seed_rank
 from training.checkpoint.save import read_history, read_rank_state
 from training.fit.divergence import all_finite, check_resumed
@@ -61,7 +63,7 @@ class Resume:
         checkpoint[KEY] = {
             "accumulate": trainer.accumulate_grad_batches,
             "metrics": dict(sorted(self.metrics.items())),
-            "frozen": [name for name, each in trainer.lightning_module.named_parameters() if not each.requires_grad],
+            "frozen": [name for name, parameter in _parameters(trainer) if not parameter.requires_grad],
         }
 
     def read(self, checkpoint: dict[str, Any], trainer: L.Trainer) -> None:
@@ -98,8 +100,8 @@ class Resume:
                 "training would see other rows."
             )
         if self._folder is None or context.resume is None:
-            # The same seed on all ranks made equal replicas; from here on each rank draws its own dropout masks. The
-            # first rank's generators go on as in a training with Lightning alone.
+            # The same seed on all ranks made equal replicas; from here on each rank draws its own dropout masks, and
+            # the first rank those that it would draw with Lightning alone.
             if context.rank:
                 seed_rank(context.train.seed, 0, context.rank)
             return False
@@ -114,12 +116,16 @@ class Resume:
         return True
 
     def _freeze(self, trainer: L.Trainer) -> None:
-        """Freeze the parameters that were frozen, and no others: a hook may thaw them in an epoch that is not begun
+        """Freeze the parameters that were frozen, and no others: a hook may thaw some in an epoch that is not begun
         again.
         """
-        for name, parameter in trainer.lightning_module.named_parameters():
+        for name, parameter in _parameters(trainer):
             if self._frozen is not None and parameter.requires_grad == (name in self._frozen):
                 parameter.requires_grad_(name not in self._frozen)
+
+
+def _parameters(trainer: L.Trainer) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((plain_name(name), parameter) for name, parameter in trainer.lightning_module.named_parameters())
 
 
 def samples_done(trainer: L.Trainer, global_batch_size: int) -> int:

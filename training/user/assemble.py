@@ -237,11 +237,11 @@ def plain_trainer(
     # A child process has a folder of its own for temporary files, and so has a rank.
     folder = os.environ.get(SCRATCH) or os.environ.get("TMPDIR") or os.getcwd()
     # A module that logs by `self.logger` must not fail on the first rank alone, as it would without a logger.
-    mute: dict[str, Any] = {"logger": _Mute(folder), "enable_checkpointing": False, "default_root_dir": folder}
+    mute: dict[str, Any] = {"logger": Mute(folder), "enable_checkpointing": False, "default_root_dir": folder}
     return Trainer(**{**chosen, **_DEFAULTS, **placed, **mute}, callbacks=list(callbacks))
 
 
-class _Mute(DummyLogger):
+class Mute(DummyLogger):
     """A logger that keeps nothing, and answers for the folder that a module may write further files into."""
 
     def __init__(self, folder: str) -> None:
@@ -253,10 +253,7 @@ class _Mute(DummyLogger):
         """The folder."""
         return self._folder
 
-    @property
-    def log_dir(self) -> str:
-        """The folder."""
-        return self._folder
+    log_dir = root_dir = save_dir
 
 
 def batch_transform(train: Mapping[str, Any], project: Path) -> Callable[[Any], Any] | None:
