@@ -1,8 +1,8 @@
-"""The child process that tries a training, and what follows it, on the first rows, before a node is booked.
+"""The child process that tries a training and what follows it on the first rows, before a node is booked.
 
 Run as `python -m training.shakedown REQUEST ANSWER` by `infra.child`. It takes one step and a validation, saves and
-loads a checkpoint in a scratch folder, and scores and exports it as evaluate and promote do. What only values decide,
-such as how good a metric is, counts for nothing here.
+loads a checkpoint in a scratch folder, and scores and exports it as evaluate and promote do. What depends on
+values, such as how good a metric is, does not count here.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from training.score.scoring import Scorer, score
 from training.user.assemble import Mute, batch_transform, build_all, build_module, in_micro_batches, plain_trainer
 from training.user.imports import in_project
 
-# Few rows: as many as take so many bytes, and at least some. Larger splits are read from their first shard.
+# A batch has as many rows as fit ROW_BYTES, and at least LEAST_ROWS, if its first shard has them.
 ROW_BYTES, LEAST_ROWS, MEMORY_BYTES = 2**16, 4, 2**26
 _TRAINING = "trainings/shakedown-0"
-# What may fail here and not where the training runs: on its devices, among its ranks.
+# Words of errors that say something about this machine, and nothing about the devices and ranks of the training.
 _OF_THE_MACHINE = re.compile(r"cuda|gpu|nvidia|nccl|triton|process group|not implemented for|no kernel", re.IGNORECASE)
 
 
@@ -68,13 +68,13 @@ def main(request: ShakedownRequest, report: Report) -> Shaken:
         try:
             trial.score(trial.train())
         except BaseException as error:
-            found = classify(error, request.project.resolve(), timeout_s=trial.spec.collective_timeout_s)
+            failure = classify(error, request.project.resolve(), timeout_s=trial.spec.collective_timeout_s)
             alone = not request.elsewhere and trial.spec.world_size == 1
-            if isinstance(found, UserCodeError) and not alone and _OF_THE_MACHINE.search(found.message):
-                return Shaken(remarks=[f"Not all can be tried on this machine: {found.message}"])
-            if isinstance(found, UsageError | UserCodeError):
-                raise trial.told(found, error) from error
-            raise found from error
+            if isinstance(failure, UserCodeError) and not alone and _OF_THE_MACHINE.search(failure.message):
+                return Shaken(remarks=[f"Not all can be tried on this machine: {failure.message}"])
+            if isinstance(failure, UsageError | UserCodeError):
+                raise trial.with_place(failure, error) from error
+            raise failure from error
         return Shaken(columns=trial.columns, remarks=trial.remarks)
 
 
@@ -133,9 +133,8 @@ class _Trial:
             owned,
             [CountRows(), self.watch, *([warm] if warm else [])],
         )
-        targets = {metric["target"] for metric in request.evaluate["metrics"].values() if metric.get("target")}
         split = loaders["train_dataloaders"].split if loaders else None
-        shape_lazy(module, split, train, request.project, targets)
+        shape_lazy(module, split, train, request.project, _targets(EvaluateSpec.model_validate(request.evaluate)))
         if warm is not None:
             warm.install(module, trainer.precision_plugin.convert_module)
         saved: list[Checkpoint] = []
@@ -151,25 +150,27 @@ class _Trial:
     def score(self, checkpoint: Checkpoint) -> None:
         """Load the checkpoint as evaluate does, compute each metric of each set, and export it."""
         request, weights = self.request, self.store.local(checkpoint.ref)
-        self.watch.met = ""
+        self.watch.batch = ""
         wanted, project = EvaluateSpec.model_validate(request.evaluate), request.project
         classes = metric_classes(wanted.metrics, project, project)
         perturbed = perturbations(wanted.sets, project, project)
         module = build_module(
             self.settings, project, self.dataset_path, load=lambda built: load_module_weights(built, weights)
         )
-        here = request.model_copy(update={"train": self.settings})
-        for name, batches in sets_of(here, wanted, None, perturbed, MemoryBudget(MEMORY_BYTES, 0)):
+        muted = request.model_copy(update={"train": self.settings})
+        for name, batches in sets_of(muted, wanted, None, perturbed, MemoryBudget(MEMORY_BYTES, 0)):
             self._score_set(name, batches, module, wanted, classes)
         for form in request.exports:
             self._export(checkpoint, wanted, form)
 
-    def told(self, found: TrainwrightError, error: BaseException) -> TrainwrightError:
-        """An error with the user's line, and the types and shapes that the module had got."""
+    def with_place(self, failure: TrainwrightError, error: BaseException) -> TrainwrightError:
+        """A failure with the user's line that raised, and with the types and shapes of the module's last batch."""
         place = _place(error, self.request.project.resolve())
-        met = f", with a batch of {self.watch.met}" if self.watch.met else ""
-        sentence = f"{found.message.rstrip('.')}; met before the training{place}{met}."
-        return type(found)(sentence, remedy=found.remedy, user_traceback=found.user_traceback, details=found.details)
+        batch = f", with a batch of {self.watch.batch}" if self.watch.batch else ""
+        message = f"{failure.message.rstrip('.')}; met before the training{place}{batch}."
+        return type(failure)(
+            message, remedy=failure.remedy, user_traceback=failure.user_traceback, details=failure.details
+        )
 
     def _loaders(self) -> tuple[Plan | None, dict[str, Any]]:
         """The plan of the training and loaders as long as its own, of few rows; (None, {}) with the user's."""
@@ -216,23 +217,24 @@ class _Trial:
         request = self.request
         keeps = request.predictions and not (name in wanted.sets and wanted.sets[name].sealed)
         table = PredictionTable(self.folder, name) if keeps else None
-        asked = {metric: wanted.metrics[metric] for metric in request.pairs}
-        pairs = pair_tables(self.folder, [name], asked)[name]
+        pairs = pair_tables(self.folder, [name], {metric: wanted.metrics[metric] for metric in request.pairs})[name]
         scorer = _FewBatches(
             self.settings, request.project, Progress(self.report), watch=self.watch, remarks=self.remarks
         )
-        predicted = {metric: one for metric, one in wanted.metrics.items() if one.class_path}
-        logged = {metric: one for metric, one in wanted.metrics.items() if one.logged}
+        predicted = {metric: spec for metric, spec in wanted.metrics.items() if spec.class_path}
+        logged = {metric: spec for metric, spec in wanted.metrics.items() if spec.logged}
         _shorten(batches, alone=True)
         scores = score(module, batches, predicted, classes, scorer, table, pairs)
         for metric in scores.keys() & pairs.keys():
             pairs[metric].close(metric, scores[metric])
         if table is not None:
-            found = table.close()
-            if found.missing:
+            predictions = table.close()
+            if predictions.missing:
                 place = f"contract.predictions{f' on evaluate.sets.{name}' if name else ''}"
-                raise UsageError(f"{place}: {found.missing}.", remedy="Return one value or one list for each row.")
-            self.columns[name] = found.columns
+                raise UsageError(
+                    f"{place}: {predictions.missing}.", remedy="Return one value or one list for each row."
+                )
+            self.columns[name] = predictions.columns
         # test_step gets a row alone only if the set's last batch is one.
         ends_alone = request.whole and name in request.sets and request.sets[name].rows % wanted.batch_size == 1
         _shorten(batches, alone=ends_alone)
@@ -244,20 +246,20 @@ class _Trial:
 
         request = self.request
         with scratch.make("export") as folder:
-            asked = ExportRequest(
+            export_request = ExportRequest(
                 store=StoreAddress(uri=self.store.uri),
                 checkpoint=checkpoint,
                 train=self.settings,
                 dataset=request.dataset,
                 split=wanted.split,
-                targets=sorted({one.target for one in wanted.metrics.values() if one.target}),
+                targets=sorted(_targets(wanted)),
                 format=form,
                 folder=str(folder.path),
                 code=request.code,
                 paths=request.paths,
             )
             try:
-                export(asked, self.report)
+                export(export_request, self.report)
             except (GateNotMet, UserCodeError) as error:
                 message = f"promote.export: {error.message}"
                 if "largest" in error.details:  # of values, which training changes
@@ -270,28 +272,28 @@ class _Watch(L.Callback):
     """Ends a training with the step that has the micro-batch number `last`, and notes what each batch is made of.
 
     Attributes:
-        met: types and shapes in the last batch.
+        batch: types and shapes in the last batch.
     """
 
     def __init__(self) -> None:
-        self.last, self.met = 0, ""
+        self.last, self.batch = 0, ""
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """The loader has a training's length: the epoch ends here with its schedules and its validation."""
-        self.met = _described(batch)
+        """End the epoch early, with its schedules and validation: the loader is as long as the whole training's."""
+        self.batch = _described(batch)
         if batch_idx >= self.last:
             end_epoch_with_batch(trainer)
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        """No other epoch follows."""
+        """End the training with this epoch."""
         trainer.should_stop = trainer.should_stop or trainer.is_last_batch
 
     def on_validation_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        self.met = _described(batch)
+        self.batch = _described(batch)
 
     on_test_batch_start = on_predict_batch_start = on_validation_batch_start
 
@@ -311,8 +313,8 @@ class _FewBatches(Scorer):
         except (TrainwrightError, TypeError, AttributeError, NameError):  # it would raise these for any rows
             raise
         except Exception as error:
-            said = f"evaluate.metrics.{name} raised {describe(error, self.project)}"
-            self.remarks.append(f"{said}; it was computed on few rows, and may have a value for more.")
+            raised = f"evaluate.metrics.{name} raised {describe(error, self.project)}"
+            self.remarks.append(f"{raised}; it was computed on few rows, and may have a value for more.")
             return None
 
     def trainer(self, callback: L.Callback) -> L.Trainer:
@@ -327,21 +329,26 @@ def _shorten(batches: Any, *, alone: bool) -> None:
         batches.bounds = [(0, few), *([(0, 1)] if alone else [])]
 
 
+def _targets(wanted: EvaluateSpec) -> set[str]:
+    """The entries of a batch that metrics take for the truth."""
+    return {metric.target for metric in wanted.metrics.values() if metric.target}
+
+
 def _described(batch: Any) -> str:
     """The types and shapes in a batch, of its first parts."""
     leaves = pytree.tree_leaves(batch)[:6]
     return ", ".join(
-        f"{str(one.dtype).removeprefix('torch.')} {list(one.shape)}"
-        if isinstance(one, torch.Tensor)
-        else type(one).__name__
-        for one in leaves
+        f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
+        if isinstance(leaf, torch.Tensor)
+        else type(leaf).__name__
+        for leaf in leaves
     )
 
 
 def _place(error: BaseException | None, root: Path) -> str:
     """The user's line that raised, as part of a sentence; "" if none did."""
     while error is not None:
-        frames = [one for one in traceback.extract_tb(error.__traceback__) if in_project(one, root)]
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if in_project(frame, root)]
         if frames:
             return f" in {Path(frames[-1].filename).relative_to(root)}:{frames[-1].lineno}"
         error = error.__cause__ or error.__context__

@@ -1,4 +1,4 @@
-"""Tries a training, and what follows it, on its first rows before a node is booked: what could fail later fails here.
+"""Tries a training and what follows it on its first rows, before a node is booked.
 
 A shakedown that passed is kept on this machine, by code, data and settings, and is not repeated.
 """
@@ -36,7 +36,7 @@ log = logging.getLogger("trainwright")
 
 
 def shake_down(run: Run, dataset: Dataset | None) -> None:
-    """Try the training of a run, and what follows it, in a child process, unless that was done before.
+    """Try the training of a run, and what follows it, in a child process, unless it has passed before.
 
     Raises:
         UsageError, UserCodeError: what would end the run later, with the user's file and line.
@@ -54,32 +54,32 @@ def shake_down(run: Run, dataset: Dataset | None) -> None:
         log.info("no shakedown of the training now: %s", error.message)
         return
     key = _key(run, request)
-    if key in _kept():
+    if key in _passed():
         return
     try:
-        with _laid_out(run, request) as here:
-            found = run_child(
+        with _laid_out(run, request) as local_request:
+            shaken = run_child(
                 SHAKEDOWN,
-                here,
+                local_request,
                 project=run.project(),
                 withhold=run.withholds,
                 limit=MOST_S,
                 memory_share=MEMORY_SHARE,
             )
     except (Hung, OutOfMemory) as error:
-        log.warning("the shakedown of the training did not end, so nothing is known: %s", error.message)
+        log.warning("the shakedown did not end, so the training begins untried: %s", error.message)
         return
-    for sentence in found.remarks:
+    for sentence in shaken.remarks:
         log.warning("shakedown: %s", sentence)
-    _refuse_unknown_columns(run, found)
-    replace_json(state_folder() / KEPT, [*_kept(), key][-MOST_KEPT:])
+    _refuse_unknown_columns(run, shaken)
+    replace_json(state_folder() / KEPT, [*_passed(), key][-MOST_KEPT:])
 
 
 def _request(run: Run, dataset: Dataset | None) -> ShakedownRequest:
     spec, resolved, whole = run.spec, run.resolved, run.store.is_local
     sets = {
-        name: ScoredSet(dataset=one if whole else beginning(one), split=split)
-        for name, (one, split) in sets_to_score(run, dataset).items()
+        name: ScoredSet(dataset=scored if whole else beginning(scored), split=split)
+        for name, (scored, split) in sets_to_score(run, dataset).items()
     }
     return ShakedownRequest(
         train=run.train_settings(),
@@ -104,34 +104,34 @@ def _key(run: Run, request: ShakedownRequest) -> str:
         "predictions": run.resolved.predictions,
         **request.model_dump(mode="json", include={"evaluate", "pairs", "exports", "elsewhere"}),
     }
-    inputs = {name: one.dataset.ref.id for name, one in request.sets.items()}
+    inputs = {name: scored.dataset.ref.id for name, scored in request.sets.items()}
     return reuse_key("shakedown", VERSION, settings, inputs, run.resolved.code_digest)
 
 
-def _kept() -> list[str]:
+def _passed() -> list[str]:
     """The keys of the shakedowns that passed on this machine, the latest last."""
     with contextlib.suppress(OSError, ValueError):
-        kept = json.loads((state_folder() / KEPT).read_text())
-        return kept if isinstance(kept, list) else []
+        keys = json.loads((state_folder() / KEPT).read_text())
+        return keys if isinstance(keys, list) else []
     return []
 
 
 @contextlib.contextmanager
 def _laid_out(run: Run, request: ShakedownRequest) -> Iterator[ShakedownRequest]:
-    """The request with the folders of what it needs; of a remote store, the shards that it names are copied."""
+    """The request with the folders of what it needs; shards of a remote store are copied here meanwhile."""
     paths = {request.code.id: str(run.project())}
     with contextlib.ExitStack() as stack:
-        for thing in request.needs:
-            if isinstance(thing, Dataset) and thing.ref.id not in paths:
-                paths[thing.ref.id] = str(stack.enter_context(local_split(run.store, thing, *thing.splits)))
+        for need in request.needs:
+            if isinstance(need, Dataset) and need.ref.id not in paths:
+                paths[need.ref.id] = str(stack.enter_context(local_split(run.store, need, *need.splits)))
         weights = first_weights(run) if request.whole else ""
         yield request.at(paths).model_copy(update={"first_weights": weights})
 
 
-def _refuse_unknown_columns(run: Run, found: Shaken) -> None:
+def _refuse_unknown_columns(run: Run, shaken: Shaken) -> None:
     """UsageError if the suite of `contract.predictions` names a column that the predictions do not have."""
-    asked, suite = asked_of(run), run.resolved.predictions or {}
-    for name, columns in found.columns.items() if asked is not None else ():
+    suite = run.resolved.predictions or {}
+    for name, columns in shaken.columns.items() if asked_of(run) is not None else ():
         for column in _columns(suite):
             if column not in columns:
                 place = f" on evaluate.sets.{name}" if name else ""
