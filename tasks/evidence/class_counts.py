@@ -1,4 +1,4 @@
-"""Metrics of class counts: accuracy, precision, recall, F1, Jaccard, Matthews, Cohen, from the sums of many resamples.
+"""Metrics of class counts: accuracy, precision, recall, F1, Jaccard, Matthews, Cohen, from sums over rows.
 
 The sums of K classes are an array (…, 3 K): for each class how many rows of it were predicted right, how many rows
 were predicted to be of it, and how many are of it. Formulas and conventions are those of torchmetrics 1.9.

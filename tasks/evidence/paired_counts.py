@@ -1,4 +1,4 @@
-"""Two models that are right or wrong on each row: the test and the interval of the difference, without resampling.
+"""Two models that are right or wrong on each row: the test and the interval of the difference.
 
 Only the rows on which they disagree say which of them is better (McNemar 1947). Where the question is whether one is
 better at all, the test is exact: under equal models each of those rows is a fair coin. Where a difference other than

@@ -193,8 +193,8 @@ def _rankings(metric: ResampledMetric, target: Numbers, prediction: Numbers) -> 
     return [Ranking(found[:, one], true == one) for one in range(found.shape[1])]
 
 
-def _ranked(metric: ResampledMetric, ranking: Ranking, weights: Values | None = None) -> float:
-    return ranking.area(weights) if metric.base == "AUROC" else ranking.precision(weights)
+def _ranked(metric: ResampledMetric, ranking: Ranking) -> float:
+    return ranking.area() if metric.base == "AUROC" else ranking.precision()
 
 
 def _gradient(statistic: SumStatistic, sums: Values) -> Values:

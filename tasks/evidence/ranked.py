@@ -1,4 +1,4 @@
-"""Metrics of the order of scores: the area under the ROC curve and the average precision, with weights for rows."""
+"""Metrics of the order of scores, the AUROC and the average precision, and the influence of each row on them."""
 
 from __future__ import annotations
 
@@ -38,15 +38,14 @@ class Ranking:
         """(rows,) of each row in that order the number of its group."""
         return np.repeat(np.arange(len(self._ends)), np.diff(self._ends, prepend=-1))
 
-    def _above(self, weights: Values | None) -> tuple[Values, Values]:
-        """(groups,) weight of the true and of the false rows with at least the score of each group."""
-        ordered = np.ones(len(self.truth)) if weights is None else weights[self._order]
+    def _above(self) -> tuple[Values, Values]:
+        """(groups,) the number of true and of false rows with at least the score of each group."""
         truth = self.truth[self._order]
-        return np.cumsum(ordered * truth)[self._ends], np.cumsum(ordered * ~truth)[self._ends]
+        return np.cumsum(truth, dtype=np.float64)[self._ends], np.cumsum(~truth, dtype=np.float64)[self._ends]
 
-    def area(self, weights: Values | None = None) -> float:
-        """The area under the ROC curve; NaN if one class has no weight."""
-        true, false = self._above(weights)
+    def area(self) -> float:
+        """The area under the ROC curve; NaN if one class has no rows."""
+        true, false = self._above()
         if not true[-1] or not false[-1]:
             return float("nan")
         steps = np.diff(false, prepend=0.0)
@@ -55,7 +54,7 @@ class Ranking:
 
     def area_influence(self) -> Values:
         """(rows,) how much each row moves the area, times the number of rows (DeLong et al. 1988); their mean is 0."""
-        true, false = self._above(None)
+        true, false = self._above()
         all_true, all_false, area = true[-1], false[-1], self.area()
         beaten = (all_false - false + np.diff(false, prepend=0.0) / 2) / all_false  # by a true row of the group
         beating = (true - np.diff(true, prepend=0.0) / 2) / all_true  # true rows above a false row of the group
@@ -67,17 +66,16 @@ class Ranking:
         )
         return self._in_rows(in_order)
 
-    def precision(self, weights: Values | None = None) -> float:
-        """The average precision; NaN if no true row has weight."""
-        true, false = self._above(weights)
+    def precision(self) -> float:
+        """The average precision; NaN if no row is true."""
+        true, false = self._above()
         if not true[-1]:
             return float("nan")
-        steps, of_all = np.diff(true, prepend=0.0), true + false
-        return float(np.sum(np.where(of_all > 0, steps * true / np.where(of_all > 0, of_all, 1), 0.0)) / true[-1])
+        return float(np.sum(np.diff(true, prepend=0.0) * true / (true + false)) / true[-1])
 
     def precision_influence(self) -> Values:
         """(rows,) how much each row moves the average precision, times the number of rows; their mean is 0."""
-        true, false = self._above(None)
+        true, false = self._above()
         of_all, value, rows = true + false, self.precision(), len(self.truth)
         steps = np.diff(true, prepend=0.0)
         # A row moves the precision at its own score and at each lower one.

@@ -1,4 +1,4 @@
-"""Metrics as functions of sums over rows, so that a resample needs the sums of the drawn rows alone.
+"""Metrics as functions of sums over rows, so that the influence of a row follows from what it adds to the sums.
 
 Each agrees with the torchmetrics class of its name (torchmetrics 1.9), whose conventions it keeps.
 """
@@ -27,16 +27,12 @@ class SumStatistic:
     """A metric that is a function of sums over rows.
 
     Attributes:
-        width: number of sums.
-        entries: of `target` (rows,) and `prediction`: what each row adds to the sums, (rows, width).
-        value: the metric (…) from sums (…, width).
-        whole: whether rows add whole numbers, so that few kinds of rows differ.
+        entries: of `target` (rows,) and `prediction`: what each row adds to the sums, (rows, sums).
+        value: the metric (…) from sums (…, sums).
     """
 
-    width: int
     entries: Callable[[Numbers, Numbers], csr_matrix]
     value: Callable[[Values], Values]
-    whole: bool = False
 
 
 def sum_statistic(metric: ResampledMetric, target: Numbers) -> SumStatistic:
@@ -65,7 +61,7 @@ def sum_statistic(metric: ResampledMetric, target: Numbers) -> SumStatistic:
         at = np.concatenate([rows[right], rows[kept], rows[kept]])
         return csr_matrix((np.ones(len(at)), (at, places)), shape=(len(true), 3 * count))
 
-    return SumStatistic(3 * count, entries, lambda sums: class_counts.value_of(metric, sums), whole=True)
+    return SumStatistic(entries, lambda sums: class_counts.value_of(metric, sums))
 
 
 def _dense(*columns: Any) -> csr_matrix:
@@ -86,7 +82,7 @@ def _root_mean_squared_error(centre: float) -> SumStatistic:
         true, predicted = _doubles(target, prediction)
         return _dense((predicted - true) ** 2, np.ones(len(true)))
 
-    return SumStatistic(2, entries, lambda sums: np.sqrt(sums[..., 0] / sums[..., 1]))
+    return SumStatistic(entries, lambda sums: np.sqrt(sums[..., 0] / sums[..., 1]))
 
 
 def _r2(centre: float) -> SumStatistic:
@@ -101,7 +97,7 @@ def _r2(centre: float) -> SumStatistic:
         found = np.where(moves, 1 - rest / np.where(moves, total, 1.0), 0.0)
         return np.where(np.abs(rest) > _ZERO, found, 1.0)
 
-    return SumStatistic(4, entries, value)
+    return SumStatistic(entries, value)
 
 
 def _pearson(centre: float) -> SumStatistic:
@@ -116,7 +112,7 @@ def _pearson(centre: float) -> SumStatistic:
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(spread > 0, np.clip((xy - x * y / rows) / np.sqrt(spread), -1, 1), np.nan)
 
-    return SumStatistic(6, entries, value)
+    return SumStatistic(entries, value)
 
 
 _REGRESSION = {"MeanSquaredError": _root_mean_squared_error, "R2Score": _r2, "PearsonCorrCoef": _pearson}
@@ -156,4 +152,4 @@ def _calibration(metric: ResampledMetric) -> SumStatistic:
         found = (rows * apart ** (2 if squared else 1)).sum(-1) / rows.sum(-1)
         return np.asarray(np.sqrt(found) if squared else found)
 
-    return SumStatistic(2 * bins, entries, value)
+    return SumStatistic(entries, value)
