@@ -23,6 +23,7 @@ from data_contracts.errors import (
     OverBudget,
     TrainwrightError,
     UsageError,
+    UserCodeError,
 )
 from data_contracts.handoffs import HandOff, Ref
 from data_contracts.run_report import StageResult, StageStatus
@@ -141,7 +142,7 @@ class Stage(Generic[P, T]):
         if self.check is not None:
             try:
                 self.check(run, *args)
-            except TrainwrightError as error:
+            except (UsageError, UserCodeError) as error:
                 error.details["refused"] = True
                 raise
         return self.make(run, key, *args, **kwargs)

@@ -103,7 +103,7 @@ def build_module(
     config = {key: value for key, value in _config(train, dataset_path).items() if key in parts}
     module = _assemble(train, config, project).model
     # A Trainer would convert it only when it runs, and weights of another type do not fit.
-    dtype = _TRUE.get(str((train["lightning"].get("trainer") or {}).get("precision")))
+    dtype = true_type(train["lightning"].get("trainer") or {})
 
     def finish(module: LightningModule) -> None:
         if dtype is not None and not _has_type(module, dtype):
@@ -113,6 +113,11 @@ def build_module(
 
     after_configuring(module, finish)
     return module
+
+
+def true_type(trainer: Mapping[str, Any]) -> torch.dtype | None:
+    """The type that a `-true` precision of a Trainer's config gives all floats; None for another precision."""
+    return _TRUE.get(str(trainer.get("precision")))
 
 
 def after_configuring(module: LightningModule, work: Callable[[LightningModule], object]) -> None:

@@ -7,8 +7,6 @@ optimizer is.
 
 from __future__ import annotations
 
-import contextlib
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,14 +20,12 @@ from data_contracts.errors import UserCodeError
 from data_contracts.messages.sizes import MODULE_MEMORY, ModuleSizes, SizeRequest
 from data_contracts.quoting import describe
 from infra.processes.child_main import Report, child_main
-from training.fit.memory.module_state import optimizers_of, with_trainer
+from training.fit.memory.module_state import default_type, optimizers_of, with_trainer
 from training.fit.memory.step_memory import probe
 from training.fit.shard_units import units
 from training.fit.warm_start import index_of, match
 from training.user.assemble import build_module, datamodule_of, make_ready
 from training.user.imports import user_code
-
-_TYPES = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}
 
 
 def main(request: SizeRequest, report: Report) -> ModuleSizes:
@@ -42,7 +38,7 @@ def main(request: SizeRequest, report: Report) -> ModuleSizes:
     train, project = request.train, Path(request.project)
     config = train["lightning"].get("trainer") or {}
     try:
-        with _without_memory(train):
+        with default_type(config), torch.device("meta"):
             module = build_module(train, project, optimizer=True)
             with_trainer(module, config, request.steps)
         datamodule = datamodule_of(module, train, project, request.dataset_path)
@@ -53,7 +49,7 @@ def main(request: SizeRequest, report: Report) -> ModuleSizes:
                 datamodule.prepare_data()
                 datamodule.setup("fit")
                 datamodule.setup = lambda stage: None  # type: ignore[method-assign]
-        with _without_memory(train):
+        with default_type(config), torch.device("meta"):
             make_ready(module, module.trainer, "fit", project, datamodule, prepared=True)
     except UserCodeError as error:
         # Not an error of the user's: code that reads its weights' values cannot run here, but may run elsewhere.
@@ -83,20 +79,6 @@ def main(request: SizeRequest, report: Report) -> ModuleSizes:
         unprobed=unprobed,
         begun_with=begun_with,
     )
-
-
-@contextlib.contextmanager
-def _without_memory(train: dict[str, Any]) -> Iterator[None]:
-    """Create new tensors without memory, in the type that a `-true` precision of the config gives them."""
-    precision = str((train["lightning"].get("trainer") or {}).get("precision") or "")
-    true = re.fullmatch(r"(bf16|16|64)-true|(64)", precision)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(_TYPES[true[1] or true[2]] if true else before)
-    try:
-        with torch.device("meta"):
-            yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _state_bytes(module: LightningModule) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from training.lightning_adapter import attach_loader
+from training.user.assemble import true_type
 
 # Of an epoch whose length is not known: no size depends on it, but a schedule may need a number.
 STEPS = 1_000
@@ -26,6 +28,17 @@ class _Batches:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())
+
+
+@contextlib.contextmanager
+def default_type(config: dict[str, Any]) -> Iterator[None]:
+    """Let new tensors have the type that a `-true` precision of the Trainer's config gives them."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(true_type(config) or before)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def with_trainer(module: LightningModule, config: dict[str, Any], steps: int) -> None:

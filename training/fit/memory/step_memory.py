@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,12 @@ from torch.utils._pytree import tree_leaves
 from data_contracts.errors import TrainwrightError
 from data_contracts.messages.sizes import SizeRequest, StepMemory
 from data_contracts.quoting import text_of
-from training.fit.memory.module_state import optimizers_of, with_trainer
+from training.fit.memory.module_state import default_type, optimizers_of, with_trainer
 from training.formats.schema import field_of
 from training.loader.columns import Fixed, columns_of
-from training.user.assemble import batch_transform, build_module, make_ready
+from training.user.assemble import batch_transform, build_module, make_ready, true_type
 
 _MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-_TRUE = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "64-true": torch.float64, "64": torch.float64}
 
 # A module with fewer bytes of parameters, gradients and optimizer state may take real steps.
 SMALL_BYTES = 2**29
@@ -81,7 +79,7 @@ def _step(request: SizeRequest, rows: int, *, real: bool = False, anyway: bool =
     config = train["lightning"].get("trainer") or {}
     batch, live = zeros(request, rows), _Live()
     fake = None if real else FakeTensorMode(allow_non_fake_inputs=True)
-    with fake or contextlib.nullcontext(), _default_type(config), live:
+    with fake or contextlib.nullcontext(), default_type(config), live:
         module = build_module(train, project, optimizer=True)
         with_trainer(module, config, request.steps)
         make_ready(module, module.trainer, "fit", project, prepared=True)
@@ -117,16 +115,6 @@ def zeros(request: SizeRequest, rows: int) -> Any:
     return batch if transform is None else transform(batch)
 
 
-@contextlib.contextmanager
-def _default_type(config: dict[str, Any]) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(_TRUE.get(str(config.get("precision") or ""), before))
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 def _as_on_gpu(optimizer: torch.optim.Optimizer, accelerated: bool) -> None:
     """On accelerators, torch's optimizers update all parameters at once, which briefly takes more memory."""
     for group in optimizer.param_groups if accelerated else ():
@@ -136,7 +124,7 @@ def _as_on_gpu(optimizer: torch.optim.Optimizer, accelerated: bool) -> None:
 
 def _placed(batch: Any, fake: FakeTensorMode | None, config: dict[str, Any]) -> Any:
     """The batch as tensors of the step, its floats in the type that a `-true` precision converts them to."""
-    dtype = _TRUE.get(str(config.get("precision") or ""))
+    dtype = true_type(config)
 
     def place(tensor: torch.Tensor) -> torch.Tensor:
         made = torch.zeros_like(tensor if fake is None else fake.from_tensor(tensor))

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import ContractRejected, CorruptError, UsageError
+from data_contracts.errors import (
+    ContractRejected,
+    CorruptError,
+    StorageUnavailable,
+    TrainwrightError,
+    UsageError,
+    UserCodeError,
+)
 from data_contracts.handoffs import Ref
 from data_contracts.run_report import StageResult
 from infra.store import Store, layout
@@ -147,10 +154,13 @@ def test_without_a_key_a_stage_is_skipped(run: Any) -> None:
     assert (run.results["toy"].status, shelf.asked) == ("skipped", [])
 
 
-def test_what_its_check_refuses_is_rejected_and_not_failed(run: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "status"), [(UsageError, "rejected"), (UserCodeError, "rejected"), (StorageUnavailable, "failed")]
+)
+def test_what_its_check_refuses_is_rejected_and_not_failed(run: Any, kind: type[TrainwrightError], status: str) -> None:
     def check(run: Any) -> None:
-        raise UsageError("it would fail later")
+        raise kind("it would fail later")
 
-    with pytest.raises(UsageError, match="later"):
+    with pytest.raises(kind, match="later"):
         replace(Shelf().stage(), check=check)(run)
-    assert run.results["toy"].status == "rejected"
+    assert run.results["toy"].status == status
