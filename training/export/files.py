@@ -34,7 +34,7 @@ def write_tensors(module: nn.Module, folder: Path) -> tuple[int, int, list[str]]
     """Write the parameters and buffers; returns their number, that of their values, and the names of tied tensors."""
     from safetensors.torch import save_file  # an environment of the user's may have none
 
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     seen: set[tuple[Any, ...]] = set()
     tied = []
     for name, value in module.state_dict().items():
@@ -45,9 +45,9 @@ def write_tensors(module: nn.Module, folder: Path) -> tuple[int, int, list[str]]
             tied.append(plain_name(name))
         seen.add(place)
         # A copy each: safetensors refuses tensors that share their memory.
-        found[plain_name(name)] = value.detach().cpu().clone().contiguous()
-    save_file(found, folder / SAFETENSORS, metadata={"format": "pt"})
-    return len(found), sum(one.numel() for one in found.values()), tied
+        tensors[plain_name(name)] = value.detach().cpu().clone().contiguous()
+    save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
+    return len(tensors), sum(tensor.numel() for tensor in tensors.values()), tied
 
 
 def pretrained_in(module: nn.Module) -> Any:
@@ -56,8 +56,8 @@ def pretrained_in(module: nn.Module) -> Any:
     The models of transformers, diffusers and timm have one, and those that peft wraps.
     """
     model = next((part for part in module.modules() if hasattr(part, "save_pretrained")), None)
-    held = {id(value) for value in (*model.parameters(), *model.buffers())} if model is not None else set()
-    return model if all(id(value) in held for value in (*module.parameters(), *module.buffers())) else None
+    own = {id(value) for value in (*model.parameters(), *model.buffers())} if model is not None else set()
+    return model if all(id(value) in own for value in (*module.parameters(), *module.buffers())) else None
 
 
 def write_pretrained(model: Any, folder: Path) -> Exported:
@@ -68,10 +68,10 @@ def write_pretrained(model: Any, folder: Path) -> Exported:
     if hasattr(model, "merge_and_unload"):
         model = model.merge_and_unload()
     model.save_pretrained(folder)
-    again, state = type(model).from_pretrained(folder).state_dict(), model.state_dict()
-    other = [name for name, value in state.items() if name not in again or not torch.equal(again[name].cpu(), value)]
-    if other or len(again) != len(state):
-        name = other[0] if other else next(name for name in again if name not in state)
+    loaded, state = type(model).from_pretrained(folder).state_dict(), model.state_dict()
+    other = [name for name, value in state.items() if name not in loaded or not torch.equal(loaded[name].cpu(), value)]
+    if other or len(loaded) != len(state):
+        name = other[0] if other else next(name for name in loaded if name not in state)
         raise UserCodeError(
             f"{type(model).__name__}.from_pretrained makes another {name} of what its save_pretrained wrote.",
             remedy="Use versions of the library in which it does not, or `--to safetensors`.",

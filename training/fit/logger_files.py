@@ -1,4 +1,4 @@
-"""Brings the files that the user's loggers wrote into the store, as one archive for each generation.
+"""Stores the files that the loggers of the config wrote, as one archive for each generation.
 
 A logger with a relative `save_dir` writes below the rank's working folder, which ends with the training.
 """
@@ -27,10 +27,11 @@ def keep(trainer: L.Trainer, context: Context, store: Store) -> None:
     """Store the files of the loggers that the config names; a training does not fail for them."""
     if context.rank != 0:
         return
-    here = Path.cwd()
-    folders = [getattr(one, "log_dir", None) or one.save_dir for one in trainer.loggers if not isinstance(one, History)]
-    below = {(here / folder).resolve() for folder in folders if folder}
-    files = sorted({path for folder in below if here in folder.parents for path in folder.rglob("*") if path.is_file()})
+    root = Path.cwd()
+    loggers = [logger for logger in trainer.loggers if not isinstance(logger, History)]
+    folders = [getattr(logger, "log_dir", None) or logger.save_dir for logger in loggers]
+    inside = {folder for name in folders if name and root in (folder := (root / name).resolve()).parents}
+    files = sorted({path for folder in inside for path in folder.rglob("*") if path.is_file()})
     if not files:
         return
     if withholds():
@@ -42,7 +43,7 @@ def keep(trainer: L.Trainer, context: Context, store: Store) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in files:
-            archive.write(path, path.relative_to(here))
+            archive.write(path, path.relative_to(root))
     try:
         store.create_once(layout.logger_files(context.training, context.generation), packed.getvalue())
     except TrainwrightError as error:

@@ -2,8 +2,8 @@
 
 Many optimizers change each element by itself, and torch computes most other updates of a sharded tensor as those of the
 whole. But an optimizer that reads a number from a sharded tensor (`norm().item()`), or works on a rank's part of a
-matrix, makes other steps without an error. Here, a copy of it takes steps with parameters of the same shapes and types
-of placement, sharded and whole, and the results are compared.
+matrix, makes other steps without an error. Here, a copy of it takes steps with parameters of the same shapes and
+placements, sharded and whole, and the results are compared.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from data_contracts.errors import UsageError
 from data_contracts.quoting import describe
 
 log = logging.getLogger(__name__)
-# They change each element by itself, or were found to be right.
-_RIGHT = {
+# They change each element by itself, and their state has the shape of the parameter or is one number.
+ELEMENTWISE = tuple(
     getattr(torch.optim, name)
     for name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD")
-}
+)
 _STEPS = 3
 _CLOSE = 1e-10
-# Larger matrices are tried as matrices of this size: what an optimizer does seldom begins above it.
+# Larger matrices are tried as matrices of this size: optimizers seldom treat larger ones in another way.
 _MOST = 256
 
 
@@ -38,18 +38,18 @@ def refuse_wrong_on_shards(optimizers: Sequence[torch.optim.Optimizer], module: 
     """UsageError if an optimizer does not change sharded parameters as it changes whole ones. Collective."""
     names = {parameter: name for name, parameter in module.named_parameters()}
     for optimizer in optimizers:
-        if type(optimizer) in _RIGHT:
+        if type(optimizer) in ELEMENTWISE:
             continue
-        tried = _examples(optimizer)
+        examples = _examples(optimizer)
         try:
-            whole = _take_steps(optimizer, tried, sharded=False)
+            whole = _take_steps(optimizer, examples, sharded=False)
         except Exception as error:
             log.warning("%s could not be tried on sharded parameters: %s", type(optimizer).__name__, describe(error))
             continue
-        wrong, reason = next(iter(tried), None), ""
+        wrong, reason = next(iter(examples), None), ""
         try:
-            sharded = _take_steps(optimizer, tried, sharded=True)
-            wrong = next((each for each in tried if not _is_close(sharded[each], whole[each])), None)
+            sharded = _take_steps(optimizer, examples, sharded=True)
+            wrong = next((each for each in examples if not _is_close(sharded[each], whole[each])), None)
         except Exception as error:
             reason = f": {describe(error)}"
         if wrong is not None:
@@ -105,8 +105,8 @@ def _copy(optimizer: torch.optim.Optimizer, parameters: Mapping[nn.Parameter, nn
     everything = (each for group in optimizer.param_groups for each in group["params"])
     memo: dict[int, Any] = {id(each): parameters.get(each, of_dims[each.dim()]) for each in everything}
     memo[id(optimizer)] = trial
-    kept = {name: value for name, value in vars(optimizer).items() if name not in ("step", "param_groups", "state")}
-    trial.__dict__.update(copy.deepcopy(kept, memo))
+    settings = {name: value for name, value in vars(optimizer).items() if name not in ("step", "param_groups", "state")}
+    trial.__dict__.update(copy.deepcopy(settings, memo))
     trial.__dict__["state"] = defaultdict(dict)
     trial.__dict__["param_groups"] = [
         {
@@ -122,5 +122,5 @@ def _whole(value: torch.Tensor) -> torch.Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def _is_close(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    return bool(torch.allclose(found, expected, rtol=0.0, atol=_CLOSE * max(1.0, float(expected.abs().max()))))
+def _is_close(computed: torch.Tensor, expected: torch.Tensor) -> bool:
+    return bool(torch.allclose(computed, expected, rtol=0.0, atol=_CLOSE * max(1.0, float(expected.abs().max()))))

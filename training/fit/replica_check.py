@@ -29,8 +29,8 @@ def checksum(module: torch.nn.Module, others: Mapping[str, torch.Tensor] | None 
     """
     ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
     named = [(name, parameter) for name, parameter in module.named_parameters() if name not in ignored]
-    held = [(others or {}).get(name, p).detach().to(p.device) for name, p in named]
-    parts = [(p.to_local() if isinstance(p, DTensor) else p).reshape(-1) for p in held]
+    values = [(others or {}).get(name, p).detach().to(p.device) for name, p in named]
+    parts = [(value.to_local() if isinstance(value, DTensor) else value).reshape(-1) for value in values]
     sums = [part.view(_BITS[part.element_size()]).sum(dtype=torch.int64) for part in parts]
     weighed = [at * each for at, each in enumerate(sums, 1)]
     return torch.stack(weighed).sum() if weighed else torch.zeros((), dtype=torch.int64)

@@ -33,14 +33,12 @@ from data_contracts.pipeline_spec import TrainSpec
 from infra.records.checkpoints import plain_name
 from training.checkpoint.state import Get
 from training.checkpoint.tensors import WEIGHTS, TensorReader, as_named, read_state
-from training.fit.optimizer_trial import refuse_wrong_on_shards
+from training.fit.optimizer_trial import ELEMENTWISE, refuse_wrong_on_shards
 from training.fit.shard_units import units, unsharded
 from training.fit.sync_batchnorm import layer_sync
 from training.lightning_adapter import replace_layer_sync, synchronises_batch_norm
 from training.user.assemble import after_configuring
 
-# Their state has the shape of the parameter, or is one number.
-_ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
 _BUCKET_BYTES = 25 * 2**20
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
@@ -263,11 +261,11 @@ def _check_optimizers(optimizers: Sequence[Any], checkpoint: Mapping[str, Any]) 
     if len(states) != len(optimizers):
         raise CorruptError(f"The checkpoint has the state of {len(states)} optimizers, the module {len(optimizers)}.")
     for optimizer, state in zip(optimizers, states, strict=True):
-        if not isinstance(optimizer, _ELEMENTWISE):
+        if not isinstance(optimizer, ELEMENTWISE):
             continue
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        for at, kept in state["state"].items():
-            for name, value in kept.items():
+        for at, values in state["state"].items():
+            for name, value in values.items():
                 shape, wanted = getattr(value, "shape", ()), parameters[int(at)].shape
                 if shape not in ((), wanted):
                     raise CorruptError(
@@ -305,14 +303,14 @@ class _PlacedReader:
 
 
 def _average_gradients(numbers: Sequence[nn.Parameter]) -> None:
-    """Give parameters that are one number each the mean of all ranks' gradients, where a rank has one.
+    """Give parameters that are one number each the mean of all ranks' gradients, where any rank has a gradient.
 
-    After accumulating, the part that is the mean already stays as it is.
+    What an earlier micro-batch averaged is equal on all ranks, so that its mean is itself.
     """
     zero = torch.zeros((), dtype=torch.float64, device=numbers[0].device)
     gradients = [zero if each.grad is None else each.grad.double() for each in numbers]
-    found = [zero if each.grad is None else zero + 1 for each in numbers]
-    total = torch.stack([*gradients, *found])
+    present = [zero if each.grad is None else zero + 1 for each in numbers]
+    total = torch.stack([*gradients, *present])
     dist.all_reduce(total)
     for each, gradient, ranks in zip(numbers, *total.split(len(numbers)), strict=True):
         if each.grad is not None or ranks:

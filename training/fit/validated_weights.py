@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class ValidatedWeights(L.Callback):
-    """Knows the weights of the newest validation; comes after the user's callbacks, which may exchange weights for it.
+    """Notes which weights were validated last; comes after the user's callbacks, which may exchange weights for that.
 
     Attributes:
         step: after which step a validation last measured the metric; None if it comes from elsewhere.
@@ -35,11 +35,11 @@ class ValidatedWeights(L.Callback):
         self._warned = False
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed training has to know; empty where no validation measures the metric."""
+        """The step, for a resumed training; empty where no validation measures the metric."""
         return {} if self.step is None else {"step": self.step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Know what `state_dict` returned. The weights are known again after the next validation."""
+        """Restore the step. The weights are noted again at the next validation."""
         self.step = state_dict["step"]
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -33,15 +33,17 @@ class WarmStart(L.Callback):
     Args:
         folder: files of the checkpoint or import; None for a training that is resumed.
         strict: whether names and shapes must be those of the module.
-        told: called with a sentence that says which tensors were loaded.
+        report: called with a sentence that says which tensors were loaded.
 
     Attributes:
         sentence: what was and what was not loaded.
     """
 
-    def __init__(self, folder: Path | None, strict: bool, told: Callable[[str], None] = lambda sentence: None) -> None:
+    def __init__(
+        self, folder: Path | None, strict: bool, report: Callable[[str], None] = lambda sentence: None
+    ) -> None:
         self.sentence = ""
-        self._folder, self._strict, self._told = folder, strict, told
+        self._folder, self._strict, self._report = folder, strict, report
         self._loaded: list[str] = []
 
     @property
@@ -92,7 +94,7 @@ class WarmStart(L.Callback):
                 for name, path in loaded.items():
                     own[name].copy_(reader.read(path))
         self._loaded = list(loaded)
-        self._told(self.sentence)
+        self._report(self.sentence)
 
 
 def index_of(folder: Path) -> Index:
@@ -126,7 +128,7 @@ def match(module: nn.Module, index: Index, *, strict: bool, planned: bool = Fals
         if (fault := _misfit(whole[names[name]], index.tensors[given[name]], planned=planned))
     }
     fits = sorted(names.keys() & given.keys() - unfit.keys())
-    parameters = {plain_name(name): one for name, one in module.named_parameters(remove_duplicate=False)}
+    parameters = {plain_name(name): each for name, each in module.named_parameters(remove_duplicate=False)}
     tied = {id(parameters[name]) for name in fits if name in parameters}
     missing = sorted(name for name in expected - given.keys() if id(parameters.get(name)) not in tied)
     sentence = _sentence(len(fits), missing, sorted(given.keys() - names), unfit)
@@ -142,10 +144,10 @@ def match(module: nn.Module, index: Index, *, strict: bool, planned: bool = Fals
 
 
 def _below_attribute(given: dict[str, str], names: Mapping[str, str]) -> dict[str, str]:
-    """`given` by the names that the tensors have in a module that holds the model that saved them as an attribute.
+    """`given`, renamed for a module that holds the model that saved the tensors as an attribute.
 
-    There, all names begin with the attribute's (`model.`), and peft calls a layer that it adapts `base_layer`. Nothing
-    is renamed if a name is the module's own, or if the tensors fit below several attributes equally well.
+    Its names begin with the attribute's (`model.`), and peft calls a layer that it adapts `base_layer`. Nothing is
+    renamed if a name is the module's own, or if the tensors fit below several attributes equally well.
     """
     plain = {name.replace(".base_layer.", "."): name for name in names}
     longest = max(given, key=len, default="")
