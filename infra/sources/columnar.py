@@ -130,7 +130,14 @@ def _coded(parquet: pq.ParquetFile, columns: list[str]) -> list[str]:
 def _parquet(opened: BinaryIO, file: SourceFile, coded: Sequence[str] = ()) -> pq.ParquetFile:
     note(file.uri, 0)
     try:
-        # Buffered: otherwise a whole column of a row group, which may be a whole file, is held in its stored form.
-        return pq.ParquetFile(opened, buffer_size=_BUFFER_BYTES, pre_buffer=False, read_dictionary=list(coded))
+        return pq.ParquetFile(
+            opened,
+            # Buffered: otherwise a whole column of a row group, which may be a whole file, is held in its stored form.
+            buffer_size=_BUFFER_BYTES,
+            pre_buffer=False,
+            read_dictionary=list(coded),
+            # As nanoseconds, 9999-12-31 would be a day of 1816.
+            coerce_int96_timestamp_unit="us",
+        )
     except (pa.ArrowInvalid, OSError) as error:  # the latter: its schema is nested too deeply
         raise UsageError(f"{file.uri} is not a Parquet file ({text_of(error)}).", remedy="Write it again.") from error

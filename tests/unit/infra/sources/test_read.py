@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -188,6 +189,30 @@ def test_all_files_have_one_schema(raw: Raw) -> None:
         {"a": 0.5, "b": datetime(2024, 1, 2, 10), "n": None, "c": "x"},
         {"a": None, "b": None, "n": 7, "c": "y"},
     ]
+
+
+# From the first to the last year that Python has.
+DAYS = [datetime(year, 12, 31) for year in (1, 1582, 1677, 1815, 1970, 2024, 2262, 2263, 9999)]
+# A stored form of a time: how it is written, and the first and last year that it holds.
+TIMES: dict[str, tuple[pa.DataType, dict[str, Any], int, int]] = {
+    "int96": (pa.timestamp("us"), {"use_deprecated_int96_timestamps": True}, 1, 9999),
+    "ms": (pa.timestamp("ms"), {}, 1, 9999),
+    "us": (pa.timestamp("us"), {}, 1, 9999),
+    "us, zoned": (pa.timestamp("us", "UTC"), {}, 1, 9999),
+    "ns": (pa.timestamp("ns"), {}, 1678, 2261),
+    "day": (pa.date32(), {}, 1, 9999),
+}
+
+
+@pytest.mark.parametrize("form", TIMES)
+def test_times_of_all_years_are_those_that_duckdb_reads(form: str, raw: Raw) -> None:
+    kind, options, first, last = TIMES[form]
+    written = pa.array([day for day in DAYS if first <= day.year <= last]).cast(kind)
+    file = raw.write("a.parquet", parquet({"at": written}, **options))
+    seen_by_duckdb = duckdb.sql(f"""select epoch_us("at") from '{file}' """).fetchall()
+    microseconds = written.cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
+    assert raw.read("a.parquet").column("at").cast(pa.timestamp("us")).cast(pa.int64()).to_pylist() == microseconds
+    assert [value for (value,) in seen_by_duckdb] == microseconds
 
 
 def test_parquet_types_survive(raw: Raw) -> None:
