@@ -23,7 +23,7 @@ TOTALS = {
     "functions over 60 lines or 8 parameters": 1,
     "product files under 60 lines that a single neighbour imports": 26,
     "imports of our own modules inside functions": 160,  # from 157: what a rank needs of loggers and lazy layers
-    "uses of dict[str, Any]": 509,  # from 500: settings of the shakedown, states of checkpoints
+    "uses of dict[str, Any]": 508,  # from 500: settings of the shakedown, states of checkpoints
 }
 BOUNDS = {"lines of the longest product file"}
 # A total this far above its measure is out of date. Sums of thousands move with every change; counts do not.

@@ -59,9 +59,9 @@ def test_names_in_the_records_of_the_data_are_not_markup() -> None:
 def test_a_stated_licence_stands_in_the_metadata_and_arguments_that_stay_are_named() -> None:
     evaluation = SimpleNamespace(metrics={})
     said: Any = SimpleNamespace(dataset=None, evaluation=evaluation, license_id="apache-2.0")
-    assert _metadata(said, "huggingface")["license"] == "apache-2.0"
+    assert _metadata(said, "huggingface", "pytorch")["license"] == "apache-2.0"
     said.license_id = ""
-    assert "license" not in _metadata(said, "huggingface")
+    assert "license" not in _metadata(said, "huggingface", "pytorch")
     checkpoint = SimpleNamespace(skipped=[])
     facts: Any = SimpleNamespace(
         arguments=({}, ["weights"]), contract=object(), receipt=None, version=SimpleNamespace(checkpoint=checkpoint)

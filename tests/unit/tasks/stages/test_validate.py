@@ -184,7 +184,7 @@ def test_a_cluster_is_no_part_of_the_key_and_a_plan_says_what_it_does(
     alone = "contract.runner has no effect, because there is one file: this machine checks the data"
     assert plan(one, [validate])[0].why.endswith(f"; {alone}")
     assert make_report(one, str(contract_key(one))).status == "ran"
-    assert caplog.messages[-1] == f"validate: {alone}"
+    assert f"validate: {alone}" in caplog.messages
     assert "less than 1 MiB on average" in plan(two, [validate])[0].why
     monkeypatch.setattr(kept_parts, "LEAST_BYTES", 1)
     assert plan(two, [validate])[0].why.endswith(
