@@ -145,7 +145,45 @@ class _Trial:
                 "train.lightning: the training ends without a single step.",
                 remedy="Raise trainer.max_epochs, max_steps or limit_train_batches.",
             )
+        self.watch.batch = ""
+        self._refuse_unmeasured(trainer, configured.get("check_val_every_n_epoch", 1))
         return saved[0]
+
+    def _refuse_unmeasured(self, trainer: L.Trainer, every: int | None) -> None:
+        """UsageError if a plateau or `train.select` asks for a value that the whole training has not, or not yet.
+
+        Args:
+            every: epochs from one validation to the next; None if batches are counted over epochs. Here, the first
+                epoch ended with one.
+        """
+        epoch, last, first = trainer.num_training_batches, _last_batch(trainer), trainer.val_check_batch
+        for one in trainer.lr_scheduler_configs:
+            asked = one.reduce_on_plateau and one.strict and one.interval == "epoch"
+            early = asked and one.frequency < (every or 1) and one.frequency * epoch <= last
+            if early and one.monitor in self.watch.validated:
+                raise UsageError(
+                    f"train.lightning: {type(one.scheduler).__name__} needs {one.monitor} at the end of epoch "
+                    f"{one.frequency}, but the first validation is in epoch {every} "
+                    "(trainer.check_val_every_n_epoch).",
+                    remedy=f"Return the schedule with frequency: {every}, or validate every epoch.",
+                )
+        if (select := self.spec.select) is None:
+            return
+        if select.metric not in trainer.callback_metrics:
+            logged = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
+            raise UsageError(
+                f"train.select.metric: {select.metric} was not logged by a step and a validation; logged were: "
+                f"{logged}.",
+                remedy="Log it in the module (validation_step), or name one that is logged. If the module logs it in "
+                "later epochs only, run with --no-shakedown.",
+            )
+        before = (every - 1) * epoch if every and every > 1 else 0
+        if select.metric in self.watch.validated and isinstance(first, int) and before + first > last:
+            raise UsageError(
+                f"train.select.metric: {select.metric} is never measured, because the training ends before its first "
+                "validation.",
+                remedy="Correct trainer.check_val_every_n_epoch, val_check_interval, max_epochs or max_steps.",
+            )
 
     def score(self, checkpoint: Checkpoint) -> None:
         """Load the checkpoint as evaluate does, compute each metric of each set, and export it."""
@@ -273,10 +311,13 @@ class _Watch(L.Callback):
 
     Attributes:
         batch: types and shapes in the last batch.
+        validated: names of the values that only a validation gives.
     """
 
     def __init__(self) -> None:
         self.last, self.batch = 0, ""
+        self.validated: set[str] = set()
+        self._trained: set[str] = set()
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
@@ -296,6 +337,12 @@ class _Watch(L.Callback):
         self.batch = _described(batch)
 
     on_test_batch_start = on_predict_batch_start = on_validation_batch_start
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._trained = set(trainer.callback_metrics)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.validated |= set(trainer.callback_metrics) - self._trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,6 +379,17 @@ def _shorten(batches: Any, *, alone: bool) -> None:
 def _targets(wanted: EvaluateSpec) -> set[str]:
     """The entries of a batch that metrics take for the truth."""
     return {metric.target for metric in wanted.metrics.values() if metric.target}
+
+
+def _last_batch(trainer: L.Trainer) -> float:
+    """The most batches that a training takes; infinite if that is not known before."""
+    ends = [float("inf")]
+    if trainer.max_epochs not in (None, -1):
+        ends.append(trainer.max_epochs * trainer.num_training_batches)
+    # By hand, or with several optimizers, it is not known how many steps a batch takes.
+    if trainer.max_steps != -1 and trainer.lightning_module.automatic_optimization:
+        ends.append(trainer.max_steps * trainer.accumulate_grad_batches)
+    return min(ends)
 
 
 def _described(batch: Any) -> str:

@@ -82,6 +82,19 @@ class Plateau(Good):
         return [optimizer], [{"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer), "monitor": "val_los"}]
 
 
+class Patient(Good):
+    """Its plateau looks every `frequency` epochs at what validation logs."""
+
+    def __init__(self, frequency: int = 1):
+        super().__init__()
+        self.frequency = frequency
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.Adam(self.parameters(), lr=0.01)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return [optimizer], [{"scheduler": plateau, "monitor": "val_loss", "frequency": self.frequency}]
+
+
 class Logs(Good):
     """It has loggers of its own, which must not hear of a shakedown."""
 
@@ -178,6 +191,7 @@ ACCURACY = {
 }
 CORRELATION = {"class_path": "torchmetrics.classification.BinaryAUROC", "target": "y", "mode": "max"}
 LOSS = {"logged": "test_loss", "mode": "min"}
+BY_LOSS = {"select": {"metric": "val_loss", "mode": "min"}}
 
 
 @pytest.fixture
@@ -247,6 +261,19 @@ RIGHT: dict[str, dict[str, Any]] = {
     "sharded": {"train": {"strategy": "fsdp", "devices": 2, "shard_modules": ["Linear"]}},
     "the last epoch comes first": {"trainer": {"max_epochs": 1, "min_epochs": 1, "check_val_every_n_epoch": 5}},
     "validation by steps": {"trainer": {"val_check_interval": 7, "limit_val_batches": 0.5}},
+    "a selection": {"train": BY_LOSS, "trainer": {"check_val_every_n_epoch": 3}},
+    "a selection in the last step": {"train": BY_LOSS, "trainer": {"max_steps": 40, "check_val_every_n_epoch": 2}},
+    "a selection within an epoch": {"train": BY_LOSS, "trainer": {"max_steps": 5, "val_check_interval": 5}},
+    "a plateau after each validation": {
+        "name": "Patient",
+        "model": {"init_args": {"frequency": 2}},
+        "trainer": {"check_val_every_n_epoch": 2},
+    },
+    "a plateau that is never asked": {
+        "name": "Patient",
+        "model": {"init_args": {"frequency": 4}},
+        "trainer": {"check_val_every_n_epoch": 5},
+    },
     "an export": {"exports": ["torch"]},
 }
 IN_FRESH_PROCESS = {"an export"}
@@ -270,6 +297,20 @@ WRONG: dict[str, tuple[dict[str, Any], type[TrainwrightError], str]] = {
         {"name": "OneRow", "rows": {"train": 640, "val": 33, "test": 9}}, UserCodeError, r"int64 \[1\]",
     ),
     "a monitor": ({"name": "Plateau"}, UsageError, "val_los.*not available"),
+    "a plateau between validations": (
+        {"name": "Patient", "trainer": {"check_val_every_n_epoch": 2}}, UsageError,
+        "ReduceLROnPlateau .*val_loss at the end of epoch 1, .*check_val_every_n_epoch",
+    ),
+    "a selection by nothing": (
+        {"train": {"select": {"metric": "val_los", "mode": "min"}}}, UsageError,
+        "train.select.metric: val_los was not logged.*val_loss",
+    ),
+    "a selection without a validation": (
+        {"train": BY_LOSS, "trainer": {"check_val_every_n_epoch": 4}}, UsageError, "val_loss .*first validation",
+    ),
+    "a selection after the last step": (
+        {"train": BY_LOSS, "trainer": {"max_steps": 19}}, UsageError, "val_loss .*first validation",
+    ),
     "no step": ({"trainer": {"max_epochs": 0}}, UsageError, "without a single step"),
     "too few rows": ({"rows": {"train": 8, "test": 8}}, UsageError, "fewer than train.global_batch_size"),
     "a squeeze": ({"name": "Squeezes"}, UsageError, r"shape \(2,\) for a batch of 1 row"),
