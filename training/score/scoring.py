@@ -14,6 +14,8 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
 from data_contracts.errors import InsufficientEvidence, UsageError
@@ -302,12 +304,39 @@ def _test(
     return found
 
 
+class _AsMade:
+    """A DataLoader that `predict` iterates as `test` does.
+
+    Of a DataLoader, `predict` makes another, to note which rows are in a batch. That fails for arguments given by
+    position, and for classes that do not take those of a DataLoader.
+    """
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        vars(self)["loader"] = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["loader"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.loader, name, value)
+
+
 @contextmanager
 def _predicting_tests(datamodule: L.LightningDataModule) -> Iterator[None]:
     """Make a data module answer `predict` with its test rows; all its other hooks stay as they are."""
-    setup = datamodule.setup
+    setup, loaders = datamodule.setup, datamodule.test_dataloader
+
+    def as_made() -> Any:
+        return pytree.tree_map(lambda one: _AsMade(one) if isinstance(one, DataLoader) else one, loaders())
+
     datamodule.setup = lambda stage: setup("test")  # type: ignore[method-assign]
-    datamodule.predict_dataloader = datamodule.test_dataloader  # type: ignore[method-assign]
+    datamodule.predict_dataloader = as_made  # type: ignore[method-assign]
     try:
         yield
     finally:

@@ -260,6 +260,11 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 
+class Own(DataLoader):
+    def __init__(self, rows, size):
+        super().__init__(rows, size)
+
+
 class Rows(L.LightningDataModule):
     def __init__(self, first, rows, batch):
         super().__init__()
@@ -267,7 +272,10 @@ class Rows(L.LightningDataModule):
         self.batch = batch
 
     def test_dataloader(self):
-        return DataLoader(TensorDataset(torch.rand(len(self.y), 4), self.y), batch_size=self.batch)
+        rows = TensorDataset(torch.rand(len(self.y), 4), self.y)
+        if self.batch == 3:
+            return [DataLoader(rows, self.batch, False)]
+        return Own(rows, self.batch) if self.batch == 2 else DataLoader(rows, batch_size=self.batch)
 """
 
 
@@ -277,7 +285,7 @@ def test_the_truth_that_a_data_module_gives_is_told_apart(
     (projects[0] / "rows.py").write_text(ROWS)
     metric = {"class_path": "torchmetrics.regression.MeanSquaredError", "target": "1", "mode": "min"}
     told = {}
-    cases = {"first": (0, 8, 4), "same": (0, 8, 3), "other": (1, 8, 4), "fewer": (0, 7, 4)}
+    cases = {"first": (0, 8, 4), "same": (0, 8, 3), "own": (0, 8, 2), "other": (1, 8, 4), "fewer": (0, 7, 4)}
     for name, (first, rows, batch) in cases.items():
         sys.modules.pop("model", None), sys.modules.pop("metrics", None), sys.modules.pop("rows", None)
         data = {"class_path": "rows.Rows", "init_args": {"first": first, "rows": rows, "batch": batch}}
@@ -288,7 +296,7 @@ def test_the_truth_that_a_data_module_gives_is_told_apart(
         told[name] = store.manifest(f"evaluations/{name}-0").provenance["rows"]["mse"]
         assert found.metrics["mse"].rows == rows
     sys.modules.pop("rows", None)
-    assert told["first"] == told["same"], "however they are batched, and whatever the inputs are"
+    assert told["first"] == told["same"] == told["own"], "however they are batched, and whatever the inputs are"
     assert len({one["digest"] for one in told.values()}) == 3
     assert {one["of"] for one in told.values()} == {"truth"}
 
