@@ -18,7 +18,14 @@ import lightning as L
 import torch
 from torch.utils import _pytree as pytree
 
-from data_contracts.errors import GateNotMet, InsufficientEvidence, TrainwrightError, UsageError, UserCodeError
+from data_contracts.errors import (
+    CorruptError,
+    GateNotMet,
+    InsufficientEvidence,
+    TrainwrightError,
+    UsageError,
+    UserCodeError,
+)
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.children import SHAKEDOWN, ShakedownRequest, Shaken, StoreAddress
 from data_contracts.messages.export import ExportRequest
@@ -192,9 +199,18 @@ class _Trial:
         wanted, project = EvaluateSpec.model_validate(request.evaluate), request.project
         classes = metric_classes(wanted.metrics, project, project)
         perturbed = perturbations(wanted.sets, project, project)
-        module = build_module(
-            self.settings, project, self.dataset_path, load=lambda built: load_module_weights(built, weights)
-        )
+
+        def load(built: L.LightningModule) -> None:
+            try:
+                load_module_weights(built, weights)
+            except CorruptError as error:
+                raise UsageError(
+                    f"train.lightning: what the module saves after a step does not fit a new one. {error.message}",
+                    remedy="Make its parameters and buffers in the constructor, setup or configure_model, and save all "
+                    "of them: other hooks, such as on_fit_start, are called in a training only.",
+                ) from None  # nothing is corrupt
+
+        module = build_module(self.settings, project, self.dataset_path, load=load)
         muted = request.model_copy(update={"train": self.settings})
         for name, batches in sets_of(muted, wanted, None, perturbed, MemoryBudget(MEMORY_BYTES, 0)):
             self._score_set(name, batches, module, wanted, classes)

@@ -145,6 +145,11 @@ class Forgets(Good):
         del checkpoint["state_dict"]["net.0.weight"]
 
 
+class Late(Good):
+    def on_fit_start(self):
+        self.register_buffer("counts", torch.zeros(2))
+
+
 class Holds(Good):
     def on_save_checkpoint(self, checkpoint):
         checkpoint["here"] = object()
@@ -330,7 +335,12 @@ WRONG: dict[str, tuple[dict[str, Any], type[TrainwrightError], str]] = {
     ),
     "a name that is not logged": ({"metrics": {"l": {**LOSS, "logged": "loss"}}}, UsageError, "logs no loss"),
     "a checkpoint that cannot be held": ({"name": "Holds"}, UsageError, "here is a object"),
-    "a checkpoint without a weight": ({"name": "Forgets"}, TrainwrightError, "net.0.weight"),
+    "a checkpoint without a weight": (
+        {"name": "Forgets"}, UsageError, r"train\.lightning: .*net\.0\.weight.*in the constructor, setup or",
+    ),
+    "a buffer of a late hook": (
+        {"name": "Late"}, UsageError, r"train\.lightning: .*has no counts.*in the constructor, setup or",
+    ),
     "an export": ({"name": "Branches", "exports": ["torch"]}, UserCodeError, r"promote\.export: torch\.export cannot"),
     "no ranks here": ({"name": "Needs"}, UserCodeError, "process group"),
 }  # fmt: skip
