@@ -36,9 +36,10 @@ def test_the_reaper_is_deployed_as_up_deploys_it(listed: list[dict[str, Any]]) -
     assert by_entrypoint[REAPER.entrypoint]["concurrency_limit"] == {"limit": 2, "collision_strategy": "CANCEL_NEW"}
 
 
-def test_every_example_is_deployed_and_nothing_else(deployments: dict[str, dict[str, Any]], repository: Path) -> None:
+def test_every_example_that_runs_as_it_is_is_deployed(deployments: dict[str, dict[str, Any]], repository: Path) -> None:
     specs = {str(path.relative_to(repository)) for path in repository.glob("examples/*/pipeline.yaml")}
-    assert set(deployments) == specs
+    # What `init --from huggingface` copies: a person puts a model and data beside it.
+    assert set(deployments) == specs - {"examples/finetune/pipeline.yaml"}
 
 
 def test_each_runs_on_our_pool_by_schedule_too(deployments: dict[str, dict[str, Any]]) -> None:
