@@ -6,6 +6,7 @@ user nobody before the first attempt: so it is another user although nobody may 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -16,8 +17,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
-from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 NOBODY = 65534
@@ -40,11 +41,18 @@ def attempted(read: Callable[[], object]) -> str:
 
 def listen(url: str, *, token: str | None, subprotocol: bool, **options: Any) -> str:
     """Whether a subscription is open to one who shows this token: `open`, or how it was closed."""
-    asked = [Subprotocol("prefect")] if subprotocol else None
+    return asyncio.run(_listen(url, token, [Subprotocol("prefect")] if subprotocol else None, options))
+
+
+async def _listen(url: str, token: str | None, subprotocols: list[Subprotocol] | None, options: dict[str, Any]) -> str:
+    # Not websockets' client with threads: while its reader takes the session tickets of TLS 1.3, its writer may wait
+    # for them, too, so that the request is never sent and nginx closes the connection after 60 s.
     try:
-        with connect(url, subprotocols=asked, open_timeout=120, close_timeout=5, proxy=None, **options) as socket:
-            socket.send(json.dumps({"type": "auth", "token": token}))
-            answer = socket.recv(timeout=120)
+        async with connect(
+            url, subprotocols=subprotocols, open_timeout=120, close_timeout=5, proxy=None, **options
+        ) as socket:
+            await socket.send(json.dumps({"type": "auth", "token": token}))
+            answer = await asyncio.wait_for(socket.recv(), 120)
             return "open" if json.loads(answer).get("type") == "auth_success" else f"said {answer!r}"
     except ConnectionClosed as error:
         return f"closed {error.rcvd.code if error.rcvd else ''}"
