@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import logging
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,6 +41,13 @@ LARGE = f"it is larger than {MAX_DATA_BYTES >> 20} MiB"
 IGNORED = "Git ignores it"
 WHEEL = "it is a wheel, and no machine installs from the code bundle"
 DATA = "it is data, and there is no Git repository that says otherwise"
+
+# How libraries say that they did not find a file.
+NOT_FOUND = re.compile(
+    r"no such file|file ?not ?found|(does not|doesn't) (exist|appear)|not found|incorrect path|repo id|"
+    r"(can ?not|can't|could not|unable to|failed to|error) (be )?(open|read|load|find|locat|access)",
+    re.IGNORECASE,
+)
 
 log = logging.getLogger("trainwright")
 
@@ -280,6 +288,26 @@ def _included(root: Path, patterns: Sequence[str], judge: _Judge) -> tuple[dict[
             )
         included |= kept
     return included, guarded
+
+
+def not_found_in(text: str, left_out: Sequence[str]) -> list[str]:
+    """The left-out files or folders that the text of an exception says were not found; folders end with `/`."""
+    if NOT_FOUND.search(text) is None:
+        return []
+    exact = [path for path in left_out if mentions(text, path)]
+    return exact or [
+        path
+        for path in left_out
+        for folder in map(str, (PurePosixPath(path), *PurePosixPath(path).parents))
+        if folder != "." and re.search(rf"['\"/]{re.escape(folder)}/?['\"]", text)
+    ]
+
+
+def mentions(text: str, path: str, *, after_folder: bool = True) -> bool:
+    """Whether a text has a path, or one below it if it is a folder's, as a whole name; a folder may stand before it."""
+    begin = r"(?<![\w.-])" if after_folder else r"(?<![\w./-])"
+    end = "" if path.endswith("/") else r"(?![\w.-])"
+    return re.search(f"{begin}{re.escape(path)}{end}", text) is not None
 
 
 def _name(path: Path, root: Path) -> str:

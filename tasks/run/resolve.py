@@ -7,7 +7,7 @@ import glob
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -27,7 +27,7 @@ from infra.environments.packages import Packages
 from infra.machine import settings
 from infra.models import registry
 from infra.project import code_bundle
-from infra.project.project_files import ProjectFiles, choose
+from infra.project.project_files import NOT_FOUND, ProjectFiles, choose, mentions, not_found_in
 from infra.records.datasets import find_dataset, find_dataset_by_id
 from infra.sources import local_files, resolve_sources
 from infra.store import Store, layout
@@ -43,7 +43,6 @@ from tasks.run.prices import run_prices
 from tasks.run.spec_check import (
     data_suite,
     features_suite,
-    named_code,
     named_suites,
     named_tokenizers,
     predictions_suite,
@@ -75,7 +74,8 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
     started_by = _audited(root, options.trigger)
     provenance = {**started_by, "run_id": run_id, "tags": spec.tags}
     packages = resolve_environment(spec, path, store, afresh=options.rehash)
-    bundle = _pack(spec, path, store, lightning, provenance, packages)
+    raw = partial(files, [] if isinstance(spec.data, str) else spec.data.source, field="data.source")
+    bundle = _pack(spec, path, store, lightning, provenance, packages, raw)
     return Resolved(
         run_id=run_id,
         spec=spec.model_dump(mode="json"),
@@ -83,7 +83,7 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
         root=str(root),
         store=store.uri,
         window=None if window is None else (window.start.isoformat(), window.end.isoformat()),
-        files=[] if isinstance(spec.data, str) else files(spec.data.source, field="data.source"),
+        files=[] if isinstance(spec.data, str) else raw(),
         sets={
             name: files(one.source, field=f"evaluate.sets.{name}.source")
             for name, one in spec.evaluate.sets.items()
@@ -127,6 +127,7 @@ def _pack(
     lightning: dict,
     provenance: dict[str, Any],
     packages: Packages | None,
+    raw: Callable[[], list[SourceFile]],
 ) -> code_bundle.CodeBundle:
     """The user's project as a sealed bundle; UsageError if code that the spec names is not in it."""
     root = path.parent
@@ -138,9 +139,8 @@ def _pack(
     installed = None if packages is None else packages_in(packages)
     refuse_unknown_code(spec, path, lightning, bundle.root, installed)
     refuse_unknown_expectations(spec, root, bundle.root, installed)
-    file = None if spec.environment is None else spec.environment.file
-    own = (name for suite in suites for name in own_classes(suite).values())
-    refuse_incomplete(store, bundle, [*(name for _, name in named_code(spec, lightning)), *dict.fromkeys(own)], file)
+    own = dict.fromkeys(name for suite in suites for name in own_classes(suite).values())
+    refuse_incomplete(store, bundle, spec, lightning, own, raw, root)
     return bundle
 
 
@@ -156,21 +156,22 @@ def chosen_code(run: Resolved, store: Store) -> ProjectFiles:
 
 def explain_left_out(error: TrainwrightError, run: Resolved, store: Store) -> None:
     """If the user's code did not find a file, say in the error's remedy why the bundle of its project lacks it."""
-    # The lines of code in a traceback may speak of any file.
-    lines = [error.message, *(line for line in error.user_traceback.splitlines() if not line.startswith(" "))]
-    text = "\n".join(line for line in lines if re.search("No such file|FileNotFound|does not exist", line))
-    if not isinstance(error, UserCodeError) or not text:
+    # The lines of code in a traceback may speak of any file, except the last, which raised.
+    lines = error.user_traceback.splitlines()
+    text = "\n".join([error.message, *(line for line in lines if not line.startswith(" "))])
+    if not isinstance(error, UserCodeError) or not NOT_FOUND.search(text):
         return
     error.remedy = (
         "Code runs in a copy of its project's packed files and opens relative paths from the project's root: name a "
         "file of the project in code.include, and open the dataset by ${dataset.path} and other files by full paths."
     )
     with contextlib.suppress(TrainwrightError, OSError):  # the project may lie on another machine, or have changed
-        left_out = chosen_code(run, store).left_out
-        exact = [one for one in left_out if _mentions(text, one.path)]
-        files = [one for one in left_out if not one.path.endswith("/")]
-        alike = [one for one in files if _mentions(text, PurePosixPath(one.path).name, after_folder=False)]
-        for one in [*exact, *alike][:1]:
+        left_out = {one.path: one for one in chosen_code(run, store).left_out}
+        raised_by = next((line for line in reversed(lines) if line.startswith("    ") and line.strip("^~ ")), "")
+        raised_by = "" if re.search("['\"/]", text.splitlines()[-1]) else raised_by  # it names a file itself
+        exact = not_found_in(text, list(left_out))
+        alike = [path for path in left_out if not path.endswith("/") and _named_alike(path, text, raised_by)]
+        for one in [left_out[path] for path in [*exact, *alike][:1]]:
             opened = "" if exact else f" and open it as {one.path}: relative paths begin at the project's root"
             error.remedy = (
                 f"{one.path} is not in the bundle of the project's code: {one.why}. If it may be stored, name the file "
@@ -178,11 +179,10 @@ def explain_left_out(error: TrainwrightError, run: Resolved, store: Store) -> No
             )
 
 
-def _mentions(text: str, path: str, *, after_folder: bool = True) -> bool:
-    """Whether a text has a path, or one below it if it is a folder's, as a whole name; a folder may stand before it."""
-    begin = r"(?<![\w.-])" if after_folder else r"(?<![\w./-])"
-    end = "" if path.endswith("/") else r"(?![\w.-])"
-    return re.search(f"{begin}{re.escape(path)}{end}", text) is not None
+def _named_alike(path: str, text: str, raised_by: str) -> bool:
+    """Whether an exception's text, or the line of code that raised it, has the name of a file."""
+    name = PurePosixPath(path).name
+    return mentions(text, name, after_folder=False) or mentions(raised_by, name)
 
 
 def _packing(spec: PipelineSpec, root: Path, lightning: dict, suites: list[dict[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.messages.children import Child, ImportTrialAnswer, ImportTrialRequest
 from infra.machine.written_files import record_written
 from tasks.run import code_trial
+from tasks.run.options import NO_SHAKEDOWN
 from tasks.run.resolve import explain_left_out
 from tasks.run.run import open_run
-from tests.support.tiny import MODEL, answer, trainwright, write_project
+from tests.support.tiny import MODEL, SPEC, answer, trainwright, write_project
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
 # Without torch, which takes seconds to import.
@@ -92,6 +94,11 @@ UNFOUND = {
         "Code runs in a copy",
         "full paths.",
     ),
+    "OSError: Can't load tokenizer for 'raw'. If you were trying to load it": (
+        "raw/ is not in the bundle",
+        f"{INCLUDE}.",
+    ),
+    "Exception: No such file or directory (os error 2)": ("deep/x.npy is not in the bundle", "project's root."),
     "ValueError: raw/x.h5 has no table": (UserCodeError.default_remedy, UserCodeError.default_remedy),
 }
 
@@ -159,3 +166,109 @@ def test_a_plan_lists_what_is_packed_and_what_is_left_out(tmp_path: Path) -> Non
     text = trainwright("plan", spec, "--no-estimate").stdout
     assert "\ncode      packs 5 files, " in text
     assert "\n  left out       5 B  secrets/db.json: its name looks like a secret's\n" in text
+
+
+WORDS = """
+import os
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import torch
+import torchmetrics
+
+HERE = Path(__file__).parent
+
+
+class Net(L.LightningModule):
+    def __init__(self, lr: float = 0.05, folder: str = "words"):
+        super().__init__()
+{init}
+
+    def setup(self, stage):
+{setup}
+
+
+class Score(torchmetrics.SumMetric):
+    def __init__(self, **more):
+        super().__init__(**more)
+{metric}
+
+
+def change(batch):
+{transform}
+    return batch
+"""
+PLACES = ("init", "setup", "metric", "transform")
+METRIC = {
+    "evaluate": {"metrics": {"score": {"class_path": "net.Score", "target": "label", "mode": "max"}}},
+    "promote": {"gates": [{"metric": "score", "min": 1}]},
+}
+MODEL_ARGS = {"model": {"class_path": "net.Net", "init_args": {"folder": "words"}}}
+# Where the code reads a file, how -> what the trial says of it.
+READS: dict[str, tuple[str, str, str]] = {
+    "constructor": ("init", "np.load(HERE / 'words' / 'table.npy')", "net.Net cannot be made"),
+    "setup": ("setup", "torch.load('words/table.npy')", "net.Net cannot be made"),
+    "folder": ("init", "[np.load(f'{folder}/{name}') for name in ['table.npy']]", "net.Net cannot be made"),
+    "listed": ("init", "os.listdir(HERE / 'words')", "net.Net cannot be made"),
+    "metric": ("metric", "open('words/table.npy')", "net.Score cannot be made"),
+    "transform": ("transform", "batch['label']; np.load('words/table.npy')", "net.change cannot be called"),
+}
+
+
+def reading(folder: Path, place: str, line: str, **sections: Any) -> Path:
+    """A project whose code reads words/table.npy at a place."""
+    train = {**SPEC["train"], "lightning": MODEL_ARGS}
+    shards = {**SPEC["shards"], "transform": "net.change"}
+    spec = project(folder, "", {"words/table.npy": "1"}, train=train, shards=shards, **METRIC, **sections)
+    bodies = {name: textwrap.indent("pass", " " * 8) for name in PLACES}
+    bodies[place] = textwrap.indent(line, " " * (4 if place == "transform" else 8))
+    bodies["transform"] = bodies["transform"] if place == "transform" else "    pass"
+    (folder / "net.py").write_text(WORDS.format(**bodies))
+    return spec
+
+
+def cases(usual: str) -> list[Any]:
+    return [pytest.param(*case, id=id_, marks=() if id_ in usual else pytest.mark.sweep) for id_, case in READS.items()]
+
+
+@pytest.mark.parametrize(("place", "line", "sentence"), cases("constructor transform"))
+def test_a_file_that_the_code_opens_when_it_is_used_is_named_before_any_stage(
+    place: str, line: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(NO_SHAKEDOWN)
+    with pytest.raises(UsageError) as caught:
+        open_run(reading(tmp_path / "tiny", place, line))
+    assert caught.value.message.startswith(f"{sentence} from the packed files of the project {tmp_path / 'tiny'}: ")
+    assert "it needs words/table.npy, which is left out, because it is " in caught.value.message
+    assert caught.value.remedy == "If it may be stored, add code.include: [words/table.npy] to the spec."
+
+
+def test_a_file_that_the_code_does_without_or_opens_by_its_full_path_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(NO_SHAKEDOWN)
+    folder = tmp_path / "tiny"
+    full = folder / "words/table.npy"
+    line = f"try:\n    open('words/table.npy')\nexcept OSError:\n    open({str(full)!r})"
+    spec = reading(folder, "init", line)
+    for _ in range(2):  # the second run, which tries nothing, says the same
+        caplog.clear()
+        open_run(spec, recorded=False)
+        said = [record.getMessage() for record in caplog.records if "code.include" in record.getMessage()]
+        assert len(said) == 2
+        assert said[0].startswith("The code tries to open words/table.npy and runs without it, because it is left out")
+        assert said[1].startswith(f"The code opens {full} by its full path, so it reads this machine's file")
+
+
+def test_scripts_that_no_code_of_the_spec_imports_are_no_reason_to_try_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_trial, "run_child", lambda *_, **__: pytest.fail("tried"))
+    spec = write_project(tmp_path / "tiny")
+    (spec.parent / "make_data.py").write_text("PATH = 'rows.csv'\n")
+    open_run(spec, recorded=False)
+
+
+def test_nothing_is_made_without_a_shakedown(tmp_path: Path) -> None:
+    open_run(reading(tmp_path / "tiny", "init", "open('words/table.npy')"), recorded=False)
