@@ -6,6 +6,7 @@ functions over picklable requests, so that an engine on other machines can call 
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -23,7 +24,7 @@ from infra.sources import read_ahead
 from training.formats.facts import Facts, Mismatch
 from training.formats.normalize import settle, widen
 from training.shard.row_keys import shuffle_keys, stream_start
-from training.shard.source_units import Fetcher, Source, Unit
+from training.shard.source_units import Fetcher, Source, Unit, rows_in_words
 from training.shard.spill import BATCH_BYTES, Spill, Spilled
 from training.shard.split_leakage import Sides
 from training.shard.split_notes import Notes
@@ -147,6 +148,7 @@ class Gatherer:
         checked = job.one_split is None and split.key is not None and bool(split.time or split.column)
         self._sides = Sides(job.folder, job.run_bytes // 8, job.keep_bytes // 8) if checked else None
         self._waiting: dict[str, list[pa.Table]] = {}
+        self._numbers: dict[str, list[NDArray[np.int64]]] = {}
         self._written: dict[str, int] = {}
         self._unit: Unit | None = None
 
@@ -173,7 +175,7 @@ class Gatherer:
         return self._found
 
     def _take(self, rows: pa.Table, unit: Unit, at: int) -> None:
-        names, of_row, rows = self._assigned(rows, unit, at)
+        names, of_row, rows, numbers = self._assigned(rows, unit, at)
         counts = np.bincount(of_row, minlength=len(names)).tolist()
         for split, count in zip(names, counts, strict=True):
             if count:
@@ -185,40 +187,60 @@ class Gatherer:
             mask = of_row == index
             part = rows if mask.all() else rows.filter(pa.array(mask))
             self._waiting.setdefault(names[index], []).append(part)
+            self._numbers.setdefault(names[index], []).append(numbers[mask])
             self._transform_waiting(names[index])
 
-    def _assigned(self, rows: pa.Table, unit: Unit, at: int) -> tuple[list[str], NDArray[np.int16], pa.Table]:
-        """Splits, each row's index into them, and the rows that are in one.
+    def _assigned(
+        self, rows: pa.Table, unit: Unit, at: int
+    ) -> tuple[list[str], NDArray[np.int16], pa.Table, NDArray[np.int64]]:
+        """Splits, each row's index into them, the rows that are in one, and their numbers in the unit.
 
         No rows are returned once it is certain that they will be refused.
         """
+        numbers = np.arange(at, at + rows.num_rows)
         if self._splitter is None:
             assert self._job.one_split is not None
-            return [self._job.one_split], np.zeros(rows.num_rows, np.int16), rows
+            return [self._job.one_split], np.zeros(rows.num_rows, np.int16), rows, numbers
         of_row = self._splitter.assign(rows, (unit.number, at))
         if self._splitter.notes.spoilt:
-            return self._splitter.names, of_row[:0], rows.slice(0, 0)
+            return self._splitter.names, of_row[:0], rows.slice(0, 0), numbers[:0]
         if self._sides is not None:
             self._sides.note(self._splitter.digests(rows), of_row, self._splitter.names, unit.number, at)
         there = of_row != LEFT_OUT
         if not there.all():
-            of_row, rows = of_row[there], rows.filter(pa.array(there))
-        return self._splitter.names, of_row, rows
+            of_row, rows, numbers = of_row[there], rows.filter(pa.array(there)), numbers[there]
+        return self._splitter.names, of_row, rows, numbers
 
     def _transform_waiting(self, split: str, to_the_end: bool = False) -> None:
         """Give the waiting rows of a split to the transform, in batches that do not depend on how they were read."""
-        assert self._transform is not None
         waiting = pa.concat_tables(self._waiting.pop(split))
+        numbers = np.concatenate(self._numbers.pop(split))
         while waiting.num_rows:
             stop = batch_end(waiting)
             if stop == waiting.num_rows < TRANSFORM_ROWS and not to_the_end:
-                self._waiting[split] = [waiting]  # the next rows may belong to this batch
+                # The next rows may belong to this batch.
+                self._waiting[split], self._numbers[split] = [waiting], [numbers]
                 return
             [batch] = waiting.slice(0, stop).combine_chunks().to_batches()
-            waiting = waiting.slice(stop)
+            waiting, of_batch, numbers = waiting.slice(stop), numbers[:stop], numbers[stop:]
+            self._transform_batch(split, batch, of_batch)
+
+    def _transform_batch(self, split: str, batch: pa.RecordBatch, numbers: NDArray[np.int64]) -> None:
+        """Transform a batch, whose rows have these numbers in the unit, and keep what is made of it.
+
+        UserCodeError names the file and the rows: as few as still raise the same at the same line.
+        """
+        assert self._transform is not None
+        assert self._unit is not None
+        try:
             made = checked_rows(self._transform(batch))
             if made.num_rows:  # an empty result does not decide the types: an empty list of Python objects has none
                 self._put([split], np.zeros(made.num_rows, np.int16), made)
+        except UserCodeError as error:
+            first, last = fewest_rows(self._transform, batch, error)
+            place = rows_in_words(self._job.source, self._unit, self._job.folder, numbers[first:last])
+            error.message = f"{error.message.rstrip('.')}, on {place}."
+            raise
 
     def _put(self, splits: Sequence[str], of_row: NDArray[np.int16], rows: pa.Table) -> None:
         if not rows.num_rows:
@@ -240,6 +262,30 @@ class Gatherer:
         self._written[split] = first + rows
         start = stream_start(self._job.settings.seed, split, self._unit.number, self._unit.digest)
         return shuffle_keys(start, first, rows)
+
+
+def fewest_rows(transform: Transform, batch: pa.RecordBatch, error: UserCodeError) -> tuple[int, int]:
+    """The rows of a batch, START and STOP, for which a transform still raises as it did; found by halving."""
+    raised, first, last = _raised_at(error), 0, batch.num_rows
+    while raised is not None and last - first > 1:
+        middle = (first + last) // 2
+        for start, stop in ((first, middle), (middle, last)):
+            try:
+                transform(batch.slice(start, stop - start))
+            except UserCodeError as other:
+                if _raised_at(other) == raised:
+                    first, last = start, stop
+                    break
+        else:
+            break
+    return first, last
+
+
+def _raised_at(error: UserCodeError) -> tuple[type, str, int | None] | None:
+    """The type, file and line of the exception behind an error; None if the code did not raise."""
+    cause = error.__cause__
+    frames = traceback.extract_tb(cause.__traceback__) if cause is not None else []
+    return (type(cause), frames[-1].filename, frames[-1].lineno) if frames else None
 
 
 def unlike_batches(error: Mismatch) -> UserCodeError:

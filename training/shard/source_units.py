@@ -13,14 +13,17 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from data_contracts.canonical import digest
-from data_contracts.contract.row_numbers import Numbers
+from data_contracts.contract.row_numbers import Numbers, among
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
+from infra.contract.row_places import named
 from infra.sources.places import Stamp
-from infra.sources.read import FileFacts, Selection, fetch, file_facts, merged_schema, read_batches
+from infra.sources.read import FileFacts, Selection, fetch, file_facts, in_window, merged_schema, read_batches
 from infra.sources.resolve import NAMED, most_bytes
 from infra.sources.window import Window
 
@@ -121,6 +124,46 @@ class Fetcher:
         copied, stamp = fetch(file, self._source.sources, self._source.root, target)
         here = file.model_copy(update={"uri": str(target), "source": 0, "rev": None})
         return file, replace(self._source, sources=[copied]), here, stamp
+
+
+def rows_in_words(source: Source, unit: Unit, folder: Path, rows: NDArray[np.int64]) -> str:
+    """Where rows of a unit are, in words: their files, and their numbers there from 0 before the window's filter.
+
+    Args:
+        folder: where a remote file may be fetched to; the files are read once more.
+        rows: sorted numbers of rows of the unit.
+    """
+    fetcher, column = Fetcher(replace(source, window=None), folder), source.window_column if source.window else None
+    assert source.schema is not None
+    columns = [column] if column else source.schema.names[:1]
+    seen = kept = 0
+    found: list[tuple[str, int, int]] = []
+    for file in unit.files:
+        groups = file_facts(file, source.sources, source.root).row_groups if unit.row_groups else []
+        at = sum(count for count, _ in groups[: unit.row_groups[0]]) if unit.row_groups else 0
+        for batch in fetcher.read(replace(unit, files=(file,), left_out=None), columns):
+            there = np.ones(batch.num_rows, bool)
+            if unit.left_out is not None:
+                there[among(unit.left_out, seen, batch.num_rows)] = False
+            if source.window and column:
+                there &= in_window(batch, source.window, column).to_numpy(zero_copy_only=False)
+            inside = np.flatnonzero(there)
+            here = inside[among(rows, kept, len(inside))] + at
+            if len(here):
+                found.append((named(file, source.root), int(here[0]), int(here[-1])))
+            seen, kept, at = seen + batch.num_rows, kept + len(inside), at + batch.num_rows
+    fetcher.close()
+    return _said(found, unit.files[0].format == "files")
+
+
+def _said(found: Sequence[tuple[str, int, int]], whole_files: bool) -> str:
+    """Places as file, first and last row, in words."""
+    (name, first, _), (last_name, _, last) = found[0], found[-1]
+    if whole_files:
+        return name if name == last_name else f"{name} to {last_name} ({len(found):,} files)"
+    if name != last_name:
+        return f"row {first:,} of {name} to row {last:,} of {last_name}"
+    return f"row {first:,} of {name}" if first == last else f"rows {first:,} to {last:,} of {name}"
 
 
 def open_source(files: Sequence[SourceFile], source: Source, map_files: MapFiles) -> tuple[Source, list[Unit]]:

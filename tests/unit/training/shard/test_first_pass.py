@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import chain
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import UsageError, UserCodeError
+from data_contracts.pipeline_spec import SourceSpec
+from infra.sources import Window, resolve_sources
 from tests.support.sharding import Shards, small_runs
 from training.shard import first_pass, source_units
+from training.shard.source_units import Source
 
 
 def _table(rows: int, first: int = 0) -> pa.Table:
@@ -58,6 +65,23 @@ def twice(batch):
 
 def no_rows(batch):
     return batch.slice(0, 0)
+
+def picky(batch):
+    if 157 in batch["id"].to_pylist():
+        raise ValueError("it is truncated")
+    return batch
+
+def pairwise(batch):
+    ids = batch["id"].to_pylist()
+    if 156 in ids and 157 in ids:
+        raise ValueError("they are alike")
+    return batch
+
+def unlike(batch):
+    return batch if 0 in batch["id"].to_pylist() else batch.drop_columns(["text"])
+
+def returns_nothing(batch):
+    return batch if 0 in batch["id"].to_pylist() else None
 
 def structs(batch):
     return pa.record_batch({"x": [{"a": 1}] * batch.num_rows})
@@ -162,3 +186,43 @@ def test_a_transform_that_gives_no_rows_is_refused_before_the_first_byte(
     with pytest.raises(error, match=sentence):
         project(tmp_path, [_table(100), _table(100, 100)], function, workers=workers)
     assert list((tmp_path / "shards").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "place"),
+    [
+        ("picky", "row 57 of 1.parquet"),
+        ("pairwise", "rows 56 to 58 of 1.parquet"),
+        ("unlike", "rows 0 to 99 of 1.parquet"),
+        ("returns_nothing", "rows 0 to 99 of 1.parquet"),
+    ],
+)
+def test_the_file_and_the_rows_of_a_bad_batch_are_named(function, place, tmp_path, project):
+    with pytest.raises(UserCodeError) as caught:
+        project(tmp_path, [_table(100), _table(100, 100)], function, one_split="train")
+    assert caught.value.message.endswith(f", on {place}.")
+
+
+def test_rows_are_counted_in_their_files_before_what_is_left_out(tmp_path):
+    times = pa.array([datetime(2026, 1, 1 + n % 3, tzinfo=UTC) for n in range(9)])
+    for name in ("a.parquet", "b.parquet"):
+        pq.write_table(pa.table({"time": times}), tmp_path / name, row_group_size=3)
+    for name in ("1.png", "2.png", "3.png"):
+        (tmp_path / name).write_bytes(name.encode())
+
+    def said(pattern, rows, *, groups=None, left_out=None, window=None):
+        sources = [SourceSpec.model_validate({"uri": pattern, **({"format": "files"} if "png" in pattern else {})})]
+        files = resolve_sources(sources, root=tmp_path, window=None, window_path=None, cache=tmp_path / "cache")
+        opened = Source(sources, tmp_path, window, "time" if window else None)
+        source, [unit, *_] = source_units.open_source(files, opened, map)
+        numbers = None if left_out is None else np.array(left_out)
+        part = replace(unit, files=tuple(files) if groups is None else unit.files, row_groups=groups, left_out=numbers)
+        return source_units.rows_in_words(source, part, tmp_path, np.array(rows))
+
+    assert said("a.parquet", [0, 2], groups=(1, 3)) == "rows 3 to 5 of a.parquet"
+    assert said("a.parquet", [1], groups=(0, 3), left_out=[0, 1, 4]) == "row 3 of a.parquet"
+    assert said("*.parquet", [8, 9]) == "row 8 of a.parquet to row 0 of b.parquet"
+    second_of_january = Window.from_iso("2026-01-02T00:00:00+00:00", "2026-01-03T00:00:00+00:00")
+    assert said("*.parquet", [1, 3], window=second_of_january) == "row 4 of a.parquet to row 1 of b.parquet"
+    assert said("*.png", [1]) == "2.png"
+    assert said("*.png", [0, 2]) == "1.png to 3.png (2 files)"
