@@ -51,7 +51,8 @@ class SourceFile(Record):
     Attributes:
         uri: absolute path or `s3://` address; for a DVC-tracked file the path below its repository.
         bytes, blake3: its size, and the digest of its bytes, which is its identity.
-        columns: values taken from its path (formats `files` and `text`).
+        columns: values taken from its path: by the pattern (formats `files` and `text`), or from folders `key=value`.
+        column_types: Arrow's names of the types that such folders' columns have over all files.
         source: index of its entry in `data.source`.
         rev: the Git commit its DVC revision resolved to, or None.
         cut: where a tokenizer cuts it, see `infra.sources.token_cuts`; only in requests for reading its rows.
@@ -62,6 +63,7 @@ class SourceFile(Record):
     blake3: str
     format: Literal["csv", "jsonl", "parquet", "files", "text"]
     columns: dict[str, str] = {}
+    column_types: dict[str, str] = Field(default_factory=dict, exclude_if=lambda types: not types)
     source: int = 0
     rev: str | None = None
     cut: str | None = Field(default=None, exclude_if=lambda cut: cut is None)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -18,10 +18,12 @@ class ParquetFiles:
     Attributes:
         paths: of open files, so that the bytes behind a path stay those that were checked.
         first_rows: number of each file's first row.
+        constants: columns that have one value in all rows of a file, and this value of each file as text, or None.
     """
 
     paths: tuple[str, ...]
     first_rows: tuple[int, ...]
+    constants: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
 
 
 Files = Callable[[], contextlib.AbstractContextManager[ParquetFiles | None]]

@@ -77,6 +77,9 @@ class SourceSpec(Shorthand):
     none."""
     columns: list[str] | None = None
     """For `csv` without a header line: the column names; default: the names in the first line."""
+    hive_partitioning: bool = Field(default=True, exclude_if=lambda taken: taken)
+    """For `csv`, `jsonl` and `parquet`: whether folders named `key=value`, as Spark writes them, give the column `key`;
+    default true."""
     rev: str | None = None
     """For a DVC-tracked file: the Git revision to read it at; default: the file in the working tree."""
     storage_options: StorageOptions = Field(default_factory=dict)

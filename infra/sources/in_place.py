@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 
+import pyarrow as pa
+
 from data_contracts.contract.rows import ParquetFiles
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
+from infra.sources.partitions import partition_value
 from infra.sources.places import Places
 from infra.sources.read import file_facts
 from infra.sources.streams import random_access
@@ -32,6 +35,10 @@ def parquet_in_place(files: list[SourceFile], sources: list[SourceSpec], root: P
     if not files or len(files) > _MOST or any(file.format != "parquet" for file in files) or not _OPEN.is_dir():
         yield None
         return
+    named = files[0].columns
+    if any(file.columns.keys() != named.keys() for file in files):  # folders name columns of some of them only
+        yield None
+        return
     places = Places(sources, root)
     facts = [file_facts(file, sources, root) for file in files]
     rows = [sum(count for count, _ in one.row_groups) for one in facts]
@@ -41,4 +48,5 @@ def parquet_in_place(files: list[SourceFile], sources: list[SourceSpec], root: P
             for file, one in zip(files, facts, strict=True)
         ]
         paths = tuple(str(_OPEN / str(one.fileno())) for one in opened)
-        yield ParquetFiles(paths, tuple(accumulate(rows[:-1], initial=0)))
+        constants = {name: tuple(partition_value(file, name, pa.string()).as_py() for file in files) for name in named}
+        yield ParquetFiles(paths, tuple(accumulate(rows[:-1], initial=0)), constants)

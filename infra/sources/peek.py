@@ -43,7 +43,7 @@ def peek(file: SourceFile, sources: list[SourceSpec], root: Path, places: Places
     if file.format == "parquet":
         facts = file_facts(file, sources, root)
         rows = sum(rows for rows, _ in facts.row_groups)
-        types = {one.name: one.type for one in facts.schema}
+        types = {one.name: one.type for one in facts.schema if one.name not in file.columns}
         return Peek(facts.schema.names, types, rows, file.bytes / max(rows, 1))
     # Not `stream`: it reads to the end, to compare the digest; every byte is read and compared later.
     with (
@@ -56,6 +56,7 @@ def peek(file: SourceFile, sources: list[SourceSpec], root: Path, places: Places
             names = csv_header(rest, file.uri, sources[file.source].columns)  # type: ignore[arg-type]
         else:
             names = json_start(rest, file.uri).names  # type: ignore[arg-type]
+    names += [name for name in file.columns if name not in names]
     lines = max(1, head.count(b"\n") - (file.format == "csv"))
     return Peek(names, {}, None, len(head) / lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.quoting import column_shown, columns_shown
 from infra.sources.columnar import parquet_batches, parquet_row_groups, parquet_schema, rows_of_files
+from infra.sources.partitions import partition_schema, with_partitions
 from infra.sources.places import Place, Places, Stamp, place_of
 from infra.sources.resolve import NAMED
 from infra.sources.streams import random_access, stamp_of, stream
@@ -207,6 +208,16 @@ class _Reading:
             columns = [name for name in schema.names if name in have]
             yield from text_batches(run, place, pieces, columns, selection.batch_rows)
             return
+        # Arrow would give each row of JSON Lines a null for a column that the file does not have.
+        skipped = file.columns if file.format == "jsonl" else ()
+        own = pa.schema([one for one in schema if one.name not in skipped])
+        for batch in self._rows(file, place, own, selection):
+            yield with_partitions(batch, file, schema)
+
+    def _rows(
+        self, file: SourceFile, place: Place, schema: pa.Schema, selection: Selection
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of one CSV, JSON Lines or Parquet file, with those of the schema's columns that are in it."""
         if file.format == "parquet":
             with random_access(file, place, selection.stamp or self._stamp_known(file)) as opened:
                 rows, groups = selection.batch_rows, selection.row_groups
@@ -231,8 +242,16 @@ class _Reading:
             return _text_facts(tuple(file.columns))
         key = _key(file, self._sources)
         if key not in _FACTS:
-            _FACTS[key] = self._found(file, self._sources[file.source].columns)
+            _FACTS[key] = self._with_partitions(file, self._found(file, self._sources[file.source].columns))
         return _FACTS[key]
+
+    def _with_partitions(self, file: SourceFile, facts: FileFacts) -> FileFacts:
+        """The facts, with the columns that folders name; UsageError if the file has one with other values."""
+        named, schema = partition_schema(file), facts.schema
+        twice = pa.schema([one for one in schema if one.name in named.names])
+        for batch in self._rows(file, self.place(file), twice, Selection()) if twice.names else ():
+            with_partitions(batch, file, twice)
+        return replace(facts, schema=pa.schema([*schema, *(one for one in named if one.name not in schema.names)]))
 
     def _stamp_known(self, file: SourceFile) -> Stamp | None:
         """The stamp that a file had when this process found its facts, and checked its digest."""
@@ -254,11 +273,12 @@ class _Reading:
             return FileFacts(json_schema(opened, file.uri))
 
 
-def _key(file: SourceFile, sources: list[SourceSpec]) -> tuple[str, str, str, tuple[str, ...]]:
-    return (file.uri, file.blake3, file.format, tuple(sources[file.source].columns or ()))
+def _key(file: SourceFile, sources: list[SourceSpec]) -> tuple[object, ...]:
+    columns, types = sources[file.source].columns, file.column_types
+    return (file.uri, file.blake3, file.format, tuple(columns or ()), tuple(types.items()))
 
 
-_FACTS: dict[tuple[str, str, str, tuple[str, ...]], FileFacts] = {}
+_FACTS: dict[tuple[object, ...], FileFacts] = {}
 
 
 @lru_cache

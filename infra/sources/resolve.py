@@ -13,7 +13,8 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources.digests import Digests
-from infra.sources.places import Folder, SourceEntry, place_of
+from infra.sources.partitions import folder_columns, refuse_partly_named, with_column_types
+from infra.sources.places import Folder, Place, SourceEntry, place_of
 from infra.sources.window import Window
 
 Format = Literal["csv", "jsonl", "parquet", "files", "text"]
@@ -82,9 +83,10 @@ def resolve_sources(
             for file in found
         ]
         _refuse_empty(resolved, here)
+        refuse_partly_named(resolved, here)
         files += resolved
     digests.save()
-    return files
+    return with_column_types(files)
 
 
 def local_files(uris: Iterable[str], root: Path) -> list[Path]:
@@ -163,7 +165,7 @@ def _columns(source: SourceSpec, file: SourceEntry, place: object, root: Path, h
             raise UsageError(
                 f"{here}.pattern has an effect only with format: files or text.", remedy="Set format: files."
             )
-        return {}
+        return folder_columns(_written_path(source, file, place, root), here) if source.hive_partitioning else {}
     name, ours = ("path", ("path", "bytes")) if source.format == "files" else ("document", _OF_TEXT)
     fixed = re.split(r"[*?\[]|\{\{", source.uri, maxsplit=1)[0]
     start = fixed.rpartition("/")[0]
@@ -188,6 +190,15 @@ def _columns(source: SourceSpec, file: SourceEntry, place: object, root: Path, h
             remedy="Correct the pattern or the glob.",
         )
     return {name: path, **dict(zip(names, values.values(), strict=True))}
+
+
+def _written_path(source: SourceSpec, file: SourceEntry, place: Place, root: Path) -> str:
+    """A file's path as a source writes it: below its bucket or the spec's folder, else the full path."""
+    if file.uri.startswith("s3://"):
+        return file.uri.removeprefix("s3://").partition("/")[2]
+    path = str(getattr(place, "repository", root) / file.uri)
+    absolute = os.path.isabs(os.path.expanduser(source.uri))
+    return path if absolute and not Path(path).is_relative_to(root) else os.path.relpath(path, root)
 
 
 def _pattern(text: str, ours: tuple[str, ...], here: str) -> tuple[list[str], str]:

@@ -201,7 +201,7 @@ def cut_units(files: Sequence[SourceFile], facts: Sequence[FileFacts]) -> list[U
             if fact.row_groups:
                 units += _of_parquet(file, fact, len(units))
             else:
-                units.append(Unit(len(units), file.blake3, (file,), file.bytes))
+                units.append(Unit(len(units), _content(file), (file,), file.bytes))
     return units
 
 
@@ -241,6 +241,11 @@ def of_documents(files: Sequence[SourceFile], number: int) -> list[Unit]:
     return units
 
 
+def _content(file: SourceFile) -> str:
+    """The digest of a file's rows: of its bytes, and of the columns that its folders name."""
+    return digest([file.blake3, file.columns, file.column_types]) if file.columns else file.blake3
+
+
 def _of_parquet(file: SourceFile, fact: FileFacts, number: int) -> list[Unit]:
     units: list[Unit] = []
     start = rows = size = 0
@@ -250,6 +255,6 @@ def _of_parquet(file: SourceFile, fact: FileFacts, number: int) -> list[Unit]:
         if size >= UNIT_BYTES or last:
             groups = (start, index + 1)
             # `number` says which row groups: a unit's digest is that of its whole file.
-            units.append(Unit(number + len(units), file.blake3, (file,), size, rows, groups, fact.stamp))
+            units.append(Unit(number + len(units), _content(file), (file,), size, rows, groups, fact.stamp))
             start, rows, size = index + 1, 0, 0
     return units

@@ -151,18 +151,27 @@ class _FileScan:
 
     def _plain(self, column: str) -> str:
         """A column's value, where NaN is one."""
-        return _quoted(column) if cheap_measures.is_floating(column, self.schema) else self._seen(column)
+        return self._value(column) if cheap_measures.is_floating(column, self.schema) else self._seen(column)
 
     def _seen(self, column: str) -> str:
-        return as_pandas_sees(_quoted(column), self.schema.field(column).type)
+        return as_pandas_sees(self._value(column), self.schema.field(column).type)
+
+    def _value(self, column: str) -> str:
+        """A column's value in a row: from the file, or the one that all rows of the file have."""
+        if column not in self.files.constants:
+            return _quoted(column)
+        texts = ", ".join("NULL" if text is None else _text(text) for text in self.files.constants[column])
+        return self._of_file(f"[{texts}]::{_NAMES[self.schema.field(column).type]}[]")
+
+    def _of_file(self, values: str) -> str:
+        """The element of a list that belongs to a row's file."""
+        return f"({values})[list_position({_listed(self.files)}, filename)]"
 
     def _rows(self, columns: list[str], numbered: bool = False) -> str:
         """The query for these columns of the files; with each row's number as `n`."""
-        more = ""
+        more = ", filename = true" if self.files.constants else ""
         if numbered:
-            first = f"{list(self.files.first_rows)}::BIGINT[]"
-            position = f"list_position({_listed(self.files)}, filename)"
-            columns = [*columns, f"({first})[{position}] + file_row_number AS n"]
+            columns = [*columns, f"{self._of_file(f'{list(self.files.first_rows)}::BIGINT[]')} + file_row_number AS n"]
             more = ", filename = true, file_row_number = true"
         listed = _listed(self.files)
         return f"SELECT {', '.join(columns) or '1'} FROM read_parquet({listed}, hive_partitioning = false{more})"
@@ -186,14 +195,21 @@ def _alike(connection: duckdb.DuckDBPyConnection, files: ParquetFiles, kinds: di
         zip(kinds, connection.execute("SELECT lower(unnest(?::VARCHAR[]))", [[*kinds]]).fetchall(), strict=True)
     )
     return all(
-        columns[lowers[name][0]] == [(name, _NAMES.get(kind, ""))] * len(files.paths)
-        and name.lower() not in _OF_OUR_OWN
+        (name in files.constants and kind in _NAMES)
+        or (
+            columns[lowers[name][0]] == [(name, _NAMES.get(kind, ""))] * len(files.paths)
+            and name.lower() not in _OF_OUR_OWN
+        )
         for name, kind in kinds.items()
     )
 
 
 def _listed(files: ParquetFiles) -> str:
     return f"[{', '.join(map(repr, files.paths))}]"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
 
 
 def _quoted(name: str) -> str:
