@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,7 @@ from infra.sources.resolve import NAMED
 from infra.sources.streams import random_access, stamp_of, stream
 from infra.sources.tables import csv_batches, csv_schema, json_batches, json_schema
 from infra.sources.texts import text_batches, text_schema
-from infra.sources.types import common, plain
+from infra.sources.types import common, converted, plain
 from infra.sources.window import Window
 
 
@@ -167,10 +168,6 @@ _DECODED_BYTES = 1 << 26
 _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
-class Misfit(UsageError):
-    """A value does not fit the type that its column is read with."""
-
-
 class _Reading:
     """Reads the files of some sources into batches."""
 
@@ -184,16 +181,28 @@ class _Reading:
             enumerate(files), lambda pair: pair[1].source if pair[1].format in NAMED else -1 - pair[0]
         )
         for _, run in runs:
-            together = [file for _, file in run]
-            try:
-                for batch in self._raw(together, schema, selection):
-                    for part in [batch] if selection.encoded else _parts(batch):
-                        yield _conformed(part, schema, selection.encoded)
-            except pa.ArrowInvalid as error:
-                raise Misfit(
-                    f"{together[0].uri}: a value does not fit the type that its column has over all files.",
-                    remedy="Give the column one type in all files.",
-                ) from error
+            together, row = [file for _, file in run], 0
+            for batch in self._raw(together, schema, selection):
+                for part in [batch] if selection.encoded else _parts(batch):
+                    try:
+                        conformed = _conformed(part, schema, selection.encoded)
+                    except pa.ArrowInvalid:
+                        self._refuse(part, schema, together[0], row, selection)
+                    yield conformed
+                    row += part.num_rows
+
+    def _refuse(
+        self, rows: pa.RecordBatch, schema: pa.Schema, file: SourceFile, first: int, selection: Selection
+    ) -> NoReturn:
+        """Raises Misfit for the first of some rows with a value that its column's type cannot hold."""
+        if selection.row_groups is not None:
+            first += sum(rows for rows, _ in self.facts(file).row_groups[: selection.row_groups[0]])
+        there = set(rows.schema.names)
+        for one in schema:
+            if one.name in there:
+                cast = partial(pc.cast, target_type=one.type)
+                converted(rows.column(one.name), one.type, cast, file.uri, first, one.name)
+        raise AssertionError("a column cannot be cast")
 
     def _raw(self, run: list[SourceFile], schema: pa.Schema, selection: Selection) -> Iterator[pa.RecordBatch]:
         """Rows of one file, or of a run of `files` or `text`, with those of the schema's columns that they have."""

@@ -6,9 +6,12 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from contextlib import suppress
+from functools import partial
+from typing import Any, BinaryIO, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 
@@ -16,7 +19,8 @@ from data_contracts.errors import UsageError
 from data_contracts.foreign_json import check_nesting
 from data_contracts.quoting import column_shown, text_of
 from infra.processes.reading import note
-from infra.sources.types import Guess, common, from_texts, plain
+from infra.sources.json_faults import BYTE_ORDER_MARK, Lines, bad_line, bad_value
+from infra.sources.types import QUOTED, Guess, common, converted, from_texts, plain
 
 # Also the largest CSV row, so that data without line ends is not read without bound.
 _BLOCK = 1 << 23
@@ -52,11 +56,14 @@ def csv_batches(
     stream: BinaryIO, name: str, columns: list[str] | None, types: dict[str, pa.DataType]
 ) -> Iterator[pa.RecordBatch]:
     """Rows of a CSV file, with those columns of `types` that it has, cast to these types."""
+    row = 0
     for batch in _Csv(stream, name, columns).texts(list(types)):
         arrays = [
-            from_texts(texts, types[column]) for column, texts in zip(batch.schema.names, batch.columns, strict=True)
+            converted(texts, types[column], partial(from_texts, kind=types[column]), name, row, column)
+            for column, texts in zip(batch.schema.names, batch.columns, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names) if arrays else batch
+        row += batch.num_rows
 
 
 class _Csv:
@@ -165,95 +172,151 @@ def _csv_error(error: pa.ArrowInvalid, name: str, bad: list[Any]) -> UsageError:
 def json_schema(stream: BinaryIO, name: str) -> pa.Schema:
     """Column names and types of a JSON Lines file; UsageError if a column has two kinds of value."""
     types: dict[str, pa.DataType] = {}
-    for first, chunk in _lines(stream, name):
-        for at, field in enumerate(_parsed(chunk, name, first, None).schema):
-            both = _json_common(types.get(field.name, pa.null()), plain(field.type))
+    guesses: dict[str, Guess] = {}
+    signed: set[str] = set()
+    for lines in _lines(stream, name):
+        found = _inferred(lines, name, guesses, signed)
+        for at, (column, kind) in enumerate(found.items()):
+            both = common(types.get(column, pa.null()), kind)
             if both is None:
-                said = column_shown(field.name, at)
                 raise UsageError(
-                    f"{name}: the column {said} is {types[field.name]} at first and {field.type} from about row"
-                    f" {first}.",
+                    f"{name}: the column {column_shown(column, at)} is {types[column]} at first and {kind} from about"
+                    f" row {lines.row}.",
                     remedy="Give it one type.",
                 )
-            types[field.name] = both
+            types[column] = both
+    types |= {column: guess.kind for column, guess in guesses.items()}
+    types |= {column: pa.float64() for column in signed if types[column] == pa.uint64()}
     return pa.schema(list(types.items()))
+
+
+def _inferred(lines: Lines, name: str, guesses: dict[str, Guess], signed: set[str]) -> dict[str, pa.DataType]:
+    """The type of each column in some lines; of texts, what they mean is left to the guesses.
+
+    Args:
+        signed: gets the columns with a whole number below 0.
+    """
+
+    def texts_known() -> pa.Table:
+        return _parsed(lines, name, pa.schema([(column, pa.string()) for column in guesses]), "infer")
+
+    table = texts_known()
+    found = {one.name: plain(one.type) for one in table.schema}
+    times = [column for column, kind in found.items() if pa.types.is_timestamp(kind)]
+    for column, kind in found.items():
+        if column in times or pa.types.is_string(kind):
+            guesses.setdefault(column, Guess(QUOTED))
+            found[column] = pa.string()
+        elif pa.types.is_int64(kind) and pc.min(table.column(column)).as_py() < 0:
+            signed.add(column)
+        elif pa.types.is_float64(kind) and (pc.max(table.column(column)).as_py() or 0) >= 2**63:
+            # Arrow reads whole numbers beyond int64 as float64, which would change their digits.
+            with suppress(pa.ArrowInvalid):
+                found[column] = _read(lines.data, pa.schema([(column, pa.uint64())]), "ignore").field(column).type
+    table = texts_known() if times else table
+    for column in guesses:
+        guesses[column].show(table.column(column).combine_chunks(), lines.row)
+    return found
 
 
 def json_start(stream: BinaryIO, name: str) -> pa.Schema:
     """Columns and types of the first rows of a JSON Lines file; reads its beginning alone."""
     first = next(_lines(stream, name), None)
-    return pa.schema([]) if first is None else _parsed(first[1], name, first[0], None).schema
+    return pa.schema([]) if first is None else _parsed(first, name, pa.schema([]), "infer").schema
 
 
 def json_batches(stream: BinaryIO, name: str, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-    """Rows of a JSON Lines file, with the columns in `types`, cast to these types."""
+    """Rows of a JSON Lines file, with the columns in `types`, cast to these types; Misfit if that changes a value."""
     schema = pa.schema(list(types.items()))
-    for first, chunk in _lines(stream, name):
-        table = _parsed(chunk, name, first, schema)
-        yield from table.select(schema.names).combine_chunks().to_batches()
+    # Arrow's parser takes days for numbers.
+    read = pa.schema([(column, pa.string() if pa.types.is_date(kind) else kind) for column, kind in types.items()])
+    for lines in _lines(stream, name):
+        table = _parsed(lines, name, read, "ignore").select(schema.names)
+        try:
+            table = table if schema == read else table.cast(schema)
+        except pa.ArrowInvalid as error:
+            raise bad_value(lines, name, schema) or error from error
+        if any(map(_may_be_rounded, table.columns)) and (rounded := bad_value(lines, name, schema)):
+            raise rounded
+        yield from table.combine_chunks().to_batches()
 
 
-def _json_common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    # Arrow parses a text as a time if it looks like one; among other texts it is a text.
-    kinds = {
-        pa.types.is_timestamp(one) or pa.types.is_string(one),
-        pa.types.is_timestamp(other) or pa.types.is_string(other),
-    }
-    return pa.string() if kinds == {True} and one != other else common(one, other)
+def _may_be_rounded(values: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether there is a number, at any depth, that float64 need not hold exactly."""
+    kind = values.type
+    if pa.types.is_floating(kind):
+        return bool(pc.any(pc.greater_equal(pc.abs(values), 2.0**53)).as_py())
+    if pa.types.is_list(kind):
+        return _may_be_rounded(pc.list_flatten(values))
+    return pa.types.is_struct(kind) and any(
+        _may_be_rounded(pc.struct_field(values, [at])) for at in range(kind.num_fields)
+    )
 
 
-def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
-    """Pieces of whole lines, each with the row number of its first line; blank lines do not count."""
-    first, rest = 0, b""
+def _lines(stream: BinaryIO, name: str) -> Iterator[Lines]:
+    """Pieces of whole lines."""
+    row, line, rest = 0, 1, b""
     while piece := stream.read(_BLOCK):
         block = rest + piece
+        if line == 1:
+            block = block.removeprefix(BYTE_ORDER_MARK)
         end = block.find(b"\n")
         if (len(block) if end < 0 else end) > _MOST_LINE_BYTES:
             raise UsageError(
-                f"{name}: row {first} is larger than {_MOST_LINE_BYTES >> 20} MiB.",
+                f"{name}: row {row} is larger than {_MOST_LINE_BYTES >> 20} MiB.",
                 remedy="Write JSON Lines, one object a line, and put a larger value in a file of its own.",
             )
         chunk, newline, rest = block.rpartition(b"\n")
         if newline:
-            yield first, chunk
-            first += sum(1 for line in chunk.split(b"\n") if line.strip())
+            yield Lines(line, row, chunk)
+            row += sum(1 for text in chunk.split(b"\n") if text.strip())
+            line += chunk.count(b"\n") + 1
     if rest.strip():
-        yield first, rest
+        yield Lines(line, row, rest)
 
 
-def _parsed(chunk: bytes, name: str, first: int, schema: pa.Schema | None) -> pa.Table:
-    if not chunk.strip():
-        return pa.table({})
-    note(name, first)
-    unexpected = "infer" if schema is None else "ignore"
+def _parsed(lines: Lines, name: str, schema: pa.Schema, unexpected: Literal["infer", "ignore"]) -> pa.Table:
+    if not lines.data.strip():
+        return schema.empty_table()
+    note(name, lines.row)
     try:
-        check_nesting(chunk)  # Arrow's parser recurses in C++: deep nesting would end the process
+        check_nesting(lines.data)  # Arrow's parser recurses in C++: deep nesting would end the process
     except ValueError as error:
         raise UsageError(
-            f"{name}: from row {first} on, {text_of(error)}.", remedy="Write it flat, or as Parquet."
+            f"{name}: from row {lines.row} on, {text_of(error)}.", remedy="Write it flat, or as Parquet."
         ) from error
     try:
-        return pyarrow.json.read_json(
-            pa.BufferReader(chunk),
-            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(chunk) + 1),
-            parse_options=pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
-        )
+        # Arrow's parser accepts both.
+        pa.array([lines.data], pa.binary()).cast(pa.string())
+        if lines.data.startswith(BYTE_ORDER_MARK):
+            raise pa.ArrowInvalid("a byte order mark within the file")
+        return _read(lines.data, schema, unexpected)
     except pa.ArrowInvalid as error:
-        raise _json_error(error, name, first) from error
+        raise _json_error(error, lines, name, schema) from error
 
 
-def _json_error(error: pa.ArrowInvalid, name: str, first: int) -> UsageError:
+def _read(data: bytes, schema: pa.Schema, unexpected: Literal["infer", "ignore"]) -> pa.Table:
+    return pyarrow.json.read_json(
+        pa.BufferReader(data),
+        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+        parse_options=pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
+    )
+
+
+def _json_error(error: pa.ArrowInvalid, lines: Lines, name: str, schema: pa.Schema) -> UsageError:
     """As for CSV, without the values that Arrow quotes: only the kinds and the row's number."""
     text = str(error)
     row = text.rpartition(" in row ")[2]
-    where = f"row {first + int(row)}" if row.isdigit() else f"a row from {first} on"
+    where = f"row {lines.row + int(row)}" if row.isdigit() else f"a row from {lines.row} on"
     if "changed from" in text and "Column()" not in text:
         what = text[text.index("Column(") : text.rindex(" in row ")]
         column = column_shown(what.removeprefix("Column(/").partition(")")[0])
         kinds = what.partition(" changed from ")[2]
         return UsageError(f"{name}: the column {column} changes from {kinds} in {where}.", remedy="Give it one type.")
-    return UsageError(
-        f"{name}: {where} is not a JSON object on a line of its own.", remedy="Write JSON Lines, one object a line."
+    return (
+        bad_line(lines, name)
+        or bad_value(lines, name, schema)
+        or UsageError(f"{name}: {where} cannot be read as JSON.", remedy="Write JSON Lines, one object a line.")
     )
 
 

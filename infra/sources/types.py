@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from data_contracts.errors import UsageError
+from data_contracts.quoting import column_shown
 
 _DAY = pa.date32()
 _SECONDS, _MICROS, _NANOS, _ZONED = pa.timestamp("s"), pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("us", "UTC")
 # Possible types of a text, the narrowest first. After a type, only types that hold all of its values are possible.
 _LADDER = [pa.int64(), pa.uint64(), pa.float64(), pa.bool_(), _DAY, _SECONDS, _MICROS, _NANOS, _ZONED, pa.string()]
+# In JSON, a number is not in quotes.
+QUOTED = [_DAY, _SECONDS, _MICROS, _NANOS, _ZONED, pa.string()]
 _WIDER: dict[pa.DataType, list[pa.DataType]] = {
     pa.int64(): [pa.float64()],
     pa.uint64(): [],
@@ -23,20 +31,68 @@ _WIDER: dict[pa.DataType, list[pa.DataType]] = {
 }
 _WIDEST = {pa.int64(): pa.float64(), pa.uint64(): pa.float64(), _DAY: _MICROS, _SECONDS: _MICROS}
 _WHOLE = r"^[+-]?\d+$"
+_DIGIT = r"\d"
 _EXACT = 2**53
 _PROBE = 32
 
 
+class Misfit(UsageError):
+    """A value does not fit the type that its column is read with."""
+
+
+def misfit(file: str, row: int, column: str, kind: pa.DataType) -> Misfit:
+    """The error for a value that would change if it were read with its column's type."""
+    return Misfit(
+        f"{file}: {kind} cannot hold the value in row {row} of the column {column_shown(column)}, which has this type"
+        " over all files.",
+        remedy="Give the column one type in all files; write a number or a time that no type holds as a text.",
+    )
+
+
+def converted(
+    values: pa.Array, kind: pa.DataType, convert: Callable[[pa.Array], pa.Array], file: str, row: int, column: str
+) -> pa.Array:
+    """The values as another type; Misfit for the first one that it cannot hold.
+
+    Args:
+        row: of the first value.
+    """
+    try:
+        return convert(values)
+    except pa.ArrowInvalid as error:
+        raise misfit(file, row + first_misfit(values, convert), column, kind) from error
+
+
+def first_misfit(values: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> int:
+    """Index of the first of some values, at least one of which cannot be converted.
+
+    Uses bisection: a cast that fails is slow and does not say where it failed.
+    """
+    low, high = 0, len(values)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            convert(values[low:middle])
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
+    return low
+
+
 class Guess:
-    """The type of a CSV column, determined from the column's texts in order.
+    """The type of a column of texts, determined from the texts in order.
+
+    Args:
+        ladder: the possible types; without numbers, for the texts of JSON, where blanks count.
 
     Attributes:
         text_from: row of the first text that made the column a string column although earlier texts were not; else
             None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ladder: Sequence[pa.DataType] = _LADDER) -> None:
         self.text_from: int | None = None
+        self._ladder = ladder
         self._kind: pa.DataType = pa.null()
         self._blank = False  # there was a quoted empty string, which is a value only among texts
         self._wide = False  # there was a whole number that float64 would round
@@ -51,11 +107,11 @@ class Guess:
         """Take in more texts; null is missing."""
         if self._kind == pa.string():
             return
-        values = _trimmed(texts)
+        values = _trimmed(texts) if self._ladder is _LADDER else texts
         if values.null_count == len(values):
             self._blank |= texts.null_count < len(texts)
             return
-        ladder = _LADDER if pa.types.is_null(self._kind) else [self._kind, *_WIDER[self._kind], pa.string()]
+        ladder = self._ladder if pa.types.is_null(self._kind) else [self._kind, *_WIDER[self._kind], pa.string()]
         if self._kind == pa.int64() and not self._signed:
             ladder = [pa.int64(), pa.uint64(), *ladder[1:]]
         before = self._kind
@@ -63,9 +119,12 @@ class Guess:
         if self._kind == pa.string():
             if pa.types.is_null(before):
                 first = values.drop_null()[:1]
-                before = next(kind for kind in _LADDER if self._holds(first, kind))
-            at = _first_refused(values, before)
-            self.text_from = None if at is None else first_row + at
+                before = next(kind for kind in self._ladder if self._holds(first, kind))
+            widest = _WIDEST.get(before, before)
+            with suppress(pa.ArrowInvalid):
+                values.cast(widest)
+                return
+            self.text_from = first_row + first_misfit(values, lambda some: some.cast(widest))
 
     def _holds(self, values: pa.Array, kind: pa.DataType) -> bool:
         if kind == pa.string():
@@ -86,10 +145,16 @@ class Guess:
 
 
 def from_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """CSV texts as values of `kind`, a type that `Guess` found for them (or a wider one)."""
+    """CSV texts as values of `kind`; ArrowInvalid for one that `kind` does not hold, which may be of another file."""
     if kind == pa.string():
         return texts
-    return pa.nulls(len(texts), kind) if pa.types.is_null(kind) else _cast(_trimmed(texts), kind)
+    if pa.types.is_null(kind):
+        return pa.nulls(len(texts), kind)
+    values = _trimmed(texts)
+    cast = _cast(values, kind)
+    if pa.types.is_float64(kind) and _rounds(values, cast):
+        raise pa.ArrowInvalid("float64 would round a number")
+    return cast
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
@@ -142,27 +207,10 @@ def _has(values: pa.Array, *signs: str) -> bool:
 
 
 def _rounds(values: pa.Array, cast: pa.Array) -> bool:
+    """Whether float64 changes a text's digits, or takes 1e400 for infinite."""
     large = pc.greater_equal(pc.abs(cast), _EXACT)
-    return bool(pc.any(large).as_py() and pc.any(pc.match_substring_regex(values.filter(large), _WHOLE)).as_py())
-
-
-def _first_refused(values: pa.Array, kind: pa.DataType) -> int | None:
-    """Index of the first text that fits neither `kind` nor the widest type of its kind, or None.
-
-    Uses bisection: a cast that fails is slow and does not say where it failed.
-    """
-    kind = _WIDEST.get(kind, kind)
-    low, high = 0, len(values)
-    try:
-        values.cast(kind)
-        return None
-    except pa.ArrowInvalid:
-        pass
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            values[low:middle].cast(kind)
-            low = middle
-        except pa.ArrowInvalid:
-            high = middle
-    return low
+    if not pc.any(large).as_py():
+        return False
+    texts, infinite = values.filter(large), pc.is_inf(cast).filter(large)
+    written = [pc.match_substring_regex(texts, _WHOLE), pc.and_(infinite, pc.match_substring_regex(texts, _DIGIT))]
+    return bool(pc.any(pc.or_(*written)).as_py())

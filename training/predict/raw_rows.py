@@ -21,8 +21,7 @@ from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.quoting import column_shown, columns_shown
 from infra.sources import Places, Selection, file_facts, merged_schema, read_ahead, read_batches
 from infra.sources.peek import Peek, peek
-from infra.sources.read import Misfit
-from infra.sources.types import common, plain
+from infra.sources.types import Misfit, common, plain
 from training.shard.first_pass import TRANSFORM_ROWS, batch_end
 
 _READ_ROWS = 2**14

@@ -113,7 +113,7 @@ def test_a_text_that_is_not_utf8_is_one_sentence(
     pq.write_table(pa.table({"b": pa.Array.from_buffers(pa.string(), 2, [None, offsets, text])}), "bad.parquet")
     assert "Column 'b' has a text that is not UTF-8, in row 1. Convert" in refused(capsys, "infer", "bad.parquet")
     (tmp_path / "bad.jsonl").write_bytes(b'{"a": 1, "b": "x"}\n{"a": 1, "b": "caf\xe9"}\n')
-    assert "that is not UTF-8" in refused(capsys, "infer", "bad.jsonl")
+    assert "bad.jsonl: line 2 is not UTF-8 at byte 19" in refused(capsys, "infer", "bad.jsonl")
 
 
 def test_a_file_that_fills_the_memory_ends_the_child_that_drafts(
