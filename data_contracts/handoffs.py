@@ -61,7 +61,7 @@ class SourceFile(Record):
     uri: str
     bytes: int
     blake3: str
-    format: Literal["csv", "jsonl", "parquet", "files", "text"]
+    format: Literal["csv", "tsv", "jsonl", "parquet", "files", "text"]
     columns: dict[str, str] = {}
     column_types: dict[str, str] = Field(default_factory=dict, exclude_if=lambda types: not types)
     source: int = 0

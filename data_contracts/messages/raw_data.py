@@ -9,7 +9,7 @@ from pydantic import Field
 from data_contracts.handoffs import Dataset, Failure, Quarantine, Record, Ref, SourceFile
 from data_contracts.messages.children import Child, Sealing, StoreAddress
 from data_contracts.messages.message import Message
-from data_contracts.pipeline_spec import PiecesSpec, QuarantineSpec, ShardsSpec, SourceSpec
+from data_contracts.pipeline_spec import CsvSpec, PiecesSpec, QuarantineSpec, ShardsSpec, SourceSpec
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from data_contracts.profile.record import Profile
 from data_contracts.text_cuts import TextCuts
@@ -92,6 +92,7 @@ class Drafted(Message):
 
     Attributes:
         text_from: column that is text only because of a later value → the file and the row of that value.
+        csv: how the CSV files are written, as their beginning shows it; None: with commas, points and in UTF-8.
     """
 
     rows: int = 0
@@ -101,6 +102,7 @@ class Drafted(Message):
     keys: list[str] = []
     ranges: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]]]] = {}
     text_from: dict[str, tuple[str, int]] = {}
+    csv: CsvSpec | None = Field(default=None, exclude_if=lambda csv: csv is None)
 
 
 class LateRequest(RawFiles):

@@ -14,6 +14,7 @@ from data_contracts.pipeline_spec.canary import CanarySpec
 from data_contracts.pipeline_spec.code import CodeSpec, EnvironmentSpec
 from data_contracts.pipeline_spec.contamination import ContaminationSpec, NearSpec
 from data_contracts.pipeline_spec.contract import ContractSpec, QuarantineSpec, SuiteSpec
+from data_contracts.pipeline_spec.csv_format import CsvSpec
 from data_contracts.pipeline_spec.data import (
     Database,
     DataSpec,
@@ -22,6 +23,7 @@ from data_contracts.pipeline_spec.data import (
     SplitSpec,
     StorageOptions,
     Uri,
+    share_csv,
 )
 from data_contracts.pipeline_spec.evaluate import EvaluateSpec, MetricSpec, SetSpec
 from data_contracts.pipeline_spec.gate_names import check_canary, check_gates, listed
@@ -44,6 +46,7 @@ __all__ = [
     "CodeSpec",
     "ContaminationSpec",
     "ContractSpec",
+    "CsvSpec",
     "DaskRunner",
     "DataSpec",
     "EnvironmentSpec",
@@ -195,6 +198,7 @@ class PipelineSpec(Section):
             raise FieldError(("contract", "quarantine"), f"{sentence} new rows; leave one out")
         if self.contract is not None and self.contract.features and self.shards and self.shards.format != "parquet":
             raise FieldError(("contract", "features"), "needs shards.format: parquet; use it, or leave features out")
+        self._share_csv()
         self._check_arrival()
         self._check_splits()
         check_gates(self.promote.gates, self.evaluate)
@@ -207,6 +211,16 @@ class PipelineSpec(Section):
                 sentence = "needs the columns of a dataset, and with data: external there are none; leave it out"
                 raise FieldError(("evaluate", name), sentence)
         return self
+
+    def _share_csv(self) -> None:
+        """Give `data.csv` to each source, so that whoever reads a source needs nothing else of the spec."""
+        if isinstance(self.data, DataSpec) and self.data.csv is not None:
+            groups = [self.data.source, *(one.source for one in self.evaluate.sets.values() if one.source)]
+            shared = [share_csv(sources, self.data.csv) for sources in groups]
+            if not any(shared):
+                raise FieldError(
+                    ("data", "csv"), "has no effect: no source is a CSV file without a csv of its own; leave it out"
+                )
 
     def _check_arrival(self) -> None:
         if self.contract is None or self.contract.arrival is None or isinstance(self.data, str) or self.data.window:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
 from data_contracts.pipeline_spec.credentials import named_credentials, secret_in_query
+from data_contracts.pipeline_spec.csv_format import CsvSpec, may_be_csv
 from data_contracts.pipeline_spec.pieces import PiecesSpec
 from data_contracts.pipeline_spec.runner import Runner
 
@@ -67,9 +68,12 @@ class SourceSpec(Shorthand):
     uri: Uri
     """Path (relative to the spec's folder), `s3://` address, or a glob of either; may hold `{{ start }}`, `{{ end
     }}`."""
-    format: Literal["auto", "csv", "jsonl", "parquet", "files", "text"] = "auto"
-    """File format; `auto`: by extension (.csv, .jsonl, .ndjson, .json, .parquet; also with .gz, .bz2, .xz or .zst).
-    `files`: each file is a row; `text`: each file is a document, and its pieces are the rows."""
+    format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "files", "text"] = "auto"
+    """File format; `auto`: by extension (.csv, .tsv, .jsonl, .ndjson, .json, .parquet; also with .gz, .bz2, .xz or
+    .zst). `tsv`: a CSV with tabs; `files`: each file is a row; `text`: each file is a document, and its pieces are the
+    rows."""
+    csv: CsvSpec | None = Field(default=None, exclude_if=lambda csv: csv is None)
+    """For `csv` and `tsv`: how these files are written; default: as `data.csv` says."""
     pieces: PiecesSpec | None = Field(default=None, exclude_if=lambda pieces: pieces is None)
     """For `text`: how a document is cut into rows."""
     pattern: str | None = None
@@ -90,7 +94,17 @@ class SourceSpec(Shorthand):
         if (self.format == "text") != (self.pieces is not None):
             sentence = "is for format: text" if self.pieces else "is missing; format: text needs it: {bytes: 2048}"
             raise FieldError("pieces", sentence)
+        if self.csv is not None and not may_be_csv(self.uri, self.format):
+            raise FieldError("csv", "is for CSV files; leave it out, or set format: csv")
         return self
+
+
+def share_csv(sources: list[SourceSpec], csv: CsvSpec) -> bool:
+    """Have the sources that may be CSV, and do not say how they are written, take `csv`; whether there are any."""
+    for at, source in enumerate(sources):
+        if source.csv is None and may_be_csv(source.uri, source.format):
+            sources[at] = source.model_copy(update={"csv": csv})
+    return any(source.csv == csv for source in sources)
 
 
 def _listed(value: Any) -> Any:
@@ -125,6 +139,8 @@ class DataSpec(Section):
 
     source: Sources
     """Files or globs, read in this order, the files of a glob by name. A single source needs no list."""
+    csv: CsvSpec | None = Field(default=None, exclude_if=lambda csv: csv is None)
+    """How CSV files are written, also those of `evaluate.sets`; default: commas, points and UTF-8."""
     window: WindowSpec | None = None
     """The part of the data that a run reads; default all."""
     sensitive: list[str] = Field(default_factory=list)

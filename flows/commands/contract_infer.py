@@ -16,7 +16,7 @@ from data_contracts.contract.inference import Draft
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import CONTRACT, DRAFT, ContractRequest, LookRequest
-from data_contracts.pipeline_spec import SourceSpec
+from data_contracts.pipeline_spec import CsvSpec, SourceSpec
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from flows.commands.guard import Answer
 from infra.child import run_child
@@ -45,11 +45,12 @@ def infer(arguments: argparse.Namespace) -> Answer:
     drafted = run_child(DRAFT, request, memory_share=MEMORY_SHARE)
     if not drafted.rows:
         raise UsageError(f"{uri} has no rows to learn from.", remedy="Name a source with rows.")
-    made = Draft(**drafted.model_dump(exclude={"schema_version", "text_from"}))
+    made = Draft(**drafted.model_dump(exclude={"schema_version", "text_from", "csv"}))
+    source = source.model_copy(update={"csv": drafted.csv})
     made.unsure += _words_among_others(drafted.text_from)
     _leave_out_broken(made, files, source)
     suite = {"name": _name(uri), "expectations": made.expectations}
-    section = _section(made, _from(uri, out), uri)
+    section = _section(made, _from(uri, out), uri, drafted.csv)
     value = {"suite": suite, "section": yaml.safe_load(section), "unsure": made.unsure, "sensitive": made.sensitive}
     text = f"{section}\n{json.dumps(suite, indent=2)}\n"
     if out is not None:
@@ -98,13 +99,18 @@ def _leave_out_broken(made: Draft, files: list[SourceFile], source: SourceSpec) 
                 made.unsure.append((column or "", f"{name} does not hold for all rows and was left out"))
 
 
-def _section(made: Draft, source: str, uri: str) -> str:
+def _section(made: Draft, source: str, uri: str, csv: CsvSpec | None = None) -> str:
     """The sections `data` and `contract` of a spec as YAML, with comments on what is not certain."""
     lines = [
         f"# Inferred from {_quoted(uri)}: {made.rows:,} rows. It holds for these rows; read it before you rely on it.",
         "data:",
         f"  source: {_quoted(source)}",
     ]
+    if csv is not None:
+        lines += [
+            f"  csv: {csv}",
+            "  # how the file is written, guessed from its beginning: compare some values with the file",
+        ]
     if made.sensitive:
         lines.append(f"  sensitive: {_quoted(sorted(made.sensitive))}")
         lines += [

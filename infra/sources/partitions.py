@@ -112,7 +112,7 @@ def _appended(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBa
 
 def _disagreement(file: SourceFile, name: str) -> UsageError:
     return UsageError(
-        f"{file.uri}: the file has a column {column_shown(name)} itself, with other values than its folder's name says.",
+        f"{file.uri}: the file has a column {column_shown(name)} itself, and its values differ from its folder's name.",
         remedy=f"Correct the file or the folder's name; or {_WITHOUT}.",
     )
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import pyarrow as pa
 
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
+from infra.processes.reading import note
+from infra.sources.csv_lines import CsvFile
 from infra.sources.places import Places
 from infra.sources.read import file_facts
+from infra.sources.resolve import CSV
 from infra.sources.streams import decompressed, stored_bytes
 from infra.sources.tables import csv_header, json_start
 
@@ -45,20 +51,29 @@ def peek(file: SourceFile, sources: list[SourceSpec], root: Path, places: Places
         rows = sum(rows for rows, _ in facts.row_groups)
         types = {one.name: one.type for one in facts.schema if one.name not in file.columns}
         return Peek(facts.schema.names, types, rows, file.bytes / max(rows, 1))
-    # Not `stream`: it reads to the end, to compare the digest; every byte is read and compared later.
-    with (
-        io.BufferedReader(_Raw(file, places), _SAMPLE_BYTES) as buffered,
-        decompressed(buffered, file) as plain,
-    ):
+    with _opened(file, places) as plain:
         head = plain.read(_SAMPLE_BYTES)
         rest = _Joined(head, plain)
-        if file.format == "csv":
-            names = csv_header(rest, file.uri, sources[file.source].columns)  # type: ignore[arg-type]
-        else:
-            names = json_start(rest, file.uri).names  # type: ignore[arg-type]
+        csv = file.format in CSV
+        opened = cast(BinaryIO, rest)
+        names = csv_header(opened, CsvFile.of(file, sources)) if csv else json_start(opened, file.uri).names
     names += [name for name in file.columns if name not in names]
-    lines = max(1, head.count(b"\n") - (file.format == "csv"))
+    lines = max(1, head.count(b"\n") - csv, head.count(b"\r") - 1)
     return Peek(names, {}, None, len(head) / lines)
+
+
+def beginning(file: SourceFile, places: Places) -> bytes:
+    """The first bytes of a file, decompressed."""
+    note(file.uri, 0)
+    with _opened(file, places) as plain:
+        return bytes(plain.read(_SAMPLE_BYTES))
+
+
+@contextlib.contextmanager
+def _opened(file: SourceFile, places: Places) -> Iterator[io.BufferedIOBase]:
+    # Not `stream`: it reads to the end, to compare the digest; every byte is read and compared later.
+    with io.BufferedReader(_Raw(file, places), _SAMPLE_BYTES) as buffered, decompressed(buffered, file) as plain:
+        yield plain
 
 
 class _Raw(io.RawIOBase):

@@ -21,9 +21,10 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.quoting import column_shown, columns_shown
 from infra.sources.columnar import parquet_batches, parquet_row_groups, parquet_schema, rows_of_files
+from infra.sources.csv_lines import CsvFile
 from infra.sources.partitions import partition_schema, with_partitions
 from infra.sources.places import Place, Places, Stamp, place_of
-from infra.sources.resolve import NAMED
+from infra.sources.resolve import CSV, NAMED
 from infra.sources.streams import random_access, stamp_of, stream
 from infra.sources.tables import csv_batches, csv_schema, json_batches, json_schema
 from infra.sources.texts import text_batches, text_schema
@@ -234,8 +235,8 @@ class _Reading:
             return
         types = {one.name: one.type for one in schema}
         with stream(file, place) as opened:
-            if file.format == "csv":
-                yield from csv_batches(opened, file.uri, self._sources[file.source].columns, types)
+            if file.format in CSV:
+                yield from csv_batches(opened, CsvFile.of(file, self._sources), types)
             else:
                 yield from json_batches(opened, file.uri, types)
 
@@ -251,7 +252,7 @@ class _Reading:
             return _text_facts(tuple(file.columns))
         key = _key(file, self._sources)
         if key not in _FACTS:
-            _FACTS[key] = self._with_partitions(file, self._found(file, self._sources[file.source].columns))
+            _FACTS[key] = self._with_partitions(file, self._found(file))
         return _FACTS[key]
 
     def _with_partitions(self, file: SourceFile, facts: FileFacts) -> FileFacts:
@@ -267,7 +268,7 @@ class _Reading:
         known = _FACTS.get(_key(file, self._sources))
         return None if known is None else known.stamp
 
-    def _found(self, file: SourceFile, columns: list[str] | None) -> FileFacts:
+    def _found(self, file: SourceFile) -> FileFacts:
         place = self.place(file)
         if file.format == "parquet":
             stamp = stamp_of(file, place)
@@ -276,15 +277,16 @@ class _Reading:
                     parquet_schema(opened, file), row_groups=tuple(parquet_row_groups(opened, file)), stamp=stamp
                 )
         with stream(file, place) as opened:
-            if file.format == "csv":
-                schema, text_from = csv_schema(opened, file.uri, columns)
+            if file.format in CSV:
+                schema, text_from = csv_schema(opened, CsvFile.of(file, self._sources))
                 return FileFacts(schema, text_from)
             return FileFacts(json_schema(opened, file.uri))
 
 
 def _key(file: SourceFile, sources: list[SourceSpec]) -> tuple[object, ...]:
-    columns, types = sources[file.source].columns, file.column_types
-    return (file.uri, file.blake3, file.format, tuple(columns or ()), tuple(types.items()))
+    source = sources[file.source]
+    columns, types = source.columns or (), file.column_types
+    return (file.uri, file.blake3, file.format, tuple(columns), tuple(types.items()), source.csv)
 
 
 _FACTS: dict[tuple[object, ...], FileFacts] = {}

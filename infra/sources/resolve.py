@@ -17,7 +17,8 @@ from infra.sources.partitions import folder_columns, refuse_partly_named, with_c
 from infra.sources.places import Folder, Place, SourceEntry, place_of
 from infra.sources.window import Window
 
-Format = Literal["csv", "jsonl", "parquet", "files", "text"]
+Format = Literal["csv", "tsv", "jsonl", "parquet", "files", "text"]
+CSV = ("csv", "tsv")
 # They take columns from paths.
 NAMED = ("files", "text")
 
@@ -26,6 +27,7 @@ _MOST_COMPRESSED = {"": 1, ".gz": 1 << 11, ".xz": 1 << 14, ".zst": 1 << 15, ".bz
 COMPRESSIONS = tuple(filter(None, _MOST_COMPRESSED))
 _ENDINGS: dict[str, Format] = {
     ".csv": "csv",
+    ".tsv": "tsv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
@@ -146,7 +148,7 @@ def _format(source: SourceSpec, file: SourceEntry, here: str) -> Format:
     if ending not in _ENDINGS:
         raise UsageError(
             f"{here}.format: the format of {file.uri} is not clear from its name.",
-            remedy="Set format to csv, jsonl, parquet, files or text.",
+            remedy="Set format to csv, tsv, jsonl, parquet, files or text.",
         )
     return _ENDINGS[ending]
 
@@ -158,7 +160,7 @@ def _refuse_empty(files: list[SourceFile], here: str) -> None:
         raise UsageError(f"{here}.uri: {empty[0]} is empty.", remedy="Write it again, or leave it out.")
 
 
-def _columns(source: SourceSpec, file: SourceEntry, place: object, root: Path, here: str) -> dict[str, str]:
+def _columns(source: SourceSpec, file: SourceEntry, place: Place, root: Path, here: str) -> dict[str, str]:
     """For `files` and `text`: the pattern's columns, and the path below the glob's fixed part; the same anywhere."""
     if source.format not in NAMED:
         if source.pattern is not None:

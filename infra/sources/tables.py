@@ -19,6 +19,8 @@ from data_contracts.errors import UsageError
 from data_contracts.foreign_json import check_nesting
 from data_contracts.quoting import column_shown, text_of
 from infra.processes.reading import note
+from infra.sources.csv_guess import MARKS, guess_csv, look_like_numbers, other_separator, says_separator
+from infra.sources.csv_lines import CsvFile, plain_lines
 from infra.sources.json_faults import BYTE_ORDER_MARK, Lines, bad_line, bad_value
 from infra.sources.types import QUOTED, Guess, common, converted, from_texts, plain
 
@@ -27,6 +29,8 @@ _BLOCK = 1 << 23
 # The largest JSON Lines row.
 _MOST_LINE_BYTES = 1 << 23
 _HEADER_BYTES = 1 << 20
+# The settings that decide where a value ends.
+_LAYOUT = ("separator", "skip_rows", "comment", "quote")
 # Arrow's own list, and what pandas adds to it. In quotes these are texts.
 _MISSING = [
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
@@ -34,32 +38,47 @@ _MISSING = [
 ]  # fmt: skip
 
 
-def csv_schema(stream: BinaryIO, name: str, columns: list[str] | None) -> tuple[pa.Schema, dict[str, int]]:
+def csv_schema(stream: BinaryIO, file: CsvFile) -> tuple[pa.Schema, dict[str, int]]:
     """Names and types of a CSV file's columns, and the first row (from 0) with text of each column that became text."""
-    table = _Csv(stream, name, columns)
-    guesses = {column: Guess() for column in table.names}
+    table = _Csv(stream, file)
+    settings = file.settings
+    guesses = {column: Guess(notation=file.notation) for column in table.names}
+    # Columns of texts that all look like 12,50 or 1.234,50, in a file that says nothing of such numbers.
+    suspects = set(table.names) if file.separator != "," and None in (settings.decimal, settings.thousands) else set()
+    numbers = set[str]()
     row = 0
     for batch in table.texts(table.names):
         for column, texts in zip(batch.schema.names, batch.columns, strict=True):
             guesses[column].show(texts, row)
+            if column in suspects and (looks := look_like_numbers(texts, settings)) is not None:
+                (numbers.add if looks else suspects.remove)(column)
         row += batch.num_rows
     schema = pa.schema([(column, guess.kind) for column, guess in guesses.items()])
+    for at, one in enumerate(schema):
+        if one.name in suspects & numbers and one.type == pa.string():
+            sentence = f"all values of the column {column_shown(one.name, at)} are numbers with commas"
+            raise table.refused(sentence, 'decimal: "." if they are texts')
     return schema, {column: guess.text_from for column, guess in guesses.items() if guess.text_from is not None}
 
 
-def csv_header(stream: BinaryIO, name: str, columns: list[str] | None) -> list[str]:
+def csv_header(stream: BinaryIO, file: CsvFile) -> list[str]:
     """The names of a CSV file's columns; reads its beginning alone."""
-    return _Csv(stream, name, columns).names
+    return _Csv(stream, file).names
 
 
-def csv_batches(
-    stream: BinaryIO, name: str, columns: list[str] | None, types: dict[str, pa.DataType]
-) -> Iterator[pa.RecordBatch]:
+def csv_batches(stream: BinaryIO, file: CsvFile, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
     """Rows of a CSV file, with those columns of `types` that it has, cast to these types."""
     row = 0
-    for batch in _Csv(stream, name, columns).texts(list(types)):
+    for batch in _Csv(stream, file).texts(list(types)):
         arrays = [
-            converted(texts, types[column], partial(from_texts, kind=types[column]), name, row, column)
+            converted(
+                texts,
+                types[column],
+                partial(from_texts, kind=types[column], notation=file.notation),
+                file.name,
+                row,
+                column,
+            )
             for column, texts in zip(batch.schema.names, batch.columns, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names) if arrays else batch
@@ -69,14 +88,17 @@ def csv_batches(
 class _Csv:
     """A CSV file whose header was read: its column names, and where its rows begin."""
 
-    def __init__(self, stream: BinaryIO, name: str, columns: list[str] | None) -> None:
-        note(name, 0)
-        head = _head(stream, name)
-        if not head:
-            raise UsageError(f"{name} is empty.", remedy="Write it again or leave it out.")
-        self.name, self._lines, self._has_rows = name, 0, True
-        self._stream = _Rejoined(head, stream)
-        self.names = columns or self._header(head)
+    def __init__(self, stream: BinaryIO, file: CsvFile) -> None:
+        note(file.name, 0)
+        self._file, self.name, self._lines, self._has_rows = file, file.name, 0, True
+        stream = plain_lines(stream, file)
+        self._head = _head(stream, file.name)
+        if not self._head:
+            raise UsageError(f"{file.name} is empty.", remedy="Write it again or leave it out.")
+        self._stream = _Rejoined(self._head, stream)
+        if says_separator(self._head):
+            raise self.refused("its first line says how it is separated, and has no names", "leave this line out")
+        self.names = file.columns or self._header()
 
     def texts(self, wanted: list[str]) -> Iterator[pa.RecordBatch]:
         """All values as text; missing values are null, a quoted empty string is an empty string."""
@@ -97,7 +119,12 @@ class _Csv:
                 read_options=pyarrow.csv.ReadOptions(
                     column_names=self.names, skip_rows=self._lines, block_size=_BLOCK, use_threads=False
                 ),
-                parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse),
+                parse_options=pyarrow.csv.ParseOptions(
+                    delimiter=self._file.separator,
+                    quote_char=self._file.quote or False,
+                    newlines_in_values=self._file.quote is not None,
+                    invalid_row_handler=refuse,
+                ),
                 convert_options=pyarrow.csv.ConvertOptions(
                     column_types={column: pa.string() for column in self.names},
                     include_columns=chosen or self.names[:1],  # one column is read so that rows can be counted
@@ -112,29 +139,77 @@ class _Csv:
                 row += batch.num_rows
                 note(self.name, row)
         except pa.ArrowInvalid as error:
-            raise _csv_error(error, self.name, bad) from error
+            raise self._error(error, bad) from error
 
-    def _header(self, head: bytes) -> list[str]:
-        text = head.decode("utf-8-sig", errors="surrogateescape")
-        reader = csv.reader(io.StringIO(text, newline=""))
+    def refused(self, sentence: str, otherwise: str, separator: str | None = None) -> UsageError:
+        """The error for a file that looks as if it was written in another way than it is read."""
+        looks = guess_csv(self._head, self._file)
+        looks = looks if separator is None else looks.model_copy(update={"separator": separator})
+        remedy = f"Write data.csv: {looks}" if looks != self._file.settings else "Correct data.csv"
+        return UsageError(f"{self.name}: {sentence}.", remedy=f"{remedy}, or {otherwise}.")
+
+    def _header(self) -> list[str]:
+        text = self._head.decode("utf-8-sig", errors="surrogateescape")
+        reader = self._file.rows(text)
         try:
-            names = next((row for row in reader if row), [])
+            names: list[str] = next((row for row in reader if row), [])
+            if not names:
+                raise UsageError(f"{self.name} has no line with names.", remedy="Write it again or leave it out.")
+            other = other_separator(text, names, self._file)
             names = [column or f"Unnamed: {i}" for i, column in enumerate(names)]  # the names that pandas gives them
             "".join(names).encode()
         except UnicodeEncodeError as error:
-            raise UsageError(f"{self.name} is not a CSV file in UTF-8.", remedy="Convert it to UTF-8.") from error
+            raise self._not_utf8("is not a CSV file in UTF-8") from error
         except csv.Error as error:
             raise UsageError(
                 f"{self.name}: a name in the first line is longer than {csv.field_size_limit():,} characters.",
                 remedy="Check that the quotes of the first line are closed.",
             ) from error
+        if other is not None:
+            marks = f"separated by {MARKS[other]}, but it is read with {MARKS.get(self._file.separator, 'others')}"
+            otherwise = 'separator: "," if that is right' if self._file.separator == "," else "put the name in quotes"
+            raise self.refused(f"its first line looks {marks}", otherwise, other)
+        if any("\0" in name for name in names):
+            raise self.refused("its first line has NUL characters", "convert it to UTF-8")
         twice = sorted(column for column, times in Counter(names).items() if times > 1)
         if twice:
             said = column_shown(twice[0], names.index(twice[0]))
             raise UsageError(f"{self.name} has the column {said} twice.", remedy="Rename one of them.")
         self._lines = reader.line_num
-        self._has_rows = len(head) >= _HEADER_BYTES or any(reader)
+        self._has_rows = len(self._head) >= _HEADER_BYTES or any(reader)
         return names
+
+    def _error(self, error: pa.ArrowInvalid, bad: list[Any]) -> UsageError:
+        """Replace Arrow's message, which quotes the row's text, because that may be sensitive."""
+        settings = self._file.settings
+        if bad:
+            row, found, wanted = bad[0].number + settings.skip_rows, bad[0].actual_columns, bad[0].expected_columns
+            mark = MARKS.get(self._file.separator, "separator").removesuffix("s")
+            sentence = f"row {row} of the file has {found} values, but there are {wanted} columns"
+            otherwise = f"correct the row; put a value that has a {mark} in double quotes"
+            looks = guess_csv(self._head, self._file)
+            if any(getattr(looks, name) != getattr(settings, name) for name in _LAYOUT):
+                return self.refused(sentence, otherwise)
+            if found == wanted + 1 and bad[0].text.endswith(self._file.separator):
+                otherwise = f"if every row ends in a {mark}, end the first line in one, too; else {otherwise}"
+            return UsageError(f"{self.name}: {sentence}.", remedy=f"{otherwise[0].upper()}{otherwise[1:]}.")
+        if "UTF8" in str(error):
+            return self._not_utf8("is not UTF-8")
+        return UsageError(
+            f"{self.name} cannot be read as CSV.", remedy="Check its quotes, and that no row is larger than 8 MiB."
+        )
+
+    def _not_utf8(self, sentence: str) -> UsageError:
+        looks = guess_csv(self._head, self._file)
+        if looks.encoding is None:
+            return UsageError(
+                f"{self.name} {sentence}.",
+                remedy="Convert it to UTF-8, or name its encoding, as in data.csv: {encoding: cp1252}.",
+            )
+        return UsageError(
+            f"{self.name} {sentence}; it looks like {looks.encoding}.",
+            remedy=f"Write data.csv: {looks}, or convert it to UTF-8.",
+        )
 
 
 def _head(stream: BinaryIO, name: str) -> bytes:
@@ -152,21 +227,6 @@ def _head(stream: BinaryIO, name: str) -> bytes:
 
 def _ends_line(head: bytes) -> bool:
     return b"\n" in head or b"\r" in head
-
-
-def _csv_error(error: pa.ArrowInvalid, name: str, bad: list[Any]) -> UsageError:
-    """Replace Arrow's message, which quotes the row's text, because that may be sensitive."""
-    if bad:
-        row, found, wanted = bad[0].number, bad[0].actual_columns, bad[0].expected_columns
-        return UsageError(
-            f"{name}: row {row} of the file has {found} values, but there are {wanted} columns.",
-            remedy="Correct the row; put a value that has a comma in double quotes.",
-        )
-    if "UTF8" in str(error):
-        return UsageError(f"{name} is not UTF-8.", remedy="Convert it to UTF-8.")
-    return UsageError(
-        f"{name} cannot be read as CSV.", remedy="Check its quotes, and that no row is larger than 8 MiB."
-    )
 
 
 def json_schema(stream: BinaryIO, name: str) -> pa.Schema:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -79,6 +81,33 @@ def first_misfit(values: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> i
     return low
 
 
+@dataclass(frozen=True)
+class Notation:
+    """How the numbers of a CSV file are written: the decimal mark, and what groups digits ("" if nothing does)."""
+
+    decimal: str = "."
+    thousands: str = ""
+
+    def plain(self, texts: pa.Array) -> pa.Array:
+        """Numbers as other programs write them; ArrowInvalid if a text is no number of this notation."""
+        if self.thousands:
+            mark, decimal = re.escape(self.thousands), re.escape(self.decimal)
+            grouped = pc.match_substring(texts, self.thousands)
+            # 01.02.2024 is a day and 1.2 another notation, which pandas takes for the numbers 1022024 and 12.
+            whole = rf"^[+-]?\d{{1,3}}(?:{mark}\d{{2,3}})*{mark}\d{{3}}(?:{decimal}\d*)?$"
+            if pc.any(pc.and_not(grouped, pc.match_substring_regex(texts, whole))).as_py():
+                raise pa.ArrowInvalid("digits are grouped otherwise")
+            texts = pc.replace_substring(texts, self.thousands, "")
+        if self.decimal != ".":
+            if _has(texts, "."):
+                raise pa.ArrowInvalid("the decimal mark is another one")
+            texts = pc.replace_substring(texts, self.decimal, ".")
+        return texts
+
+
+PLAIN = Notation()
+
+
 class Guess:
     """The type of a column of texts, determined from the texts in order.
 
@@ -90,7 +119,8 @@ class Guess:
             None.
     """
 
-    def __init__(self, ladder: Sequence[pa.DataType] = _LADDER) -> None:
+    def __init__(self, ladder: Sequence[pa.DataType] = _LADDER, notation: Notation = PLAIN) -> None:
+        self._notation = notation
         self.text_from: int | None = None
         self._ladder = ladder
         self._kind: pa.DataType = pa.null()
@@ -122,16 +152,18 @@ class Guess:
                 before = next(kind for kind in self._ladder if self._holds(first, kind))
             widest = _WIDEST.get(before, before)
             with suppress(pa.ArrowInvalid):
-                values.cast(widest)
+                _plain(values, widest, self._notation).cast(widest)
                 return
-            self.text_from = first_row + first_misfit(values, lambda some: some.cast(widest))
+            self.text_from = first_row + first_misfit(
+                values, lambda some: _plain(some, widest, self._notation).cast(widest)
+            )
 
     def _holds(self, values: pa.Array, kind: pa.DataType) -> bool:
         if kind == pa.string():
             return True
         try:
-            _cast(values[:_PROBE], kind)  # a cast that fails takes as long as thirty that succeed
-            cast = _cast(values, kind)
+            _cast(values[:_PROBE], kind, self._notation)  # a cast that fails takes as long as thirty that succeed
+            cast = _cast(values, kind, self._notation)
         except pa.ArrowInvalid:
             return False
         if pa.types.is_integer(kind):
@@ -140,19 +172,19 @@ class Guess:
             self._wide |= span["min"] < -_EXACT or span["max"] > _EXACT
         if kind == pa.float64():
             # 12345678901234567890 among values such as 0.5: float64 would change its digits, so the column stays text.
-            return not self._wide and not _rounds(values, cast)
+            return not self._wide and not _rounds(_plain(values, kind, self._notation), cast)
         return True
 
 
-def from_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+def from_texts(texts: pa.Array, kind: pa.DataType, notation: Notation = PLAIN) -> pa.Array:
     """CSV texts as values of `kind`; ArrowInvalid for one that `kind` does not hold, which may be of another file."""
     if kind == pa.string():
         return texts
     if pa.types.is_null(kind):
         return pa.nulls(len(texts), kind)
     values = _trimmed(texts)
-    cast = _cast(values, kind)
-    if pa.types.is_float64(kind) and _rounds(values, cast):
+    cast = _cast(values, kind, notation)
+    if pa.types.is_float64(kind) and _rounds(_plain(values, kind, notation), cast):
         raise pa.ArrowInvalid("float64 would round a number")
     return cast
 
@@ -194,7 +226,14 @@ def _trimmed(texts: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(stripped, ""), None, stripped)
 
 
-def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+def _plain(values: pa.Array, kind: pa.DataType, notation: Notation) -> pa.Array:
+    """Texts as Arrow casts them to a kind."""
+    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return notation.plain(values) if numbers and notation != PLAIN else values
+
+
+def _cast(values: pa.Array, kind: pa.DataType, notation: Notation) -> pa.Array:
+    values = _plain(values, kind, notation)
     if kind == pa.bool_() and _has(values, "0", "1"):
         raise pa.ArrowInvalid("0 and 1 are numbers")  # otherwise the type would depend on which rows a block holds
     if pa.types.is_integer(kind) and _has(values, "x", "X"):

@@ -10,12 +10,13 @@ from pathlib import Path
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
+from data_contracts.pipeline_spec.csv_format import may_be_csv
 from infra.machine.settings import state_folder
 from infra.sources import resolve_sources
 from infra.sources.named_places import refuse_foreign_credentials
 from infra.sources.resolve import base_name
 
-ENDINGS = (".csv", ".jsonl", ".ndjson", ".json", ".parquet")
+ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 
 
 def resolve_input(text: str, trained_on: Sequence[SourceSpec]) -> tuple[list[SourceSpec], list[SourceFile]]:
@@ -23,12 +24,13 @@ def resolve_input(text: str, trained_on: Sequence[SourceSpec]) -> tuple[list[Sou
 
     Args:
         text: path, glob, folder or s3:// address.
-        trained_on: sources of the training's rows; they name the columns of CSV files without a header line, and the
-            credentials for S3.
+        trained_on: sources of the training's rows; they name the columns of CSV files without a header line, how CSV
+            files are written, and the credentials for S3.
 
     Raises: UsageError if there is no file, or one that is not CSV, JSON Lines or Parquet.
     """
     columns = next((one.columns for one in trained_on if one.columns), None)
+    csv = next((one.csv for one in trained_on if one.csv), None)
     options = next((one.storage_options for one in trained_on if one.storage_options), {})
     uris = [text] if "://" in text else _named(text)
     if any(uri.startswith("s3://") for uri in uris):
@@ -41,9 +43,11 @@ def resolve_input(text: str, trained_on: Sequence[SourceSpec]) -> tuple[list[Sou
                 f"The format of {uri} is not clear from its name.",
                 remedy="Name a glob, or a file that ends in .csv, .jsonl or .parquet (or then .gz, .bz2, .xz, .zst).",
             )
-        named = columns if ending == ".csv" else None
+        named = columns if ending in (".csv", ".tsv") else None
         stored = options if uri.startswith("s3://") else {}
-        sources.append(SourceSpec(uri=uri, columns=named, storage_options=stored))
+        sources.append(
+            SourceSpec(uri=uri, columns=named, csv=csv if may_be_csv(uri, "auto") else None, storage_options=stored)
+        )
     files = resolve_sources(
         sources, root=Path.cwd(), window=None, window_path=None, cache=state_folder(), field="INPUT"
     )

@@ -18,7 +18,12 @@ def suite_settings(suite: dict[str, Any], fail_on: str, sensitive: Iterable[str]
 def reading_settings(sources: Iterable[SourceSpec]) -> list[dict[str, object]]:
     """How each source is read: the settings that decide its rows."""
     return [
-        {"pattern": one.pattern, "columns": one.columns, **({"pieces": one.pieces.model_dump()} if one.pieces else {})}
+        {
+            "pattern": one.pattern,
+            "columns": one.columns,
+            **({"pieces": one.pieces.model_dump()} if one.pieces else {}),
+            **({"csv": csv} if one.csv and (csv := one.csv.model_dump(exclude_defaults=True)) else {}),
+        }
         for one in sources
     ]
 

@@ -109,7 +109,7 @@ def test_a_row_of_json_may_leave_out_what_its_folder_says(raw: Raw) -> None:
 
 
 PARTLY = {
-    "some files": (["t/fold=a/1.csv", "t/2.csv"], r"a folder of .*/t/fold=a/1.csv gives the column fold, and no folder"),
+    "some files": (["t/fold=a/1.csv", "t/2.csv"], r"folder of .*/t/fold=a/1.csv gives the column fold, and no folder"),
     "other columns": (["t/a=1/1.csv", "t/b=1/1.csv"], r"gives the column (a|b), and no folder of .* does"),
     "twice": (["t/a=1/a=2/1.csv"], r"two folders of t/a=1/a=2/1.csv give the column a"),
 }
