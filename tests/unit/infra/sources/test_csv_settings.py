@@ -11,7 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts.errors import UsageError
+from data_contracts.messages.raw_data import LookRequest
 from data_contracts.pipeline_spec import CsvSpec, SourceSpec
+from infra.contract import draft_worker
 from infra.contract.contract_parts import part_name
 from infra.sources import csv_lines
 from infra.sources.csv_guess import guess_csv
@@ -173,6 +175,17 @@ def test_a_guess_reads_what_was_written(case: str) -> None:
     text, encoding, settings, _ = READ[case]
     more = text + text.splitlines(keepends=True)[-1] * 20
     assert guess_csv(more.encode(encoding), CsvFile("a.csv")) == CsvSpec.model_validate(settings)
+
+
+def test_infer_proposes_what_it_read_by(raw: Raw) -> None:
+    raw.write("a.csv", ("sep=;\n" + ORDERS).encode("cp1252"))
+    files = raw.resolve("a.csv")
+    drafted = draft_worker.main(
+        LookRequest(files=files, sources=[SourceSpec(uri="a.csv")], root=str(raw.root)), lambda *_: None
+    )
+    assert str(drafted.csv) == '{separator: ";", decimal: ",", encoding: cp1252, skip_rows: 1}'
+    [names] = [one["kwargs"]["column_set"] for one in drafted.expectations if "column_set" in one["kwargs"]]
+    assert names == ["Kunde", "Größe", "Betrag", "Straße"]
 
 
 @pytest.mark.parametrize(

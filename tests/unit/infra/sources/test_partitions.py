@@ -95,7 +95,7 @@ def test_a_column_that_is_in_the_file_too_must_agree(ending: str, raw: Raw) -> N
     written(raw, str(path.relative_to(raw.root)), {"label": [1, 3], "x": [5, 6]})
     with pytest.raises(UsageError) as error:
         raw.read(source)
-    assert f"{path}: the file has a column label itself, with other values than its folder's name says." in str(
+    assert f"{path}: the file has a column label itself, and its values differ from its folder's name." in str(
         error.value
     )
     assert "set hive_partitioning: false" in str(error.value)
