@@ -61,9 +61,7 @@ class DvcTracked:
             return self._find(pattern)
 
     def _find(self, pattern: str) -> list[SourceEntry]:
-        below = os.path.relpath(os.path.abspath(self.root / pattern), self.repository)
-        if below.startswith(".."):
-            raise UsageError(f"{pattern} lies outside the DVC repository {self.repository}.", remedy="Leave rev out.")
+        below = self._below(pattern)
         if self._filesystem.isdir(below):
             raise UsageError(f"{pattern} is a folder.", remedy=f"Name its files with a glob, such as {pattern}/*.csv.")
         if self._filesystem.exists(below):
@@ -88,6 +86,26 @@ class DvcTracked:
                 f"{uri} at {self.rev} is neither in DVC's cache nor in a remote.",
                 remedy="Run `dvc pull` here, or `dvc push` where the file was added.",
             ) from error
+
+    def folder(self, path: str) -> str | None:
+        """See `Place`."""
+        below = self._below(path)
+        with _readable(self.repository):
+            return below if self._filesystem.isdir(below) else None
+
+    def names(self, folder: str) -> list[str]:
+        """See `Place`."""
+        below = self._below(folder)
+        with _readable(self.repository):
+            found = self._filesystem.find(below) if self._filesystem.isdir(below) else []
+        return sorted(os.path.join(folder, os.path.relpath(name, below)) for name in map(os.path.normpath, found))
+
+    def _below(self, path: str) -> str:
+        """A path from the spec's folder as one from the repository's; UsageError if it lies outside."""
+        below = os.path.relpath(os.path.abspath(self.root / path), self.repository)
+        if below.startswith(".."):
+            raise UsageError(f"{path} lies outside the DVC repository {self.repository}.", remedy="Leave rev out.")
+        return below
 
     def _matching(self, pattern: str) -> list[str]:
         """Files that match a glob. The folders before the first wildcard are taken literally.

@@ -112,7 +112,7 @@ def _appended(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBa
 
 def _disagreement(file: SourceFile, name: str) -> UsageError:
     return UsageError(
-        f"{file.uri}: the file has a column {column_shown(name)} itself, and its values differ from its folder's name.",
+        f"{file.uri}: the file's own column {column_shown(name)} has other values than the folder's name says.",
         remedy=f"Correct the file or the folder's name; or {_WITHOUT}.",
     )
 

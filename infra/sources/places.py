@@ -9,6 +9,7 @@ import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
@@ -21,6 +22,8 @@ from infra.store.backends.s3_errors import translate
 
 WILDCARDS = "*?["
 _TICK_NS = 2 * 10**9
+# Of names that are compared with one that does not exist; the second is the most that a server gives at once.
+_MOST_NAMES, _MOST_KEYS = 10_000, 1_000
 
 
 class Stamp(NamedTuple):
@@ -65,6 +68,14 @@ class Place(Protocol):
 
     def open(self, uri: str) -> BinaryIO:
         """The file's bytes from the beginning; FileNotFoundError if it is gone."""
+        ...
+
+    def folder(self, path: str) -> str | None:
+        """The folder that a path names, as the URIs of its files begin; None if it is not a folder."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """Files below a folder, written as `folder` is; not all of many. [] if there is no such folder."""
         ...
 
 
@@ -129,6 +140,17 @@ class Folder:
                 raise not_a_file(uri) from error
             raise StorageUnavailable(f"{uri} cannot be read now ({error.strerror}).") from error
 
+    def folder(self, path: str) -> str | None:
+        """See `Place`."""
+        absolute = os.path.abspath(self.root / Path(path).expanduser())
+        return absolute if os.path.isdir(absolute) else None
+
+    def names(self, folder: str) -> list[str]:
+        """See `Place`."""
+        top = self.root / Path(folder).expanduser()
+        below = (os.path.relpath(os.path.join(at, name), top) for at, _, names in os.walk(top) for name in names)
+        return sorted(os.path.join(folder, name) for name in islice(below, _MOST_NAMES))
+
     def _refuse_links(self, pattern: Path) -> None:
         """UsageError if a `**` would walk through a link: out of its folder, in a circle, or to files it has already.
 
@@ -192,6 +214,20 @@ class Bucket:
         with self._translated(uri):
             opened = _Guarded(self._filesystem.open(uri, "rb"), lambda: self._translated(uri))
         return cast(BinaryIO, opened)
+
+    def folder(self, path: str) -> str | None:
+        """See `Place`."""
+        with self._translated():
+            return next((f"s3://{one['name']}" for one in self._info(path) if one["type"] == "directory"), None)
+
+    def names(self, folder: str) -> list[str]:
+        """See `Place`."""
+        prefix = folder.removeprefix("s3://").partition("/")[2]
+        with self._translated():
+            page = self._filesystem.call_s3(
+                "list_objects_v2", Bucket=self.bucket, Prefix=f"{prefix}/" if prefix else "", MaxKeys=_MOST_KEYS
+            )
+        return [f"s3://{self.bucket}/{one['Key']}" for one in page.get("Contents", [])]
 
     def _info(self, pattern: str) -> list[dict[str, Any]]:
         try:

@@ -13,6 +13,7 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources.digests import Digests
+from infra.sources.matching import find_files, refuse_tables, suggestion
 from infra.sources.partitions import folder_columns, refuse_partly_named, with_column_types
 from infra.sources.places import Folder, Place, SourceEntry, place_of
 from infra.sources.window import Window
@@ -69,16 +70,17 @@ def resolve_sources(
         here = f"{field}.{index}"
         place = place_of(source, root)
         uri = _filled(source.uri, window, window_path, here)
-        found = place.find(uri)
+        found, is_folder = find_files(place, uri)
         if not found:
-            raise _no_match(uri, source, root, here)
+            raise _no_match(uri, source, place, root, here)
+        refuse_tables(place, found, root, here)
         resolved = [
             SourceFile(
                 uri=file.uri,
                 bytes=file.bytes,
                 blake3=digests.of(place, file),
                 format=_format(source, file, here),
-                columns=_columns(source, file, place, root, here),
+                columns=_columns(source, file, place, root, here, is_folder),
                 source=index,
                 rev=place.rev,
             )
@@ -101,7 +103,7 @@ def local_files(uris: Iterable[str], root: Path) -> list[Path]:
     for uri in uris:
         if not uri.startswith("s3://"):
             with contextlib.suppress(UsageError):  # reported where the file is read
-                found += [Path(one.uri) for one in Folder(root).find(_PLACEHOLDER.sub("*", uri))]
+                found += [Path(one.uri) for one in find_files(Folder(root), _PLACEHOLDER.sub("*", uri))[0]]
     return found
 
 
@@ -110,7 +112,7 @@ def listed_sources(sources: Iterable[SourceSpec], root: Path) -> list[SourceEntr
 
     FileNotFoundError if a file vanishes while it is listed.
     """
-    return [file for one in sources for file in place_of(one, root).find(_PLACEHOLDER.sub("*", one.uri))]
+    return [file for one in sources for file in find_files(place_of(one, root), _PLACEHOLDER.sub("*", one.uri))[0]]
 
 
 def base_name(uri: str) -> tuple[str, str]:
@@ -136,9 +138,10 @@ def _filled(uri: str, window: Window | None, pattern: str | None, here: str) -> 
     return _PLACEHOLDER.sub(lambda match: times[match[1]].strftime(pattern), uri)
 
 
-def _no_match(uri: str, source: SourceSpec, root: Path, here: str) -> UsageError:
+def _no_match(uri: str, source: SourceSpec, place: Place, root: Path, here: str) -> UsageError:
     at = f" at {source.rev}" if source.rev else ""
-    return UsageError(f"{here}.uri: no file matches {uri}{at} (from {root}).", remedy="Correct the path or glob.")
+    near = suggestion(place, uri)
+    return UsageError(f"{here}.uri: no file matches {uri}{at} (from {root}){near}.", remedy="Correct the path or glob.")
 
 
 def _format(source: SourceSpec, file: SourceEntry, here: str) -> Format:
@@ -160,8 +163,11 @@ def _refuse_empty(files: list[SourceFile], here: str) -> None:
         raise UsageError(f"{here}.uri: {empty[0]} is empty.", remedy="Write it again, or leave it out.")
 
 
-def _columns(source: SourceSpec, file: SourceEntry, place: Place, root: Path, here: str) -> dict[str, str]:
-    """For `files` and `text`: the pattern's columns, and the path below the glob's fixed part; the same anywhere."""
+def _columns(
+    source: SourceSpec, file: SourceEntry, place: Place, root: Path, here: str, is_folder: bool
+) -> dict[str, str]:
+    """The columns that a file's path gives, the same anywhere: for `files` and `text` those of the pattern, and the
+    path below the glob's fixed part or the folder; for rows those that folders name."""
     if source.format not in NAMED:
         if source.pattern is not None:
             raise UsageError(
@@ -170,7 +176,7 @@ def _columns(source: SourceSpec, file: SourceEntry, place: Place, root: Path, he
         return folder_columns(_written_path(source, file, place, root), here) if source.hive_partitioning else {}
     name, ours = ("path", ("path", "bytes")) if source.format == "files" else ("document", _OF_TEXT)
     fixed = re.split(r"[*?\[]|\{\{", source.uri, maxsplit=1)[0]
-    start = fixed.rpartition("/")[0]
+    start = fixed.rstrip("/") if is_folder and fixed == source.uri else fixed.rpartition("/")[0]
     if file.uri.startswith("s3://"):
         path = file.uri.removeprefix(start).lstrip("/")
     elif source.rev is not None:

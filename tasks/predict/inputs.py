@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,43 +24,33 @@ def resolve_input(text: str, trained_on: Sequence[SourceSpec]) -> tuple[list[Sou
     Args:
         text: path, glob, folder or s3:// address.
         trained_on: sources of the training's rows; they name the columns of CSV files without a header line, how CSV
-            files are written, and the credentials for S3.
+            files are written, and the credentials for S3, and say whether folders' names give columns.
 
     Raises: UsageError if there is no file, or one that is not CSV, JSON Lines or Parquet.
     """
     columns = next((one.columns for one in trained_on if one.columns), None)
     csv = next((one.csv for one in trained_on if one.csv), None)
     options = next((one.storage_options for one in trained_on if one.storage_options), {})
-    uris = [text] if "://" in text else _named(text)
-    if any(uri.startswith("s3://") for uri in uris):
+    is_s3 = text.startswith("s3://")
+    if is_s3:
         refuse_foreign_credentials(options)
-    sources = []
-    for uri in uris:
-        ending = base_name(uri)[0]
-        if ending not in ENDINGS and not any(sign in uri for sign in "*?["):
-            raise UsageError(
-                f"The format of {uri} is not clear from its name.",
-                remedy="Name a glob, or a file that ends in .csv, .jsonl or .parquet (or then .gz, .bz2, .xz, .zst).",
-            )
-        named = columns if ending in (".csv", ".tsv") else None
-        stored = options if uri.startswith("s3://") else {}
-        sources.append(
-            SourceSpec(uri=uri, columns=named, csv=csv if may_be_csv(uri, "auto") else None, storage_options=stored)
+    ending = base_name(text)[0]
+    if ending not in ENDINGS and not is_s3 and os.path.isfile(os.path.expanduser(text)):
+        raise UsageError(
+            f"The format of {text} is not clear from its name.",
+            remedy="Name a folder, a glob or a file that ends in .csv, .jsonl or .parquet, also compressed.",
         )
+    named = None if ending in ENDINGS and ending not in (".csv", ".tsv") else columns
+    sources = [
+        SourceSpec(
+            uri=text,
+            columns=named,
+            csv=csv if may_be_csv(text, "auto") else None,
+            hive_partitioning=all(one.hive_partitioning for one in trained_on),
+            storage_options=options if is_s3 else {},
+        )
+    ]
     files = resolve_sources(
         sources, root=Path.cwd(), window=None, window_path=None, cache=state_folder(), field="INPUT"
     )
     return sources, [file for file in files if file.bytes]
-
-
-def _named(text: str) -> list[str]:
-    """The paths that a text names; a folder stands for the files in it, without those that begin with `.` or `_`."""
-    path = Path(text).expanduser()
-    if not path.is_dir():
-        if not os.path.exists(path) and not glob.glob(str(path), recursive=True):
-            raise UsageError(f"No file matches {text}.", remedy="Correct the path or glob.")
-        return [str(path.absolute()) if path.exists() else str(path)]
-    names = sorted(entry.name for entry in os.scandir(path) if entry.is_file() and entry.name[0] not in "._")
-    if not names:
-        raise UsageError(f"{text} has no files.", remedy=f"Name its files with a glob, such as {text}/*/*.parquet.")
-    return [str(path.absolute() / name) for name in names]

@@ -106,7 +106,14 @@ def slower(run: Run) -> str:
 
 def how_checked(run: Run) -> str:
     """What is worth knowing about how the data will be checked; for a plan."""
-    return "; ".join(filter(None, (slower(run), where_measured(run))))
+    return "; ".join(filter(None, (slower(run), where_measured(run), named_by_folders(run))))
+
+
+def named_by_folders(run: Run) -> str:
+    """Which columns of the raw rows folders' names give, and of which types; for a plan."""
+    files = [*run.resolved.files, *(file for files in run.resolved.sets.values() for file in files)]
+    types = {f"{name} ({kind})": None for file in files for name, kind in file.column_types.items()}
+    return f"columns from folders' names: {', '.join(types)}" if types else ""
 
 
 validate = Stage(

@@ -146,7 +146,6 @@ BAD = {
     "no object": ("none.csv", {}, UsageError, r"data.source.0.uri: no file matches s3://.*/none.csv"),
     "no match": ("none/*.csv", {}, UsageError, r"data.source.0.uri: no file matches"),
     "empty": ("empty.csv", {}, UsageError, r"data.source.0.uri: s3://.*empty.csv is empty"),
-    "folder": ("folder", {}, UsageError, r"folder is a folder. Name its files with a glob"),
     "no credential": (
         "a.csv", {"key": "env:NO_SUCH_NAME"}, UsageError,
         r"storage_options.key names the environment variable NO_SUCH_NAME, which is not set",
@@ -157,7 +156,6 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_refused_in_one_sentence(case: str, bucket: Bucket, raw: Raw) -> None:
     bucket.write("empty.csv", b"")
-    bucket.write("folder/a.csv", b"a\n1\n")
     name, options, kind, sentence = BAD[case]
     approve_here(bucket.server.url, "env:NO_SUCH_NAME")
     source = bucket.source(name)

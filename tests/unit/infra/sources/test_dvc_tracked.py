@@ -118,6 +118,7 @@ def test_a_folder_with_signs_of_a_pattern_in_its_name_is_itself(repository: Repo
     repository.git("commit", "-qm", "renamed")
     assert len(repository.resolve({"uri": "data/*.csv", "rev": "HEAD"})) == 1
     parts = {"uri": "data/parts/*", "rev": "HEAD"}
+    assert repository.resolve({"uri": "data/parts", "rev": "HEAD"}) == repository.resolve(parts)
     assert len(repository.resolve(parts)) > 1
     assert repository.resolve({"uri": "*/parts/*", "rev": "HEAD"}) == repository.resolve(parts)
     assert repository.resolve({"uri": "**/parts/*", "rev": "HEAD"}) == repository.resolve(parts)
@@ -163,7 +164,6 @@ BAD = {
         {"uri": "data/*.parquet", "rev": "v1"},
         r"data.source.0.uri: no file matches data/\*.parquet at v1",
     ),
-    "a folder": ({"uri": "data/parts", "rev": "v1"}, r"data/parts is a folder"),
     "outside": ({"uri": "../../x.csv", "rev": "v1"}, r"../../x.csv lies outside the DVC repository"),
 }
 

@@ -95,9 +95,7 @@ def test_a_column_that_is_in_the_file_too_must_agree(ending: str, raw: Raw) -> N
     written(raw, str(path.relative_to(raw.root)), {"label": [1, 3], "x": [5, 6]})
     with pytest.raises(UsageError) as error:
         raw.read(source)
-    assert f"{path}: the file has a column label itself, and its values differ from its folder's name." in str(
-        error.value
-    )
+    assert f"{path}: the file's own column label has other values than the folder's name says." in str(error.value)
     assert "set hive_partitioning: false" in str(error.value)
     other.unlink()
     assert raw.read({"uri": source, "hive_partitioning": False}).column("label").to_pylist() == [1, 3]
@@ -109,7 +107,10 @@ def test_a_row_of_json_may_leave_out_what_its_folder_says(raw: Raw) -> None:
 
 
 PARTLY = {
-    "some files": (["t/fold=a/1.csv", "t/2.csv"], r"folder of .*/t/fold=a/1.csv gives the column fold, and no folder"),
+    "some files": (
+        ["t/fold=a/1.csv", "t/2.csv"],
+        r"a folder of .*/t/fold=a/1.csv gives the column fold, and no folder",
+    ),
     "other columns": (["t/a=1/1.csv", "t/b=1/1.csv"], r"gives the column (a|b), and no folder of .* does"),
     "twice": (["t/a=1/a=2/1.csv"], r"two folders of t/a=1/a=2/1.csv give the column a"),
 }

@@ -75,7 +75,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "no match": ("*.parquet", r"data.source.0.uri: no file matches \*.parquet"),
     "empty": ("empty.csv", r"data.source.0.uri: .*empty.csv is empty"),
     "only empty texts": ({"uri": "empty.*", "format": "files"}, r"data.source.0.uri: .*empty.csv is empty"),
-    "folder": ("folder", r"folder is a folder. Name its files with a glob"),
+    "empty folder": ("folder", r"data.source.0.uri: no file matches folder"),
     "ending": ("a.txt", r"data.source.0.format: the format of .*a.txt is not clear from its name. Set format to csv"),
     "pattern without files": ({"uri": "a.csv", "pattern": "{x}.csv"}, r"data.source.0.pattern has an effect only with"),
     "pattern that fits nothing": (

@@ -190,7 +190,7 @@ def test_an_empty_value_where_training_saw_none(project: Path) -> None:
 @pytest.mark.parametrize(
     ("input_", "output", "words"),
     [
-        ("none.csv", "out.csv", "No file matches none.csv"),
+        ("none.csv", "out.csv", "no file matches none.csv"),
         ("rows.csv", "out.txt", "format of out.txt is not clear"),
         ("suite.json", "out.csv", "has no column"),
         ("features.py", "out.csv", "is not clear from its name"),
