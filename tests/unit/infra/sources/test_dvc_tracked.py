@@ -40,7 +40,7 @@ class Repository(Raw):
         subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=self.folder, check=True, capture_output=True)
 
     def commit(self, tag: str) -> str:
-        self.dvc("add", "-q", "project/data/t.csv", "project/data/parts")
+        self.dvc("add", "-q", "project/data/t.csv", "project/data/parts", "project/data/hive")
         self.git("add", "-A")
         self.git("commit", "-qm", tag)
         self.git("tag", tag)
@@ -63,6 +63,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]
         repository.write("data/parts/1.csv.gz", gzip.compress(data, mtime=0))
         repository.write("data/parts/2.csv", data)
         repository.write("plain.csv", data)
+        repository.write("data/hive/fold=a/1.csv", data)
         commits[tag] = repository.commit(tag)
     return repository.folder, commits
 
@@ -109,6 +110,13 @@ def test_a_glob_finds_what_a_tracked_folder_held(repository: Repository) -> None
     assert repository.read(source).to_pylist() == [{"a": 1, "b": "x"}] * 2
     rows = repository.read({**source, "format": "files", "pattern": "{name}.csv"} | {"uri": "data/*/2.csv"})
     assert rows.to_pylist() == [{"path": "parts/2.csv", "name": "2", "bytes": OLD}]
+
+
+def test_folders_of_a_tracked_folder_are_columns(repository: Repository) -> None:
+    for uri in ("data/hive", "data/hive/**/*.csv", "data/hive/fold=a/1.csv"):
+        [file] = repository.resolve({"uri": uri, "rev": "v1"})
+        assert (file.columns, file.column_types) == ({"fold": "a"}, {"fold": "string"})
+    assert repository.read({"uri": "data/hive", "rev": "v1"}).column("fold").to_pylist()[0] == "a"
 
 
 def test_a_folder_with_signs_of_a_pattern_in_its_name_is_itself(repository: Repository) -> None:
