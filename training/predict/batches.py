@@ -15,7 +15,7 @@ import pyarrow as pa
 import torch
 
 from data_contracts.messages.predicting import PredictRequest
-from training.predict.features import Features, said_rows
+from training.predict.features import Features
 from training.predict.raw_rows import RawRows, block_rows
 from training.shard.first_pass import TRANSFORM_ROWS
 
@@ -72,10 +72,10 @@ class Group:
         return sum(self.sizes)
 
     @property
-    def current(self) -> str:
-        """The rows of the batch that has no predictions yet, in words."""
+    def current(self) -> tuple[int, int]:
+        """The first row of the batch that has no predictions yet, and how many rows it has."""
         at = min(self.done, len(self.sizes) - 1)
-        return said_rows(self.first + sum(self.sizes[:at]), self.sizes[at])
+        return self.first + sum(self.sizes[:at]), self.sizes[at]
 
 
 class Batches:

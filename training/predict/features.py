@@ -5,8 +5,9 @@ The same functions as in sharding and loading do the work. Only the label may be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from training.loader import stored_order
 from training.loader.columns import Fixed, columns_of, names_of
 from training.predict.label import label_columns
 from training.predict.raw_rows import RawRows, no_column, type_from
-from training.shard.first_pass import checked_rows
+from training.shard.first_pass import checked_rows, fewest_rows
 from training.user.assemble import batch_transform
 from training.user.imports import add_project, borrowed, load_callable
 
@@ -70,11 +71,11 @@ class Features:
             UserCodeError: the transform raised, or returned another number of rows.
             UsageError: a column does not have the type that it had in training.
         """
-        where = said_rows(at, batch.num_rows)
-        made = self._transformed(where, self._with_label(batch.select(self._raw.trained)))
+        where = partial(self._raw.in_words, at, batch.num_rows)
+        made = self._transformed(at, self._with_label(batch.select(self._raw.trained)))
         if made.num_rows != batch.num_rows:
             raise UserCodeError(
-                f"shards.transform returned {made.num_rows:,} rows for {where}; predict needs one for each.",
+                f"shards.transform returned {made.num_rows:,} rows for {where()}; predict needs one for each.",
                 remedy="Let it keep every row, in order, and leave rows out in the input instead.",
             )
         there = set(made.column_names)
@@ -96,14 +97,15 @@ class Features:
                 columns.append(column.batches(values, size))
         except UsageError as error:
             raise UsageError(
-                f"{error.message.rstrip('.')} ({said_rows(at, rows.num_rows)}).", remedy=error.remedy
+                f"{error.message.rstrip('.')} ({self._raw.in_words(at, rows.num_rows)}).", remedy=error.remedy
             ) from error
         if not rows.num_rows:
             columns = [one or [_empty(column)] for one, column in zip(columns, self._columns, strict=True)]
         for number, one in enumerate(zip(*columns, strict=True)):
             batch: Any = one if self.keys is None else dict(zip(self.keys, one, strict=True))
             if self._per_batch is not None:
-                with located(said_rows(at + number * size, min(size, rows.num_rows - number * size))):
+                first = number * size
+                with located(partial(self._raw.in_words, at + first, min(size, rows.num_rows - first))):
                     batch = self._per_batch(batch)
             yield batch
 
@@ -119,13 +121,14 @@ class Features:
             arrays.append(rows.column(name) if name in there else pa.nulls(rows.num_rows, kind))
         return pa.RecordBatch.from_arrays(arrays, names=names) if names else rows
 
-    def _transformed(self, where: str, rows: pa.RecordBatch) -> pa.Table:
+    def _transformed(self, at: int, rows: pa.RecordBatch) -> pa.Table:
         if self._transform is None:
             return pa.Table.from_batches([rows])
         try:
-            with located(where):
-                return checked_rows(self._transform(rows))
+            return checked_rows(self._transform(rows))
         except UserCodeError as error:
+            first, last = fewest_rows(self._transform, rows, error)
+            error.message = f"{error.message.rstrip('.')}, on {self._raw.in_words(at + first, last - first)}."
             missing = [name for name in self._raw.absent if name not in self.no_label]
             if missing:
                 error.message += f" The input has no column {', '.join(map(column_shown, missing))}."
@@ -134,13 +137,13 @@ class Features:
                 error.remedy = f"If it cannot take a null {', '.join(self.no_label)}, add that column with any value."
             raise
 
-    def _settled(self, where: str, rows: pa.Table, want: pa.Field, count: int) -> pa.ChunkedArray:
+    def _settled(self, where: Callable[[], str], rows: pa.Table, want: pa.Field, count: int) -> pa.ChunkedArray:
         is_label = want.name in self.label
         if rows.schema.get_field_index(want.name) < 0:
             if is_label:
                 return pa.chunked_array([placeholder(want, count)])
             raise UserCodeError(
-                f"shards.transform gives no column {column_shown(want.name)} for {where}; train.batch needs it.",
+                f"shards.transform gives no column {column_shown(want.name)} for {where()}; train.batch needs it.",
                 remedy="Let it give the same columns for all rows.",
             )
         have, column = rows.schema.field(want.name), rows.column(want.name)
@@ -150,9 +153,9 @@ class Features:
             try:
                 column = column.cast(want.type)
             except pa.ArrowException:
-                raise _other(where, want, have) from None
+                raise _other(where(), want, have) from None
         else:
-            raise _other(where, want, have)
+            raise _other(where(), want, have)
         if is_label and column.null_count:
             empty = placeholder(want, count)
             column = pa.chunked_array([pc.if_else(column.is_valid().combine_chunks(), column.combine_chunks(), empty)])
@@ -173,15 +176,10 @@ def placeholder(field: pa.Field, rows: int) -> pa.Array:
     return pa.array(np.zeros(rows, np.int32 if kind.bit_width == 32 else np.int64)).cast(kind, safe=False)
 
 
-def said_rows(first: int, rows: int) -> str:
-    """Rows of the input in words."""
-    return f"row {first:,} of the input" if rows == 1 else f"rows {first:,} to {first + rows - 1:,} of the input"
-
-
 class located:
     """Says in a UserCodeError from inside which rows were worked on."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: Callable[[], str]) -> None:
         self._where = where
 
     def __enter__(self) -> None:
@@ -189,7 +187,7 @@ class located:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, UserCodeError) and " of the input" not in error.message:
-            error.message = f"{error.message.rstrip('.')}, on {self._where}."
+            error.message = f"{error.message.rstrip('.')}, on {self._where()}."
 
 
 def _empty(column: Any) -> Any:

@@ -15,8 +15,8 @@ from data_contracts.messages.predicting import PredictRequest
 from training.predict.batches import Group
 from training.predict.columns import columns_of, joined, refuse_collisions
 from training.predict.draft import Draft, room
-from training.predict.features import said_rows
 from training.predict.output import refuse_columns, schema_of
+from training.predict.raw_rows import said_rows
 
 # A part ends where an attempt can continue, after so many rows or seconds.
 PART_ROWS = 2**16

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from data_contracts.errors import UsageError
@@ -23,6 +24,7 @@ from infra.sources import Places, Selection, file_facts, merged_schema, read_ahe
 from infra.sources.peek import Peek, peek
 from infra.sources.types import Misfit, common, plain
 from training.shard.first_pass import TRANSFORM_ROWS, batch_end
+from training.shard.source_units import Source, Unit, rows_in_words
 
 _READ_ROWS = 2**14
 _ZONED = re.compile(r"timestamp\[(s|ms|us|ns), tz=(.+)\]")
@@ -45,6 +47,11 @@ def type_from(text: str) -> pa.DataType | None:
 def block_rows(batch_size: int, at_once: int) -> int:
     """Rows of a block: whole batches of the model, and about as many as are prepared at once."""
     return batch_size * -(-at_once // batch_size)
+
+
+def said_rows(first: int, rows: int) -> str:
+    """Rows of the input in words."""
+    return f"row {first:,} of the input" if rows == 1 else f"rows {first:,} to {first + rows - 1:,} of the input"
 
 
 @dataclass(frozen=True)
@@ -104,6 +111,15 @@ class RawRows:
             batch, waiting = _cut(waiting, min(at_once, block - at % block))
             yield at, batch
             at += batch.num_rows
+
+    def in_words(self, first: int, rows: int) -> str:
+        """Where rows are: their numbers in the input and, of several files, the files that have them."""
+        words = said_rows(first, rows)
+        if len(self.files) < 2 or not rows:
+            return words
+        source = Source(self.sources, self.root, schema=self.schema)
+        every = Unit(0, "", tuple(self.files), 0)
+        return f"{words} ({rows_in_words(source, every, Path(), np.arange(first, first + rows))})"
 
     def _read(self, first: int) -> Iterator[pa.RecordBatch]:
         """The rows after the first `first` ones; files whose rows are all passed over are not opened."""

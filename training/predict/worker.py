@@ -162,7 +162,7 @@ class _Work:
                 trainer.predict(module, dataloaders=batches, return_predictions=False)
         except UserCodeError as error:
             if batches.waiting and " of the input" not in error.message:
-                error.message = f"{error.message.rstrip('.')}, on {batches.waiting[0].current}."
+                error.message = f"{error.message.rstrip('.')}, on {self._raw.in_words(*batches.waiting[0].current)}."
             raise
 
     def _count(self, rows: int) -> None:

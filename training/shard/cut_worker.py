@@ -59,6 +59,9 @@ def _cut(file: SourceFile, request: CutRequest, places: Places, starts: Callable
             f"{file.uri}: {request.pieces.tokens} tokens are more than {MOST:,} characters.",
             remedy="Take fewer tokens, or cut the document by bytes.",
         ) from error
+    except UserCodeError as error:
+        error.message = f"{error.message.rstrip('.')}, on {file.uri}."
+        raise
     except BadStarts as error:
         raise UserCodeError(f"{what}: for {file.uri}, {error.why}.", remedy="Correct its method starts.") from error
     return pack([size for size, _ in pairs], [tokens for _, tokens in pairs])

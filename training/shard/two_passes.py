@@ -237,7 +237,9 @@ class _FirstPass:
             try:
                 gathered.merge(one)
             except Mismatch as error:
-                raise unlike_batches(error) from error
+                unlike = unlike_batches(error)
+                unlike.message = f"{unlike.message.rstrip('.')}, from {task[0].files[0].uri} on."
+                raise unlike from error
             self._meter.add(sum(one.unit_rows), sum(unit.bytes for unit in task))
         return gathered
 

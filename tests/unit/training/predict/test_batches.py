@@ -90,9 +90,9 @@ def test_each_batch_is_a_step_with_its_number_and_results_keep_their_values() ->
 
 def test_an_error_names_the_rows_of_its_batch() -> None:
     group = Group(100, [4, 4, 1], {})
-    assert group.current == "rows 100 to 103 of the input"
+    assert group.current == (100, 4)
     group.done = 2
-    assert group.current == "row 108 of the input"
+    assert group.current == (108, 1)
 
 
 def test_without_a_transform_an_attempt_continues_at_any_batch() -> None:
