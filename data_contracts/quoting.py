@@ -13,7 +13,7 @@ import re
 import socket
 import sys
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,21 @@ def column_shown(text: str, at: int | None = None) -> str:
     if not withholds():
         return escaped(text, MOST_VALUE)
     return f"{'' if at is None else f'{at + 1} '}(its name {_BECAUSE.format('is')})"
+
+
+def rows_shown(places: Sequence[tuple[str, int, int]], *, whole_files: bool = False) -> str:
+    """Rows in words.
+
+    Args:
+        places: in order: a file, and the first and the last of its rows, counted from 0.
+        whole_files: whether a row is a file.
+    """
+    (name, first, _), (last_name, _, last) = places[0], places[-1]
+    if whole_files:
+        return name if name == last_name else f"{name} to {last_name} ({len(places):,} files)"
+    if name != last_name:
+        return f"row {first:,} of {name} to row {last:,} of {last_name}"
+    return f"row {first:,} of {name}" if first == last else f"rows {first:,} to {last:,} of {name}"
 
 
 def withhold(text: str, instead: str) -> str:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from data_contracts.handoffs import Dataset, ShardFile
+from data_contracts.quoting import rows_shown
 from infra.store.sealed_files import SealedFile
 from training import formats
 from training.formats.schema import read_schema
@@ -62,6 +63,15 @@ class Shards:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def in_words(self, start: int, stop: int) -> str:
+        """Where rows START to STOP of the split are, in words: the shards' files, and the numbers in them."""
+        places, at = [], 0
+        for path, rows in zip(self._paths, self.rows, strict=True):
+            if start < at + rows and at < stop:
+                places.append((path.name, max(start - at, 0), min(stop - at, rows) - 1))
+            at += rows
+        return rows_shown(places)
 
     def tables(self, number: int, columns: list[str], start: int = 0, stop: int | None = None) -> Iterator[pa.Table]:
         """Rows `start` to `stop` of shard `number`, a bounded number at a time.

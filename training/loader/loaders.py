@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.pipeline_spec import LoaderSpec
 from training.loader.prefetch import Chunk, Prefetcher
 from training.loader.rows import NO_ROWS
@@ -205,6 +206,7 @@ class OrderedLoader:
 
     def __init__(self, split: Split, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
         self.split = split
+        self._position: int | None = None  # of the batch that was handed out last
         rows = split.num_rows
         share = world_size if rows >= world_size else 1
         per_rank = -(-rows // (batch_size * share))
@@ -226,5 +228,17 @@ class OrderedLoader:
         return stop - start
 
     def __iter__(self) -> Iterator[Any]:
-        for start, stop in self.bounds:
+        for position, (start, stop) in enumerate(self.bounds):
+            self._position = position
             yield self.split.take(slice(start, stop))
+
+    @contextmanager
+    def rows_named(self) -> Iterator[None]:
+        """Say in an error from inside on which rows the work on the loader's batches ended."""
+        self._position = None
+        try:
+            yield
+        except (UserCodeError, UsageError) as error:
+            if self._position is not None:
+                error.message = f"{error.message.rstrip('.')}, on {self.split.in_words(*self.bounds[self._position])}."
+            raise

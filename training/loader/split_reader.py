@@ -56,6 +56,7 @@ class Split:
 
     Attributes:
         num_rows: rows in it; shard_rows: in each of its shards.
+        in_words: says where rows START to STOP are.
         kinds: with a mixture, the rows of each kind that has a weight.
         spent: seconds of gathering so far, by cause: `memory`, `cache`, `reading`, `decoding` or `transform`.
     """
@@ -86,6 +87,7 @@ class Split:
         loader = loader or LoaderSpec()
         room = room or MemoryBudget.of(loader)
         self.num_rows, self.shard_rows = shards.num_rows, shards.rows
+        self.in_words = shards.in_words
         self._keys, self._columns = columns_of(shards.schema, batch, loader.pad)
         self.row_bytes = row_bytes(self._columns, shards)
         self._transform = transform

@@ -5,7 +5,7 @@ from the predictions and from the logged values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from torchmetrics import Metric
 from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.pipeline_spec import MetricSpec
 from training.lightning_adapter import weigh_logged_by
+from training.loader import OrderedLoader
 from training.loader.row_counts import rows_of
 from training.score.batch_entries import prediction_of, target_of
 from training.score.latency import Latency
@@ -112,6 +113,11 @@ def score(
     return {name: found[name] for name in metrics if name in found}
 
 
+def rows_named(batches: Any) -> AbstractContextManager[None]:
+    """Name the rows of the current batch in an error from inside, if the batches are those of a loader of ours."""
+    return batches.rows_named() if isinstance(batches, OrderedLoader) else nullcontext()
+
+
 class _Predictions(L.Callback):
     """Passes each batch's predictions to the scores and to the table."""
 
@@ -146,8 +152,9 @@ class _Predictions(L.Callback):
 
     def _update(self, facts: list[Any], sent: list[torch.Tensor]) -> None:
         """Take a batch: `facts` are the names of the table's tensors and why there are none."""
-        for at, one in enumerate(self.scores.values()):
-            one.update(sent[2 * at], sent[2 * at + 1])
+        for at, (name, one) in enumerate(self.scores.items()):
+            with user_code(f"evaluate.metrics.{name}", self.scorer.project):
+                one.update(sent[2 * at], sent[2 * at + 1])
         if self.table is None:
             return
         names, reason = facts
@@ -167,7 +174,7 @@ def _predict(module: L.LightningModule, batches: Any, predictions: _Predictions)
 
         module.predict_step = predict_step  # type: ignore[method-assign]
     trainer = scorer.trainer(predictions)
-    with user_code("the module's predict_step", scorer.project):
+    with rows_named(batches), user_code("the module's predict_step", scorer.project):
         if isinstance(batches, L.LightningDataModule):
             with _predicting_tests(batches):
                 trainer.predict(module, datamodule=batches, return_predictions=False)
@@ -286,7 +293,7 @@ def _test(
     module.log = log  # type: ignore[method-assign]
     trainer = scorer.trainer(counter)
     try:
-        with user_code("the module's test_step", scorer.project):
+        with rows_named(batches), user_code("the module's test_step", scorer.project):
             source = "datamodule" if isinstance(batches, L.LightningDataModule) else "dataloaders"
             trainer.test(module, **{source: batches}, verbose=False)
     finally:

@@ -21,6 +21,7 @@ from data_contracts.canonical import digest
 from data_contracts.contract.row_numbers import Numbers, among
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
+from data_contracts.quoting import rows_shown
 from infra.contract.row_places import named
 from infra.sources.places import Stamp
 from infra.sources.read import FileFacts, Selection, fetch, file_facts, in_window, merged_schema, read_batches
@@ -153,17 +154,7 @@ def rows_in_words(source: Source, unit: Unit, folder: Path, rows: NDArray[np.int
                 found.append((named(file, source.root), int(here[0]), int(here[-1])))
             seen, kept, at = seen + batch.num_rows, kept + len(inside), at + batch.num_rows
     fetcher.close()
-    return _said(found, unit.files[0].format == "files")
-
-
-def _said(found: Sequence[tuple[str, int, int]], whole_files: bool) -> str:
-    """Places as file, first and last row, in words."""
-    (name, first, _), (last_name, _, last) = found[0], found[-1]
-    if whole_files:
-        return name if name == last_name else f"{name} to {last_name} ({len(found):,} files)"
-    if name != last_name:
-        return f"row {first:,} of {name} to row {last:,} of {last_name}"
-    return f"row {first:,} of {name}" if first == last else f"rows {first:,} to {last:,} of {name}"
+    return rows_shown(found, whole_files=unit.files[0].format == "files")
 
 
 def open_source(files: Sequence[SourceFile], source: Source, map_files: MapFiles) -> tuple[Source, list[Unit]]:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from data_contracts.errors import CorruptError, InsufficientEvidence
+from data_contracts.errors import CorruptError, InsufficientEvidence, UserCodeError
 from data_contracts.handoffs import Checkpoint, Dataset, Ref
 from data_contracts.messages.children import EvaluateRequest, ScoredSet, StoreAddress, Verified, VerifyRequest
 from data_contracts.messages.export import ExportRequest
@@ -334,3 +334,33 @@ def test_what_is_not_defined_on_a_set_is_not_among_its_metrics_and_is_told_with_
     opened = unsealed(store, found)
     assert opened.undefined == {"area": reason, "judge/area": reason}
     assert set(opened.metrics) == {"mean", "judge/mean"}
+
+
+RAISING = {
+    "metrics": """
+import torchmetrics
+
+class Score(torchmetrics.MeanMetric):
+    def update(self, prediction, target):
+        raise KeyError("no such class")
+""",
+    "model": MODEL.replace("return metrics", "assert batch_idx < 2\n        return metrics"),
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        ("metrics", r"^evaluate.metrics.score raised KeyError: 'no such class', on rows 0 to 3 of test-00000.parquet\."),
+        ("model", r"^the module's predict_step raised .*, on rows 3 to 4 of test-00001.parquet\."),
+    ],
+)
+def test_an_error_names_what_raised_and_the_rows_of_its_batch(
+    module: str, sentence: str, request_of: EvaluateRequest, projects: tuple[Path, Path]
+) -> None:
+    for folder in projects if module == "metrics" else projects[:1]:
+        (folder / f"{module}.py").write_text(RAISING[module] + (THEIRS if module == "metrics" else ""))
+    sys.modules.pop("model"), sys.modules.pop("metrics")
+    asked = request_of.model_copy(update={"evaluate": {**request_of.evaluate, "batch_size": 4}})
+    with pytest.raises(UserCodeError, match=sentence):
+        evaluate_worker.main(asked, lambda _: None)
