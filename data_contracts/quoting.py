@@ -8,11 +8,13 @@ has the whole text. Without LOG nothing is withheld.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import socket
 import sys
 import traceback
+import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,28 +29,42 @@ MASK = "•••"
 _BECAUSE = "{} withheld because data.sensitive is set"
 
 
-# C0, DEL, C1, line separators, marks that change the writing direction, what XML cannot hold; and what makes a CI host
-# carry out a line from anywhere in it: `##[set-output …]`, `##vso[…]`, `##teamcity[…]`.
+# C0, DEL, C1, blanks that are no U+0020, marks without width (U+200D joins emoji, too), fillers, what XML cannot hold;
+# and what makes a CI host carry out a line from anywhere in it: `##[set-output …]`, `##vso[…]`, `##teamcity[…]`.
 _UNSEEN = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]|#(?=#(?:vso|teamcity)?\[)"
+    r"[\x00-\x1f\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u1680\u180e\u2000-\u200c\u200e\u200f\u2028-\u202f\u205f-\u206f"
+    r"\u2800\u3000\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\ufffe\uffff\U000e0000-\U000e007f]"
+    r"|(?<=\w)\u200d|\u200d(?=\w)|#(?=#(?:vso|teamcity)?\[)"
 )
+# Letters that look like Latin ones: Cyrillic, then Greek.
+_ALIKE: dict[str, str] = dict(
+    zip("асеорхуіјѕһԁԛԝАВЕКМНОРСТХУІЈЅοΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "aceopxyijshdqwABEKMHOPCTXYIJSoABEZHIKMNOPTYX", strict=True)
+)
+_MIXED = re.compile(rf"(?<=[A-Za-z])[{''.join(_ALIKE)}]|[{''.join(_ALIKE)}](?=[{''.join(_ALIKE)}]*[A-Za-z])")
 # The longest value, and the longest text of an exception, in a sentence.
 MOST_VALUE, MOST_TEXT = 200, 4_000
 
 
 def escaped(text: str, most: int | None = None) -> str:
-    """A foreign text on one line, with escapes such as `\\n` and `\\x1b` for what a terminal or a CI host would obey.
+    """A foreign text on one line, with escapes such as `\\n` for what a terminal or a CI host would obey, and such as
+    `\\xa0` for what nobody sees: blanks that are not plain ones, marks without width, an accent that is a character of
+    its own, and letters of other scripts that look like Latin ones in a Latin word.
 
     Args:
         most: number of characters after which it is cut.
     """
-    shown = _UNSEEN.sub(lambda unseen: _escape(unseen[0]), text if most is None else text[: most + 1])
+    shown = text if most is None else text[: most + 1]
+    if not shown.isascii():
+        shown = _MIXED.sub(lambda alike: _escape(alike[0]), shown)
+        if unicodedata.normalize("NFC", shown) != shown:  # one character is written as two
+            shown = "".join(_escape(one) if unicodedata.combining(one) else one for one in shown)
+    shown = _UNSEEN.sub(lambda unseen: _escape(unseen[0]), shown)
     return shown if most is None or len(shown) <= most else f"{shown[: most - 1]}…"
 
 
 def one_line(text: str, most: int | None = None) -> str:
     """As `escaped`, with a blank for each run of blanks and line ends."""
-    return escaped(" ".join(text.split()), most)
+    return escaped(re.sub(r"[ \t\r\n\f\v]+", " ", text).strip(" "), most)
 
 
 def _escape(character: str) -> str:
@@ -66,20 +82,90 @@ def log_place(log: str | Path) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value of a possibly sensitive column, for a sentence."""
-    return MASK if withholds() else escaped(repr(value), MOST_VALUE)
+    """A value of a possibly sensitive column, for a sentence: a text in quotation marks, a number without."""
+    return MASK if withholds() else escaped(repr(_plain(value)), MOST_VALUE)
 
 
-def columns_shown(names: Collection[str], sensitive: bool = False) -> str:
+def value_shown(value: Any) -> str:
+    """A value of data; a text has quotation marks if it could be taken for something else: '1', 'None', ' a'."""
+    value = _plain(value)
+    if value is None or str(value) in ("<NA>", "NaT", "nan"):
+        return "null" if not isinstance(value, str) else repr(value)
+    if isinstance(value, list | tuple):
+        return escaped(f"[{', '.join(map(value_shown, value[:MOST_VALUE]))}]", MOST_VALUE)
+    return escaped(repr(value) if isinstance(value, str) and _misleads(value) else str(value), MOST_VALUE)
+
+
+def name_shown(name: str, beside: str = "") -> str:
+    """The name of a column, in quotation marks where a blank at an end, or another mark in it, would not be seen.
+
+    Args:
+        beside: another name in the sentence; letters that make the two look alike are shown as escapes.
+    """
+    if name != beside and _looks(name) == _looks(beside):
+        return escaped(ascii(name), MOST_VALUE)
+    unclear = not name or name != name.strip() or escaped(name) != name or re.search(r"[,;:'\"]|  ", name)
+    return escaped(repr(name) if unclear else name, MOST_VALUE)
+
+
+def absent_shown(name: str, there: Collection[str]) -> str:
+    """`'label '; it has label`: the name of a column that does not exist, and those that do."""
+    return f"{absent_name(name, there)}; it has {columns_shown(there, beside=name)}"
+
+
+def absent_name(name: str, there: Collection[str]) -> str:
+    """The name of a column that does not exist, in quotation marks; letters that make it look like another as escapes.
+
+    Args:
+        there: the columns that exist.
+    """
+    near = "" if withholds() else nearest_name(name, there) or ""
+    shown_name = name_shown(name, near)
+    return repr(name) if shown_name == name else shown_name
+
+
+def nearest_name(name: str, names: Collection[str]) -> str | None:
+    """The existing name that an absent one was probably meant to be; None if no name is near."""
+    looks: dict[str, str] = {}
+    for one in names:
+        looks.setdefault(_looks(one), one)
+    close = [looks[_looks(name)]] if _looks(name) in looks else difflib.get_close_matches(name, names, 1)
+    return close[0] if close else None
+
+
+def _looks(name: str) -> str:
+    """What a name looks like: without the difference of letters that look alike, of case, and of blanks."""
+    folded = unicodedata.normalize("NFKC", _UNSEEN.sub("", name)).translate(
+        {ord(letter): latin for letter, latin in _ALIKE.items()}
+    )
+    return "".join(folded.split()).casefold()
+
+
+def _plain(value: Any) -> Any:
+    """A value of NumPy's or Arrow's as one of Python's."""
+    for turn in ("tolist", "as_py"):
+        if hasattr(value, turn):
+            return getattr(value, turn)()
+    return value
+
+
+def _misleads(text: str) -> bool:
+    """Whether a text looks like a number, a truth value, a time or nothing, or has a blank at an end."""
+    literal = re.fullmatch(r"(?i)[+-]?(\d[\d._,]*(e[+-]?\d+)?|inf|nan)|none|null|nat|na|<na>|true|false", text)
+    return not text or text != text.strip() or literal is not None
+
+
+def columns_shown(names: Collection[str], sensitive: bool = False, beside: str = "") -> str:
     """The existing columns, for a sentence. In a file without a header, the first row's values are the names.
 
     Args:
         sensitive: whether the columns may be sensitive, for a process that sees no rows itself.
+        beside: the name that was looked for.
     """
     if sensitive or withholds():
         count = f"{len(names)} column{'s' if len(names) != 1 else ''}"
         return f"{count}, whose names {_BECAUSE.format('are')}"
-    return escaped(", ".join(names), MOST_TEXT)
+    return escaped(", ".join(name_shown(name, beside) for name in names), MOST_TEXT)
 
 
 def column_shown(text: str, at: int | None = None) -> str:

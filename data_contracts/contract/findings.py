@@ -11,7 +11,16 @@ import numpy as np
 from data_contracts.contract.row_numbers import Numbers
 from data_contracts.contract.suites import SEVERITIES
 from data_contracts.handoffs import Failure, Quarantine
-from data_contracts.quoting import MASK, MOST_VALUE, columns_shown, escaped, withholds
+from data_contracts.quoting import (
+    MASK,
+    MOST_VALUE,
+    columns_shown,
+    escaped,
+    name_shown,
+    nearest_name,
+    value_shown,
+    withholds,
+)
 
 EXAMPLES = 20
 _LISTED = 5
@@ -84,10 +93,14 @@ class Finding:
         Args:
             by_condition: whether the row_condition names it.
         """
-        listed = ", ".join(present[:_COLUMNS_LISTED]) + (", …" if len(present) > _COLUMNS_LISTED else "")
+        listed = columns_shown(present[:_COLUMNS_LISTED], beside=column)
+        listed += ", …" if len(present) > _COLUMNS_LISTED else ""
         listed = columns_shown(present, sensitive=True) if self.sensitive else listed
+        near = nearest_name(column, present) or ""
         if by_condition:  # a word of a row_condition may be a value
-            column = f"{'of a name' if self.sensitive else column} in its row_condition"
+            column = f"{'of a name' if self.sensitive else name_shown(column, near)} in its row_condition"
+        else:
+            column = name_shown(column, near)
         return self._failure(f"the data has no column {column} (it has {listed})")
 
     def broken(self, count: int, of: int, numbers: Sequence[int], values: Sequence[Any], what: str = "") -> Failure:
@@ -114,7 +127,7 @@ class Finding:
     def observed(self, value: Any) -> Failure:
         """The failure for a column or table as a whole. For a table, `value` may be the names of its columns."""
         names = bool(self.sensitive) and not self.columns and not isinstance(value, int | float)
-        seen = "" if self.masked or names or value is None else _short(value)
+        seen = "" if self.masked or names or value is None else value_shown(value)
         said = f"observed {seen}" if seen else "what was observed broke it"
         return self._failure(f"{said}{self._settings()}", observed=seen)
 
@@ -125,14 +138,18 @@ class Finding:
         # Where texts are withheld, the reason only says where the text is.
         condition = self.expectation["kwargs"].get("row_condition")
         hidden = self.masked or (self.sensitive and condition)
-        reason = said if withholds() else "" if hidden else _short(said)
-        where = f" on the rows of its row_condition{'' if hidden else f' {_short(condition)}'}" if condition else ""
+        reason = said if withholds() else "" if hidden else escaped(said, MOST_VALUE)
+        where = (
+            f" on the rows of its row_condition{'' if hidden else f' {escaped(str(condition), MOST_VALUE)}'}"
+            if condition
+            else ""
+        )
         return self._failure(f"it could not be computed{where}{f' ({of})' if of else ''}{': ' * bool(reason)}{reason}")
 
     def _failure(self, what: str, **fields: Any) -> Failure:
         on = f" on {', '.join(self.columns)}" if self.columns else ""
         description = self.expectation.get("description")
-        said = f" [{_short(description)}]" if description else ""
+        said = f" [{escaped(description, MOST_VALUE)}]" if description else ""
         return Failure(
             expectation=self.expectation["type"],
             column=", ".join(self.columns) or None,
@@ -147,7 +164,7 @@ class Finding:
         asked = {key: value for key, value in self.expectation["kwargs"].items() if key not in names}
         if self.masked or (self.sensitive and "row_condition" in asked) or not asked:
             return ""
-        return "; expected " + _short(", ".join(f"{key} {value}" for key, value in asked.items()))
+        return "; expected " + escaped(", ".join(f"{key} {value}" for key, value in asked.items()), MOST_VALUE)
 
     def _value(self, value: Any) -> str:
         parts = None if self._nothing_shown else _parts(value, self.columns)
@@ -158,7 +175,9 @@ class Finding:
         )
 
     def _shown(self, column: str, value: Any) -> str:
-        return _short(int(value) if column in self.whole and isinstance(value, float) and value == value else value)
+        return value_shown(
+            int(value) if column in self.whole and isinstance(value, float) and value == value else value
+        )
 
 
 def rejected(rows: int, expectations: int, what: str, sentence: str) -> Outcome:
@@ -173,15 +192,6 @@ def _parts(value: Any, columns: Sequence[str]) -> dict[str, Any] | None:
     if isinstance(value, dict):
         return value
     return dict(zip(columns, value, strict=True)) if isinstance(value, tuple) and len(value) == len(columns) else None
-
-
-def _short(value: Any) -> str:
-    if value is None or str(value) in ("<NA>", "NaT", "nan"):
-        return "null"
-    if hasattr(value, "tolist"):  # a number of NumPy's, or the array that pandas makes of a list
-        value = value.tolist()
-    text = f"[{', '.join(map(_short, value[:MOST_VALUE]))}]" if isinstance(value, list | tuple) else str(value)
-    return escaped(text, MOST_VALUE)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +21,7 @@ from data_contracts.contract.syntax import parameter_names, wrong_argument, wron
 from data_contracts.errors import SpecError
 from data_contracts.foreign_json import TooDeep, parse_json
 from data_contracts.plain_file import read_plain
+from data_contracts.quoting import name_shown, nearest_name
 
 SEVERITIES = ("info", "warning", "critical")
 _KEYS = ("type", "class_path", "kwargs", "severity", "description", "meta")
@@ -76,8 +76,8 @@ class SuiteText:
 def nearest(name: str, known: Iterable[str]) -> str:
     """`"; did you mean x?"` with the nearest known name, or ""."""
     known = list(known)
-    close = get_close_matches(name, known, n=1) or [one for one in known if one.startswith(name)]
-    return f"; did you mean {close[0]}?" if close else ""
+    near = nearest_name(name, known) or next((one for one in known if one.startswith(name)), None)
+    return "" if near is None else f"; did you mean {name_shown(near, name)}?"
 
 
 def _open(

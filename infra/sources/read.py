@@ -19,7 +19,7 @@ from data_contracts.contract.row_numbers import Numbers, without_rows
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from data_contracts.quoting import column_shown, columns_shown
+from data_contracts.quoting import column_shown, columns_shown, name_shown, nearest_name
 from infra.sources.columnar import parquet_batches, parquet_row_groups, parquet_schema, rows_of_files
 from infra.sources.csv_lines import CsvFile
 from infra.sources.partitions import partition_schema, with_partitions
@@ -121,9 +121,11 @@ def read_batches(
     there = set(schema.names)
     for name in [*(select.columns or []), *([window_column] if window and window_column else [])]:
         if name not in there:
+            near = nearest_name(name, schema.names) or ""
             subject = "data.window.column: the" if name == window_column else "The"
             raise UsageError(
-                f"{subject} data has no column {name}; it has {columns_shown(schema.names)}.",
+                f"{subject} data has no column {name_shown(name, near)}; "
+                f"it has {columns_shown(schema.names, beside=name)}.",
                 remedy="Correct the column's name.",
             )
     wanted = schema if select.columns is None else pa.schema([schema.field(name) for name in select.columns])

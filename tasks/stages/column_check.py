@@ -15,7 +15,7 @@ from data_contracts.expressions.row_masks import UnfitColumn, rows_that_meet
 from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import EvaluateSpec, SliceSpec, TrainSpec
 from data_contracts.pipeline_spec.loader import LENGTH
-from data_contracts.quoting import columns_shown
+from data_contracts.quoting import absent_name, columns_shown
 from tasks.run.run import Run
 from training.formats.schema import field_of
 
@@ -42,9 +42,10 @@ def check_unit_and_slices(
         wanted += [(f"evaluate.slices.{name}", column) for column in condition.columns]
     for field, column in wanted:
         if schema.get_field_index(column) < 0:
-            hint = nearest(column, [] if sensitive else schema.names) or "."
+            visible = [] if sensitive else schema.names
+            hint = nearest(column, visible) or "."
             raise UsageError(
-                f"{field}: the dataset keeps no column {column!r}{hint}",
+                f"{field}: the dataset keeps no column {absent_name(column, visible)}{hint}",
                 remedy=f"It has {columns_shown(schema.names, sensitive)}.",
             )
     for name, condition in conditions.items():
@@ -71,8 +72,9 @@ def check(train: TrainSpec, evaluate: EvaluateSpec, columns: Iterable[str], *, s
     there = [*columns, *(name + LENGTH for name in train.loader.pad)]
     for name in sorted(train.batch_columns or ()):
         if name not in there:
+            visible = [] if sensitive else there
             raise UsageError(
-                f"train.batch: the dataset has no column {name!r}{nearest(name, [] if sensitive else there) or '.'}",
+                f"train.batch: the dataset has no column {absent_name(name, visible)}{nearest(name, visible) or '.'}",
                 remedy=f"It has {columns_shown(there, sensitive)}.",
             )
     if train.transform is not None:

@@ -16,6 +16,7 @@ from data_contracts.canonical import reuse_key
 from data_contracts.errors import Hung, OutOfMemory, UsageError
 from data_contracts.handoffs import Dataset
 from data_contracts.messages.children import SHAKEDOWN, ScoredSet, ShakedownRequest, Shaken
+from data_contracts.quoting import absent_name
 from infra.child import run_child
 from infra.files.atomic import replace_json
 from infra.machine import machines
@@ -136,7 +137,7 @@ def _refuse_unknown_columns(run: Run, shaken: Shaken) -> None:
             if column not in columns:
                 place = f" on evaluate.sets.{name}" if name else ""
                 raise UsageError(
-                    f"contract.predictions{place}: the predictions have no column {column!r}.",
+                    f"contract.predictions{place}: the predictions have no column {absent_name(column, columns)}.",
                     remedy=f"They have {', '.join(columns)}.",
                 )
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.foreign_json import parse_json
 from data_contracts.plain_file import read_plain
-from data_contracts.quoting import column_shown, columns_shown, text_of
+from data_contracts.quoting import absent_shown, column_shown, text_of
 
 FILE = "schema.json"
 VERSION = 1
@@ -120,7 +120,7 @@ def pick(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
         return schema
     for name in columns:
         if schema.get_field_index(name) < 0:
-            raise UsageError(f"The dataset has no column {name!r}; it has {columns_shown(schema.names)}.")
+            raise UsageError(f"The dataset has no column {absent_shown(name, schema.names)}.")
     return pa.schema([schema.field(name) for name in columns])
 
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ import pyarrow as pa
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from data_contracts.quoting import column_shown, columns_shown
+from data_contracts.quoting import column_shown, columns_shown, name_shown, nearest_name
 from infra.sources import Places, Selection, file_facts, merged_schema, read_ahead, read_batches
 from infra.sources.peek import Peek, peek
 from infra.sources.types import Misfit, common, plain
@@ -193,9 +192,10 @@ def look_at(
 
 def no_column(who: str, name: str, there: list[str]) -> UsageError:
     """The error for a column that the input does not have."""
-    close = get_close_matches(name, there, 1)
-    guess = f"; did you mean {column_shown(close[0])}?" if close else f"; it has {columns_shown(there)}."
-    return UsageError(f"{who}: the input has no column {name}{guess}", remedy="Correct the name, or add the column.")
+    near = nearest_name(name, there)
+    guess = f"; did you mean {column_shown(name_shown(near, name))}?" if near else f"; it has {columns_shown(there)}."
+    word = name_shown(name, near or "")
+    return UsageError(f"{who}: the input has no column {word}{guess}", remedy="Correct the name, or add the column.")
 
 
 def _same_columns(files: list[SourceFile], peeks: list[Peek], wanted: Iterable[str]) -> None:

@@ -17,7 +17,7 @@ from data_contracts.arrow_types import decoded_column
 from data_contracts.canonical import valid_name
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
-from data_contracts.quoting import columns_shown
+from data_contracts.quoting import absent_shown
 from training.shard import position_split, time_split
 from training.shard.key_digests import UnusableKey, key_digests
 from training.shard.split_notes import USUAL, Notes, Place
@@ -52,9 +52,8 @@ class Splitter:
         there = set(schema.names)
         for name in columns_needed(spec):
             if name not in there:
-                have = columns_shown(schema.names)
                 raise UsageError(
-                    f"{_setting(spec, name)}: the data has no column {name!r}; it has {have}.",
+                    f"{_setting(spec, name)}: the data has no column {absent_shown(name, schema.names)}.",
                     remedy="Name one of these.",
                 )
         self.spec, self._sensitive = spec, sensitive

@@ -24,7 +24,7 @@ from data_contracts.messages.contamination import (
     asking_fields,
 )
 from data_contracts.pipeline_spec import ContaminationSpec
-from data_contracts.quoting import columns_shown
+from data_contracts.quoting import absent_name, columns_shown
 from infra.records.datasets import newest_dataset
 from infra.records.handoffs import newest_handoff, read_handoff
 from infra.sources.texts import PLACE
@@ -218,9 +218,10 @@ def _refuse_unknown(fields: Mapping[str, str], side: Side, *, sensitive: bool) -
 
 
 def _unknown(field: str, name: str, dataset: Dataset, where: str, *, sensitive: bool) -> UsageError:
-    hint = nearest(name, [] if sensitive else dataset.columns) or "."
+    there = [] if sensitive else list(dataset.columns)
+    hint = nearest(name, there) or "."
     return UsageError(
-        f"{field}: {where} has no column {name!r}{hint}",
+        f"{field}: {where} has no column {absent_name(name, there)}{hint}",
         remedy=f"It has {columns_shown(dataset.columns, sensitive)}.",
     )
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from data_contracts import quoting
 from data_contracts.errors import SpecError, UsageError
 from data_contracts.quoting import (
+    absent_shown,
     column_shown,
     columns_shown,
     describe,
     escaped,
     format_links,
+    nearest_name,
     shown,
     text_of,
     type_and_text,
+    value_shown,
     withhold,
 )
 
@@ -57,6 +62,11 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("x ##[set-output name=a]b", None, "x \\u0023#[set-output name=a]b"),
         ("##vso[task] ##teamcity[a] ## [a]", None, "\\u0023#vso[task] \\u0023#teamcity[a] ## [a]"),
         ("ärger ✅ 10 % 👩\u200d🔬", None, "ärger ✅ 10 % 👩\u200d🔬"),
+        ("1\xa0000 a\u200bb \ufeffid\u3000x\u00ady", None, "1\\xa0000 a\\u200bb \\ufeffid\\u3000x\\xady"),
+        ("caf\u00e9 cafe\u0301", None, "caf\u00e9 cafe\\u0301"),
+        ("हिन्दी ไทย 日本", None, "हिन्दी ไทย 日本"),
+        ("p\u0430ris \u0421\u0421ode", None, "p\\u0430ris \\u0421\\u0421ode"),
+        ("Москва Αθήνα μm x\u200dy", None, "Москва Αθήνα μm x\\u200dy"),
         ("abcdef", 4, "abc…"),
         ("\n\n\n\n", 4, "\\n\\…"),
         ("abcd", 4, "abcd"),
@@ -135,3 +145,41 @@ def test_names_of_columns_are_told_unless_data_is_sensitive() -> None:
 def test_names_of_columns_that_only_the_data_names_are_withheld(log: Path) -> None:
     assert SECRET not in columns_shown(["a", SECRET])
     assert column_shown(SECRET, 1) == "2 (its name is withheld because data.sensitive is set)"
+
+
+VALUES = [
+    (1, "1"), ("1", "'1'"), (1.0, "1.0"), ("1.0", "'1.0'"), (True, "True"), ("True", "'True'"), (None, "null"),
+    ("None", "'None'"), ("null", "'null'"), (float("nan"), "null"), ("nan", "'nan'"), ("", "''"), (" a", "' a'"),
+    ("a b", "a b"), ("1 000", "1 000"), ("a\xa0", "'a\\xa0'"), (np.int64(3), "3"), (np.str_("3"), "'3'"),
+    (pa.scalar("x"), "x"), ([1, "1", None], "[1, '1', null]"), ("2026-01-01", "2026-01-01"), ("1e5", "'1e5'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "expected"), VALUES, ids=[repr(value) for value, _ in VALUES])
+def test_values_that_look_alike_are_told_apart(value: object, expected: str) -> None:
+    assert value_shown(value) == expected
+
+
+NAMES = [
+    ("label ", ["label"], "'label '; it has 'label'"),
+    ("label", ["label "], "'label'; it has 'label '"),
+    ("label", ["lab\u0435l"], "'label'; it has 'lab\\u0435l'"),
+    ("\u0430", ["a", "b"], "'\\u0430'; it has 'a', b"),
+    ("a", ["\u0430"], "'a'; it has '\\u0430'"),
+    ("caf\u00e9", ["cafe\u0301"], "'caf\\xe9'; it has 'cafe\\u0301'"),
+    ("id", ["\ufeffid", ""], "'id'; it has '\\ufeffid', ''"),
+    ("Label", ["label"], "'Label'; it has 'label'"),
+    ("a  b", ["a b"], "'a  b'; it has 'a b'"),
+    ("z", ["a,b", "c"], "'z'; it has 'a,b', c"),
+]
+
+
+@pytest.mark.parametrize(("name", "there", "expected"), NAMES, ids=[ascii(name[0]) for name in NAMES])
+def test_names_that_look_alike_are_told_apart(name: str, there: list[str], expected: str) -> None:
+    assert absent_shown(name, there) == expected
+
+
+def test_the_name_that_was_meant() -> None:
+    assert nearest_name("\u0430ge", ["page", "age "]) == "age "
+    assert nearest_name("lable", ["label", "x"]) == "label"
+    assert nearest_name("q", ["label"]) is None

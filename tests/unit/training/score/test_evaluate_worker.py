@@ -351,7 +351,10 @@ class Score(torchmetrics.MeanMetric):
 @pytest.mark.parametrize(
     ("module", "sentence"),
     [
-        ("metrics", r"^evaluate.metrics.score raised KeyError: 'no such class', on rows 0 to 3 of test-00000.parquet\."),
+        (
+            "metrics",
+            r"^evaluate.metrics.score raised KeyError: 'no such class', on rows 0 to 3 of test-00000.parquet\.",
+        ),
         ("model", r"^the module's predict_step raised .*, on rows 3 to 4 of test-00001.parquet\."),
     ],
 )
