@@ -151,6 +151,7 @@ class Dataset(HandOff):
         columns: name → type, as text (`int64`, `string`, `tensor<uint8>[8,8]`, …).
         dropped_rows: rows left out at sharding, by reason (`gap`, `quarantined`, `contamination`).
         documents: of a split by position: `all`, and the `undivided`: too short, so in one split each. {} for others.
+        same_as: the dataset to which new files without rows were added: it stands for this one. None for others.
     """
 
     ref: Ref
@@ -160,6 +161,7 @@ class Dataset(HandOff):
     columns: dict[str, str]
     dropped_rows: dict[str, int] = {}
     documents: dict[str, int] = Field(default={}, exclude_if=lambda documents: not documents)
+    same_as: Ref | None = Field(default=None, exclude_if=lambda ref: ref is None)
 
     def rows(self, split: str) -> int:
         """Number of rows in a split (0 if there is no such split)."""

@@ -50,6 +50,7 @@ class ContractRequest(RawFiles):
         parts: an existing private folder, with what is known of files from earlier checks of this suite in `known`; of
             each other file a part is written to `new`.
         cluster: where other machines measure files, if there is `parts`; the caller empties the folder.
+        strict: refuse files whose columns or types differ.
     """
 
     suite: dict[str, Any]
@@ -64,6 +65,7 @@ class ContractRequest(RawFiles):
     parts: str | None = Field(default=None, exclude_if=lambda parts: parts is None)
     project: str | None = Field(default=None, exclude_if=lambda project: project is None)
     cluster: SharedFolder | None = Field(default=None, exclude_if=lambda cluster: cluster is None)
+    strict: bool = Field(default=False, exclude_if=lambda strict: not strict)
 
 
 class ContractOutcome(Message):
@@ -143,9 +145,12 @@ class ShardRequest(RawFiles, Sealing):
         one_split: put every row into a split of this name instead of splitting.
         required_splits: splits that must have rows; unused with `one_split`.
         sensitive: columns whose values no message may show.
-        appended_to: a dataset whose shards are included; `files` are those that it does not have.
+        appended_to: a dataset whose shards are included, if its rows keep their types; `files` are those that it does
+            not have.
+        every: with `appended_to`, all files in order.
         cluster: where other machines do the work; the caller empties the folder.
         quarantine: the contract report whose rows are left out.
+        strict: refuse files whose columns or types differ.
     """
 
     window: tuple[str, str] | None = None
@@ -159,6 +164,8 @@ class ShardRequest(RawFiles, Sealing):
     appended_to: Dataset | None = None
     cluster: SharedFolder | None = None
     quarantine: Ref | None = Field(default=None, exclude_if=lambda ref: ref is None)
+    every: list[SourceFile] = Field(default_factory=list, exclude_if=lambda every: not every)
+    strict: bool = Field(default=False, exclude_if=lambda strict: not strict)
 
 
 class ShardProgress(Message):

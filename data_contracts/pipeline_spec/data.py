@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import parse_qs
@@ -134,6 +135,10 @@ class WindowSpec(Section):
         return self
 
 
+# It hides a method of pydantic's first version, which nothing calls.
+warnings.filterwarnings("ignore", 'Field name "schema" in "DataSpec" shadows')
+
+
 class DataSpec(Section):
     """The raw data."""
 
@@ -143,6 +148,11 @@ class DataSpec(Section):
     """How CSV files are written, also those of `evaluate.sets`; default: commas, points and UTF-8."""
     window: WindowSpec | None = None
     """The part of the data that a run reads; default all."""
+    schema: Literal["union", "strict"] = Field(  # type: ignore[assignment]
+        default="union", exclude_if=lambda schema: schema == "union"
+    )
+    """Files with other columns or types than the others: with `union`, a column that a file lacks is null in its rows,
+    and a column has the type that holds the values of all files; with `strict`, they are refused. Default union."""
     sensitive: list[str] = Field(default_factory=list)
     """Columns whose values never appear in an artifact, a log or a report (row numbers may); default none."""
     memory_share: float = Field(default=MEMORY_SHARE, gt=0, le=1, exclude_if=lambda share: share == MEMORY_SHARE)

@@ -59,7 +59,7 @@ def main(request: ContractRequest, report: Report, load: Load = _load) -> Contra
     """
     files, sources, root = request.files, request.sources, Path(request.root)
     window = None if request.window is None else Window.from_iso(*request.window)
-    every = Selection(window=window, window_column=request.window_column)
+    every = Selection(window=window, window_column=request.window_column, strict=request.strict)
 
     moved = _counting(report)
     parts = _parts(request, report, moved)

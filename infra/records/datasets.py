@@ -19,6 +19,9 @@ from infra.store.damage import passing_over
 
 # Beside the shards; `training.formats.schema` writes it.
 SCHEMA_FILE = "schema.json"
+# In a dataset's provenance: rows that were read and left out by cause, columns that some files lack, why all files were
+# sharded again although an earlier dataset has some of them, and the types by which new files are compared.
+ROW_COUNTS, LACKING, ANEW, TYPES = "row_counts", "lacking", "anew", "types"
 
 
 def newest_dataset(store: Store, key: str) -> Dataset | None:
@@ -28,9 +31,19 @@ def newest_dataset(store: Store, key: str) -> Dataset | None:
         return None
     dataset = read_handoff(store, ref, Dataset)
     with passing_over():
-        verify_elsewhere(store, dataset)
-        return dataset
+        return _whole(store, dataset)
     return None
+
+
+def _whole(store: Store, dataset: Dataset) -> Dataset:
+    """The dataset, or the one that stands for it; FileNotFoundError or CorruptError unless every shard is whole."""
+    if dataset.same_as is not None:
+        if not store.claim(dataset.same_as.uri):
+            raise FileNotFoundError(dataset.same_as.uri)
+        store.verify(dataset.same_as)
+        dataset = read_handoff(store, dataset.same_as, Dataset)
+    verify_elsewhere(store, dataset)
+    return dataset
 
 
 def verify_elsewhere(store: Store, dataset: Dataset) -> None:
@@ -109,9 +122,7 @@ def dataset_to_extend(
         with passing_over():
             if store.claim(ref.uri):
                 store.verify(ref)
-                dataset = read_handoff(store, ref, Dataset)
-                verify_elsewhere(store, dataset)
-                return dataset, had_inputs
+                return _whole(store, read_handoff(store, ref, Dataset)), had_inputs
     return None
 
 

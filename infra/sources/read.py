@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC
 from functools import lru_cache, partial
@@ -28,7 +29,7 @@ from infra.sources.resolve import CSV, NAMED
 from infra.sources.streams import random_access, stamp_of, stream
 from infra.sources.tables import csv_batches, csv_schema, json_batches, json_schema
 from infra.sources.texts import text_batches, text_schema
-from infra.sources.types import common, converted, plain
+from infra.sources.types import cast_exactly, common, converted, plain
 from infra.sources.window import Window
 
 
@@ -84,6 +85,7 @@ class Selection:
         stamp: for a single Parquet file, the stamp from `file_facts`.
         left_out: sorted numbers of rows that are not read, counted from 0 before the window's filter.
         encoded: columns of texts may come as dictionaries, in some batches or in all; with the same values.
+        strict: without `schema`, refuse files whose columns or types differ.
     """
 
     window: Window | None = None
@@ -95,10 +97,16 @@ class Selection:
     stamp: Stamp | None = None
     left_out: Numbers | None = None
     encoded: bool = False
+    strict: bool = False
 
 
 def read_batches(
-    files: list[SourceFile], sources: list[SourceSpec], *, root: Path, selection: Selection | None = None
+    files: list[SourceFile],
+    sources: list[SourceSpec],
+    *,
+    root: Path,
+    selection: Selection | None = None,
+    tally: Counter[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of `files` in order, in batches of at most `batch_rows` rows, none of them empty.
 
@@ -108,6 +116,7 @@ def read_batches(
         files: what `resolve_sources` returned for `sources`.
         root: the spec's folder.
         selection: default: all rows and columns.
+        tally: the rows that were read are added to `read`, and those outside the window to `window`.
 
     Raises:
         UsageError: a file is gone or malformed, a column has incompatible types, or a named column does not exist.
@@ -117,7 +126,7 @@ def read_batches(
     window, window_column, batch_rows = select.window, select.window_column, select.batch_rows
     schema = select.schema
     if schema is None:
-        schema = merged_schema(files, [read.facts(file) for file in files])
+        schema = merged_schema(files, [read.facts(file) for file in files], strict=select.strict)
     there = set(schema.names)
     for name in [*(select.columns or []), *([window_column] if window and window_column else [])]:
         if name not in there:
@@ -140,34 +149,103 @@ def read_batches(
         rest = batch if select.left_out is None else without_rows(batch, first, select.left_out)
         first += batch.num_rows
         kept = rest if keep is None else keep(rest)
+        if tally is not None:
+            tally.update(read=batch.num_rows, window=rest.num_rows - kept.num_rows)
         for start in range(0, kept.num_rows, batch_rows):
             yield kept.slice(start, batch_rows).select(wanted.names)
 
 
-def merged_schema(files: Sequence[SourceFile], facts: Sequence[FileFacts]) -> pa.Schema:
-    """The schema of all files together; UsageError naming file and column if two types are incompatible."""
+def merged_schema(files: Sequence[SourceFile], facts: Sequence[FileFacts], *, strict: bool = False) -> pa.Schema:
+    """The schema of all files together.
+
+    Args:
+        strict: refuse files whose columns or types differ, see `data.schema`.
+
+    Raises: UsageError that names each column whose types are incompatible, or with `strict` each difference.
+    """
+    if strict and (differences := _differences(files, facts)).clauses:
+        raise UsageError(
+            f"data.schema is strict, and files differ: {differences}.",
+            remedy="Give all files the same columns and types, or set data.schema: union.",
+        )
     fields: dict[str, pa.DataType] = {}
     said_by: dict[str, tuple[str, str]] = {}
+    conflicts = _Listed()
     for file, fact in zip(files, facts, strict=True):
         for at, one in enumerate(fact.schema):
-            before = fields.get(one.name, pa.null())
-            both = common(before, plain(one.type))
+            kind, before = plain(one.type), fields.get(one.name, pa.null())
+            both = common(before, kind)
             if both is None:
                 other, why = said_by[one.name]
                 here = _because(fact.text_from.get(one.name))
-                raise UsageError(
-                    f"{file.uri}: the column {column_shown(one.name, at)} is {plain(one.type)}{here},"
-                    f" but in {other} it is {before}{why}.",
-                    remedy="Give it one type in all files.",
+                conflicts.add(
+                    (one.name, kind),
+                    file,
+                    f": the column {column_shown(one.name, at)} is {kind}{here}, but in {other} it is {before}{why}",
                 )
+                continue
             if both != before:
                 said_by[one.name] = (file.uri, _because(fact.text_from.get(one.name)))
             fields[one.name] = both
+    if conflicts.clauses:
+        it = "it" if len(conflicts.clauses) == 1 else "each column"
+        raise UsageError(f"{conflicts}.", remedy=f"Give {it} one type in all files.")
     return pa.schema(list(fields.items()))
+
+
+def _differences(files: Sequence[SourceFile], facts: Sequence[FileFacts]) -> _Listed:
+    """How the columns of files differ from those of the first one.
+
+    A column without a value in a file has no type there, and a file without rows may have no columns.
+    """
+    found = _Listed()
+    types: dict[str, tuple[pa.DataType, str]] = {}  # the type of each column's first values, and their file
+    start, first = "", dict[str, str]()
+    for file, fact in zip(files, facts, strict=True):
+        shown = {one.name: column_shown(one.name, at) for at, one in enumerate(fact.schema)}
+        if not first:
+            start, first = file.uri, shown
+        clauses = [f" has no column {first[name]}" for name in first.keys() - shown.keys() if shown]
+        clauses += [f" has the column {shown[name]}, which {start} lacks" for name in shown.keys() - first.keys()]
+        for one in fact.schema:
+            kind = plain(one.type)
+            before, other = types.get(one.name, (pa.null(), ""))
+            if pa.types.is_null(before):
+                types[one.name] = (kind, file.uri)
+            elif kind != before and not pa.types.is_null(kind):
+                clauses.append(f" has the column {shown[one.name]} as {kind}, but {other} as {before}")
+        for clause in sorted(clauses):
+            found.add(clause, file, clause)
+    return found
+
+
+class _Listed:
+    """Clauses about files, each told once with the files of which it is true."""
+
+    def __init__(self) -> None:
+        self.clauses: dict[Hashable, tuple[str, list[str]]] = {}
+
+    def add(self, about: Hashable, file: SourceFile, clause: str) -> None:
+        """Add a file; what was said first `about` the same is kept."""
+        self.clauses.setdefault(about, (f"{file.uri}{clause}", []))[1].append(file.uri)
+
+    def __str__(self) -> str:
+        parts = [
+            sentence + (f" (also {_some_of(files[1:], _MOST_FILES)})" if len(files) > 1 else "")
+            for sentence, files in self.clauses.values()
+        ]
+        return _some_of(parts, _MOST_CLAUSES, "; ")
+
+
+def _some_of(texts: Sequence[str], most: int, between: str = ", ") -> str:
+    more = len(texts) - most
+    return between.join(texts[:most]) + (f"{between}and {more} more" if more > 0 else "")
 
 
 # Of texts that a file holds once and names in many rows.
 _DECODED_BYTES = 1 << 26
+# Of the differences between files, and of the files with one, that a message lists.
+_MOST_CLAUSES, _MOST_FILES = 50, 5
 _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
@@ -203,7 +281,7 @@ class _Reading:
         there = set(rows.schema.names)
         for one in schema:
             if one.name in there:
-                cast = partial(pc.cast, target_type=one.type)
+                cast = partial(cast_exactly, kind=one.type)
                 converted(rows.column(one.name), one.type, cast, file.uri, first, one.name)
         raise AssertionError("a column cannot be cast")
 
@@ -326,7 +404,7 @@ def _conformed(batch: pa.RecordBatch, schema: pa.Schema, encoded: bool) -> pa.Re
     for one in schema:
         column = batch.column(one.name) if one.name in there else pa.nulls(batch.num_rows, one.type)
         kept = encoded and pa.types.is_dictionary(column.type) and column.type.value_type == one.type
-        arrays.append(column if kept or column.type == one.type else column.cast(one.type))
+        arrays.append(column if kept or column.type == one.type else cast_exactly(column, one.type))
     return pa.RecordBatch.from_arrays(arrays, names=schema.names) if encoded else pa.record_batch(arrays, schema)
 
 

@@ -157,10 +157,12 @@ def _format(source: SourceSpec, file: SourceEntry, here: str) -> Format:
 
 
 def _refuse_empty(files: list[SourceFile], here: str) -> None:
-    """UsageError for empty files, except among `files` and `text`, where an empty document is valid."""
-    empty = [file.uri for file in files if not file.bytes]
-    if empty and (files[0].format not in NAMED or len(empty) == len(files)):
-        raise UsageError(f"{here}.uri: {empty[0]} is empty.", remedy="Write it again, or leave it out.")
+    """UsageError for empty files, but not for those of `files`, `text` and JSON Lines among others."""
+    empty = [file for file in files if not file.bytes]
+    if len(empty) < len(files):
+        empty = [file for file in empty if file.format not in (*NAMED, "jsonl")]
+    if empty:
+        raise UsageError(f"{here}.uri: {empty[0].uri} is empty.", remedy="Write it again, or leave it out.")
 
 
 def _columns(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -35,6 +36,7 @@ _WIDEST = {pa.int64(): pa.float64(), pa.uint64(): pa.float64(), _DAY: _MICROS, _
 _WHOLE = r"^[+-]?\d+$"
 _DIGIT = r"\d"
 _EXACT = 2**53
+_MOST_DIGITS = 400  # a longer number is infinite as float64
 _PROBE = 32
 
 
@@ -184,8 +186,18 @@ def from_texts(texts: pa.Array, kind: pa.DataType, notation: Notation = PLAIN) -
         return pa.nulls(len(texts), kind)
     values = _trimmed(texts)
     cast = _cast(values, kind, notation)
-    if pa.types.is_float64(kind) and _rounds(_plain(values, kind, notation), cast):
-        raise pa.ArrowInvalid("float64 would round a number")
+    if pa.types.is_float64(kind) and _rounds(written := _plain(values, kind, notation), cast):
+        _refuse_rounded(written, cast)  # among the floats of other files; in one file, such a column stays text
+    return cast
+
+
+def cast_exactly(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Values of a type of their own as `kind`; ArrowInvalid if one does not fit, such as an integer that is rounded."""
+    if not (pa.types.is_integer(values.type) and pa.types.is_floating(kind)):
+        return values.cast(kind)
+    cast = values.cast(kind, safe=False)
+    if not cast.cast(values.type, safe=False).equals(values):
+        raise pa.ArrowInvalid("an integer is rounded")
     return cast
 
 
@@ -253,3 +265,11 @@ def _rounds(values: pa.Array, cast: pa.Array) -> bool:
     texts, infinite = values.filter(large), pc.is_inf(cast).filter(large)
     written = [pc.match_substring_regex(texts, _WHOLE), pc.and_(infinite, pc.match_substring_regex(texts, _DIGIT))]
     return bool(pc.any(pc.or_(*written)).as_py())
+
+
+def _refuse_rounded(values: pa.Array, cast: pa.Array) -> None:
+    large = pc.greater_equal(pc.abs(cast), _EXACT)
+    for text, number in zip(values.filter(large).to_pylist(), cast.filter(large).to_pylist(), strict=True):
+        is_digits = re.match(_WHOLE, text) and len(text) <= _MOST_DIGITS
+        if int(text) != number if is_digits else math.isinf(number) and re.search(_DIGIT, text):
+            raise pa.ArrowInvalid("float64 would round a number")

@@ -16,7 +16,7 @@ from tasks.pages.html import facts as pairs
 from tasks.run.report import cost_sentence
 from tasks.stages.artifacts.contract_pages import report_results
 from tasks.stages.artifacts.drift_pages import HEAD, SHOWN, cells
-from tasks.stages.shard import in_order
+from tasks.stages.row_counts import remarks, rows_left_out, rows_read, split_rows
 
 _TONES = {"holds": "good"}
 _MOST_FAILURES = 20
@@ -57,8 +57,11 @@ def data_section(facts: Facts) -> Markup:
         ("rows checked", f"{report.rows:,}" if report is not None else ""),
     ]
     if dataset is not None:
-        known += [(f"split {name}", f"{dataset.rows(name):,} rows") for name in in_order(dataset)]
-        known += [(f"left out: {why}", f"{rows:,} rows") for why, rows in dataset.dropped_rows.items()]
+        read = rows_read(run, dataset)
+        known += [("rows in the files", f"{read:,}" if read is not None else "")]
+        known += [(f"split {name}", f"{text} rows") for name, text in split_rows(run, dataset).items()]
+        known += [(f"left out: {why}", f"{rows:,} rows") for why, rows in rows_left_out(run, dataset).items()]
+        known += [("remark", remark) for remark in remarks(run, dataset)]
     if report is None:
         return section("Data and contract", tag("p", "No contract was checked.", kind="soft"), pairs(known))
     results = tried(lambda: report_results(run, report)) or []

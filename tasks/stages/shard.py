@@ -11,7 +11,7 @@ from data_contracts.handoffs import ContractReport, Dataset, Ref, SourceFile
 from data_contracts.messages.raw_data import SHARD, ShardProgress, ShardRequest
 from data_contracts.pipeline_spec import PipelineSpec, SourceSpec
 from infra.child import run_child
-from infra.records.datasets import dataset_to_extend, newest_dataset
+from infra.records.datasets import ANEW, dataset_to_extend, newest_dataset
 from tasks.run.progress import shown
 from tasks.run.run import Run
 from tasks.run.spec_check import FEATURES, suite_called
@@ -22,6 +22,7 @@ from tasks.stages.contract.features import features_key, features_report, featur
 from tasks.stages.contract.raw_rows import raw_inputs, reading_settings, runs_tokenizer
 from tasks.stages.contract.set_contracts import set_report, set_requests
 from tasks.stages.contract.text_cuts import cut_files
+from tasks.stages.row_counts import in_order, remarks, rows_left_out, rows_read, split_rows
 from tasks.stages.stage import Stage, StageOutcome, rejected
 from tasks.stages.validate import accepted, contract_key, reading, rejection, validate
 
@@ -29,12 +30,6 @@ VERSION = 2
 ON_CLUSTER = ClusterStage(
     "shard", "shards.runner", "dataset", "lower shards.memory_bytes or give the workers fewer threads"
 )
-
-
-def in_order(dataset: Dataset) -> list[str]:
-    """A dataset's splits in the usual order: train, val and test first, others by name."""
-    usual = ("train", "val", "test")
-    return sorted(dataset.splits, key=lambda name: (usual.index(name) if name in usual else len(usual), name))
 
 
 def dataset_key(run: Run, set_name: str | None = None) -> str:
@@ -63,8 +58,8 @@ def find_datasets(run: Run, key: str, contract: ContractReport | None) -> StageO
     sets = {name: find_dataset(run, name) for name in run.resolved.sets}
     lacking = next((name for name, one in sets.items() if one is None), None)
     if lacking is not None:
-        return _told(dataset, dataset.ref.uri, unmade(lacking))
-    done = _with_features(run, dataset, _told(dataset, dataset.ref.uri), make=False)
+        return _told(run, dataset, dataset.ref.uri, unmade(lacking))
+    done = _with_features(run, dataset, _told(run, dataset, dataset.ref.uri), make=False)
     return with_splits_compared(
         run, done, {name: one for name, one in sets.items() if one is not None}, contract, make=False
     )
@@ -80,7 +75,9 @@ def make_datasets(run: Run, key: str, contract: ContractReport | None) -> StageO
     found = newest_dataset(run.store, key)
     dataset = found or _make(run, contract)
     sets = {name: find_dataset(run, name) or _make(run, _set_contract(run, name), name) for name in run.resolved.sets}
-    done = _with_features(run, dataset, _told(dataset, None if found is None else found.ref.uri), make=True)
+    empty = found is None and dataset.key != key  # the new files have no rows
+    reused_from = dataset.ref.uri if found is not None or empty else None
+    done = _with_features(run, dataset, _told(run, dataset, reused_from), make=True)
     return with_splits_compared(run, done, sets, contract, make=True)
 
 
@@ -134,15 +131,24 @@ def comparison(run: Run) -> Ref | None:
     return report_of(run, find_dataset(run), {name: one for name, one in sets.items() if one is not None})
 
 
-def _told(dataset: Dataset, reused_from: str | None, lacks: str = "") -> StageOutcome[Dataset | None]:
-    rows = ", ".join(f"{split} {dataset.rows(split):,}" for split in in_order(dataset))
+def _told(run: Run, dataset: Dataset, reused_from: str | None, lacks: str = "") -> StageOutcome[Dataset | None]:
+    rows, read = split_rows(run, dataset), rows_read(run, dataset)
     num_shards = sum(len(shards) for shards in dataset.splits.values())
-    aside = dataset.dropped_rows.get("quarantined", 0)
-    left_out = f"; {aside:,} quarantined" if aside else ""
+    splits = ", ".join(f"{name} {text}" for name, text in rows.items())
+    of = "" if read is None else f" of {read:,}"
+    left_out = ", ".join(f"{count:,} {why}" for why, count in rows_left_out(run, dataset).items())
     short, documents = (dataset.documents.get(name, 0) for name in ("undivided", "all"))
-    whole = f"{short:,} of {documents:,} documents are too short to be divided, and are in one split"
-    left_out += f"; {whole} each" if short else ""
-    sentence = f"{num_shards} {dataset.format} shards: {rows} rows{left_out}"
+    whole = f"{short:,} of {documents:,} documents are too short to be divided, and are in one split each"
+    anew = None if reused_from else run.store.manifest(dataset.ref).provenance.get(ANEW)
+    clauses = [
+        f"{num_shards} {dataset.format} shards: {splits}{of} rows",
+        left_out,
+        whole if short else "",
+        "the new files have no rows" if reused_from and dataset.key != dataset_key(run) else "",
+        f"all files were sharded again, because {anew}" if anew else "",
+        *remarks(run, dataset),
+    ]
+    sentence = "; ".join(filter(None, clauses))
     return StageOutcome(dataset, "reused" if reused_from else "ran", sentence, dataset.ref, reused_from, lacks=lacks)
 
 
@@ -151,8 +157,8 @@ def unmade(name: str) -> str:
     return f"there is no dataset of evaluate.sets.{name} for its files and these shard settings"
 
 
-def _key(run: Run, inputs: list[Any], set_name: str | None = None) -> str:
-    """The reuse key with these inputs; without inputs, the key shared by datasets that can extend one another."""
+def _key(run: Run, inputs: list[Any] | None, set_name: str | None = None) -> str:
+    """The reuse key with these inputs; with None, the key shared by datasets that can extend one another."""
     shards = run.spec.shards
     assert shards is not None
     settings = shards.model_dump(mode="json", exclude=set(shards.UNKEYED))
@@ -162,11 +168,13 @@ def _key(run: Run, inputs: list[Any], set_name: str | None = None) -> str:
     sources = reading_settings(_raw(run, set_name)[1])
     how = reading(run) if set_name is None else {"window": None, "window_column": None, "sources": sources}
     settings = {**settings, **how, "all_rows_in_one_split": set_name is not None}
+    if inputs is None:
+        del settings["sources"]
     if set_name is None and run.spec.contract is not None and run.spec.contract.quarantine is not None:
         # It decides the rows that are left out; a comparison with earlier data does not.
         settings["quarantine"] = contract_key(run, drift=False)
     runs_code = shards.transform is not None or runs_tokenizer(_raw(run, set_name)[1])
-    return reuse_key("shard", VERSION, settings, inputs, run.resolved.code_digest if runs_code else None)
+    return reuse_key("shard", VERSION, settings, inputs or [], run.resolved.code_digest if runs_code else None)
 
 
 def _raw(run: Run, set_name: str | None) -> tuple[list[SourceFile], list[SourceSpec]]:
@@ -179,7 +187,8 @@ def _raw(run: Run, set_name: str | None) -> tuple[list[SourceFile], list[SourceS
 
 def _make(run: Run, contract: ContractReport | None, set_name: str | None = None) -> Dataset:
     request = _request(run, contract, set_name)
-    request = request.model_copy(update={"files": cut_files(run, request.files, request.sources)})
+    cut = {name: cut_files(run, getattr(request, name), request.sources) for name in ("every", "files")}
+    request = request.model_copy(update=cut)
     assert run.spec.shards is not None
     runner = run.spec.shards.runner
     with shown("shard") as progress:
@@ -207,7 +216,10 @@ def _preparation(spec: PipelineSpec) -> dict[str, Any]:
 
 def _extension(run: Run, request: ShardRequest, parents: list[Ref | None]) -> ShardRequest:
     """The request for a dataset that extends an earlier one, if there is one: only new files are sharded."""
-    inputs, series = raw_inputs(run.resolved.files), _key(run, [])
+    assert not isinstance(run.spec.data, str)
+    # Each file with how it is read, so that another source may be added to those of the dataset.
+    read, series = reading_settings(run.spec.data.source), _key(run, None)
+    inputs = [{**one, "source": read[one["source"]]} for one in raw_inputs(run.resolved.files)]
     # So that a later extension finds this dataset.
     request = request.model_copy(update={"settings": {**request.settings, "series": series, "inputs": inputs}})
     found = dataset_to_extend(run.store, series, inputs)
@@ -222,7 +234,8 @@ def _extension(run: Run, request: ShardRequest, parents: list[Ref | None]) -> Sh
         else:
             new.append(file)
     provenance = {**request.provenance, **run.provenance(*parents, parent.ref)}
-    return request.model_copy(update={"files": new, "appended_to": parent, "provenance": provenance})
+    added = {"files": new, "every": request.files, "appended_to": parent, "provenance": provenance}
+    return request.model_copy(update=added)
 
 
 def _request(run: Run, contract: ContractReport | None, set_name: str | None) -> ShardRequest:
@@ -250,5 +263,6 @@ def _request(run: Run, contract: ContractReport | None, set_name: str | None) ->
         provenance={**run.provenance(*parents), **run.raw_provenance(files, sources), **_preparation(spec)},
         settings={"files": [file.blake3 for file in files]},
         quarantine=contract.ref if contract is not None and contract.quarantine is not None else None,
+        strict=set_name is None and spec.data.schema == "strict",
     )
     return _extension(run, request, parents) if spec.shards.append and set_name is None else request

@@ -205,4 +205,5 @@ def reading(run: Run) -> dict[str, object]:
     assert not isinstance(spec.data, str)
     column = spec.data.window.column if spec.data.window else None
     window = {"window": run.resolved.window if column else None, "window_column": column}
-    return {**window, "sources": reading_settings(spec.data.source)}
+    schema = {} if spec.data.schema == "union" else {"schema": spec.data.schema}
+    return {**window, **schema, "sources": reading_settings(spec.data.source)}

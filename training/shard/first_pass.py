@@ -7,6 +7,7 @@ functions over picklable requests, so that an engine on other machines can call 
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -82,6 +83,7 @@ class Gathered:
         facts: about the columns and the splits' sizes, after it.
         rows: the rows, by split and shuffle key.
         sides: the split of each key, for a split by time or column that has a key.
+        tally: of the rows that were read, see `infra.sources.read_batches`.
     """
 
     unit_rows: list[int] = field(default_factory=list)
@@ -90,6 +92,7 @@ class Gathered:
     facts: Facts = field(default_factory=Facts)
     rows: Spilled = field(default_factory=Spilled)
     sides: Spilled = field(default_factory=Spilled)
+    tally: Counter[str] = field(default_factory=Counter)
 
     def merge(self, other: Gathered) -> None:
         """Add the result for later units; Mismatch if a transform's columns differ."""
@@ -100,6 +103,7 @@ class Gathered:
         self.facts.merge(other.facts)
         self.rows.merge(other.rows)
         self.sides.merge(other.sides)
+        self.tally.update(other.tally)
 
 
 def gather(job: Job, units: Sequence[Unit]) -> Gathered:
@@ -157,7 +161,7 @@ class Gatherer:
         fetcher = Fetcher(self._job.source, self._job.folder)
         for unit in units:
             self._unit, self._written, at = unit, {}, 0
-            batches = fetcher.read(unit)
+            batches = fetcher.read(unit, tally=self._found.tally)
             for batch in read_ahead(batches) if self._ahead else batches:
                 self._take(pa.Table.from_batches([batch]), unit, at)
                 at += batch.num_rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -12,26 +12,13 @@ import pyarrow as pa
 
 from data_contracts.contract.row_numbers import Numbers, number_before
 from data_contracts.errors import UsageError
-from data_contracts.handoffs import ShardFile
-from data_contracts.quoting import column_shown
 from training.formats.facts import Size
-from training.formats.normalize import holds
-from training.formats.schema import columns_of
+from training.shard.append import Earlier
 from training.shard.first_pass import Gathered, Job
-from training.shard.position_split import Documents
 from training.shard.source_units import Source, Unit
 from training.shard.split_leakage import find_shared, refuse_shared
-from training.shard.split_notes import judge, refuse_empty
+from training.shard.split_notes import Notes, judge, refuse_empty
 from training.shard.splitter import in_order, keys_of
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """A dataset whose shards the new dataset includes: what its splits hold, and the schema that new rows must have."""
-
-    splits: dict[str, list[ShardFile]]
-    schema: pa.Schema
-    dropped_rows: dict[str, int]
 
 
 def sizes_and_schema(
@@ -44,14 +31,16 @@ def sizes_and_schema(
 ) -> tuple[dict[str, Size], pa.Schema]:
     """The splits in order with their sizes, and the schema; UsageError for errors that only all rows can show.
 
+    NotExtended if the rows of `earlier` would have another type with the new ones.
+
     Args:
         left_out: the numbers of rows that no unit reads, for the numbers in messages.
     """
-    if not sum(gathered.unit_rows):
+    if earlier is None and not sum(gathered.unit_rows):
         raise no_rows()
     first_rows = [0, *accumulate(gathered.unit_rows)]
     split = job.settings.split
-    there = {name: sum(shard.rows for shard in shards) for name, shards in earlier.splits.items()} if earlier else {}
+    there = {} if earlier is None else earlier.rows()
     if job.one_split is not None:
         names, required = [job.one_split], (job.one_split,)
     else:
@@ -63,7 +52,7 @@ def sizes_and_schema(
             raise refuse_shared(replace(shared, row=row), split, values, job.sensitive)
         names = in_order({*gathered.assigned, *there}) if split.column is not None else job.splitter().names
     assigned = {name: gathered.assigned.get(name, 0) + there.get(name, 0) for name in names}
-    refuse_empty(assigned, required, *_splitting(gathered.notes.documents))
+    refuse_empty(assigned, required, *_splitting(gathered.notes))
     sizes = {name: gathered.facts.sizes.get(name, Size()) for name in names}
     if job.settings.transform is not None:
         kept = {name: size.rows + there.get(name, 0) for name, size in sizes.items()}
@@ -71,8 +60,11 @@ def sizes_and_schema(
     return sizes, _schema(gathered, earlier)
 
 
-def _splitting(documents: Documents) -> tuple[str, str]:
+def _splitting(notes: Notes) -> tuple[str, str]:
     """The field that decides which rows each split gets, and why one may get none, as the end of a sentence."""
+    documents = notes.documents
+    if notes.key is not None and not notes.several_keys:
+        return "shards.split", ": all rows have the same key"
     why = f": {documents.short:,} of {documents.all:,} documents are too short to be cut" if documents.short else ""
     return ("shards.split.gap", f"{why} with it") if documents.by_gap else ("shards.split", why)
 
@@ -82,18 +74,9 @@ def _schema(gathered: Gathered, earlier: Earlier | None) -> pa.Schema:
         if earlier is not None:
             return earlier.schema
         raise no_rows()
-    schema = gathered.facts.schema()
     if earlier is None:
-        return schema
-    have, want = columns_of(schema), columns_of(earlier.schema)
-    for name in [*want, *have]:
-        if not (name in have and name in want and holds(earlier.schema.field(name), gathered.facts.form.field(name))):
-            raise UsageError(
-                f"shards.append: the new files have column {column_shown(repr(name))} as {have.get(name, 'nothing')}, "
-                f"but the dataset to which they are added has it as {want.get(name, 'nothing')}.",
-                remedy="Give the new files the columns of the old ones, or leave shards.append out to shard all files "
-                "again.",
-            )
+        return gathered.facts.schema()
+    earlier.stored_with(gathered.facts)
     return earlier.schema
 
 

@@ -7,6 +7,7 @@ rows are numbered from 0, after the window's filter. Units are read in tasks: sm
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +28,7 @@ from infra.sources.places import Stamp
 from infra.sources.read import FileFacts, Selection, fetch, file_facts, in_window, merged_schema, read_batches
 from infra.sources.resolve import NAMED, most_bytes
 from infra.sources.window import Window
+from training.shard.append import Earlier, known_as, lacking
 
 # These decide the units, and with them the order of rows: they belong to the shard stage's version.
 UNIT_BYTES = 2**28  # decoded bytes after which a unit of row groups ends
@@ -72,6 +74,7 @@ class Source:
         root: the spec's folder.
         window: only rows whose time in `window_column` lies in it are read.
         schema: of all files together.
+        strict: refuse files whose columns or types differ.
     """
 
     sources: list[SourceSpec]
@@ -79,9 +82,12 @@ class Source:
     window: Window | None = None
     window_column: str | None = None
     schema: pa.Schema | None = None
+    strict: bool = False
 
-    def read(self, unit: Unit, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """A unit's rows in order; errors as in `infra.sources.read_batches`."""
+    def read(
+        self, unit: Unit, columns: list[str] | None = None, tally: Counter[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """A unit's rows in order; `tally` and errors as in `infra.sources.read_batches`."""
         assert self.schema is not None
         selection = Selection(
             window=self.window,
@@ -93,7 +99,7 @@ class Source:
             stamp=unit.stamp,
             left_out=unit.left_out,
         )
-        return read_batches(list(unit.files), self.sources, root=self.root, selection=selection)
+        return read_batches(list(unit.files), self.sources, root=self.root, selection=selection, tally=tally)
 
 
 class Fetcher:
@@ -103,16 +109,18 @@ class Fetcher:
         self._source, self._folder = source, folder
         self._at_hand: tuple[SourceFile, Source, SourceFile, Stamp] | None = None
 
-    def read(self, unit: Unit, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, unit: Unit, columns: list[str] | None = None, tally: Counter[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """A unit's rows, as in `Source.read`."""
         if unit.row_groups is None or unit.stamp is not None:
-            yield from self._source.read(unit, columns)
+            yield from self._source.read(unit, columns, tally)
             return
         if self._at_hand is None or self._at_hand[0] != unit.files[0]:
             self.close()
             self._at_hand = self._fetched(unit.files[0])
         _, source, file, stamp = self._at_hand
-        yield from source.read(replace(unit, files=(file,), stamp=stamp), columns)
+        yield from source.read(replace(unit, files=(file,), stamp=stamp), columns, tally)
 
     def close(self) -> None:
         """Remove the fetched file."""
@@ -157,15 +165,59 @@ def rows_in_words(source: Source, unit: Unit, folder: Path, rows: NDArray[np.int
     return rows_shown(found, whole_files=unit.files[0].format == "files")
 
 
-def open_source(files: Sequence[SourceFile], source: Source, map_files: MapFiles) -> tuple[Source, list[Unit]]:
-    """The source with the schema of these files, and their units.
+@dataclass(frozen=True)
+class Opened:
+    """Files that are ready to be sharded.
+
+    Attributes:
+        source: with the schema of all files together.
+        facts: about each file by its name in `Types`, without files that are rows themselves.
+        lacking: columns that some files lack, and how many files do.
+    """
+
+    source: Source
+    units: list[Unit]
+    facts: dict[str, FileFacts]
+    lacking: dict[str, int]
+
+
+def open_source(
+    files: Sequence[SourceFile],
+    source: Source,
+    map_files: MapFiles,
+    earlier: Earlier | None = None,
+    every: Sequence[SourceFile] = (),
+) -> Opened:
+    """The source with the schema of all files, and the units of `files`.
 
     Args:
         map_files: a `map`, perhaps over other processes; it is not needed for files that are rows themselves.
+        earlier: a dataset to which `files` are to be added.
+        every: with `earlier`, all files: those of the dataset and the new ones.
+
+    Raises: NotExtended if the dataset's rows would have other types with the new files; as `merged_schema`.
     """
-    learnt = iter(map_files(partial(source_facts, source), [file for file in files if file.format not in NAMED]))
-    facts = [source_facts(source, file) if file.format in NAMED else next(learnt) for file in files]
-    return replace(source, schema=merged_schema(files, facts)), cut_units(files, facts)
+
+    def named(file: SourceFile) -> str:
+        return known_as(file, source.sources[file.source])
+
+    def facts_of(wanted: Sequence[SourceFile]) -> list[FileFacts]:
+        learnt = iter(map_files(partial(source_facts, source), [file for file in wanted if file.format not in NAMED]))
+        return [source_facts(source, file) if file.format in NAMED else next(learnt) for file in wanted]
+
+    own, every = facts_of(files), every if earlier is not None else files
+    known = {} if earlier is None or earlier.types is None else dict(earlier.types.files)
+    known |= {named(file): facts for file, facts in zip(files, own, strict=True) if file.format not in NAMED}
+    unknown = [file for file in every if file.format not in NAMED and named(file) not in known]
+    known |= zip(map(named, unknown), facts_of(unknown), strict=True)
+    names = [None if file.format in NAMED else named(file) for file in every]
+    facts = [
+        source_facts(source, file) if name is None else known[name] for file, name in zip(every, names, strict=True)
+    ]
+    schema = merged_schema(every, facts, strict=source.strict)
+    opened = replace(source, schema=schema if earlier is None else earlier.read_as(schema))
+    wanted = {name: known[name] for name in names if name is not None}
+    return Opened(opened, cut_units(files, own), wanted, lacking(schema, facts))
 
 
 def source_facts(source: Source, file: SourceFile) -> FileFacts:

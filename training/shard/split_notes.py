@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from data_contracts.contract.findings import MASK
 from data_contracts.contract.row_numbers import Numbers, number_before
 from data_contracts.errors import UsageError
@@ -27,6 +30,8 @@ class Notes:
         zones: whether texts with (True) or without (False) a time zone were seen.
         dropped: rows left out, by reason.
         documents: counted by a split by position.
+        key: the digest of a row's key, for a split by key alone.
+        several_keys: whether another row has another.
     """
 
     nulls: int = 0
@@ -35,6 +40,14 @@ class Notes:
     zones: set[bool] = field(default_factory=set)
     dropped: dict[str, int] = field(default_factory=dict)
     documents: Documents = field(default_factory=Documents)
+    key: int | None = None
+    several_keys: bool = False
+
+    def look_at(self, digests: NDArray[np.uint64]) -> None:
+        """Note whether rows have several keys: the first half of the digest of each row's key, (rows,)."""
+        if len(digests) and not self.several_keys:
+            self.key = int(digests[0]) if self.key is None else self.key
+            self.several_keys = bool((digests != self.key).any())
 
     def merge(self, other: Notes) -> None:
         """Add the notes about later units."""
@@ -43,6 +56,9 @@ class Notes:
         self.bad_name = self.bad_name or other.bad_name
         self.zones |= other.zones
         self.documents.merge(other.documents)
+        if other.key is not None:
+            self.several_keys |= other.several_keys or self.key not in (None, other.key)
+            self.key = other.key
         for reason, rows in other.dropped.items():
             self.dropped[reason] = self.dropped.get(reason, 0) + rows
 

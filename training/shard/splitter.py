@@ -92,7 +92,9 @@ class Splitter:
             return self._by_column(rows.column(self.spec.column), at)
         if self.spec.by is not None:
             return self._by_position(rows)
-        return self._drawn(self.digests(rows))
+        digests = self.digests(rows)
+        self.notes.look_at(digests[:, 0])
+        return self._drawn(digests)
 
     def _drawn(self, digests: NDArray[np.uint64]) -> NDArray[np.int16]:
         drawn = np.ascontiguousarray(digests[:, 0])

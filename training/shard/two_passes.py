@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +26,7 @@ from infra.pieces.cluster import Cluster, in_order
 from training import formats
 from training.formats.facts import Mismatch, Size
 from training.formats.normalize import settle
+from training.shard.append import Earlier, NotExtended, Types
 from training.shard.first_pass import (
     Gathered,
     Gatherer,
@@ -36,7 +37,7 @@ from training.shard.first_pass import (
     times_of,
     unlike_batches,
 )
-from training.shard.first_pass_checks import Earlier, no_rows, sizes_and_schema
+from training.shard.first_pass_checks import no_rows, sizes_and_schema
 from training.shard.position_split import Documents
 from training.shard.progress import Meter, Report
 from training.shard.quarantined import without_quarantined
@@ -58,14 +59,30 @@ Written = tuple[str, int, FileEntry]  # a shard's split, rows and file
 
 @dataclass(frozen=True)
 class Sharded:
-    """The result: the shards of each split in order, the schema of their rows, the rows left out, and the documents
-    that a split by position counted.
+    """The result.
+
+    Attributes:
+        splits: the shards of each split in order, those of an earlier dataset first.
+        schema: of the rows in them.
+        dropped_rows: rows left out, by reason.
+        documents: counted by a split by position.
+        types: of the rows and of each file, with which new files are compared.
+        counts: rows that were `read`, and those of them that are in no split, by cause: `window`, `quarantined`, `gap`,
+            `transform`; or `added`, the rows that the transform made beyond those that it got.
+        lacking: columns that some files lack, and how many files do.
+        extended: whether the shards of `Sharding.earlier` are included.
+        anew: why they are not, although the files were to be added to it.
     """
 
     splits: dict[str, list[ShardFile]]
     schema: pa.Schema
-    dropped_rows: dict[str, int] = field(default_factory=dict)
-    documents: Documents = field(default_factory=Documents)
+    dropped_rows: dict[str, int]
+    documents: Documents
+    types: Types
+    counts: dict[str, int]
+    lacking: dict[str, int]
+    extended: bool
+    anew: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,7 +107,8 @@ class Sharding:
         one_split: put every row into a split of this name instead of splitting.
         required: splits that must have rows; unused with `one_split`.
         sensitive: columns whose values no message may show.
-        earlier: a dataset to which these files' rows are added.
+        earlier: a dataset to which these files' rows are added, if its rows keep their types.
+        every: with `earlier`, all files, which are sharded if they do not.
         report: called with the progress of the work.
         cluster: machines that do the work instead of processes of this one; they use the same `folder`.
         left_out: gives the rows that the contract set aside, given how many rows there are at most.
@@ -106,6 +124,7 @@ class Sharding:
     required: Collection[str] = REQUIRED
     sensitive: Collection[str] = ()
     earlier: Earlier | None = None
+    every: Sequence[SourceFile] = ()
     report: Report = lambda record: None
     cluster: Cluster | None = None
     left_out: Callable[[int], LeftOut] | None = None
@@ -126,13 +145,21 @@ def shard_files(asked: Sharding) -> Sharded:
         UsageError: the split cannot be made, or the format cannot hold a column; nothing was written.
         UserCodeError: the transform raised, or returned something other than rows.
     """
+    try:
+        return _shard(asked)
+    except NotExtended as why:
+        return replace(_shard(replace(asked, files=asked.every, earlier=None)), anew=str(why))
+
+
+def _shard(asked: Sharding) -> Sharded:
     settings, count = asked.settings, asked.at_once
     pandas = needs_pandas(settings)
     needed = ["training.shard.worker", f"training.formats.{settings.format}", *(["pandas"] if pandas else [])]
     with Workers(count, needed, asked.cluster, pandas=pandas) as workers:
         meter = Meter(asked.report)
         map_files = partial(workers.map, together=math.ceil(len(asked.files) / count))
-        source, units = open_source(asked.files, asked.source, map_files)
+        opened = open_source(asked.files, asked.source, map_files, asked.earlier, asked.every)
+        source, units = opened.source, opened.units
         left_out = None if asked.left_out is None else asked.left_out(most_rows(units))
         if left_out is not None:
             units = without_quarantined(units, left_out)
@@ -153,10 +180,29 @@ def shard_files(asked: Sharding) -> Sharded:
         formats.get(settings.format).refuse(gathered.facts.witness(schema))
         workers.release()
         splits = _second_pass(asked, workers, meter, gathered, sizes, schema)
-    dropped = Counter(asked.earlier.dropped_rows if asked.earlier is not None else {})
-    dropped.update(gathered.notes.dropped)
-    dropped.update({} if gone is None else {"quarantined": len(gone)})
-    return Sharded(splits, schema, dict(dropped), gathered.notes.documents)
+    new, earlier = gathered.notes.dropped | ({} if gone is None else {"quarantined": len(gone)}), asked.earlier
+    stored = gathered.facts if earlier is None else earlier.stored_with(gathered.facts)
+    assert source.schema is not None
+    dropped = Counter(earlier.dropped_rows if earlier is not None else {})
+    dropped.update(new)
+    return Sharded(
+        splits,
+        schema,
+        dict(dropped),
+        gathered.notes.documents,
+        Types(source.schema, stored, opened.facts),
+        dict(Counter(earlier.counts if earlier is not None else {}) + _counts(gathered, new, sizes)),
+        opened.lacking,
+        extended=earlier is not None,
+    )
+
+
+def _counts(gathered: Gathered, dropped: dict[str, int], sizes: dict[str, Size]) -> Counter[str]:
+    made = sum(size.rows for size in sizes.values()) - sum(gathered.assigned.values())
+    counts = Counter(gathered.tally)
+    counts.update(dropped)
+    counts.update({"transform": -made} if made < 0 else {"added": made})
+    return counts
 
 
 def needs_pandas(settings: ShardsSpec) -> bool:

@@ -25,13 +25,14 @@ from infra.files.digests import hash_pieces
 from infra.pieces.cluster import Cluster
 from infra.processes.child_main import Report, child_main
 from infra.processes.without_pandas import without_pandas
+from infra.records.datasets import ANEW, LACKING, ROW_COUNTS, TYPES
 from infra.records.handoffs import FILE as HANDOFF_FILE
-from infra.records.handoffs import put_handoff
+from infra.records.handoffs import put_handoff, read_handoff
 from infra.sources.window import Window
 from infra.store import Store, Writer, open_at
 from training import formats
 from training.formats import schema as schemas
-from training.shard.first_pass_checks import Earlier
+from training.shard.append import Earlier, Types
 from training.shard.source_units import Source
 from training.shard.two_passes import Sharded, Sharding, needs_pandas, shard_files
 
@@ -85,10 +86,13 @@ def main(request: ShardRequest, report: Report) -> Dataset:
     there = writer.existing()
     with scratch.make("shards") as folder:
         sharded = shard_files(_sharding(request, store, there, folder.path, report))
+    if not sharded.extended:
+        request = _without_parent(request)
     new = [shard for shards in sharded.splits.values() for shard in shards if not shard.uri]
     for name in sorted(there.keys() - {shard.path for shard in new} - {schemas.FILE, HANDOFF_FILE}):
         raise _unlike(f"{writer.uri}/{name}", request.shards)
-    return _seal(writer, sharded, new, request)
+    sealed = _seal(writer, sharded, new, request)
+    return sealed if sealed.same_as is None else read_handoff(store, sealed.same_as, Dataset)
 
 
 def _sharding(request: ShardRequest, store: Store, there: dict[str, FileEntry], here: Path, report: Report) -> Sharding:
@@ -110,7 +114,7 @@ def _sharding(request: ShardRequest, store: Store, there: dict[str, FileEntry], 
     window = Window.from_iso(*request.window) if request.window else None
     return Sharding(
         files=request.files,
-        source=Source(request.sources, Path(request.root), window, request.window_column),
+        source=Source(request.sources, Path(request.root), window, request.window_column, strict=request.strict),
         settings=request.shards,
         write=write,
         folder=cluster.folder if cluster else here,
@@ -119,6 +123,7 @@ def _sharding(request: ShardRequest, store: Store, there: dict[str, FileEntry], 
         required=request.required_splits,
         sensitive=request.sensitive,
         earlier=None if request.appended_to is None else _earlier(store, request.appended_to),
+        every=request.every,
         report=report,
         cluster=cluster,
         left_out=None if request.quarantine is None else partial(read_left_out, store, request.quarantine),
@@ -132,8 +137,20 @@ def _writer(store: str, uri: str) -> Writer:
 
 
 def _earlier(store: Store, dataset: Dataset) -> Earlier:
-    schema = store.read_sealed_as(store.manifest(dataset.ref), schemas.FILE, schemas.from_json)
-    return Earlier(dataset.splits, schema, dataset.dropped_rows)
+    manifest = store.manifest(dataset.ref)
+    schema = store.read_sealed_as(manifest, schemas.FILE, schemas.from_json)
+    types, counts = (manifest.provenance.get(name) for name in (TYPES, ROW_COUNTS))
+    known = None if types is None else Types.from_json(types)
+    return Earlier(dataset.splits, schema, dataset.dropped_rows, counts or {}, known)
+
+
+def _without_parent(request: ShardRequest) -> ShardRequest:
+    """The request for a dataset of all its files, which has no shard of another."""
+    if request.appended_to is None:
+        return request
+    parents = [one for one in request.provenance["parents"] if one != request.appended_to.ref.to_json()]
+    provenance = {**request.provenance, "parents": parents}
+    return request.model_copy(update={"files": request.every, "appended_to": None, "provenance": provenance})
 
 
 def _unlike(path: str, settings: ShardsSpec) -> UserCodeError | CorruptError:
@@ -162,6 +179,14 @@ def _seal(writer: Writer, sharded: Sharded, new: list[ShardFile], request: Shard
         "dropped_rows": sharded.dropped_rows,
         **_documents(sharded, request.appended_to),
     }
+    earlier = request.appended_to
+    if earlier is not None and not new and fields["dropped_rows"] == earlier.dropped_rows:
+        fields["same_as"] = earlier.ref.to_json()  # nothing was added, so what was made of it stays
+    # Not what decided the result: no id depends on it.
+    provenance = {**request.provenance, ROW_COUNTS: sharded.counts}
+    provenance |= {name: fact for name, fact in ((LACKING, sharded.lacking), (ANEW, sharded.anew)) if fact}
+    if settings.append:
+        provenance[TYPES] = sharded.types.to_json()
     beside = [writer.put(schemas.FILE, canonical(schema)), put_handoff(writer, fields)]
     # Everything that decided the result, and nothing that differs between machines, days or stores.
     shaped = {
@@ -174,10 +199,10 @@ def _seal(writer: Writer, sharded: Sharded, new: list[ShardFile], request: Shard
     }
     if "quarantined" in sharded.dropped_rows:
         shaped["quarantined"] = sharded.dropped_rows["quarantined"]
-    if request.appended_to is not None:
-        shaped["appended_to"] = request.appended_to.ref.id
+    if earlier is not None:
+        shaped["appended_to"] = earlier.ref.id
     stored = [FileEntry(path=shard.path, bytes=shard.bytes, blake3=shard.blake3) for shard in new]
-    ref = writer.seal("dataset", shaped, request.provenance, [*stored, *beside])
+    ref = writer.seal("dataset", shaped, provenance, [*stored, *beside])
     splits = {name: [_placed(shard, ref) for shard in shards] for name, shards in sharded.splits.items()}
     return Dataset.from_json({**fields, "splits": splits, "ref": ref})
 

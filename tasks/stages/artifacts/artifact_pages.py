@@ -15,7 +15,7 @@ from tasks.run.run import Run
 from tasks.stages.artifacts.contract_pages import contract_section, failure_lines
 from tasks.stages.artifacts.gate_pages import curves_image, gates_image
 from tasks.stages.artifacts.suspect_labels import suspect_lines
-from tasks.stages.shard import in_order
+from tasks.stages.row_counts import remarks, rows_left_out, rows_read, split_rows
 
 _SEAT = ("rank", "node", "host (address)", "device", "joined", "restarts", "last step", "ended")
 
@@ -109,9 +109,12 @@ def _facts(run: Run, handoff: Any) -> list[str]:
         case ContractReport():
             return contract_section(run, handoff)
         case Dataset():
-            splits = handoff.splits
-            rows = [(name, f"{handoff.rows(name):,} rows in {len(splits[name])} shards") for name in in_order(handoff)]
-            return [*_rows("Split", "Rows", rows), "", f"Dataset {as_code(handoff.ref.id)}."]
+            shards, read = handoff.splits, rows_read(run, handoff)
+            rows = [(name, f"{text} in {len(shards[name])} shards") for name, text in split_rows(run, handoff).items()]
+            rows += [(why, f"{count:,}") for why, count in rows_left_out(run, handoff).items()]
+            rows += [("in the files", f"{read:,}")] if read is not None else []
+            notes = [f"- {as_text(remark)}" for remark in remarks(run, handoff)]
+            return [*_rows("Split", "Rows", rows), "", *notes, "", f"Dataset {as_code(handoff.ref.id)}."]
         case Checkpoint():
             metrics = [(name, f"{value:.4g}") for name, value in handoff.metrics.items()]
             return [

@@ -51,6 +51,7 @@ def data_request(run: Run) -> ContractRequest:
         fail_on=spec.contract.fail_on,
         sensitive=spec.data.sensitive,
         quarantine=spec.contract.quarantine,
+        strict=spec.data.schema == "strict",
     )
 
 

@@ -28,7 +28,7 @@ def reading_settings(sources: Iterable[SourceSpec]) -> list[dict[str, object]]:
     ]
 
 
-def raw_inputs(files: Iterable[SourceFile]) -> list[dict[str, object]]:
+def raw_inputs(files: Iterable[SourceFile]) -> list[dict[str, Any]]:
     """Raw files by their content, not by their place; columns taken from paths count."""
     return [
         {"blake3": file.blake3, "format": file.format, "columns": file.columns, "source": file.source} for file in files

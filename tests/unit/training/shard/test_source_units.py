@@ -30,7 +30,8 @@ def parquet(tmp_path):
 
 
 def _open(files, sources, root):
-    return open_source(files, Source(sources, root), map)
+    opened = open_source(files, Source(sources, root), map)
+    return opened.source, opened.units
 
 
 def test_large_parquet_files_are_cut_between_row_groups(parquet, monkeypatch):

@@ -1,0 +1,299 @@
+"""Appending files to a dataset gives the rows and types that reading all of them at once gives, whatever the files."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import date, datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from data_contracts.errors import TrainwrightError, UsageError
+from data_contracts.handoffs import Dataset
+from infra.records.datasets import local_dataset
+from tasks.run.run import Run, open_run
+from tasks.stages import shard as stage
+from tests.support.tiny import write_project
+from training import formats
+from training.formats.schema import columns_of, read_schema
+from training.shard import worker
+
+ROWS = 40
+# One of each ending.
+SAMPLE = (1, 2, 10)
+SPLIT = {"key": "id", "fractions": {"train": 0.6, "test": 0.4}}
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "run_child", lambda child, request, **_: worker.main(request, lambda report: None))
+
+
+class Nights:
+    """A project to which files are added, and its datasets."""
+
+    def __init__(self, folder: Path, **data: Any) -> None:
+        self.folder, self.data = folder, {"source": "days/*", **data}
+        (folder / "days").mkdir(parents=True)
+        self.run: Run | None = None
+
+    def put(self, name: str, rows: pa.Table) -> None:
+        """Write a file in the format of its name."""
+        path = self.folder / "days" / name
+        if path.suffix == ".parquet":
+            pq.write_table(rows, path)
+        elif path.suffix == ".csv":
+            pyarrow.csv.write_csv(rows, path)
+        else:
+            path.write_text("".join(f"{json.dumps(row, default=str)}\n" for row in rows.to_pylist()))
+
+    def shard(self, **shards: Any) -> Dataset:
+        """The dataset of all files now, made or found."""
+        section = {"split": SPLIT, "target_size_bytes": 2048, "append": True, **shards}
+        spec = write_project(self.folder, {"data": self.data, "shards": section})
+        self.run = open_run(spec, recorded=False)
+        return stage.find_dataset(self.run) or stage._make(self.run, None)
+
+    def sentence(self, dataset: Dataset) -> str:
+        """What the stage's line says."""
+        assert self.run is not None
+        found = stage.find_datasets(self.run, stage.dataset_key(self.run), None)
+        assert found is not None
+        assert found.handoff == dataset
+        return found.sentence
+
+    def rows(self, dataset: Dataset) -> tuple[dict[str, str], dict[int, tuple[str, dict[str, Any]]]]:
+        """Columns with their types, and each row with its split by its id."""
+        assert self.run is not None
+        root = local_dataset(self.run.store, dataset)
+        schema = read_schema(root)
+        for _ in Path(dataset.ref.uri).parts:
+            root = root.parent
+        read, found = formats.get(dataset.format).read_shard, {}
+        for split, shards in dataset.splits.items():
+            for row in chain(*(read(root / one.uri / one.path, schema).to_pylist() for one in shards)):
+                found[row["id"]] = (split, dict(sorted(row.items())))
+        return dict(sorted(columns_of(schema).items())), found
+
+
+def uris(dataset: Dataset) -> set[str]:
+    """The directories in which its shards lie."""
+    return {shard.uri for shard in chain(*dataset.splits.values())}
+
+
+def table(first: int, rows: int = ROWS, **columns: Any) -> pa.Table:
+    """Rows with ids from `first` on; a column is one value for all rows, or an array."""
+    made = {name: one if isinstance(one, pa.Array) else pa.array([one] * rows) for name, one in columns.items()}
+    return pa.table({"id": pa.array(range(first, first + rows), pa.int64()), **made})
+
+
+def drawn(draw: random.Random, first: int, kind: str, names: list[str]) -> pa.Table:
+    """A table with some of the columns a to e; the types and values of those in `names` are drawn."""
+    rows = 0 if draw.random() < 0.15 else draw.choice([1, ROWS])
+    makers: dict[str, Any] = {
+        "a": [lambda n: n % 7, lambda n: n % 7, lambda n: n / 4, lambda n: None],
+        "b": [lambda n: "x" if n % 3 else None, lambda n: None, lambda n: f"{n} y"],
+        "c": [lambda n: n, lambda n: 2**40 + n, lambda n: None, lambda n: n % 2 == 0, lambda n: "t"],
+        "d": [lambda n: [1.5, 2.5], lambda n: [1.5] * (n % 3), lambda n: None],
+        "e": [lambda n: date(2026, 1, 1), lambda n: datetime(2026, 1, 1, 5), lambda n: None],
+    }  # fmt: skip
+    weights = {"c": [4, 2, 4, 1, 1]}
+    columns: dict[str, Any] = {"a": 1, "b": "x", "c": 2}
+    for name in names:
+        choices = makers[name]
+        columns.pop(name, None)
+        if draw.random() < 0.2 or (kind != "parquet" and name in "de") or (kind == "jsonl" and name == "e"):
+            continue
+        [make] = draw.choices(choices, weights.get(name))
+        values = pa.array([make(n) for n in range(first, first + rows)])
+        if kind == "parquet" and pa.types.is_int64(values.type):
+            most = max(filter(None, values.to_pylist()), default=0)
+            narrow = [kind for bits, kind in ((7, pa.int8()), (31, pa.int32())) if most < 2**bits]
+            values = values.cast(draw.choice([pa.int64(), pa.float64(), *narrow]))
+        columns[name] = values
+    return table(first, rows, **columns)
+
+
+def outcome(nights: Nights) -> Dataset | str:
+    """The dataset, or the sentence with which its files are refused."""
+    try:
+        return nights.shard()
+    except TrainwrightError as error:
+        return str(error).replace(str(nights.folder), "")
+
+
+def compare(folder: Path, seed: int) -> str:
+    """Append drawn files in drawn order, and read them at once; returns how it ended."""
+    draw = random.Random(seed)
+    data = {"schema": "strict"} if draw.random() < 0.2 else {}
+    kinds = draw.choice([["parquet"], ["csv"], ["jsonl"], ["parquet", "csv", "jsonl"]])
+    nights, at_once = Nights(folder / "nights", **data), Nights(folder / "at-once", **data)
+    wide, ends = draw.sample("abcde", draw.choice([1, 2, 5])), ["anew"]
+    for number, name in enumerate(draw.sample("abcdefgh", 4)):
+        kind = draw.choice(kinds)
+        rows = drawn(draw, 1000 * number, kind, wide) if number else table(0, a=1, b="x", c=2)
+        for project in (nights, at_once):
+            project.put(f"{name}.{kind}", rows)
+        made = outcome(nights)
+        if isinstance(made, str):
+            assert made == outcome(at_once), seed
+            return "refused"
+        ends += ["extended"] if len(uris(made)) > 1 else []
+    assert nights.rows(made) == at_once.rows(at_once.shard()), seed
+    return ends[-1]
+
+
+def test_appending_is_reading_at_once(tmp_path: Path) -> None:
+    ends = {compare(tmp_path / str(seed), seed) for seed in SAMPLE}
+    assert ends == {"refused", "extended", "anew"}
+
+
+@pytest.mark.sweep
+def test_appending_is_reading_at_once_in_many_orders(tmp_path: Path) -> None:
+    for seed in range(100, 400):
+        compare(tmp_path / str(seed), seed)
+
+
+def test_a_file_that_fits_is_added_and_old_shards_stay(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    nights.put("1.csv", table(0, a=1.5, b="x"))
+    first = nights.shard()
+    nights.put("2.parquet", table(100, a=pa.array([1] * ROWS, pa.int16())))  # whole numbers, and b is missing
+    second = nights.shard()
+    assert uris(second) == {first.ref.uri, second.ref.uri}
+    columns, rows = nights.rows(second)
+    assert (columns["a"], rows[100][1]["a"], rows[100][1]["b"]) == ("float64", 1.0, None)
+    assert "some files lack columns, which are null in their rows: b" in nights.sentence(second)
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (table(100, a=1.5), "the column a was int64 and is double"),
+        (table(100, a=1, c="new"), "the column c is new"),
+        (table(100, a=1, b="x"), "the column b was null and is string"),
+    ],
+)
+def test_a_file_that_changes_a_type_has_all_sharded_again(rows: pa.Table, why: str, tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    nights.put("1.parquet", table(0, a=1, **({"b": pa.nulls(ROWS)} if "column b" in why else {})))
+    nights.shard()
+    nights.put("2.parquet", rows)
+    second = nights.shard()
+    assert uris(second) == {second.ref.uri}
+    assert nights.run is not None
+    assert nights.run.store.manifest(second.ref).parent_in("datasets") is None
+    assert f"all files were sharded again, because {why}" in stage._told(nights.run, second, None).sentence
+
+
+def test_lists_of_another_length_have_all_sharded_again(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    for number, lists, kind, stored in (
+        (1, None, "list<float64>", 1),
+        (2, [1.0, 2.0], "tensor<float64>[2]", 1),
+        (3, [1.0], "list<float64>", 1),
+        (4, [3.0, 4.0], "list<float64>", 2),
+    ):
+        nights.put(f"{number}.parquet", table(100 * number, x=pa.array([lists] * ROWS, pa.list_(pa.float64()))))
+        dataset = nights.shard()
+        assert (nights.rows(dataset)[0]["x"], len(uris(dataset))) == (kind, stored)
+
+
+def test_strict_refuses_every_difference_of_every_file(tmp_path: Path) -> None:
+    nights = Nights(tmp_path, schema="strict")
+    nights.put("1.parquet", table(0, a=1, b="x", c=1))
+    nights.put("2.parquet", table(100, a=1, b=None, c=None))  # columns without a value fit any type
+    first = nights.shard()
+    nights.put("3.parquet", table(200, a=2, b="y", c=3))
+    assert uris(nights.shard()) > uris(first)
+    nights.put("4.parquet", table(300, a=1.5, b="x", d=1))
+    nights.put("5.parquet", table(400, a=1, b=1, d=1))
+    with pytest.raises(UsageError) as refused:
+        nights.shard()
+    for said in (
+        "4.parquet has no column c (also ",
+        "a as double, but",
+        "the column b as int64, but",
+        "column d, which",
+    ):
+        assert said in str(refused.value)
+
+
+def test_all_columns_of_other_types_are_told(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    nights.put("1.parquet", table(0, a=1, b="x"))
+    nights.shard()
+    nights.put("2.parquet", table(100, a="x", b=1))
+    nights.put("3.parquet", table(200, a="x", b="x"))
+    with pytest.raises(
+        UsageError, match=r"2.parquet: the column a is string, .* \(also .*3.parquet\); .*the column b is"
+    ):
+        nights.shard()
+
+
+@pytest.mark.parametrize("name", ["2.parquet", "2.csv", "2.jsonl"])
+def test_new_files_without_rows_are_an_empty_night(name: str, tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    nights.put("1.csv", table(0, a=1))
+    first = nights.shard()
+    nights.put(name, table(100, 0, a=pa.array([], pa.int64())))
+    assert nights.shard() == first
+    assert "the new files have no rows" in nights.sentence(first)
+    assert nights.shard() == first
+    nights.put("3.csv", table(200, a=1))
+    third = nights.shard()
+    assert uris(third) == {first.ref.uri, third.ref.uri}
+    assert third.rows("train") + third.rows("test") == 2 * ROWS
+
+
+def test_first_files_without_rows_are_refused(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    nights.put("1.csv", table(0, 0, a=pa.array([], pa.int64())))
+    with pytest.raises(UsageError, match="The source has no rows to shard"):
+        nights.shard()
+
+
+@pytest.mark.parametrize("sources", [["days/*.csv", "more/*.csv"], ["more/*.csv", "days/*.csv"]])
+def test_a_second_source_is_added(sources: list[str], tmp_path: Path) -> None:
+    nights = Nights(tmp_path, source=["days/*.csv"])
+    nights.put("1.csv", table(0, a=1))
+    first = nights.shard()
+    (tmp_path / "more").mkdir()
+    nights.put("../more/1.csv", table(100, a=1))
+    nights.data = {"source": sources}
+    second = nights.shard()
+    assert uris(second) == {first.ref.uri, second.ref.uri}
+    assert set(nights.rows(second)[1]) == {*range(ROWS), *range(100, 100 + ROWS)}
+
+
+def test_what_a_transform_got_is_part_of_the_comparison(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    (tmp_path / "features.py").write_text(
+        "import pyarrow as pa\n"
+        "def build(batch):\n"
+        "    kind = pa.array([str(batch['a'].type)] * len(batch))\n"
+        "    return pa.RecordBatch.from_pydict({'id': batch['id'], 'kind': kind})\n"
+    )
+    for number, one in enumerate((1, 1.5)):
+        nights.put(f"{number}.parquet", table(100 * number, a=one))
+        dataset = nights.shard(transform="features.build")
+    assert {row["kind"] for _, row in nights.rows(dataset)[1].values()} == {"double"}
+
+
+@pytest.mark.parametrize("name", ["2.csv", "2.jsonl", "2.parquet"])
+def test_an_integer_that_a_float_does_not_hold_is_refused(name: str, tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    nights.put("1.parquet", table(0, a=0.5))
+    first = nights.shard()
+    nights.put(name, table(100, a=2**53 + 1))
+    with pytest.raises(UsageError, match=f"{name}: double cannot hold the value in row 0 of the column a"):
+        nights.shard()
+    nights.put(name, table(100, a=2**53 + 2))  # held exactly
+    assert nights.rows(nights.shard())[1][100][1]["a"] == 2**53 + 2
+    assert first.rows("train")
