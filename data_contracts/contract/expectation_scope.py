@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_contracts.contract.frames import Layout, Nulls, is_time
+from data_contracts.arrow_types import is_time
+from data_contracts.contract.frames import Layout, Nulls
 from data_contracts.contract.row_condition import Condition, read_condition
 
 # Arrow bytes of whole columns in memory at once; a single larger column is read all the same.

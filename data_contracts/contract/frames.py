@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator
-from functools import reduce
+from contextlib import suppress
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from data_contracts.arrow_types import first_misfit, is_time
 from data_contracts.contract.row_condition import COMPARE, Condition, Tree
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ _EXACT = 2**53  # the largest range of whole numbers that float64 holds exactly
 # keeps whole numbers and booleans beside nulls in pandas' nullable types. `nan` uses float64 where it is exact, else
 # Python's integers beside NaN. `typed` is for expectations about the type: the column's own, with or without nulls.
 Nulls = Literal["drop", "masked", "nan", "typed"]
+
+
+class UnheldTime(ValueError):
+    """A time lies outside of the years that pandas can hold; the text names its row."""
 
 
 class Layout(NamedTuple):
@@ -65,6 +71,8 @@ def frame(table: pa.Table, layout: Layout, first: int = 0) -> pd.DataFrame:
 
     Args:
         table: rows `first`, `first + 1`, … of the data, with at least the layout's columns.
+
+    Raises: UnheldTime
     """
     import pandas as pd
 
@@ -75,7 +83,15 @@ def frame(table: pa.Table, layout: Layout, first: int = 0) -> pd.DataFrame:
         if columns[name].null_count:
             index = np.flatnonzero(columns[name].is_valid().to_numpy()) + first
             columns[name] = columns[name].drop_null()
-    series = {name: _series(column, layout.nulls, name == layout.text) for name, column in columns.items()}
+    series = {}
+    for name, column in columns.items():
+        show = partial(_series, nulls=layout.nulls, as_text=name == layout.text)
+        try:
+            series[name] = show(column)
+        except ValueError as error:
+            if not is_time(column.type):
+                raise
+            raise UnheldTime(f"pandas cannot hold the time in row {index[first_misfit(column, show)]}") from error
     shown = pd.DataFrame(series, copy=False) if series else pd.DataFrame(index=index)
     shown.index = pd.Index(index)
     return shown
@@ -93,11 +109,6 @@ def rows_only(rows: int) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(index=pd.RangeIndex(rows))
-
-
-def is_time(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds dates or points in time."""
-    return pa.types.is_date(kind) or pa.types.is_timestamp(kind)
 
 
 def _series(column: pa.ChunkedArray, nulls: Nulls, as_text: bool) -> pd.Series:
@@ -134,12 +145,20 @@ def _plainly(column: pa.ChunkedArray) -> pd.Series:
 
 
 def _time(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times in nanoseconds, which GX compares as arrays; in microseconds where years lie outside 1677 to 2262."""
+    """Times in nanoseconds, which GX compares as arrays; in microseconds where years lie outside 1677 to 2262.
+
+    So are times that lie 292 years apart, if no digit is lost: pandas could not hold their difference.
+    """
     zone = getattr(column.type, "tz", None)
     try:
-        return column.cast(pa.timestamp("ns", zone))
+        nanos = column.cast(pa.timestamp("ns", zone))
     except pa.ArrowInvalid:
         return column.cast(pa.timestamp("us", zone))
+    span = pc.min_max(nanos.cast(pa.int64())).as_py()
+    if span["min"] is not None and span["max"] - span["min"] >= 2**63:
+        with suppress(pa.ArrowInvalid):
+            return column.cast(pa.timestamp("us", zone))
+    return nanos
 
 
 def _fits_float(column: pa.ChunkedArray) -> bool:

@@ -20,7 +20,15 @@ import pyarrow as pa
 from data_contracts.arrow_types import is_text
 from data_contracts.contract.expectation_scope import narrowest, packed, pattern_argument, scope_of
 from data_contracts.contract.findings import EXAMPLES, Finding
-from data_contracts.contract.frames import Layout, blocks, frame, names_only, rows_only, rows_that_meet
+from data_contracts.contract.frames import (
+    Layout,
+    UnheldTime,
+    blocks,
+    frame,
+    names_only,
+    rows_only,
+    rows_that_meet,
+)
 from data_contracts.contract.own_expectations import Classes, own_expectation, own_scope
 from data_contracts.contract.rows import Read
 from data_contracts.contract.syntax import local_schema
@@ -197,7 +205,11 @@ def row_by_row(checks: Sequence[Check], read: Read, schema: pa.Schema) -> int:
     for first, table in blocks(read(sorted(names))):
         rows = first + table.num_rows
         for layout, group in groups.items():
-            shown = frame(table, layout, first)
+            try:
+                shown = frame(table, layout, first)
+            except UnheldTime as error:
+                probes[layout] = _unmeasured(group, error)
+                continue
             if layout not in probes:
                 probes[layout] = _probes(group, shown)
             probes[layout] = [after for probe in probes[layout] for after in probe.measure(shown)]
@@ -212,7 +224,17 @@ def on_whole(checks: Sequence[Check], read: Read, rows: int, schema: pa.Schema) 
     for layouts in packed(sorted(groups, key=lambda layout: layout.columns), rows, schema):
         table = pa.Table.from_batches(read(sorted({name for layout in layouts for name in layout.columns})))
         for layout in layouts:
-            _judged_on(groups[layout], frame(table, layout))
+            try:
+                _judged_on(groups[layout], frame(table, layout))
+            except UnheldTime as error:
+                _unmeasured(groups[layout], error)
+
+
+def _unmeasured(checks: list[Check], error: UnheldTime) -> list[_Probe]:
+    """No probes: the checks are not measured, for this reason."""
+    for one in checks:
+        one.error = str(error)
+    return []
 
 
 def _grouped(checks: Sequence[Check]) -> dict[Layout, list[Check]]:

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_contracts.arrow_types import is_text
-from data_contracts.contract.frames import is_time
+from data_contracts.arrow_types import is_text, is_time, microseconds
 from data_contracts.profile.dictionaries import CodedTexts
 from data_contracts.profile.numbers import without_nulls
 from data_contracts.profile.record import ColumnProfile, Kind, Sample
@@ -123,12 +122,3 @@ def of_texts(sample: Sample | None) -> dict[str, Any]:
     if sample is None:
         return {"sample": None, "distinct": None, "distinct_exact": True}
     return {"sample": sample, "distinct": distinct(sample), "distinct_exact": sample.exact}
-
-
-def microseconds(column: pa.Array) -> pa.Array:
-    """Dates or times in microseconds since 1970, as int64."""
-    if pa.types.is_date(column.type):
-        column = column.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
-        return pc.multiply(column, pa.scalar(86_400_000_000, pa.int64()))
-    zone = getattr(column.type, "tz", None)
-    return column.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64())

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
+from data_contracts.arrow_types import microseconds
 from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import LATE, LateRequest, LateRows
-from data_contracts.profile.columns import microseconds
 from infra.processes.child_main import Report, child_main
 from infra.sources import Selection, read_batches
 

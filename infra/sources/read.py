@@ -7,7 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import NoReturn
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from data_contracts.arrow_types import before, is_time
 from data_contracts.contract.row_numbers import Numbers, without_rows
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
@@ -242,6 +243,7 @@ def _some_of(texts: Sequence[str], most: int, between: str = ", ") -> str:
     return between.join(texts[:most]) + (f"{between}and {more} more" if more > 0 else "")
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Of texts that a file holds once and names in many rows.
 _DECODED_BYTES = 1 << 26
 # Of the differences between files, and of the files with one, that a message lists.
@@ -418,15 +420,10 @@ def in_window(batch: pa.RecordBatch, window: Window, column: str) -> pa.BooleanA
     kind = times.type
     if pa.types.is_null(kind):
         return pa.array([False] * batch.num_rows, pa.bool_())
-    if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
+    if not is_time(kind):
         raise UsageError(
             f"data.window.column: {column} is {kind}, not a date or a time.", remedy="Name a column that holds times."
         )
-    naive = getattr(kind, "tz", None) is None
-    edge = pa.timestamp("us") if naive else pa.timestamp("us", "UTC")
-    bounds = [
-        pa.scalar(moment.astimezone(UTC).replace(tzinfo=None) if naive else moment.astimezone(UTC), edge)
-        for moment in (window.start, window.end)
-    ]
+    start, end = ((moment - _EPOCH) // timedelta(microseconds=1) for moment in (window.start, window.end))
     # Times are compared unrounded: rounded to microseconds, a time just before END would fall on it.
-    return pc.fill_null(pc.and_(pc.greater_equal(times, bounds[0]), pc.less(times, bounds[1])), False)
+    return pc.fill_null(pc.and_not(before(times, end), before(times, start)), False)

@@ -11,15 +11,18 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from data_contracts.arrow_types import first_misfit
 from data_contracts.errors import UsageError
 from data_contracts.quoting import column_shown
 
 _DAY = pa.date32()
-_SECONDS, _MICROS, _NANOS, _ZONED = pa.timestamp("s"), pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("us", "UTC")
+_SECONDS, _MICROS, _NANOS = pa.timestamp("s"), pa.timestamp("us"), pa.timestamp("ns")
+_ZONED, _ZONED_NANOS = pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC")
 # Possible types of a text, the narrowest first. After a type, only types that hold all of its values are possible.
-_LADDER = [pa.int64(), pa.uint64(), pa.float64(), pa.bool_(), _DAY, _SECONDS, _MICROS, _NANOS, _ZONED, pa.string()]
+_TIMES = [_DAY, _SECONDS, _MICROS, _NANOS, _ZONED, _ZONED_NANOS]
+_LADDER = [pa.int64(), pa.uint64(), pa.float64(), pa.bool_(), *_TIMES, pa.string()]
 # In JSON, a number is not in quotes.
-QUOTED = [_DAY, _SECONDS, _MICROS, _NANOS, _ZONED, pa.string()]
+QUOTED = [*_TIMES, pa.string()]
 _WIDER: dict[pa.DataType, list[pa.DataType]] = {
     pa.int64(): [pa.float64()],
     pa.uint64(): [],
@@ -29,7 +32,8 @@ _WIDER: dict[pa.DataType, list[pa.DataType]] = {
     _SECONDS: [_MICROS, _NANOS],
     _MICROS: [_NANOS],
     _NANOS: [],
-    _ZONED: [],
+    _ZONED: [_ZONED_NANOS],
+    _ZONED_NANOS: [],
     pa.string(): [],
 }
 _WIDEST = {pa.int64(): pa.float64(), pa.uint64(): pa.float64(), _DAY: _MICROS, _SECONDS: _MICROS}
@@ -65,22 +69,6 @@ def converted(
         return convert(values)
     except pa.ArrowInvalid as error:
         raise misfit(file, row + first_misfit(values, convert), column, kind) from error
-
-
-def first_misfit(values: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> int:
-    """Index of the first of some values, at least one of which cannot be converted.
-
-    Uses bisection: a cast that fails is slow and does not say where it failed.
-    """
-    low, high = 0, len(values)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            convert(values[low:middle])
-            low = middle
-        except pa.ArrowInvalid:
-            high = middle
-    return low
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,13 @@ def _column(field: pa.Field, column: pa.ChunkedArray) -> tuple[pa.Field, pa.Chun
         if tensors[0] is not None and len({one and one[0] for one in tensors}) == 1:
             return _assemble(field.name, tensors[0][0], column, [one[1] for one in tensors if one is not None])
     plain = _plain(type_)
-    return pa.field(field.name, plain), column if plain == type_ else decoded_column(column).cast(plain)
+    try:
+        return pa.field(field.name, plain), column if plain == type_ else decoded_column(column).cast(plain)
+    except pa.ArrowInvalid as error:
+        raise UsageError(
+            f"Column {column_shown(repr(field.name))} has a value that {plain}, its type in shards, cannot hold.",
+            remedy="Correct it in the data or in shards.transform.",
+        ) from error
 
 
 def _is_list(type_: pa.DataType) -> bool:

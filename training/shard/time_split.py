@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from data_contracts import arrow_types
 from data_contracts.contract.findings import MASK
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
@@ -76,16 +77,24 @@ def cut(select: Select, num_rows: int, spec: SplitSpec, sensitive: Collection[st
             )
         time, less, same = select(at)
         if at > less:
-            when = (_EPOCH + timedelta(microseconds=time)).isoformat()
-            masked = spec.time in sensitive
+            when = "" if spec.time in sensitive else _iso(time)
+            shown = MASK if spec.time in sensitive else when or "a time outside of the years 1 to 9999"
             raise UsageError(
-                f"shards.split.time: {MASK if masked else when} would be in both {before!r} and {name!r}, because "
+                f"shards.split.time: {shown} would be in both {before!r} and {name!r}, because "
                 f"{same} rows have this time.",
                 remedy=f"Set where {name!r} begins with shards.split.boundaries"
-                + (f", such as {{{name}: {when}}}." if not masked else "."),
+                + (f", such as {{{name}: {when}}}." if when else "."),
             )
         bounds.append(time)
     return bounds
+
+
+def _iso(time: int) -> str:
+    """A time in microseconds since 1970 in ISO format; "" if Python's years do not reach it."""
+    try:
+        return (_EPOCH + timedelta(microseconds=time)).isoformat()
+    except OverflowError:
+        return ""
 
 
 def shares(spec: SplitSpec) -> dict[str, float]:
@@ -98,15 +107,8 @@ def microseconds(column: pa.ChunkedArray, spec: SplitSpec) -> NDArray[np.int64]:
     type_ = column.type
     if pa.types.is_null(type_):
         return np.zeros(0, np.int64)  # all values are null and were left out
-    if pa.types.is_date32(type_):
-        return column.cast(pa.int32()).to_numpy().astype(np.int64) * 86_400 * SECOND
-    if pa.types.is_date64(type_):
-        column, type_ = column.cast(pa.timestamp("ms")), pa.timestamp("ms")
-    if pa.types.is_timestamp(type_):
-        counts = column.cast(pa.int64()).to_numpy()
-        if type_.unit == "ns":
-            return counts // 1000
-        return counts * {"s": SECOND, "ms": 1000, "us": 1}[type_.unit]
+    if arrow_types.is_time(type_):
+        return arrow_types.microseconds(column).to_numpy()
     if pa.types.is_integer(type_):
         return _within(column.cast(pa.int64()).to_numpy(), spec) * SECOND
     if pa.types.is_floating(type_):
