@@ -16,6 +16,7 @@ import sys
 import traceback
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ _ALIKE: dict[str, str] = dict(
 _MIXED = re.compile(rf"(?<=[A-Za-z])[{''.join(_ALIKE)}]|[{''.join(_ALIKE)}](?=[{''.join(_ALIKE)}]*[A-Za-z])")
 # The longest value, and the longest text of an exception, in a sentence.
 MOST_VALUE, MOST_TEXT = 200, 4_000
+_DECIMAL_DIGITS = 80
 
 
 def escaped(text: str, most: int | None = None) -> str:
@@ -89,8 +91,11 @@ def shown(value: Any) -> str:
 def value_shown(value: Any) -> str:
     """A value of data; a text has quotation marks if it could be taken for something else: '1', 'None', ' a'."""
     value = _plain(value)
-    if value is None or str(value) in ("<NA>", "NaT", "nan"):
+    if value is None or str(value) in ("<NA>", "NaT", "nan", "NaN"):
         return "null" if not isinstance(value, str) else repr(value)
+    if isinstance(value, Decimal):
+        # Not as 0E-10; and more digits than any column has are those of a mean without an end.
+        return f"{value:f}" if len(value.as_tuple().digits) <= _DECIMAL_DIGITS else str(float(value))
     if isinstance(value, list | tuple):
         return escaped(f"[{', '.join(map(value_shown, value[:MOST_VALUE]))}]", MOST_VALUE)
     return escaped(repr(value) if isinstance(value, str) and _misleads(value) else str(value), MOST_VALUE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
@@ -56,9 +55,9 @@ class _Rows(Check):
         super().__init__(*about)
         self.numbers: list[Numbers] = []
 
-    def needs(self, engine: Any) -> dict[str, Any]:
+    def needs(self, engine: Any, runtime: dict[str, Any] = _EVERY) -> dict[str, Any]:
         """The list of row numbers; nothing for an expectation that has none."""
-        found = self.expectation.get_validation_dependencies(engine, copy.deepcopy(_EVERY)).metric_configurations
+        found = super().needs(engine, runtime)
         return {name: metric for name, metric in found.items() if name.endswith(".unexpected_index_list")}
 
     def merge(self, measured: dict[Any, Any]) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
 from data_contracts.arrow_types import is_time
+from data_contracts.contract.exact_numbers import (
+    exact_arguments,
+    exact_columns,
+    is_exact,
+    is_for_floats,
+    with_exact_literals,
+)
 from data_contracts.contract.frames import Layout, Nulls
 from data_contracts.contract.row_condition import Condition, read_condition
 
@@ -29,6 +36,8 @@ _ROW_WISE = {
     "expect_select_column_values_to_be_unique_within_record",
 }  # fmt: skip
 _NULLNESS = {"expect_column_values_to_be_null", "expect_column_values_to_not_be_null"}
+_EXACT = 2**53  # float64 holds every whole number up to here
+_BETWEEN = "expect_column_values_to_be_between"
 _TYPES = {
     "expect_column_type_to_be", "expect_column_values_to_be_in_type_list", "expect_column_values_to_be_of_type",
 }  # fmt: skip
@@ -47,7 +56,9 @@ class Scope:
         of_names: it refers to column names only and reads no rows.
         row_wise: it judges each row alone, so it may see one block after the other.
         layout: what it sees, the columns of its row condition included.
-        kwargs: its arguments without the row condition, with ISO texts as times where the column holds times.
+        kwargs: its arguments without the row condition, with ISO texts as times where the column holds times, and
+            columns as they are called for Great Expectations.
+        exact: those of them that Great Expectations would round when it reads them.
     """
 
     columns: list[str]
@@ -56,6 +67,7 @@ class Scope:
     row_wise: bool
     layout: Layout
     kwargs: dict[str, Any]
+    exact: dict[str, Any] = field(default_factory=dict)
 
 
 def pattern_argument(asked: Mapping[str, Any]) -> str | None:
@@ -77,10 +89,44 @@ def scope_of(asked: Mapping[str, Any], schema: pa.Schema) -> Scope:
     reads = () if of_names else tuple(schema.field(place).name for place in places)
     single = columns[0] if len(columns) == 1 and not of_names and not absent else None
     text = single if any(part in name for part in _READS_TEXT) else None
-    if single and not text and is_time(schema.field(single).type):
-        kwargs = _with_times(kwargs, zoned=getattr(schema.field(single).type, "tz", None) is not None)
-    layout = Layout(reads, _nulls(name, row_wise and single is not None, condition is not None), text, condition)
-    return Scope(columns, absent, of_names, row_wise, layout, kwargs)
+    if not text and not absent:
+        kwargs = _with_times(kwargs, [schema.field(one).type for one in columns] if reads else [])
+    nulls = _nulls(name, row_wise and single is not None, condition is not None)
+    given = {column: f"c{at}" for at, column in enumerate(dict.fromkeys(columns))} if reads else {}
+    tested = exact_columns(given.keys() & set(reads), schema) if nulls != "typed" else set()
+    exact, condition = exact_in_condition(tested, condition, reads, schema)
+    floats = sorted(tested) if is_for_floats(name) else ()
+    layout = Layout(reads, nulls, text, condition, exact, tuple(floats), tuple(given.items()), name == _BETWEEN)
+    return Scope(
+        columns, absent, of_names, row_wise, layout, _renamed(kwargs, given), _as_written(name, kwargs, tested)
+    )
+
+
+def exact_in_condition(
+    tested: Collection[str], condition: Condition | None, reads: Sequence[str], schema: pa.Schema
+) -> tuple[tuple[str, ...], Condition | None]:
+    """The columns to show as decimals, and the condition as it is compared with them."""
+    of_condition = () if condition is None else condition.columns
+    exact = {*tested, *(name for name in of_condition if name in reads and is_exact(schema.field(name).type))}
+    if condition is not None:
+        condition = replace(condition, tree=with_exact_literals(condition.tree, exact))
+    return tuple(sorted(exact)), condition
+
+
+def _renamed(kwargs: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """Arguments in which the columns are called so."""
+    named = {key: given.get(kwargs[key], kwargs[key]) for key in ("column", "column_A", "column_B") if key in kwargs}
+    if kwargs.get("column_list"):
+        named["column_list"] = [given.get(one, one) for one in kwargs["column_list"]]
+    return {**kwargs, **named}
+
+
+def _as_written(name: str, kwargs: dict[str, Any], exact: Collection[str]) -> dict[str, Any]:
+    """Arguments as a suite writes them, where Great Expectations would round them to float64."""
+    if exact:
+        return exact_arguments(name, kwargs)
+    bounds = {key: kwargs.get(key) for key in ("min_value", "max_value")}
+    return {key: value for key, value in bounds.items() if type(value) is int and abs(value) > _EXACT}
 
 
 def without_condition(asked: Mapping[str, Any]) -> tuple[Condition | None, dict[str, Any]]:
@@ -124,21 +170,34 @@ def _width(kind: pa.DataType) -> int:
         return 32  # a guess for text, good enough to estimate the number of passes
 
 
-def _with_times(kwargs: Mapping[str, Any], zoned: bool) -> dict[str, Any]:
-    """Arguments with ISO texts as times: GX itself would compare a time with a date or a text and raise."""
-    named = {key: value for key, value in kwargs.items() if key in ("min_value", "max_value", "value_set")}
-    return {**kwargs, **{key: _as_time(value, zoned) for key, value in named.items()}}
+def _with_times(kwargs: Mapping[str, Any], kinds: Sequence[pa.DataType]) -> dict[str, Any]:
+    """Arguments with ISO texts as times, where the columns, of these types, hold times.
+
+    Great Expectations itself would compare a time with a date or a text and raise.
+    """
+    named: dict[str, Any] = {}
+    if len(kinds) == 1:
+        named = {
+            key: _as_time(kwargs[key], kinds[0]) for key in ("min_value", "max_value", "value_set") if key in kwargs
+        }
+    elif isinstance(pairs := kwargs.get("value_pairs_set"), list) and all(
+        isinstance(pair, list) and len(pair) == 2 for pair in pairs
+    ):
+        named["value_pairs_set"] = [list(map(_as_time, pair, kinds)) for pair in pairs]
+    return {**kwargs, **named}
 
 
-def _as_time(value: Any, zoned: bool) -> Any:
+def _as_time(value: Any, kind: pa.DataType) -> Any:
     import pandas as pd
 
     if isinstance(value, list):
-        return [_as_time(one, zoned) for one in value]
-    if not isinstance(value, str):
+        return [_as_time(one, kind) for one in value]
+    if not isinstance(value, str) or not is_time(kind):
         return value
+    zoned = getattr(kind, "tz", None) is not None
     try:
-        moment = pd.Timestamp(value).to_pydatetime(warn=False)
+        exact = pd.Timestamp(value)
+        moment: datetime = exact if exact.nanosecond else exact.to_pydatetime()
     except ValueError:
         return value  # GX reports what is wrong with it
     if zoned and moment.tzinfo is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from decimal import localcontext
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from data_contracts.arrow_types import first_misfit, is_time
+from data_contracts.contract.exact_numbers import CONTEXT, as_written, decimals_of
 from data_contracts.contract.row_condition import COMPARE, Condition, Tree
 
 if TYPE_CHECKING:
@@ -39,12 +41,27 @@ class UnheldTime(ValueError):
 
 
 class Layout(NamedTuple):
-    """What an expectation needs to see: columns, how nulls are shown, the column that it reads as text, which rows."""
+    """What an expectation needs to see.
+
+    Attributes:
+        columns: those that are read.
+        nulls: how missing values are shown.
+        text: the column that it reads as text.
+        condition: which rows it sees; None: all.
+        exact: the columns whose numbers are shown as Python's decimals while the rows are chosen.
+        floats: those of them that it sees as float64.
+        given: the columns that it sees, each with the name that it has for Great Expectations.
+        nanoseconds: whether it is faster on times in nanoseconds; these hold no time of a suite beyond the year 2262.
+    """
 
     columns: tuple[str, ...]
     nulls: Nulls
     text: str | None = None
     condition: Condition | None = None
+    exact: tuple[str, ...] = ()
+    floats: tuple[str, ...] = ()
+    given: tuple[tuple[str, str], ...] = ()
+    nanoseconds: bool = False
 
 
 def blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
@@ -85,7 +102,10 @@ def frame(table: pa.Table, layout: Layout, first: int = 0) -> pd.DataFrame:
             columns[name] = columns[name].drop_null()
     series = {}
     for name, column in columns.items():
-        show = partial(_series, nulls=layout.nulls, as_text=name == layout.text)
+        if name in layout.exact:
+            series[name] = pd.Series(decimals_of(column), dtype=object)
+            continue
+        show = partial(_series, layout=layout, as_text=name == layout.text)
         try:
             series[name] = show(column)
         except ValueError as error:
@@ -95,6 +115,29 @@ def frame(table: pa.Table, layout: Layout, first: int = 0) -> pd.DataFrame:
     shown = pd.DataFrame(series, copy=False) if series else pd.DataFrame(index=index)
     shown.index = pd.Index(index)
     return shown
+
+
+def seen(rows: pd.DataFrame, layout: Layout) -> pd.DataFrame:
+    """The frame that Great Expectations gets for the rows that meet a condition: its columns under the names for it.
+
+    It is indexed from 0, because Great Expectations aligns by labels what it selects by position. Its names are unlike
+    in every way, because it takes names for one that differ only in case.
+    """
+    import pandas as pd
+
+    names = dict(layout.given)
+    shown = rows[list(names)]
+    shown = shown.astype(dict.fromkeys(layout.floats, "float64")) if layout.floats else shown
+    return shown.set_axis(pd.RangeIndex(len(rows))).set_axis(list(names.values()), axis="columns")
+
+
+def most_common(column: pd.Series) -> list[Any]:
+    """The values that are as frequent as any; times as Python has them, which GX gives without a zone."""
+    values = column.mode()
+    if values.dtype.kind != "M":
+        return list(values.values)
+    in_python = values.dt.year.between(1, 9999)
+    return [*values[in_python].tolist(), *values[~in_python].astype(str)]
 
 
 def names_only(schema: pa.Schema) -> pd.DataFrame:
@@ -111,23 +154,23 @@ def rows_only(rows: int) -> pd.DataFrame:
     return pd.DataFrame(index=pd.RangeIndex(rows))
 
 
-def _series(column: pa.ChunkedArray, nulls: Nulls, as_text: bool) -> pd.Series:
+def _series(column: pa.ChunkedArray, layout: Layout, as_text: bool) -> pd.Series:
     import pandas as pd
 
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)  # categories differ from batch to batch, values do not
     kind = column.type
-    if nulls == "typed":
+    if layout.nulls == "typed":
         return _plainly(column)
     if is_time(kind):
         # pandas prints an array of only midnights in a shorter form than one with another time; Arrow converts row by
         # row.
-        return column.cast(pa.string()).to_pandas() if as_text else _time(column).to_pandas()
+        return column.cast(pa.string()).to_pandas() if as_text else _time(column, layout.nanoseconds).to_pandas()
     if pa.types.is_integer(kind) and kind != pa.uint64():
         column = column.cast(pa.int64())  # GX compares other widths value by value, a hundred times slower
     if not column.null_count or not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         return _plainly(column)
-    if nulls == "masked":
+    if layout.nulls == "masked":
         return column.to_pandas(types_mapper=_nullable)
     if pa.types.is_boolean(kind) or _fits_float(column):
         return column.to_pandas()
@@ -144,21 +187,23 @@ def _plainly(column: pa.ChunkedArray) -> pd.Series:
         return pd.Series(column.to_pylist(), dtype=object)
 
 
-def _time(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times in nanoseconds, which GX compares as arrays; in microseconds where years lie outside 1677 to 2262.
+def _time(column: pa.ChunkedArray, nanoseconds: bool) -> pa.ChunkedArray:
+    """Times in microseconds, or in nanoseconds, which GX compares as arrays, if no year lies outside 1677 to 2262.
 
-    So are times that lie 292 years apart, if no digit is lost: pandas could not hold their difference.
+    Times that lie 292 years apart are in microseconds, if no digit is lost: pandas could not hold their difference.
     """
-    zone = getattr(column.type, "tz", None)
+    zone = "UTC" if getattr(column.type, "tz", None) else None  # elsewhere, it may be another year than 1 to 9999
+    micros, nanos = pa.timestamp("us", zone), pa.timestamp("ns", zone)
     try:
-        nanos = column.cast(pa.timestamp("ns", zone))
+        shown = column.cast(nanos if nanoseconds else micros)
     except pa.ArrowInvalid:
-        return column.cast(pa.timestamp("us", zone))
-    span = pc.min_max(nanos.cast(pa.int64())).as_py()
-    if span["min"] is not None and span["max"] - span["min"] >= 2**63:
-        with suppress(pa.ArrowInvalid):
-            return column.cast(pa.timestamp("us", zone))
-    return nanos
+        return column.cast(micros if nanoseconds else nanos)
+    if shown.type == nanos:
+        span = pc.min_max(shown.cast(pa.int64())).as_py()
+        if span["min"] is not None and span["max"] - span["min"] >= 2**63:
+            with suppress(pa.ArrowInvalid):
+                return column.cast(micros)
+    return shown
 
 
 def _fits_float(column: pa.ChunkedArray) -> bool:
@@ -203,11 +248,33 @@ def _mask(tree: Tree, rows: pd.DataFrame) -> Any:
     if tree["type"] == "nullity":
         return column.isnull() if tree["is_null"] else column.notnull()
     sign, value = tree["operator"], tree["parameter"]
+    is_time = pd.api.types.is_datetime64_any_dtype(column)
     if sign not in COMPARE:
-        return column.isin(value) if sign == "IN" else ~column.isin(value)
+        if is_time:  # `isin` would find no text, and cannot read a time beyond the column's unit
+            among = reduce(operator.or_, [column == _moment(one) for one in value], column.isna() & column.notna())
+        else:
+            among = column.isin(value)
+        return among if sign == "IN" else ~among
     if isinstance(value, dict):
-        value = rows[value["column"]]
-    elif isinstance(value, str) and pd.api.types.is_datetime64_any_dtype(column):
-        value = pd.Timestamp(value)  # refuses a text that is not a time, which would equal none
-        value = value if value.tz is None else value.tz_convert("UTC")
-    return COMPARE[sign](column, value)
+        column, value = _alike(column, rows[value["column"]])
+    elif is_time:
+        value = _moment(value)
+    with localcontext(CONTEXT):
+        return COMPARE[sign](column, value)
+
+
+def _moment(value: Any) -> Any:
+    """A text as a time; ValueError for one that is none, which would equal none."""
+    import pandas as pd
+
+    if not isinstance(value, str):
+        return value
+    moment = pd.Timestamp(value)
+    return moment if moment.tz is None else moment.tz_convert("UTC")
+
+
+def _alike(*columns: Any) -> list[Any]:
+    """Two columns that are compared; floats beside decimals are as they are written."""
+    if {"O", "f"} != {column.dtype.kind for column in columns}:
+        return list(columns)
+    return [column.map(as_written) if column.dtype.kind == "f" else column for column in columns]

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import re
 import signal
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from decimal import localcontext
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from data_contracts.arrow_types import is_text
+from data_contracts.contract.exact_numbers import AGGREGATES, CONTEXT, aggregate
 from data_contracts.contract.expectation_scope import narrowest, packed, pattern_argument, scope_of
 from data_contracts.contract.findings import EXAMPLES, Finding
 from data_contracts.contract.frames import (
@@ -25,9 +28,11 @@ from data_contracts.contract.frames import (
     UnheldTime,
     blocks,
     frame,
+    most_common,
     names_only,
     rows_only,
     rows_that_meet,
+    seen,
 )
 from data_contracts.contract.own_expectations import Classes, own_expectation, own_scope
 from data_contracts.contract.rows import Read
@@ -35,6 +40,9 @@ from data_contracts.contract.syntax import local_schema
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import Failure
 from data_contracts.quoting import text_of, withhold
+
+# It would print values of the data that it rounds for its own records.
+logging.getLogger("great_expectations.util").setLevel(logging.ERROR)
 
 _RUNTIME = {"result_format": {"result_format": "SUMMARY", "partial_unexpected_count": EXAMPLES}}
 # Python may search a text for a pattern in time that doubles with each character, and holds the interpreter meanwhile.
@@ -66,6 +74,8 @@ class Check:
 
     Attributes:
         pattern: the argument with its regular expressions, or with what makes some; None without.
+        alone: whether it is measured apart from the others.
+        measured_by: the names of the arguments with which it is measured.
         metrics: what Great Expectations measured, merged over the blocks.
         judged: its verdict, once there is one.
         error: why it could not be measured or judged, or "".
@@ -83,7 +93,7 @@ class Check:
         self.pattern = pattern_argument(asked)
         if own := asked.get("class_path"):
             self.expectation = own_expectation(index, asked, classes[own])
-            self.scope = own_scope(self.expectation, asked, schema)
+            self.scope = own_scope(index, self.expectation, asked, schema)
         else:
             self.scope = scope_of(asked, schema)
             self.expectation = _domain(index, asked, self.scope.kwargs)
@@ -91,6 +101,9 @@ class Check:
         self.finding = Finding(asked, self.scope.columns, sensitive, whole)
         if own and not self.finding.sensitive.isdisjoint(self.scope.layout.columns):
             self.finding.mask()  # what it shows may be a value of any column that it reads
+        # Great Expectations takes two measurements for one if their arguments are the same float64.
+        self.alone = self.pattern is not None or own is not None or bool(self.scope.exact)
+        self.measured_by: set[str] = set()
         self.metrics: dict[Any, Any] = {}
         self.judged: Any = None
         self.error = ""
@@ -117,11 +130,11 @@ class Check:
             signal.setitimer(signal.ITIMER_REAL, left)
             signal.signal(signal.SIGALRM, handler)
 
-    def needs(self, engine: Any) -> dict[str, Any]:
+    def needs(self, engine: Any, runtime: dict[str, Any] = _RUNTIME) -> dict[str, Any]:
         """The metrics that decide it, by name; SpecError if Great Expectations refuses its arguments only here."""
         asked = self.finding.expectation
         try:
-            return self.expectation.get_validation_dependencies(engine, copy.deepcopy(_RUNTIME)).metric_configurations
+            return self.expectation.get_validation_dependencies(engine, copy.deepcopy(runtime)).metric_configurations
         except ValueError as error:
             if "class_path" in asked:
                 raise
@@ -141,9 +154,12 @@ class Check:
     def judge(self, engine: Any, metrics: dict[Any, Any]) -> None:
         """Let GX decide from the metrics."""
         try:
-            self.judged = self.expectation.metrics_validate(
-                metrics=metrics, execution_engine=engine, runtime_configuration=copy.deepcopy(_RUNTIME)
-            )
+            # A copy is not checked, so what is exact is not rounded; arguments for measuring count no more.
+            expectation = self.expectation.copy(update=_without(self.scope.exact, self.measured_by))
+            with localcontext(CONTEXT):
+                self.judged = expectation.metrics_validate(
+                    metrics=metrics, execution_engine=engine, runtime_configuration=copy.deepcopy(_RUNTIME)
+                )
         except Exception as error:  # GX raises whatever its arithmetic raises; that is the failure's reason
             self.error = text_of(error) or type(error).__name__
 
@@ -168,9 +184,12 @@ class Check:
             return self.finding.observed(result.get("observed_value") or result.get("partial_unexpected_list"))
         asked_of = result["element_count"] - (result.get("missing_count") or 0)
         numbers = [int(number) for number in result["partial_unexpected_index_list"]]
-        return self.finding.broken(
-            int(result["unexpected_count"]), int(asked_of), numbers, result.get("partial_unexpected_list") or []
-        )
+        names = {new: name for name, new in self.scope.layout.given}
+        values = [
+            {names.get(new, new): part for new, part in value.items()} if isinstance(value, dict) else value
+            for value in result.get("partial_unexpected_list") or []
+        ]
+        return self.finding.broken(int(result["unexpected_count"]), int(asked_of), numbers, values)
 
     def _words(self, read: Read) -> Failure | None:
         """The failing rows of a column of numbers that is text only because some of its rows hold words."""
@@ -252,9 +271,13 @@ def _judged_on(checks: list[Check], shown: Any) -> None:
 
 
 def _probes(checks: list[Check], shown: Any) -> list[_Probe]:
-    """Probes for checks of one layout; each one with a pattern is alone, because its time is limited."""
-    plain = [one for one in checks if one.pattern is None]
-    return [_Probe(some, shown) for some in [plain, *([one] for one in checks if one.pattern is not None)] if some]
+    """Probes for checks of one layout."""
+    together = [one for one in checks if not one.alone]
+    return [_Probe(some, shown) for some in [together, *([one] for one in checks if one.alone)] if some]
+
+
+def _without(named: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in named.items() if name not in names}
 
 
 class _Expired(BaseException):
@@ -274,27 +297,47 @@ class _Probe:
     def __init__(self, checks: list[Check], shown: Any) -> None:
         from great_expectations.validator.metrics_calculator import MetricsCalculator
 
-        self.checks = checks
+        self.checks, self.layout = checks, checks[0].scope.layout  # the checks of a probe have one layout
         self.engine = _engine(shown)
         self.calculator = MetricsCalculator(execution_engine=self.engine, show_progress_bars=False)
         self.needs = [one.needs(self.engine) for one in checks]
-        wanted = [metric for needs in self.needs for metric in needs.values()]
+        for one, needs in zip(checks, self.needs, strict=True):
+            one.measured_by = {name for metric in needs.values() for name in metric.metric_value_kwargs}
+        of_exact = {new for name, new in self.layout.given if name in {*self.layout.exact} - {*self.layout.floats}}
+        self.ours = {
+            metric.id: metric
+            for needs in self.needs
+            for metric in needs.values()
+            if metric.metric_name in AGGREGATES and metric.metric_domain_kwargs["column"] in of_exact
+        }
+        wanted = [metric for needs in self.needs for metric in needs.values() if metric.id not in self.ours]
         self.graph = self.calculator.build_metric_dependency_graph(metric_configurations=wanted)
+        if checks[0].alone:  # only now: Great Expectations is slow to record decimals
+            for metric in [
+                *wanted,
+                *(metric for edge in self.graph.edges for metric in (edge.left, edge.right) if metric),
+            ]:
+                given, exact = metric.metric_value_kwargs, checks[0].scope.exact
+                given.update({name: value for name, value in exact.items() if name in given})
+        if any(edge.left.metric_name in AGGREGATES for edge in self.graph.edges):  # only a user's class needs them
+            floats = {name for name, _ in self.layout.given if name in self.layout.exact}
+            self.layout = self.layout._replace(floats=tuple(sorted(floats)))
 
     def measure(self, shown: Any) -> list[_Probe]:
         """Measure one frame; returns the probes to continue with.
 
         An expectation that cannot be measured gets its `error` and is left out from then on.
         """
-        condition = self.checks[0].scope.layout.condition  # the checks of a probe have one layout
+        condition = self.layout.condition
         try:
             rows = shown if condition is None else rows_that_meet(condition, shown)
         except Exception as error:  # pandas raises whatever the comparison of two types raises
             for one in self.checks:
                 one.error = text_of(error) or type(error).__name__
             return []
-        self.engine.load_batch_data("data", rows)
-        with self.checks[0].within_time(len(rows)):
+        given = seen(rows, self.layout) if self.layout.columns else rows
+        self.engine.load_batch_data("data", given)
+        with self.checks[0].within_time(len(rows)), localcontext(CONTEXT):
             resolved, aborted = self.calculator.resolve_validation_graph(self.graph)
         if aborted and len(self.checks) > 1:  # one by one, so that each error belongs to one expectation
             return [probe for one in self.checks for probe in _Probe([one], shown).measure(shown)]
@@ -303,9 +346,20 @@ class _Probe:
             reason = next((reason for reason in reasons if reason), "unknown error")
             self.checks[0].error = withhold(reason, "Great Expectations raised")
             return []
+        for key, metric in self.ours.items():
+            values = given[metric.metric_domain_kwargs["column"]].dropna()
+            resolved[key] = aggregate(metric.metric_name, values.tolist())
         for one, needs in zip(self.checks, self.needs, strict=True):
-            one.merge({metric.id: resolved[metric.id] for metric in needs.values()})
+            for metric in needs.values():
+                if metric.metric_name == "column.most_common_value":
+                    resolved[metric.id] = most_common(given[metric.metric_domain_kwargs["column"]])
+            one.merge({metric.id: _numbered(metric, resolved[metric.id], rows.index) for metric in needs.values()})
         return [self]
+
+
+def _numbered(metric: Any, value: Any, numbers: Any) -> Any:
+    """What was measured, with the numbers that rows have in the data in place of their positions among those seen."""
+    return numbers[value].tolist() if metric.metric_name.endswith(".unexpected_index_list") and value else value
 
 
 def _domain(index: int, asked: dict[str, Any], kwargs: dict[str, Any]) -> Any:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from data_contracts.contract.expectation_scope import Scope, without_condition
+from data_contracts.contract.exact_numbers import FLOAT_DIGITS
+from data_contracts.contract.expectation_scope import Scope, exact_in_condition, without_condition
 from data_contracts.contract.frames import Layout
 from data_contracts.errors import SpecError
 from data_contracts.quoting import text_of
@@ -70,10 +71,11 @@ def own_expectation(index: int, asked: dict[str, Any], kind: type) -> Any:
         ) from error
 
 
-def own_scope(expectation: Any, asked: dict[str, Any], schema: pa.Schema) -> Scope:
+def own_scope(index: int, expectation: Any, asked: dict[str, Any], schema: pa.Schema) -> Scope:
     """What an expectation of a user's own reads: its columns in full; all columns if it may read others.
 
-    The columns may be set by the class itself, which Great Expectations recommends.
+    The columns may be set by the class itself, which Great Expectations recommends. SpecError if it would take two of
+    them for one.
     """
     from great_expectations.expectations.expectation import (
         ColumnAggregateExpectation,
@@ -97,4 +99,22 @@ def own_scope(expectation: Any, asked: dict[str, Any], schema: pa.Schema) -> Sco
     # The class itself may state a condition, which is code, as the class is.
     whole = not isinstance(expectation, of_columns) or getattr(expectation, "row_condition", None) is not None
     reads = tuple(one for one in schema.names if whole or one in read)
-    return Scope(columns, absent, False, False, Layout(reads, "nan", condition=condition), kwargs)
+    given = {one: one for one in reads if whole or one in columns}
+    _refuse_twins(f"contract.suite: expectations.{index}: {asked['class_path']}", given)
+    exact, condition = exact_in_condition((), condition, reads, schema)
+    decimals = {one for one in reads if pa.types.is_decimal(schema.field(one).type)}
+    floats = sorted(one for one in decimals.intersection(given) if schema.field(one).type.precision <= FLOAT_DIGITS)
+    shown = tuple(sorted({*exact, *decimals}))
+    layout = Layout(reads, "nan", None, condition, shown, tuple(floats), tuple(given.items()), nanoseconds=True)
+    return Scope(columns, absent, False, False, layout, kwargs)
+
+
+def _refuse_twins(where: str, names: Iterable[str]) -> None:
+    """SpecError if Great Expectations would find another column by the name of one of these."""
+    first: dict[str, str] = {}
+    for name in names:
+        if (other := first.setdefault(name.casefold().strip("`"), name)) != name:
+            raise SpecError(
+                f"{where} gets the columns {other} and {name}, which Great Expectations takes for one.",
+                remedy="Rename one of them, or write the expectation for its own columns alone.",
+            )
