@@ -56,6 +56,8 @@ class SourceFile(Record):
         source: index of its entry in `data.source`.
         rev: the Git commit its DVC revision resolved to, or None.
         cut: where a tokenizer cuts it, see `infra.sources.token_cuts`; only in requests for reading its rows.
+        hidden_index: whether it names a column that pandas hides, which is not read: keys then differ from those of
+            earlier versions, which read it.
     """
 
     uri: str
@@ -67,6 +69,7 @@ class SourceFile(Record):
     source: int = 0
     rev: str | None = None
     cut: str | None = Field(default=None, exclude_if=lambda cut: cut is None)
+    hidden_index: bool = Field(default=False, exclude_if=lambda hidden: not hidden)
 
 
 class RowPlace(Record):

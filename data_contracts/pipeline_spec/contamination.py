@@ -31,7 +31,8 @@ class ContaminationSpec(Shorthand):
     """What a row in two splits does: `reject` (default) ends the run, `drop` leaves out the copy in the split that is
     used earlier (train before val, val before test) and counts it, `warn` reports it."""
     columns: list[str] | None = Field(default=None, min_length=1)
-    """Columns that make two rows the same; default: all but those of `label`, `ignore`, and `shards.split`."""
+    """Columns that make two rows the same; default: all but those of `label`, `ignore`, and `shards.split`, and
+    `Unnamed: 0` of whole numbers."""
     ignore: list[str] = Field(default_factory=list)
     """Columns that do not count, such as a row's number; default none."""
     label: str | list[str] | None = None

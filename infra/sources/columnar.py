@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
@@ -23,16 +24,21 @@ _FILES_BYTES = 1 << 25
 _BATCH_BYTES = 1 << 23
 _BUFFER_BYTES = 1 << 20
 _LARGEST = 2**31 - 1
+_HIDDEN_INDEX = re.compile(r"__index_level_\d+__")
 
 
 def parquet_schema(opened: BinaryIO, file: SourceFile) -> pa.Schema:
-    """Column names and types of a Parquet file; UsageError if a name occurs twice."""
+    """Column names and types of a Parquet file, without an index that pandas hides; UsageError if a name occurs twice.
+
+    pandas gives these names to an index that has none: they number the rows, and its own reader shows no such column.
+    """
     schema = _parquet(opened, file).schema_arrow
+    schema = pa.schema([one for one in schema if not _HIDDEN_INDEX.fullmatch(one.name)])
     twice = sorted(name for name, times in Counter(schema.names).items() if times > 1)
     if twice:
         said = column_shown(twice[0], schema.names.index(twice[0]))
         raise UsageError(f"{file.uri} has the column {said} twice.", remedy="Rename one of them.")
-    return schema.remove_metadata()
+    return schema
 
 
 def parquet_row_groups(opened: BinaryIO, file: SourceFile) -> list[tuple[int, int]]:

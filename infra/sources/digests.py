@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from io import BufferedReader, BytesIO
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from infra.files.digests import hash_stream, stream_digest
 from infra.sources.places import Place, Places, SourceEntry, SourceMissing, source_missing
 
 _FILE = "sources.json"
+_FOOTER_BYTES = 2**26
+_INDEX = b"__index_level_"
 
 
 class Digests:
@@ -33,13 +36,20 @@ class Digests:
 
     def of(self, place: Place, file: SourceEntry) -> str:
         """The digest of the file's bytes, cached or computed; CorruptError if DVC recorded another MD5."""
-        name = f"{place.rev or ''}:{file.uri}"
-        stamp, digest = self._known.get(name, ("", ""))
+        return self._recalled(f"{place.rev or ''}:{file.uri}", file, lambda: _hash(place, file))
+
+    def hides_index(self, place: Place, file: SourceEntry) -> bool:
+        """Whether a Parquet file's footer names a column that pandas hides, cached or looked up; no parser reads it."""
+        name = f"index:{place.rev or ''}:{file.uri}"
+        return _INDEX.decode() in self._recalled(name, file, lambda: _index_in_footer(place, file))
+
+    def _recalled(self, name: str, file: SourceEntry, look: Callable[[], str]) -> str:
+        stamp, fact = self._known.get(name, ("", ""))
         if not file.settled or stamp != file.stamp:
-            digest = _hash(place, file)
+            fact = look()
         if file.settled:
-            self._learned[name] = [file.stamp, digest]
-        return digest
+            self._learned[name] = [file.stamp, fact]
+        return fact
 
     def save(self) -> None:
         """Cache the computed digests; two runs at once may each lose the other's, which costs one more hashing."""
@@ -67,6 +77,14 @@ def digest_now(file: SourceFile, places: Places) -> str | None:
             return stream_digest(BytesIO() if empty else stream, file.bytes)
     except (FileNotFoundError, SourceMissing):
         return None
+
+
+def _index_in_footer(place: Place, file: SourceEntry) -> str:
+    with contextlib.closing(place.open(file.uri)) as stream:
+        stream.seek(max(0, file.bytes - 8))
+        size = min(int.from_bytes(stream.read(4), "little"), _FOOTER_BYTES, max(0, file.bytes - 8))
+        stream.seek(file.bytes - 8 - size if size else 0)
+        return _INDEX.decode() if _INDEX in stream.read(size) else ""
 
 
 def _hash(place: Place, file: SourceEntry) -> str:

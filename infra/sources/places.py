@@ -256,6 +256,10 @@ class _Guarded:
         with self._guard():
             return self._file.read(size)
 
+    def seek(self, offset: int) -> int:
+        """As a file\'s `seek`, from its beginning."""
+        return self._file.seek(offset)
+
     def close(self) -> None:
         """As a file\'s `close`."""
         self._file.close()

@@ -83,6 +83,7 @@ def resolve_sources(
                 columns=_columns(source, file, place, root, here, is_folder),
                 source=index,
                 rev=place.rev,
+                hidden_index=_format(source, file, here) == "parquet" and digests.hides_index(place, file),
             )
             for file in found
         ]

@@ -248,7 +248,10 @@ def ci_key(resolved: Resolved) -> str:
 
 def _contents(files: list[SourceFile]) -> list[Any]:
     """The part of resolved files that keys contain: their content, not their place."""
-    return [[file.source, file.format, file.columns, file.blake3] for file in files]
+    return [
+        [file.source, file.format, file.columns, file.blake3, *(["without index"] if file.hidden_index else [])]
+        for file in files
+    ]
 
 
 def _mixture(store: Store, spec: PipelineSpec, path: Path) -> dict[str, Dataset]:

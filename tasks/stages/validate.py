@@ -15,7 +15,7 @@ from tasks.run.run import Run
 from tasks.run.spec_check import DATA, set_contract_field, suite_called
 from tasks.stages.contract import arrival_check, drift_check
 from tasks.stages.contract.contract_check import checked, checked_and_compared, code_of, data_request, where_measured
-from tasks.stages.contract.raw_rows import raw_inputs, reading_settings, suite_settings
+from tasks.stages.contract.raw_rows import index_left_out, raw_inputs, reading_settings, suite_settings
 from tasks.stages.contract.set_contracts import set_key, set_report, set_requests
 from tasks.stages.stage import Stage, StageOutcome, rejected
 
@@ -105,8 +105,9 @@ def slower(run: Run) -> str:
 
 
 def how_checked(run: Run) -> str:
-    """What is worth knowing about how the data will be checked; for a plan."""
-    return "; ".join(filter(None, (slower(run), where_measured(run), named_by_folders(run))))
+    """What is worth knowing about how the data will be read and checked; for a plan."""
+    known = (index_left_out(run.resolved.files), slower(run), where_measured(run), named_by_folders(run))
+    return "; ".join(filter(None, known))
 
 
 def named_by_folders(run: Run) -> str:
@@ -146,8 +147,8 @@ def _judged(run: Run, report: ContractReport, status: StageStatus) -> StageOutco
         sentence = f"The contract rejects the data: {_listed(arrival)}."
         judged = report.model_copy(update={"accepted": False, "failures": [*arrival, *report.failures]})
         return rejected(done, sentence, judged, report.ref.uri, LATE)
-    more = [*([report.drift.sentence] if report.drift else []), *([_listed(arrival)] if arrival else [])]
-    return replace(done, sentence="; ".join([accepted(report), *more]))
+    more = [report.drift.sentence if report.drift else "", _listed(arrival), index_left_out(run.resolved.files)]
+    return replace(done, sentence="; ".join([accepted(report), *filter(None, more)]))
 
 
 def accepted(report: ContractReport) -> str:

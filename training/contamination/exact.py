@@ -1,4 +1,4 @@
-"""Finds rows of two sides with the same values, and rows with the same values and different labels.
+"""Finds rows of two sides with the same values, also but for columns that number them, and labels that differ.
 
 Each block's rows become records (digest, side, first row, count, labels) that are sorted on disk by digest; all records
 of a digest are then read together. Memory is bounded by the records of CHECKED_ROWS rows, or of one digest.
@@ -13,8 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from data_contracts.arrow_types import is_text
 from data_contracts.messages.contamination import Conflicts, Overlap
 from training.contamination.row_digests import row_digests
 from training.contamination.sides import Advance, Compared, OpenSide, no_report
@@ -120,6 +122,15 @@ def find_shared(noted: Spilled, sides: Sequence[OpenSide], folder: Path, advance
     return shared
 
 
+def _has_repeats(noted: Spilled) -> bool:
+    """Whether two rows of a side have the same digest."""
+    for part in _parts(noted):
+        again = np.logical_and.reduce([part[name][1:] == part[name][:-1] for name in ("key", "rest", "side")])
+        if again.any() or (part["rows"] > 1).any():
+            return True
+    return False
+
+
 def _parts(noted: Spilled) -> Iterator[dict[str, NDArray]]:
     """Records by digest, side and first row; all records of a digest are in one part."""
     for start, stop in noted.ranges("", CHECKED_ROWS) if noted.rows("") else []:
@@ -188,3 +199,45 @@ class _Groups:
             path = shared.to_drop.setdefault(side, folder / f"drop-{side}.digests")
             with path.open("ab") as file:
                 np.stack([self.part["key"][wanted], self.part["rest"][wanted]], axis=1).tofile(file)
+
+
+def numbering_columns(compared: Compared, columns: Sequence[str], folder: Path) -> list[str]:
+    """Those of the columns that number the rows of each side: while they are compared, no two rows are the same.
+
+    Such a column has no value twice in any side, and its values are whole numbers, times, or texts without blanks.
+    Measurements and sentences that all differ are what a comparison is about.
+    """
+    left = list(columns)
+    for side in compared.sides:
+        for _, values in compared.blocks(side, left) if left else ():
+            left = [name for name, column in zip(left, values, strict=True) if _may_number(column)]
+            break  # the first rows tell most columns
+    return [name for name in left if not _has_repeats(record(compared, [name], [], folder))]
+
+
+def shared_without(
+    compared: Compared, columns: Sequence[str], label: Sequence[str], shared: Shared, folder: Path
+) -> tuple[list[str], Shared] | None:
+    """The columns that number the rows, and what is shared without them; None if that is no more than with them.
+
+    Args:
+        folder: an empty one.
+    """
+    numbering = numbering_columns(compared, columns, folder)
+    rest = [name for name in columns if name not in numbering]
+    if not numbering or not rest:
+        return None
+    without = find_shared(record(compared, rest, label, folder), compared.sides, folder, compared.advanced)
+    more = any(counts[1] > shared.pairs[pair][1] for pair, counts in without.pairs.items())
+    return (numbering, without) if more else None
+
+
+def _may_number(values: pa.ChunkedArray) -> bool:
+    kind = values.type
+    if pa.types.is_floating(kind):  # whole numbers are stored so if some are missing
+        fits = pc.all(pc.equal(pc.floor(values), values), min_count=0).as_py()
+    elif is_text(kind):
+        fits = not pc.any(pc.match_substring_regex(values, r"\s"), min_count=0).as_py()
+    else:
+        fits = pa.types.is_integer(kind) or pa.types.is_temporal(kind)
+    return bool(fits) and pc.count_distinct(values, mode="all").as_py() == len(values)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from data_contracts.errors import UsageError
 from data_contracts.messages.contamination import Place, Side
@@ -77,16 +78,20 @@ class Compared:
                 first += table.num_rows
 
     def _common(self, block: pa.Table, side: OpenSide, name: str) -> pa.ChunkedArray:
-        """A block's column in the common type; UsageError, without the value, for one that this type cannot hold."""
-        values = block.column(name)
+        """A block's column in the common type, in which NaN is a missing value as in pandas.
+
+        Raises: UsageError, without the value, for one that this type cannot hold.
+        """
+        values, kind = block.column(name), self.types[name]
         try:
-            return values.cast(self.types[name])
+            common = values.cast(kind)
         except pa.ArrowException as error:
             raise UsageError(
                 f"{self.fields[name]}: column {column_shown(repr(name))} is {values.type} in {side.side.name} and "
                 f"{self.types[name]} beside it, which cannot hold all of its values exactly.",
                 remedy="Give both the same type, or leave the column out.",
             ) from error
+        return pc.if_else(pc.is_nan(common), pa.scalar(None, kind), common) if pa.types.is_floating(kind) else common
 
 
 def open_sides(

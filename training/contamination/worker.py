@@ -18,6 +18,7 @@ from data_contracts.messages.contamination import (
     ContaminationRequest,
     Overlap,
 )
+from data_contracts.quoting import column_shown
 from infra import scratch
 from infra.processes.child_main import Report, child_main
 from infra.records.datasets import local_dataset
@@ -25,7 +26,7 @@ from infra.records.handoffs import put_handoff
 from infra.store import Store, Writer, open_at
 from infra.store.attempts import seal_from
 from training.contamination.drop import Masks, copies, rows_dropped, write_without
-from training.contamination.exact import Shared, find_shared, record
+from training.contamination.exact import Shared, find_shared, record, shared_without
 from training.contamination.near import Near, find_near
 from training.contamination.sides import Advance, Compared, open_sides
 
@@ -48,6 +49,9 @@ def main(request: ContaminationRequest, report: Report) -> ContaminationReport:
         near = find_near(compared, asked.near, folder.path) if asked.near else None
         overlaps = shared.overlaps(compared.sides) + (near.overlaps() if near else [])
         conflicts = shared.of_labels(compared.sides) if request.label else None
+        (folder.path / "without").mkdir()
+        more = shared_without(compared, request.columns, request.label, shared, folder.path / "without")
+        hidden = [] if more is None else more[1].overlaps(compared.sides)
         masks = _masks(compared, request, shared, near) if asked.on_found == "drop" else {}
         dropped = rows_dropped(compared, masks)
         dataset: Ref | None = None
@@ -60,6 +64,7 @@ def main(request: ContaminationRequest, report: Report) -> ContaminationReport:
             dataset = seal_from(store, request.dataset_uri, fill)
     foreign = {side.name for side in request.sides if not side.own}
     rejected = _rejected(overlaps, conflicts, request, foreign)
+    numbered = "" if more is None else _numbered(more[0], hidden, bool(overlaps))
     found = ContaminationReport(
         key=request.key,
         accepted=not rejected,
@@ -70,7 +75,7 @@ def main(request: ContaminationRequest, report: Report) -> ContaminationReport:
         conflicts=conflicts,
         dropped=dropped,
         dataset=dataset,
-        sentence=sentence(overlaps, conflicts, dropped),
+        sentence="; ".join(filter(None, (sentence(overlaps, conflicts, dropped), numbered))),
     )
     return _sealed(store, request, found)
 
@@ -130,6 +135,15 @@ def sentence(overlaps: list[Overlap], conflicts: Conflicts | None, dropped: dict
         )
     left = ", ".join(f"{rows:,} row{_s(rows)} of {name}" for name, rows in dropped.items())
     return "; ".join([*parts, *([f"left out: {left}"] if left else [])])
+
+
+def _numbered(columns: list[str], overlaps: list[Overlap], found: bool) -> str:
+    """What is in two sides but for columns that number the rows."""
+    names, plural = ", ".join(column_shown(repr(name)) for name in columns), "s" if len(columns) > 1 else ""
+    return (
+        f"{'' if found else 'no row is in two splits, but '}each row has its own value in the column{plural} {names}; "
+        f"without {'them' if plural else 'it'} (contract.contamination.ignore), {sentence(overlaps, None, {})}"
+    )
 
 
 def _s(count: int) -> str:

@@ -112,7 +112,7 @@ class Earlier:
 def known_as(file: SourceFile, source: SourceSpec) -> str:
     """The name of a file in `Types`: what decides its types."""
     csv = source.csv.model_dump(exclude_defaults=True) if source.csv else {}
-    more = [settings for settings in (file.columns, file.column_types, csv) if settings]
+    more = [settings for settings in (file.columns, file.column_types, csv, file.hidden_index) if settings]
     return canonical([file.blake3, file.format, source.columns, *more]).decode()
 
 

@@ -37,6 +37,7 @@ REMEDY = (
     "Look at the rows that are named, and at shards.split. contract.contamination.on_found: drop leaves out the copies "
     "in the split that is used earlier; warn keeps them."
 )
+UNNAMED = "Unnamed: 0"
 # Field of the request → area of the store.
 _PLACES = {"uri": "contracts", "dataset_uri": "datasets"}
 Sets = Mapping[str, Dataset]
@@ -199,6 +200,8 @@ def _columns(run: Run, section: ContaminationSpec, dataset: Dataset, label: list
     keys = [split.key] if isinstance(split.key, str) else split.key or []
     texts = not isinstance(run.spec.data, str) and any(one.format == "text" for one in run.spec.data.source)
     out = {*label, *keys, split.time, split.column, *section.ignore, *(PLACE if texts else ())}
+    # The first column of a CSV whose header gives it no name: pandas' index, or R's row names.
+    out |= {UNNAMED} if dataset.columns.get(UNNAMED) == "int64" else set()
     unknown = [name for name in section.ignore if name not in dataset.columns]
     if unknown:
         raise _unknown("contract.contamination.ignore", unknown[0], dataset, "the dataset", sensitive=run.withholds)

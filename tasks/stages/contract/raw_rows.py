@@ -31,8 +31,23 @@ def reading_settings(sources: Iterable[SourceSpec]) -> list[dict[str, object]]:
 def raw_inputs(files: Iterable[SourceFile]) -> list[dict[str, Any]]:
     """Raw files by their content, not by their place; columns taken from paths count."""
     return [
-        {"blake3": file.blake3, "format": file.format, "columns": file.columns, "source": file.source} for file in files
+        {
+            **{"blake3": file.blake3, "format": file.format, "columns": file.columns, "source": file.source},
+            **({"hidden_index": False} if file.hidden_index else {}),
+        }
+        for file in files
     ]
+
+
+def index_left_out(files: Iterable[SourceFile]) -> str:
+    """The remark that a column which pandas hides is not read; "" if no file has one."""
+    named = [file.uri.rpartition("/")[2] for file in files if file.hidden_index]
+    more = f" and {len(named) - 1} more" if len(named) > 1 else ""
+    return (
+        f"the index without a name (__index_level_0__) of {named[0]}{more} is not read (docs/validate.md)"
+        if named
+        else ""
+    )
 
 
 def runs_tokenizer(sources: Iterable[SourceSpec]) -> bool:

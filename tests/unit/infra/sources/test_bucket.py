@@ -54,6 +54,16 @@ def _parquet() -> bytes:
 FILES = {"d/1.csv": b"a\n1\n2\n", "d/2.parquet": _parquet(), "d/3.jsonl.gz": gzip.compress(b'{"a": 5}\n')}
 
 
+def test_an_index_that_pandas_hides_is_seen_there_too(bucket: Bucket, raw: Raw) -> None:
+    for name, column in (("plain", "b"), ("hidden", "__index_level_0__")):
+        sink = io.BytesIO()
+        pq.write_table(pa.table({"a": [1, 2], column: [0, 7]}), sink)
+        bucket.write(f"{name}.parquet", sink.getvalue())
+    source = bucket.source("*.parquet")
+    assert [file.hidden_index for file in raw.resolve(source)] == [True, False]
+    assert raw.read(bucket.source("hidden.parquet")).column_names == ["a"]
+
+
 def test_a_bucket_reads_as_a_folder_does(bucket: Bucket, raw: Raw) -> None:
     for name, data in FILES.items():
         bucket.write(name, data)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -146,8 +147,29 @@ def test_without_copies_the_dataset_stays_and_a_warning_lets_all_pass(tmp_path: 
     assert done.error is None
     assert ids(run, done.handoff, "train") == set(range(20))
     assert "2 rows of test are also in train" in done.sentence
-    # With all columns compared but the key, an id of its own keeps rows apart.
-    assert shard.find_or_make(opened(tmp_path / "tiny", "reject"), None).error is None
+    # With all columns compared but the key, an id of its own keeps rows apart: the sentence says so.
+    done = shard.find_or_make(opened(tmp_path / "tiny", "reject"), None)
+    assert done.error is None
+    assert (
+        "; no row is in two splits, but each row has its own value in the column 'id'; without it "
+        "(contract.contamination.ignore), 2 rows of test are also in train, 1 with another label (row " in done.sentence
+    )
+    assert "; 1 row of test is also in val (row " in done.sentence
+
+
+def test_an_index_is_no_part_of_a_row(tmp_path: Path, here: list[str]) -> None:
+    """Whether pandas hid it in a Parquet file or wrote it as a column without a name into a CSV."""
+    frame = pd.DataFrame(ROWS + IN_TEST + IN_VAL, columns=["part", "id", "a", "b", "c", "label"]).drop(columns="id")
+    frame = frame[frame["a"] != 0.01]  # so that its index has a gap, and is stored
+    for name, write_frame in (("rows.parquet", pd.DataFrame.to_parquet), ("rows2.csv", pd.DataFrame.to_csv)):
+        (tmp_path / "tiny").mkdir(exist_ok=True)
+        write_frame(frame, tmp_path / "tiny" / name)
+        train = {**SPEC["train"], "batch": [["a", "b", "c"], "label"]}
+        run = opened(tmp_path / "tiny", "reject", data={"source": name}, train=train)
+        done = shard.find_or_make(run, None)
+        assert isinstance(done.error, ContractRejected)
+        assert "2 rows of test are also in train" in done.error.message
+        assert read_handoff(run.store, comparison(run), ContaminationReport).columns == ["a", "b", "c"]
 
 
 def test_labels_that_differ_within_a_split_reject_if_the_spec_says_so(tmp_path: Path, here: list[str]) -> None:
