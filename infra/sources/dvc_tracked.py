@@ -31,7 +31,9 @@ class DvcTracked:
         os.environ.setdefault("AWS_SHARED_CREDENTIALS_FILE", os.path.expanduser("~/.aws/credentials"))
         from dvc.api import DVCFileSystem
         from dvc.exceptions import NotDvcRepoError
+        from dvc.fs import GitFileSystem
         from dvc.repo import Repo
+        from dvc.scm import SCM
         from scmrepo.exceptions import RevError
 
         try:
@@ -45,7 +47,7 @@ class DvcTracked:
         except NotDvcRepoError as error:
             raise UsageError(
                 f"rev {rev} is given, but {root} is not in a DVC repository.",
-                remedy="Leave rev out, or run `dvc init` there.",
+                remedy="Leave rev out, run `dvc init` there, or move the spec below the folder of `dvc init --subdir`.",
             ) from error
         except RevError as error:
             raise UsageError(
@@ -53,11 +55,15 @@ class DvcTracked:
             ) from error
         self.root = root
         with _readable(root):
-            self._filesystem = DVCFileSystem(url=str(self.repository), rev=self.rev, config=config)
+            # Given an address, DVC looks for the repository at the root of Git's only, not in a folder of it.
+            scm = SCM(str(self.repository))
+            top = os.path.join("/", self.repository.relative_to(scm.root_dir))
+            committed = GitFileSystem(scm=scm, rev=self.rev)
+            self._filesystem = DVCFileSystem(repo=Repo(top, committed, scm=scm, config=config, uninitialized=True))
 
     def find(self, pattern: str) -> list[SourceEntry]:
         """See `Place`; UsageError also if the repository cannot be read."""
-        with _readable(self.repository):
+        with self._folders_known(pattern):
             return self._find(pattern)
 
     def _find(self, pattern: str) -> list[SourceEntry]:
@@ -74,7 +80,7 @@ class DvcTracked:
 
     def open(self, uri: str) -> BinaryIO:
         """See `Place`."""
-        with _readable(self.repository):
+        with self._folders_known(uri):
             there = self._filesystem.exists(uri)
         if not there:
             raise FileNotFoundError(uri)
@@ -82,10 +88,29 @@ class DvcTracked:
             with translate(uri, "DVC's remote"):
                 return self._filesystem.open(uri, "rb")
         except FileNotFoundError as error:
-            raise SourceMissing(
-                f"{uri} at {self.rev} is neither in DVC's cache nor in a remote.",
-                remedy="Run `dvc pull` here, or `dvc push` where the file was added.",
-            ) from error
+            if not getattr(self._entry(uri), "hash_info", None):
+                raise SourceMissing(
+                    f"{uri} is an output of dvc.yaml that no dvc.lock has at {self.rev}.",
+                    remedy="Run `dvc repro` and commit dvc.lock, or name a revision that has it.",
+                ) from error
+            raise self._missing(uri) from error
+
+    @contextlib.contextmanager
+    def _folders_known(self, wanted: str) -> Iterator[None]:
+        """As `_readable`; SourceMissing if the list of a tracked folder's files, which DVC keeps as a file, is gone."""
+        from dvc_data.index import DataIndexDirError
+
+        try:
+            with _readable(self.repository, DataIndexDirError):
+                yield
+        except DataIndexDirError as error:
+            raise self._missing(f"The list of the files in the folder of {wanted}") from error
+
+    def _missing(self, what: str) -> SourceMissing:
+        return SourceMissing(
+            f"{what} at {self.rev} is neither in DVC's cache nor in a remote.",
+            remedy="Run `dvc pull` here, or `dvc push` where it was added.",
+        )
 
     def folder(self, path: str) -> str | None:
         """See `Place`."""
@@ -125,16 +150,18 @@ class DvcTracked:
         return sorted(name for name in files if wanted.match(os.path.relpath(name, base)))
 
     def _found(self, name: str) -> SourceEntry:
-        facts: dict[str, Any] = self._filesystem.info(name)
-        entry = facts.get("dvc_info", {}).get("entry")
-        hash_info = getattr(entry, "hash_info", None)
+        hash_info = getattr(self._entry(name), "hash_info", None)
         # Old repositories hash texts with changed line ends (`md5-dos2unix`); that is not a digest of the bytes.
         md5 = hash_info.value if hash_info is not None and hash_info.name == "md5" else None
-        size = facts["size"]
+        size = self._filesystem.info(name)["size"]
         if size is None:  # for a file in a tracked folder, DVC keeps only the digest
             with self.open(name) as opened:
                 size = opened.seek(0, os.SEEK_END)
         return SourceEntry(name, size, f"md5:{md5}", settled=md5 is not None, md5=md5)
+
+    def _entry(self, name: str) -> Any:
+        """What DVC tracks of a file; None if only Git tracks it."""
+        return self._filesystem.info(name).get("dvc_info", {}).get("entry")
 
 
 @contextlib.contextmanager

@@ -142,7 +142,9 @@ def _filled(uri: str, window: Window | None, pattern: str | None, here: str) -> 
 def _no_match(uri: str, source: SourceSpec, place: Place, root: Path, here: str) -> UsageError:
     at = f" at {source.rev}" if source.rev else ""
     near = suggestion(place, uri)
-    return UsageError(f"{here}.uri: no file matches {uri}{at} (from {root}){near}.", remedy="Correct the path or glob.")
+    tracked = " Neither Git nor DVC may track it there: `dvc add` and commit it, or name a rev that has it."
+    remedy = f"Correct the path or glob.{tracked if source.rev else ''}"
+    return UsageError(f"{here}.uri: no file matches {uri}{at} (from {root}){near}.", remedy=remedy)
 
 
 def _format(source: SourceSpec, file: SourceEntry, here: str) -> Format:

@@ -172,6 +172,10 @@ BAD = {
         {"uri": "data/*.parquet", "rev": "v1"},
         r"data.source.0.uri: no file matches data/\*.parquet at v1",
     ),
+    "not there then, with what to do": (
+        {"uri": "data/late.csv", "rev": "HEAD"},
+        r"late.csv at HEAD .* Neither Git nor DVC may track it there: `dvc add` and commit it, or name a rev that has it",
+    ),
     "outside": ({"uri": "../../x.csv", "rev": "v1"}, r"../../x.csv lies outside the DVC repository"),
 }
 
@@ -198,6 +202,77 @@ def test_bytes_that_are_nowhere_are_named(repository: Repository) -> None:
     assert digest_now(files[0], Places([source], repository.root)) is None
     with pytest.raises(UsageError, match="is not in a DVC repository"):
         digest_now(files[0], Places([source], Path("/")))
+
+
+def test_a_tracked_folder_that_was_never_pushed_is_named(repository: Repository, tmp_path: Path) -> None:
+    files = repository.resolve({"uri": "data/parts/*.csv", "rev": "v1"})
+    repository.forget()
+    source = {"uri": "data/parts/2.csv", "rev": "v1"}
+    lost = (
+        r"^The list of the files in the folder of .*parts/.* at [0-9a-f]{40} is neither .* Run `dvc pull` here, or `dvc"
+    )
+    for read in (
+        lambda: repository.resolve(source),
+        lambda: repository.resolve({"uri": "data/parts/*", "rev": "v1"}),
+        lambda: repository.read(source, files=files),
+    ):
+        with pytest.raises(UsageError, match=lost):
+            read()
+    (repository.folder / ".dvc/config").write_text("[core]\nremote = far\n['remote \"far\"']\nurl = ../../far\n")
+    with pytest.raises(UsageError, match=lost):
+        repository.resolve(source)
+
+
+def test_an_output_of_a_pipeline_is_read_as_its_lock_says(repository: Repository) -> None:
+    repository.write("data/u.csv", NEW)
+    stages = "stages:\n  make:\n    cmd: cp data/t.csv made.csv\n    deps: [data/t.csv]\n    outs: [made.csv]\n"
+    repository.write("dvc.yaml", stages)
+    repository.commit("written")
+    repository.write("data/t.csv", NEW)
+    with pytest.raises(
+        UsageError, match=r"made.csv is an output of dvc.yaml that no dvc.lock has at .* Run `dvc repro`"
+    ):
+        repository.resolve({"uri": "made.csv", "rev": "HEAD"})
+    repository.dvc("repro", "-q", "project/dvc.yaml")
+    repository.git("add", "-A")
+    repository.git("commit", "-qm", "made")
+    repository.write("made.csv", b"a,b\n0,changed\n")
+    assert repository.read({"uri": "made.csv", "rev": "HEAD"}).num_rows == 2
+
+
+def test_a_repository_in_a_folder_of_a_larger_one_is_read_with_its_relative_remote(tmp_path: Path) -> None:
+    """As `dvc init --subdir` makes it in a monorepo; the spec lies in a folder of its own."""
+    repository = Repository.__new__(Repository)
+    repository.folder = tmp_path / "mono/team/model"
+    Raw.__init__(repository, repository.folder / "spec")
+    repository.cache = tmp_path / "digests"
+    repository.root.mkdir(parents=True)
+    (tmp_path / "mono/README").write_text("of the whole\n")
+    for words in (
+        ["init", "-q", str(tmp_path / "mono")],
+        ["add", "-A", str(tmp_path / "mono")],
+        ["commit", "-qm", "0"],
+    ):
+        repository.git(*words)
+    repository.dvc("init", "-q", "--subdir")
+    remote = "[core]\nremote = store\n['remote \"store\"']\nurl = ../../../../remote\n"
+    (repository.folder / ".dvc/config").write_text(remote)
+    repository.write("../data/t.csv", OLD)
+    repository.dvc("add", "-q", "data")
+    repository.git("add", "-A")
+    repository.git("commit", "-qm", "1")
+    (repository.folder / ".dvc/cache").rename(tmp_path / "remote")  # as `dvc push` lays it out
+    repository.write("../data/t.csv", NEW)  # what lies there now does not matter
+    for uri in ("../data/t.csv", "../data/*.csv", str(repository.folder / "data/t.csv")):
+        assert repository.read({"uri": uri, "rev": "HEAD"}).to_pylist() == [{"a": 1, "b": "x"}]
+    assert [file.uri for file in repository.resolve({"uri": "../data/*", "rev": "HEAD"})] == ["data/t.csv"]
+    with pytest.raises(UsageError, match=r"no file matches ../data/t.csv at HEAD~1 .*name a rev that has it"):
+        repository.resolve({"uri": "../data/t.csv", "rev": "HEAD~1"})
+    repository.root = tmp_path / "mono"
+    with pytest.raises(
+        UsageError, match="is not in a DVC repository.* move the spec below the folder of `dvc init --sub"
+    ):
+        repository.resolve({"uri": "team/model/data/t.csv", "rev": "HEAD"})
 
 
 def test_a_damaged_copy_in_the_cache_is_corrupt(repository: Repository) -> None:
