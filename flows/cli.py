@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -99,6 +100,26 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise _Misuse(self, message)
 
+    def print_help(self, file: Any = None) -> None:
+        """Print the help as an answer is printed."""
+        try:
+            print(self.format_help(), end="", file=file, flush=True)
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if not isinstance(error, BrokenPipeError):
+                sys.exit(f"trainwright: stdout did not take the help: {error.strerror}.")
+
+
+class _Messages(io.FileIO):
+    """stderr without errors: a reader that is gone, or a full disk, must not end the work that messages are about."""
+
+    def write(self, text: Any) -> int:
+        """Write what can be written; the rest is lost."""
+        try:
+            return super().write(text)
+        except OSError:
+            return len(text)
+
 
 def parser() -> argparse.ArgumentParser:
     """The argument parser with every command."""
@@ -133,6 +154,12 @@ def _overview() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out one command; returns its exit code (see docs/exit-codes.md)."""
+    for stream in ("stdin", "stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed, as by `>&-`; a file that is opened later must not get its number
+            setattr(sys, stream, os.fdopen(os.open(os.devnull, os.O_RDWR), "r" if stream == "stdin" else "w"))
+    if sys.stderr is sys.__stderr__:
+        messages = io.BufferedWriter(_Messages(2, "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(messages, errors="backslashreplace", line_buffering=True)
     try:
         arguments = parser().parse_args(argv)
     except _Misuse as misuse:

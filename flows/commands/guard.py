@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import select
 import signal
 import sys
 import traceback
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import Cancelled, TrainwrightError
+from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightError
 from data_contracts.quoting import escaped
 from flows.commands.terminal import draws, printable
 from infra import stopping
@@ -55,9 +56,11 @@ def carry_out(load: Callable[[], Callable[[argparse.Namespace], Answer]], argume
             answer = command(arguments)
     except KeyboardInterrupt:
         return fail(_stopped(), arguments)
-    except BrokenPipeError:
+    except BrokenPipeError as error:
+        if not _reader_is_gone():
+            return fail(_internal(error), arguments)
         _leave_stdout()
-        return 1
+        return 128 + signal.SIGPIPE  # of a command that prints as it works, such as `logs`
     except BaseException as error:  # not only Exception: a panic of a library in Rust is a BaseException
         # Libraries turn an exception that a signal raises inside them into errors of their own.
         if stopping.received and not isinstance(error, TrainwrightError):
@@ -66,18 +69,38 @@ def carry_out(load: Callable[[], Callable[[argparse.Namespace], Answer]], argume
     if answer.error is not None:
         # For a person, the following text has the sentence.
         _explain(answer.error, sentence=arguments.json)
+    text = (quiet and answer.line) or answer.text
+    shown = json.dumps(answer.value) if arguments.json else printable(text, coloured=coloured(arguments))
+    return _print(shown) or answer.exit_code
+
+
+def _print(text: str) -> int:
+    """Print the answer of a command, whose work is done anyway; returns an exit code if it could not be written."""
     try:
-        text = (quiet and answer.line) or answer.text
-        shown = json.dumps(answer.value) if arguments.json else printable(text, coloured=coloured(arguments))
-        print(shown, flush=True)
-    except BrokenPipeError:  # such as `… | head`: the command's work is done anyway
+        print(text, flush=True)
+    except BrokenPipeError:  # such as `… | head`
         _leave_stdout()
-    return answer.exit_code
+    except OSError as error:
+        _leave_stdout()
+        unwritten = StorageUnavailable(
+            f"The command has ended, but stdout did not take its answer: {error.strerror}.",
+            remedy="Free some space, or print it elsewhere.",
+        )
+        _explain(unwritten)
+        return unwritten.exit_code
+    return 0
 
 
 def _leave_stdout() -> None:
-    """Discard stdout from here on: its reader is gone."""
+    """Discard stdout from here on."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _reader_is_gone() -> bool:
+    """Whether stdout is a pipe or a socket that nobody reads any more."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def coloured(arguments: argparse.Namespace) -> bool:
@@ -167,7 +190,7 @@ def _log_to_stderr(quiet: bool) -> None:
 def fail(error: TrainwrightError, arguments: argparse.Namespace) -> int:
     """Print an error: its JSON object on stdout if asked for, its sentence on stderr; returns its exit code."""
     if arguments.json:
-        print(json.dumps({"error": error.to_json(), "exit_code": error.exit_code}))
+        _print(json.dumps({"error": error.to_json(), "exit_code": error.exit_code}))
     _explain(error)
     return error.exit_code
 

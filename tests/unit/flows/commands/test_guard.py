@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,70 @@ def test_a_panic_is_one_sentence(moment: str, tmp_path: Path) -> None:
     assert err.count("\n") == 1
     log = next(tmp_path.rglob("internal-error.log")).read_text()
     assert ("datetime" if moment == "import" else "PanicException") in log
+
+
+# A command that prints as it works, like `logs`; one whose answer is printed; and one that a server leaves.
+PRINTING = """
+import sys
+from argparse import Namespace
+from flows.commands.guard import Answer, carry_out
+
+def stream(arguments):
+    while True:
+        print("a line", flush=True)
+
+def answer(arguments):
+    open("done", "w").close()
+    return Answer("the answer", {})
+
+def left(arguments):
+    raise BrokenPipeError(32, "Broken pipe")
+
+sys.exit(carry_out(lambda: globals()[sys.argv[1]], Namespace(json=False, command="x", quiet=False)))
+"""
+CLI = "import sys; from flows.cli import main; sys.exit(main())"
+
+
+def printed_to(out: int, err: int, *words: str, code: str = CLI, cwd: Path | None = None) -> tuple[int, str]:
+    """The exit code of a command with these streams, and what it wrote to stderr if that is a pipe."""
+    done = subprocess.run([sys.executable, "-c", code, *words], stdout=out, stderr=err, cwd=cwd, text=True, check=False)
+    return done.returncode, done.stderr or ""
+
+
+@pytest.fixture
+def closed() -> Iterator[int]:
+    """A pipe that nobody reads."""
+    read, write = os.pipe()
+    os.close(read)
+    yield write
+    os.close(write)
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["nosuch", "--json"], pytest.param(["schema"], marks=pytest.mark.sweep)], ids=" ".join
+)
+def test_a_closed_pipe_is_quiet_and_changes_no_exit_code(words: list[str], closed: int, tmp_path: Path) -> None:
+    code = 2 if words[0] == "nosuch" else 0
+    found, errors = printed_to(closed, subprocess.PIPE, *words)
+    assert (found, errors) == (code, errors if code else "")
+    assert "Traceback" not in errors
+    assert "BrokenPipe" not in errors
+    assert printed_to(closed, closed, *words)[0] == code
+    with Path("/dev/full").open("w") as full:
+        found, errors = printed_to(full.fileno(), subprocess.PIPE, *words)
+    assert found
+    assert "stdout did not take" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_closed_pipe_ends_what_prints_and_no_work_that_is_done(
+    closed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
+    assert printed_to(closed, subprocess.PIPE, "stream", code=PRINTING, cwd=tmp_path) == (141, "")
+    assert printed_to(closed, subprocess.PIPE, "answer", code=PRINTING, cwd=tmp_path) == (0, "")
+    assert (tmp_path / "done").exists()
+    found, errors = printed_to(subprocess.DEVNULL, subprocess.PIPE, "left", code=PRINTING, cwd=tmp_path)
+    assert (found, errors.count("\n")) == (1, 1)
+    assert "BrokenPipeError" in errors
