@@ -107,7 +107,8 @@ class _Parser(argparse.ArgumentParser):
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             if not isinstance(error, BrokenPipeError):
-                sys.exit(f"trainwright: stdout did not take the help: {error.strerror}.")
+                print(f"trainwright: stdout did not take the help: {error.strerror}.", file=sys.stderr)
+                sys.exit(5)  # as for storage that fails
 
 
 class _Messages(io.FileIO):

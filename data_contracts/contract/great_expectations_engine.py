@@ -344,7 +344,9 @@ class _Probe:
         if aborted:
             reasons = (info["exception_info"].exception_message for info in aborted.values())
             reason = next((reason for reason in reasons if reason), "unknown error")
-            self.checks[0].error = withhold(reason, "Great Expectations raised")
+            own = "class_path" in self.checks[0].finding.expectation and len(shown)
+            place = f"on rows {shown.index[0]:,} to {shown.index[-1]:,} of the data: " if own else ""
+            self.checks[0].error = place + withhold(reason, "Great Expectations raised")
             return []
         for key, metric in self.ours.items():
             values = given[metric.metric_domain_kwargs["column"]].dropna()

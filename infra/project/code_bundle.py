@@ -22,6 +22,7 @@ from infra.environments.packages import Packages
 from infra.machine.settings import on_this_machine
 from infra.project.project_files import ProjectFiles, choose
 from infra.store import Manifest, Store, layout
+from infra.store.backends.backend import MAX_READ_BYTES
 
 KIND = "code"
 # In a folder of its own, because a project may have a manifest.json, too.
@@ -91,8 +92,14 @@ def pack(
     named = _named(extra)
     choice = choose(root, store, named=extra, include=include, sources=sources, environment=packages is not None)
     refuse_our_names(root, choice.packed)
-    for name in choice.packed:
+    for name, path in choice.packed.items():
         layout.check_path(name, f"file's name in the project {root}")
+        if path.stat().st_size > MAX_READ_BYTES:
+            raise UsageError(
+                f"code.include: {name} is larger than {MAX_READ_BYTES >> 20} MiB, the most for a packed file.",
+                remedy="Leave it out, and let the code open it by a full path that each machine has; first weights "
+                "come by train.init_from.",
+            )
     content = {name: _read(path) for name, path in sorted(choice.packed.items())}
     content |= packages.files() if packages else {}
     digests = {name: blake3(data).hexdigest() for name, data in content.items()}

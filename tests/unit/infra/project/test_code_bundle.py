@@ -234,3 +234,10 @@ def test_without_git_everything_is_walked(project: Path, store: Store, monkeypat
     with_git = pack(project, store)
     monkeypatch.setattr(project_files.shutil, "which", lambda name: None)
     assert pack(project, store) == with_git
+
+
+def test_a_file_that_no_machine_could_read_from_the_store_is_refused(project: Path, store: Store) -> None:
+    write(project, {"big.npy": b""})
+    os.truncate(project / "big.npy", 2**28 + 1)
+    with pytest.raises(UsageError, match=r"code.include: big.npy is larger than 256 MiB.* first weights come by"):
+        pack(project / "specs", store, include=["big.npy"])

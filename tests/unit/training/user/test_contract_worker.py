@@ -190,3 +190,8 @@ def test_what_cannot_be_an_expectation_is_refused_in_one_sentence(case: str, pro
 def test_what_the_users_code_raises_is_theirs(project: Path) -> None:
     with pytest.raises(UserCodeError, match="contract.suite raised KeyError"):
         asked(project, own("ExpectWrong"))
+
+
+def test_where_one_raises_on_rows_these_are_named(project: Path) -> None:
+    [failure] = asked(project, own("ExpectEvenIds", column="name")).failures
+    assert "it could not be computed (name is string): on rows 0 to 4 of the data: " in failure.sentence
