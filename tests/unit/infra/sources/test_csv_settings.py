@@ -86,6 +86,16 @@ def test_pandas_reads_other_numbers_where_digits_are_not_grouped_by_three(raw: R
     assert raw.read({"uri": "a.csv", "csv": settings}).to_pylist()[0] == {"day": "01.02.2024", "size": "1.2"}
 
 
+@pytest.mark.parametrize("block", range(1, 8))
+def test_a_quote_amid_a_value_begins_nothing_wherever_a_block_ends(
+    block: int, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_lines, "_BLOCK", block)
+    raw.write("a.csv", 'a,b\n5" disk,1 # "\n"3"" #",2# 3\n')
+    rows = [{"a": '5" disk', "b": 1}, {"a": '3" #', "b": 2}]
+    assert raw.read({"uri": "a.csv", "csv": {"comment": "#"}}).to_pylist() == rows
+
+
 def test_numbers_of_india_and_of_switzerland(raw: Raw) -> None:
     raw.write("a.csv", "a;b\n1'234.5;x\n12'34'567;y\n-1'000;z\n")
     table = raw.read({"uri": "a.csv", "csv": {"separator": ";", "thousands": "'"}})
@@ -217,3 +227,6 @@ def test_a_changed_setting_is_other_data_and_the_default_is_not(raw: Raw) -> Non
     assert reading_settings([plain]) == reading_settings([default]) == [{"pattern": None, "columns": None}]
     assert reading_settings([other]) == [{"pattern": None, "columns": None, "csv": {"comment": "#"}}]
     assert part_name(file, plain) == part_name(file, default) != part_name(file, other)
+    raw.write("b.csv", "a;b\n1;2\n")
+    for separator, names in ((";", ["a", "b"]), (",", ["a;b"])):
+        assert raw.read({"uri": "b.csv", "csv": {"separator": separator}}).schema.names == names
