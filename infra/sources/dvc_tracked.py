@@ -68,8 +68,6 @@ class DvcTracked:
 
     def _find(self, pattern: str) -> list[SourceEntry]:
         below = self._below(pattern)
-        if self._filesystem.isdir(below):
-            raise UsageError(f"{pattern} is a folder.", remedy=f"Name its files with a glob, such as {pattern}/*.csv.")
         if self._filesystem.exists(below):
             names = [below]
         elif any(sign in pattern for sign in WILDCARDS):

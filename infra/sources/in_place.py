@@ -32,11 +32,9 @@ def parquet_in_place(files: list[SourceFile], sources: list[SourceSpec], root: P
 
     Raises: CorruptError if a file's bytes are not what was resolved; nothing that was read may be used then.
     """
-    if not files or len(files) > _MOST or any(file.format != "parquet" for file in files) or not _OPEN.is_dir():
-        yield None
-        return
-    named = files[0].columns
-    if any(file.columns.keys() != named.keys() for file in files):  # folders name columns of some of them only
+    # A column that folders name for some files only may be in the others themselves.
+    unlike = any(file.format != "parquet" or file.columns.keys() != files[0].columns.keys() for file in files)
+    if not files or len(files) > _MOST or unlike or not _OPEN.is_dir():
         yield None
         return
     places = Places(sources, root)
@@ -48,5 +46,7 @@ def parquet_in_place(files: list[SourceFile], sources: list[SourceSpec], root: P
             for file, one in zip(files, facts, strict=True)
         ]
         paths = tuple(str(_OPEN / str(one.fileno())) for one in opened)
-        constants = {name: tuple(partition_value(file, name, pa.string()).as_py() for file in files) for name in named}
+        constants = {
+            name: tuple(partition_value(file, name, pa.string()).as_py() for file in files) for name in files[0].columns
+        }
         yield ParquetFiles(paths, tuple(accumulate(rows[:-1], initial=0)), constants)

@@ -22,15 +22,10 @@ _DOT = re.compile(r"(^|/)\.")
 _MARKER_OR_HIDDEN = re.compile(f"{_MARKER.pattern}|{_DOT.pattern}")
 _HIDDEN = re.compile(r"(^|/)(\.|_[^/=]*(/|$))")
 # How many folders of a source are looked at for the files of a table format; each costs requests to a bucket.
-_MOST_FOLDERS = 64
+_MOST_FOLDERS = 16
 _FOLDER_OF_VALUES = re.compile(r"(/[^/=]+=[^/]*)*/[^/]*$")
-# What table formats keep in a table's folder, or, as Iceberg does, beside the folder of its data.
-_TABLES = {
-    "_delta_log/*.json": "Delta",
-    "metadata/*.metadata.json": "Iceberg",
-    ".hoodie/*": "Hudi",
-    ".hoodie_partition_metadata": "Hudi",
-}
+# The folder that a table format keeps in a table's folder, or, as Iceberg does, beside the folder of its data.
+_TABLES = {"_delta_log": ("Delta", ".json"), "metadata": ("Iceberg", ".metadata.json"), ".hoodie": ("Hudi", "")}
 
 
 def find_files(place: Place, uri: str) -> tuple[list[SourceEntry], bool]:
@@ -98,8 +93,8 @@ def refuse_tables(place: Place, files: Iterable[SourceEntry], root: Path, here: 
         repository = getattr(place, "repository", None)
         written = folder if repository is None else os.path.relpath(repository / folder, root)
         for table in (written, written.rpartition("/")[0]):
-            for pattern, kind in _TABLES.items() if table.strip("/") not in ("", "s3:") else ():
-                if place.find(f"{glob.escape(table)}/{pattern}"):
+            for folder_name, (kind, ending) in _TABLES.items() if table.strip("/") not in ("", "s3:") else ():
+                if any(name.endswith(ending) for name in place.names(f"{table}/{folder_name}")):
                     raise UsageError(
                         f"{here}.uri: {table} is a {kind} table, and some of its Parquet files may hold rows that were"
                         " deleted or replaced.",

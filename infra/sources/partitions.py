@@ -24,9 +24,8 @@ _WITHOUT = "set hive_partitioning: false for this source, and folders' names giv
 
 def folder_columns(path: str, here: str) -> dict[str, str]:
     """The columns that the folders of a path name, and their values as text; UsageError if one is named twice."""
-    pairs = [folder.partition("=") for folder in path.split("/")[:-1]]
     values: dict[str, str] = {}
-    for name, sign, value in pairs:
+    for name, sign, value in (folder.partition("=") for folder in path.split("/")[:-1]):
         if sign and name:
             if _unescaped(name) in values:
                 raise UsageError(
@@ -75,8 +74,7 @@ def partition_schema(file: SourceFile) -> pa.Schema:
 
 def partition_value(file: SourceFile, name: str, kind: pa.DataType) -> pa.Scalar:
     """The value that a file's folder gives a column, in a type that its text fits; else pa.ArrowInvalid."""
-    text = file.columns[name]
-    return pa.scalar(None if text == _NO_VALUE else text, pa.string()).cast(kind)
+    return pa.scalar(None if file.columns[name] == _NO_VALUE else file.columns[name], pa.string()).cast(kind)
 
 
 def with_partitions(batch: pa.RecordBatch, file: SourceFile, schema: pa.Schema) -> pa.RecordBatch:
@@ -89,7 +87,8 @@ def with_partitions(batch: pa.RecordBatch, file: SourceFile, schema: pa.Schema) 
             continue
         if name not in batch.schema.names:
             value = partition_value(file, name, schema.field(name).type)
-            batch = _appended(batch, name, pa.repeat(value, batch.num_rows))
+            columns = [*batch.columns, pa.repeat(value, batch.num_rows)]
+            batch = pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, name])
             continue
         at = batch.schema.get_field_index(name)
         column = batch.column(at).cast(plain(batch.column(at).type))
@@ -104,10 +103,6 @@ def with_partitions(batch: pa.RecordBatch, file: SourceFile, schema: pa.Schema) 
             raise _disagreement(file, name)
         batch = batch.set_column(at, name, column)
     return batch
-
-
-def _appended(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([*batch.columns, values], names=[*batch.schema.names, name])
 
 
 def _disagreement(file: SourceFile, name: str) -> UsageError:

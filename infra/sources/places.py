@@ -148,8 +148,8 @@ class Folder:
     def names(self, folder: str) -> list[str]:
         """See `Place`."""
         top = self.root / Path(folder).expanduser()
-        below = (os.path.relpath(os.path.join(at, name), top) for at, _, names in os.walk(top) for name in names)
-        return sorted(os.path.join(folder, name) for name in islice(below, _MOST_NAMES))
+        some = islice(glob.iglob("**", root_dir=top, recursive=True), _MOST_NAMES)
+        return sorted(os.path.join(folder, name) for name in some if os.path.isfile(top / name))
 
     def _refuse_links(self, pattern: Path) -> None:
         """UsageError if a `**` would walk through a link: out of its folder, in a circle, or to files it has already.

@@ -210,8 +210,8 @@ def _written_path(source: SourceSpec, file: SourceEntry, place: Place, root: Pat
     if file.uri.startswith("s3://"):
         return file.uri.removeprefix("s3://").partition("/")[2]
     path = str(getattr(place, "repository", root) / file.uri)
-    absolute = os.path.isabs(os.path.expanduser(source.uri))
-    return path if absolute and not Path(path).is_relative_to(root) else os.path.relpath(path, root)
+    elsewhere = os.path.isabs(os.path.expanduser(source.uri)) and not Path(path).is_relative_to(root)
+    return path if elsewhere else os.path.relpath(path, root)
 
 
 def _pattern(text: str, ours: tuple[str, ...], here: str) -> tuple[list[str], str]:

@@ -112,8 +112,7 @@ def how_checked(run: Run) -> str:
 
 def named_by_folders(run: Run) -> str:
     """Which columns of the raw rows folders' names give, and of which types; for a plan."""
-    files = [*run.resolved.files, *(file for files in run.resolved.sets.values() for file in files)]
-    types = {f"{name} ({kind})": None for file in files for name, kind in file.column_types.items()}
+    types = {f"{name} ({kind})": None for file in run.resolved.files for name, kind in file.column_types.items()}
     return f"columns from folders' names: {', '.join(types)}" if types else ""
 
 

@@ -180,6 +180,14 @@ def test_a_table_whose_files_hold_deleted_rows_is_refused(case: str, place: Loca
             place.names(uri)
 
 
+def test_a_file_of_two_sources_is_read_twice_and_an_empty_one_is_refused(raw: Raw) -> None:
+    raw.write("d/a.csv", "a\n1\n")
+    assert raw.read("d", "d/a.csv").column("a").to_pylist() == [1, 1]
+    raw.write("d/b.csv", "")
+    with pytest.raises(UsageError, match=r"data\.source\.0\.uri: .*d/b\.csv is empty\."):
+        raw.resolve("d")
+
+
 def test_an_empty_folder_matches_nothing(raw: Raw) -> None:
     raw.write("d/_SUCCESS", "")
     with pytest.raises(UsageError, match="no file matches d "):

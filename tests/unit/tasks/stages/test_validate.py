@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from data_contracts.errors import OutOfMemory, SpecError, UsageError
 from data_contracts.handoffs import ContractReport
+from data_contracts.pipeline_spec import SourceSpec
 from flows.cli import main
 from infra.contract import contract_worker
+from infra.sources import resolve_sources
 from tasks.queries.plan import plan
 from tasks.run.options import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.stages.contract import contract_check, kept_parts
-from tasks.stages.validate import contract_key, make_report, validate
+from tasks.stages.contract.raw_rows import raw_inputs
+from tasks.stages.validate import contract_key, make_report, named_by_folders, validate
 from tests.support.tiny import write_project, write_rows
 
 PLAIN = {"name": "s", "expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "id"}}]}
@@ -194,3 +199,23 @@ def test_a_cluster_is_no_part_of_the_key_and_a_plan_says_what_it_does(
     with pytest.raises(UsageError, match="contract.runner: a Dask cluster needs Prefect") as caught:
         make_report(two, str(contract_key(two)))
     assert "--set contract.runner=local`: the report is the same" in str(caught.value.remedy)
+
+
+def test_columns_that_folders_name_are_in_the_plan_and_in_the_key(tmp_path: Path) -> None:
+    for at, fold in enumerate(("train", "val")):
+        (tmp_path / f"d/fold={fold}").mkdir(parents=True)
+        (tmp_path / f"d/fold={fold}/a.csv").write_text(f"x\n{at}\n")
+    found = {}
+    for taken in (True, False):
+        sources = [SourceSpec(uri="d", hive_partitioning=taken)]
+        found[taken] = resolve_sources(
+            sources, root=tmp_path, window=None, window_path=None, cache=tmp_path / "cache", rehash=False
+        )
+    plans = {
+        taken: named_by_folders(cast(Run, SimpleNamespace(resolved=SimpleNamespace(files=files))))
+        for taken, files in found.items()
+    }
+    assert plans == {True: "columns from folders' names: fold (string)", False: ""}
+    before = [{"blake3": file.blake3, "format": "csv", "columns": {}, "source": 0} for file in found[False]]
+    assert raw_inputs(found[False]) == before  # the key of a store that was made without these columns
+    assert [one["columns"] for one in raw_inputs(found[True])] == [{"fold": "train"}, {"fold": "val"}]
