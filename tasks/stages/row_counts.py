@@ -59,10 +59,11 @@ def remarks(run: Run, dataset: Dataset) -> list[str]:
     if lacking := _provenance(run.store, dataset).get(LACKING):
         names = columns_shown(lacking, run.withholds)
         found.append(f"some files lack columns, which are null in their rows: {names}")
-    return found + _warnings(run, dataset)
+    return found + warnings(run, dataset)
 
 
-def _warnings(run: Run, dataset: Dataset) -> list[str]:
+def warnings(run: Run, dataset: Dataset) -> list[str]:
+    """Splits without rows, and splits whose share is off by more than chance explains; see docs/shard.md."""
     asked, every = _shares(run), sum(dataset.rows(name) for name in dataset.splits)
     assert run.spec.shards is not None
     key = run.spec.shards.split.key

@@ -30,6 +30,7 @@ from infra.records.handoffs import newest_handoff, read_handoff
 from infra.sources.texts import PLACE
 from tasks.run.run import Run
 from tasks.stages.placement import run_here
+from tasks.stages.row_counts import split_rows, warnings
 from tasks.stages.stage import StageOutcome, rejected
 
 VERSION = 1
@@ -78,6 +79,8 @@ def with_splits_compared(
     sentence = f"{done.sentence}; {report.sentence or 'no row is in two splits'}"
     if kept.ref == dataset.ref:
         return replace(done, sentence=sentence)
+    left = ", ".join(f"{name} {text}" for name, text in split_rows(run, kept).items())
+    sentence = "; ".join([f"{sentence}; left are {left} rows", *warnings(run, kept)])
     reused_from = kept.ref.uri if done.reused_from else None
     return replace(done, handoff=kept, sentence=sentence, ref=kept.ref, reused_from=reused_from)
 

@@ -2,95 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import random
 from datetime import date, datetime
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Dataset
-from infra.records.datasets import local_dataset
-from tasks.run.run import Run, open_run
 from tasks.stages import shard as stage
-from tests.support.tiny import write_project
-from training import formats
-from training.formats.schema import columns_of, read_schema
-from training.shard import worker
+from tests.support.nights import ROWS, Nights, shard_here, table, uris
 
-ROWS = 40
 # One of each ending.
 SAMPLE = (1, 2, 10)
-SPLIT = {"key": "id", "fractions": {"train": 0.6, "test": 0.4}}
 
 
 @pytest.fixture(autouse=True)
 def _in_this_process(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "run_child", lambda child, request, **_: worker.main(request, lambda report: None))
-
-
-class Nights:
-    """A project to which files are added, and its datasets."""
-
-    def __init__(self, folder: Path, **data: Any) -> None:
-        self.folder, self.data = folder, {"source": "days/*", **data}
-        (folder / "days").mkdir(parents=True)
-        self.run: Run | None = None
-
-    def put(self, name: str, rows: pa.Table) -> None:
-        """Write a file in the format of its name."""
-        path = self.folder / "days" / name
-        if path.suffix == ".parquet":
-            pq.write_table(rows, path)
-        elif path.suffix == ".csv":
-            pyarrow.csv.write_csv(rows, path)
-        else:
-            path.write_text("".join(f"{json.dumps(row, default=str)}\n" for row in rows.to_pylist()))
-
-    def shard(self, **shards: Any) -> Dataset:
-        """The dataset of all files now, made or found."""
-        section = {"split": SPLIT, "target_size_bytes": 2048, "append": True, **shards}
-        spec = write_project(self.folder, {"data": self.data, "shards": section})
-        self.run = open_run(spec, recorded=False)
-        return stage.find_dataset(self.run) or stage._make(self.run, None)
-
-    def sentence(self, dataset: Dataset) -> str:
-        """What the stage's line says."""
-        assert self.run is not None
-        found = stage.find_datasets(self.run, stage.dataset_key(self.run), None)
-        assert found is not None
-        assert found.handoff == dataset
-        return found.sentence
-
-    def rows(self, dataset: Dataset) -> tuple[dict[str, str], dict[int, tuple[str, dict[str, Any]]]]:
-        """Columns with their types, and each row with its split by its id."""
-        assert self.run is not None
-        root = local_dataset(self.run.store, dataset)
-        schema = read_schema(root)
-        for _ in Path(dataset.ref.uri).parts:
-            root = root.parent
-        read, found = formats.get(dataset.format).read_shard, {}
-        for split, shards in dataset.splits.items():
-            for row in chain(*(read(root / one.uri / one.path, schema).to_pylist() for one in shards)):
-                found[row["id"]] = (split, dict(sorted(row.items())))
-        return dict(sorted(columns_of(schema).items())), found
-
-
-def uris(dataset: Dataset) -> set[str]:
-    """The directories in which its shards lie."""
-    return {shard.uri for shard in chain(*dataset.splits.values())}
-
-
-def table(first: int, rows: int = ROWS, **columns: Any) -> pa.Table:
-    """Rows with ids from `first` on; a column is one value for all rows, or an array."""
-    made = {name: one if isinstance(one, pa.Array) else pa.array([one] * rows) for name, one in columns.items()}
-    return pa.table({"id": pa.array(range(first, first + rows), pa.int64()), **made})
+    shard_here(monkeypatch)
 
 
 def drawn(draw: random.Random, first: int, kind: str, names: list[str]) -> pa.Table:
