@@ -80,7 +80,7 @@ def with_splits_compared(
     if kept.ref == dataset.ref:
         return replace(done, sentence=sentence)
     left = ", ".join(f"{name} {text}" for name, text in split_rows(run, kept).items())
-    sentence = "; ".join([f"{sentence}; left are {left} rows", *warnings(run, kept)])
+    sentence = "; ".join([f"{sentence}; without them {left} rows", *warnings(run, kept)])
     reused_from = kept.ref.uri if done.reused_from else None
     return replace(done, handoff=kept, sentence=sentence, ref=kept.ref, reused_from=reused_from)
 

@@ -104,7 +104,9 @@ def test_dropped_copies_are_counted_and_the_rest_stays_where_it_is(tmp_path: Pat
     done = shard.find_or_make(run, None)
     dataset = done.handoff
     assert (done.status, done.error) == ("ran", None)
-    assert done.sentence.endswith("left out: 2 rows of train, 1 row of val")
+    assert done.sentence.endswith(
+        "; left out: 2 rows of train, 1 row of val; without them train 18 (52.9%), val 5 (14.7%), test 11 (32.4%) rows"
+    )
     assert ids(run, dataset, "train") == set(range(20)) - {4, 6}
     assert ids(run, dataset, "val") == set(range(20, 26)) - {21}
     assert dataset.splits["test"] == before.handoff.splits["test"]
