@@ -224,13 +224,9 @@ def row_by_row(checks: Sequence[Check], read: Read, schema: pa.Schema) -> int:
     for first, table in blocks(read(sorted(names))):
         rows = first + table.num_rows
         for layout, group in groups.items():
-            try:
-                shown = frame(table, layout, first)
-            except UnheldTime as error:
-                probes[layout] = _unmeasured(group, error)
-                continue
-            if layout not in probes:
-                probes[layout] = _probes(group, shown)
+            shown = _shown(group, table, layout, first)
+            if layout not in probes or shown is None:
+                probes[layout] = [] if shown is None else _probes(group, shown)
             probes[layout] = [after for probe in probes[layout] for after in probe.measure(shown)]
     return rows
 
@@ -243,17 +239,18 @@ def on_whole(checks: Sequence[Check], read: Read, rows: int, schema: pa.Schema) 
     for layouts in packed(sorted(groups, key=lambda layout: layout.columns), rows, schema):
         table = pa.Table.from_batches(read(sorted({name for layout in layouts for name in layout.columns})))
         for layout in layouts:
-            try:
-                _judged_on(groups[layout], frame(table, layout))
-            except UnheldTime as error:
-                _unmeasured(groups[layout], error)
+            if (shown := _shown(groups[layout], table, layout)) is not None:
+                _judged_on(groups[layout], shown)
 
 
-def _unmeasured(checks: list[Check], error: UnheldTime) -> list[_Probe]:
-    """No probes: the checks are not measured, for this reason."""
-    for one in checks:
-        one.error = str(error)
-    return []
+def _shown(checks: list[Check], table: pa.Table, layout: Layout, first: int = 0) -> Any:
+    """The frame for the checks; None if pandas cannot hold a time: then they cannot be measured."""
+    try:
+        return frame(table, layout, first)
+    except UnheldTime as error:
+        for one in checks:
+            one.error = str(error)
+        return None
 
 
 def _grouped(checks: Sequence[Check]) -> dict[Layout, list[Check]]:

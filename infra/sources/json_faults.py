@@ -65,8 +65,7 @@ def bad_value(lines: Lines, name: str, schema: pa.Schema) -> Misfit | None:
             value = _loaded(line.decode())
         except ValueError as error:
             raise bad_line(lines, name) or error from error
-        for path, inner in _values(value):
-            kind = _kind_at(schema, path)
+        for path, kind, inner in _values(value, pa.struct(list(schema))):
             if kind is not None and not _holds(kind, inner):
                 return misfit(name, row, "/".join(path), kind)
     return None
@@ -88,7 +87,7 @@ def _fault(line: bytes) -> tuple[str, str] | None:
         return _not_json(text.rstrip(), error)
     if not isinstance(value, _Object) and value is not None:
         return f"is {_KINDS.get(type(value), 'a number')}, not a JSON object", _WRITE
-    for path, inner in _values(value):
+    for path, _, inner in _values(value):
         column = column_shown("/".join(path))
         if isinstance(inner, _Object):
             keys = Counter(key for key, _ in inner)
@@ -106,47 +105,29 @@ def _fault(line: bytes) -> tuple[str, str] | None:
 
 def _not_json(text: str, error: json.JSONDecodeError) -> tuple[str, str]:
     if text.lstrip().startswith("{") and (error.pos >= len(text) or error.msg.startswith("Unterminated")):
-        return (
-            "ends before its object does",
-            "Write each object on a line of its own; if it is the last line, the file was cut off.",
-        )
-    at = f"at character {error.pos + 1}"
-    if error.msg.startswith("Invalid control"):
-        return f"has a control character in a text, {at}", "Write it as an escape, such as \\n."
-    if error.msg == "Extra data":
-        return f"has something after its object, {at}", _WRITE
-    return f"is not JSON {at} ({error.msg[0].lower()}{error.msg[1:]})", _WRITE
+        remedy = "Write each object on a line of its own; if it is the last line, the file was cut off."
+        return "ends before its object does", remedy
+    why = error.msg.removesuffix(" at")
+    return f"is not JSON at character {error.pos + 1} ({why[0].lower()}{why[1:]})", _WRITE
 
 
 def _loaded(text: str) -> Any:
     return json.loads(text, object_pairs_hook=_Object, parse_int=_Number, parse_float=_Number)
 
 
-def _values(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """A value and all values in it, each with its column and the way to it from there."""
-    yield path, value
+def _values(
+    value: Any, kind: pa.DataType | None = None, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], pa.DataType | None, Any]]:
+    """A value and all values in it: the column and the way from there, its type (None: it is not read), the value."""
+    yield path, kind, value
     if isinstance(value, _Object):
         for key, inner in value:
-            yield from _values(inner, (*path, key))
+            at = kind.get_field_index(key) if kind is not None and pa.types.is_struct(kind) else -1
+            yield from _values(inner, kind.field(at).type if kind is not None and at >= 0 else None, (*path, key))
     elif isinstance(value, list):
+        of_list = kind is not None and pa.types.is_list(kind)
         for inner in value:
-            yield from _values(inner, (*path, "[]"))
-
-
-def _kind_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.DataType | None:
-    """The type of the values at a path; None if they are not read."""
-    kind: pa.DataType = pa.struct(list(schema))
-    for step in path:
-        if pa.types.is_struct(kind):
-            at = kind.get_field_index(step)
-            if at < 0:
-                return None
-            kind = kind.field(at).type
-        elif pa.types.is_list(kind):
-            kind = kind.value_type
-        else:
-            return None
-    return kind
+            yield from _values(inner, kind.value_type if kind is not None and of_list else None, (*path, "[]"))
 
 
 def _holds(kind: pa.DataType, value: Any) -> bool:

@@ -31,6 +31,7 @@ _MOST_LINE_BYTES = 1 << 23
 _HEADER_BYTES = 1 << 20
 # The settings that decide where a value ends.
 _LAYOUT = ("separator", "skip_rows", "comment", "quote")
+_LONG_NUMBER = r"[:,\[\s-]\d{16,}[\s,}\]]|\d{309}"
 # Arrow's own list, and what pandas adds to it. In quotes these are texts.
 _MISSING = [
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
@@ -296,9 +297,15 @@ def json_batches(stream: BinaryIO, name: str, types: dict[str, pa.DataType]) -> 
             table = table if schema == read else table.cast(schema)
         except pa.ArrowInvalid as error:
             raise bad_value(lines, name, schema) or error from error
-        if any(map(_may_be_rounded, table.columns)) and (rounded := bad_value(lines, name, schema)):
+        large = any(map(_may_be_rounded, table.columns))
+        if large and _has_long_number(lines.data) and (rounded := bad_value(lines, name, schema)):
             raise rounded
         yield from table.combine_chunks().to_batches()
+
+
+def _has_long_number(data: bytes) -> bool:
+    """Whether there may be a number that float64 does not hold: whole with 16 digits, or of 309 digits."""
+    return bool(pc.match_substring_regex(pa.scalar(data, pa.binary()), _LONG_NUMBER).as_py())
 
 
 def _may_be_rounded(values: pa.Array | pa.ChunkedArray) -> bool:

@@ -38,7 +38,6 @@ _WIDER: dict[pa.DataType, list[pa.DataType]] = {
 }
 _WIDEST = {pa.int64(): pa.float64(), pa.uint64(): pa.float64(), _DAY: _MICROS, _SECONDS: _MICROS}
 _WHOLE = r"^[+-]?\d+$"
-_DIGIT = r"\d"
 _EXACT = 2**53
 _MOST_DIGITS = 400  # a longer number is infinite as float64
 _PROBE = 32
@@ -251,7 +250,7 @@ def _rounds(values: pa.Array, cast: pa.Array) -> bool:
     if not pc.any(large).as_py():
         return False
     texts, infinite = values.filter(large), pc.is_inf(cast).filter(large)
-    written = [pc.match_substring_regex(texts, _WHOLE), pc.and_(infinite, pc.match_substring_regex(texts, _DIGIT))]
+    written = [pc.match_substring_regex(texts, _WHOLE), pc.and_(infinite, pc.match_substring_regex(texts, r"\d"))]
     return bool(pc.any(pc.or_(*written)).as_py())
 
 
