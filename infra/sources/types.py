@@ -258,5 +258,5 @@ def _refuse_rounded(values: pa.Array, cast: pa.Array) -> None:
     large = pc.greater_equal(pc.abs(cast), _EXACT)
     for text, number in zip(values.filter(large).to_pylist(), cast.filter(large).to_pylist(), strict=True):
         is_digits = re.match(_WHOLE, text) and len(text) <= _MOST_DIGITS
-        if int(text) != number if is_digits else math.isinf(number) and re.search(_DIGIT, text):
+        if int(text) != number if is_digits else math.isinf(number) and re.search(r"\d", text):
             raise pa.ArrowInvalid("float64 would round a number")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,6 @@ import pyarrow as pa
 import torch
 
 from data_contracts.errors import UsageError
-from data_contracts.quoting import column_shown
 
 NAME = "prediction"
 
@@ -100,14 +98,3 @@ def _said(outputs: Any) -> str:
     if isinstance(outputs, torch.Tensor):
         return f"a tensor of shape {tuple(outputs.shape)}"
     return f"a {type(outputs).__name__}"
-
-
-def refuse_collisions(kept: list[str], predicted: list[str]) -> None:
-    """UsageError if two columns of the output have one name."""
-    names = ["row", *kept, *predicted]
-    twice = next((name for name, times in Counter(names).items() if times > 1), None)
-    if twice is not None:
-        raise UsageError(
-            f"Two columns of the output would be called {column_shown(twice)}.",
-            remedy="Leave it out of --keep, or rename the column.",
-        )

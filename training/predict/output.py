@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +18,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from data_contracts.errors import UsageError
+from data_contracts.quoting import column_shown
 
 # Of a Parquet file; its bytes depend on it.
 GROUP_ROWS = 2**16
@@ -47,6 +49,17 @@ def refuse_columns(schema: pa.Schema, output: Path) -> None:
                 f"{output.name}: the column {field.name} is {kind}, which this format cannot hold.",
                 remedy="Write a file that ends in .parquet, or leave the column out of --keep.",
             )
+    refuse_twice(names_in(schema, output))
+
+
+def refuse_twice(names: Collection[str]) -> None:
+    """UsageError if two columns of the output have one name."""
+    twice = next((name for name, times in Counter(names).items() if times > 1), None)
+    if twice is not None:
+        raise UsageError(
+            f"Two columns of the output would be called {column_shown(twice)}.",
+            remedy="Leave it out of --keep, or rename the column.",
+        )
 
 
 def join(batches: Iterable[pa.RecordBatch], schema: pa.Schema, output: Path, target: Path) -> None:
@@ -97,15 +110,18 @@ def _groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, rows: int) -> 
 
 def _flat(table: pa.Table) -> pa.Table:
     """Each value of a vector as a column of its own."""
-    columns: dict[str, pa.ChunkedArray] = {}
+    names: list[str] = []
+    columns: list[pa.ChunkedArray] = []
     for field in table.schema:
         column = table.column(field.name)
         if not pa.types.is_fixed_size_list(field.type):
-            columns[field.name] = column
+            names.append(field.name)
+            columns.append(column)
             continue
         for at in range(field.type.list_size):
-            columns[f"{field.name}_{at}"] = pc.list_element(column, at)
-    return pa.table(columns)
+            names.append(f"{field.name}_{at}")
+            columns.append(pc.list_element(column, at))
+    return pa.table(columns, names)
 
 
 def json_lines(batch: pa.RecordBatch) -> bytes:

@@ -13,9 +13,9 @@ import pyarrow as pa
 from data_contracts.errors import UsageError
 from data_contracts.messages.predicting import PredictRequest
 from training.predict.batches import Group
-from training.predict.columns import columns_of, joined, refuse_collisions
+from training.predict.columns import columns_of, joined
 from training.predict.draft import Draft, room
-from training.predict.output import refuse_columns, schema_of
+from training.predict.output import refuse_columns, refuse_twice, schema_of
 from training.predict.raw_rows import said_rows
 
 # A part ends where an attempt can continue, after so many rows or seconds.
@@ -65,7 +65,7 @@ class PartWriter:
                 raise
             return False
         if self._schema is None:
-            refuse_collisions(self._keep, list(found))
+            refuse_twice(["row", *self._keep, *found])
         kept = {name: column.slice(at, rows).combine_chunks() for name, column in group.kept.items()}
         numbers = pa.array(np.arange(first, first + rows, dtype=np.int64))
         batch = pa.RecordBatch.from_pydict({"row": numbers, **kept, **found})

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from data_contracts.errors import UsageError
-from training.predict.columns import columns_of, joined, refuse_collisions
+from training.predict.columns import columns_of, joined
 
 
 class Parts(NamedTuple):
@@ -54,13 +54,6 @@ def test_one_row_may_be_a_number_and_no_rows_keep_their_type() -> None:
 def test_anything_else_is_refused(outputs: Any) -> None:
     with pytest.raises(UsageError, match="predict needs a value or a vector for each row"):
         columns_of(outputs, 2)
-
-
-def test_two_columns_of_one_name_are_refused() -> None:
-    refuse_collisions(["id"], ["prediction"])
-    for kept, predicted in ((["row"], ["prediction"]), (["prediction"], ["prediction"]), ([], ["row"])):
-        with pytest.raises(UsageError, match="would be called"):
-            refuse_collisions(kept, predicted)
 
 
 def test_batches_with_tensors_alike_become_one() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from training.predict import output
-from training.predict.output import join, names_in, refuse_columns, suffix_of
+from training.predict.output import join, names_in, refuse_columns, refuse_twice, suffix_of
 
 ROWS = pa.RecordBatch.from_pydict(
     {
@@ -68,6 +68,20 @@ def test_what_text_cannot_hold_is_refused(kind: pa.DataType) -> None:
     for name in ("x.csv", "x.jsonl"):
         with pytest.raises(UsageError, match="cannot hold"):
             refuse_columns(schema, Path(name))
+
+
+def test_a_column_that_has_the_name_of_a_vector_s_value_is_refused_in_csv() -> None:
+    vectors = pa.schema([("row", pa.int64()), ("logits_1", pa.string()), ("logits", pa.list_(pa.float32(), 2))])
+    with pytest.raises(UsageError, match="Two columns of the output would be called logits_1"):
+        refuse_columns(vectors, Path("predictions.csv"))
+    refuse_columns(vectors, Path("predictions.jsonl"))
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    refuse_twice(["row", "id", "prediction"])
+    for names in (["row", "row", "prediction"], ["row", "prediction", "prediction"]):
+        with pytest.raises(UsageError, match="would be called"):
+            refuse_twice(names)
 
 
 def test_the_suffix_decides() -> None:
