@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from data_contracts.expressions.syntax_trees import syntax_tree
+from data_contracts.expressions.syntax_trees import expression_tree
 
 # As one of Great Expectations' conditions; besides, `not`, and {"column": name} for another column as the parameter.
 Tree = dict[str, Any]
@@ -85,7 +85,7 @@ def _of_text(text: str, columns: dict[str, None]) -> Tree:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = syntax_tree(plain, mode="eval").body
+            tree = expression_tree(plain)
     except SyntaxError as error:
         rest = plain[error.offset - 1 :] if error.offset and error.lineno == 1 else plain
         raise ConditionError(f"{error.msg} at {_short(rest)}") from error

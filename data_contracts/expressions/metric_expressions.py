@@ -12,7 +12,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from data_contracts.expressions.syntax_trees import syntax_tree
+from data_contracts.expressions.syntax_trees import expression_tree
 
 _TWO: dict[type, Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -61,7 +61,7 @@ def _parsed(expression: str, known: Iterable[str]) -> tuple[ast.expr, dict[str, 
     pattern = "|".join(re.escape(name) for name in short) or r"(?!)"
     text = re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", lambda found: f" {short[found[0]]} ", expression)
     try:
-        tree = syntax_tree(text.strip(), mode="eval").body
+        tree = expression_tree(text.strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise _refused(expression, "it cannot be read") from None
     return tree, {one: name for name, one in short.items()}

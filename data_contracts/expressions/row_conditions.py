@@ -11,7 +11,7 @@ import ast
 import math
 from dataclasses import dataclass
 
-from data_contracts.expressions.syntax_trees import syntax_tree
+from data_contracts.expressions.syntax_trees import expression_tree
 
 _LONGEST = 2000
 _DEEPEST = 40
@@ -45,7 +45,7 @@ def read_condition(text: str) -> Condition:
         raise ConditionError(f"must have at most {_LONGEST:,} characters, and has {len(text):,}")
     text = text.strip()
     try:
-        tree = syntax_tree(text, mode="eval").body
+        tree = expression_tree(text)
     except SyntaxError as error:
         before = sum(len(line) + 1 for line in text.splitlines()[: (error.lineno or 1) - 1])
         at = before + error.offset if error.offset else len(text) + 1  # without an offset, the end came too early

@@ -28,3 +28,13 @@ def syntax_tree(source: str | bytes, mode: str = "exec") -> ast.AST:
         except SystemError:
             continue
     return ast.parse(source, mode=mode)
+
+
+def expression_tree(text: str) -> ast.expr:
+    """The tree of an expression, in which names are as they are written; Python itself reads `ﬁ` as `fi`."""
+    tree = syntax_tree(text, mode="eval").body
+    if not text.isascii():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                node.id = ast.get_source_segment(text, node) or node.id
+    return tree

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from data_contracts.expressions.syntax_trees import TRIES, syntax_tree
+from data_contracts.contract import row_condition
+from data_contracts.expressions.row_conditions import read_condition
+from data_contracts.expressions.syntax_trees import TRIES, expression_tree, syntax_tree
 
 
 @pytest.mark.parametrize(("failures", "is_parsed"), [(0, True), (1, True), (TRIES - 1, True), (TRIES, False)])
@@ -34,3 +36,15 @@ def test_what_is_not_python_is_refused_at_once() -> None:
     with pytest.raises(SyntaxError):
         syntax_tree("a =")
     assert isinstance(syntax_tree("1 + 1", mode="eval").body, ast.BinOp)
+
+
+@pytest.mark.parametrize("name", ["e\u0301", "ﬁ", "ａ", "ſ", "é"])
+def test_a_name_in_an_expression_is_the_name_that_is_written(name: str) -> None:
+    """Python reads it in another form, which may be another column."""
+    for text in (f"1 < {name}", f"(x == 1 and\n {name} < 2)"):
+        names = [node.id for node in ast.walk(expression_tree(text)) if isinstance(node, ast.Name)]
+        assert name in names
+    assert set(read_condition(f"{name} > 1").columns) == {name}
+    condition = row_condition.read_condition(f"{name} > 1 and not {name} == 3")
+    assert condition is not None
+    assert condition.columns == (name,)
