@@ -5,15 +5,15 @@ from __future__ import annotations
 import codecs
 import itertools
 import json
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from data_contracts.pipeline_spec.base import FieldError, Section
 
-# The extensions, without a compression's, of files that are not CSV.
-_OTHER = (".jsonl", ".ndjson", ".json", ".parquet")
-_COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+# Files that are not CSV.
+_OTHER = re.compile(r"\.(?:jsonl|ndjson|json|parquet)(?:\.gz|\.bz2|\.xz|\.zst)?$")
 NO_QUOTE = "none"
 _DEFAULTS = {"separator": ",", "quote": '"', "decimal": "."}
 
@@ -23,19 +23,14 @@ def _tab(value: Any) -> Any:
 
 
 def _mark(text: str) -> str:
-    if len(text) != 1 or not text.isascii() or text.isalnum() or text in "\r\n\0":
-        raise ValueError(f"must be one ASCII character that is no letter or digit, got {text!r}")
+    if text not in (NO_QUOTE, "\u00a0", "\u202f", "\u2019") and (
+        len(text) != 1 or not text.isascii() or text.isalnum() or text in "+-\r\n\0"
+    ):
+        raise ValueError(f"must be one ASCII character that is no letter, digit or sign, got {text!r}")
     return text
 
 
-def _quote(text: str) -> str:
-    return text if text == NO_QUOTE else _mark(text)
-
-
-def _thousands(text: str) -> str:
-    if len(text) != 1 or text.isalnum() or text in "+-\r\n\0":
-        raise ValueError(f"must be one character that is no letter, digit or sign, got {text!r}")
-    return text
+Mark = Annotated[str, BeforeValidator(_tab), AfterValidator(_mark)]
 
 
 def _encoding(name: str) -> str:
@@ -51,21 +46,21 @@ def _encoding(name: str) -> str:
 class CsvSpec(Section):
     """How CSV files are written. What is not given is as in most files: commas, points, UTF-8."""
 
-    separator: Annotated[str, BeforeValidator(_tab), AfterValidator(_mark)] | None = None
+    separator: Mark | None = None
     r"""What stands between two values: `;`, `|`, `\t`; default: a comma, in .tsv files a tab. Without it, a file whose
     first line has another separator is refused."""
     decimal: Literal[".", ","] | None = None
     """The decimal mark of numbers; default a point. Without it, a file with another separator than the comma is refused
     if all values of a column have a decimal comma."""
-    thousands: Annotated[str, AfterValidator(_thousands)] | None = None
+    thousands: Mark | None = None
     """What groups the digits of numbers by three (in India by two), such as `.` in 1.234,50; default nothing."""
     encoding: Annotated[str, AfterValidator(_encoding)] | None = None
     """The encoding, such as `cp1252`, `latin-1` or `utf-16`; default UTF-8. A byte order mark is skipped."""
     skip_rows: int = Field(default=0, ge=0)
     """Lines before the first line that counts, such as a title or `sep=;`; default 0."""
-    comment: Annotated[str, AfterValidator(_mark)] | None = None
+    comment: Mark | None = None
     """A character that begins a comment outside quotes, up to the end of its line; default none."""
-    quote: Annotated[str, AfterValidator(_quote)] | None = None
+    quote: Mark | None = None
     """What encloses a value that has a separator or a line end; `none`: nothing does; default a double quote."""
 
     @model_validator(mode="after")
@@ -89,7 +84,4 @@ class CsvSpec(Section):
 
 def may_be_csv(uri: str, format_: str) -> bool:
     """Whether a source's files may be CSV, by its format and its address."""
-    path = uri.lower()
-    for ending in _COMPRESSIONS:
-        path = path.removesuffix(ending)
-    return format_ in ("csv", "tsv") or (format_ == "auto" and not path.endswith(_OTHER))
+    return format_ in ("csv", "tsv") or (format_ == "auto" and not _OTHER.search(uri.lower()))

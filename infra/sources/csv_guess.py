@@ -31,8 +31,6 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 _GROUPS = ". \u00a0\u202f"
 _DECIMAL_COMMA = rf"[+-]?(?:\d+|\d{{1,3}}(?:[{_GROUPS}]\d{{3}})+)(?:,\d+)?"
 _THOUSANDS_COMMA = r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?"
-_BOMS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16",
-         codecs.BOM_UTF16_BE: "utf-16"}  # fmt: skip
 # Of cp1252: a sign amid a word, and a word of accented letters alone. Such a text is of another encoding.
 _NOT_WESTERN = re.compile(r"[^\W\d_][¡-©«-´¶-¹»-¿×÷][^\W\d_]|[À-ÿ]{4}")
 
@@ -89,12 +87,11 @@ def guess_csv(head: bytes, file: CsvFile) -> CsvSpec:
     if len(head) >= _SAMPLE_CHARACTERS:
         text = text[: max(text.rfind("\n"), text.rfind("\r")) + 1]
     if says := _SAYS.match(text):
-        text, found["skip_rows"] = text[says.end() :], before.skip_rows + 1
-        found["separator"] = "," if says[1] == "," else says[1]
+        found |= {"separator": says[1], "skip_rows": 1}
     else:
         found |= _sniffed(text)
-        skip = found.get("skip_rows", 0)
-        text, found["skip_rows"] = _LINE_END.split(text, skip)[-1] if skip else text, skip + before.skip_rows
+    if skip := found.get("skip_rows", 0):
+        text, found["skip_rows"] = _LINE_END.split(text, skip)[-1], skip + before.skip_rows
     if found.get("separator", file.separator) == file.separator:
         found["separator"] = before.separator
     with contextlib.suppress(csv.Error):
@@ -111,9 +108,8 @@ def guess_csv(head: bytes, file: CsvFile) -> CsvSpec:
 
 def _encoding(head: bytes) -> str | None:
     """An encoding that is not UTF-8, or None."""
-    for mark, name in _BOMS.items():
-        if head.startswith(mark):
-            return name
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
     half = len(head) // 2
     for at, name in ((1, "utf-16-le"), (0, "utf-16-be")):
         if head[at::2].count(0) * 2 > half > 0:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, BinaryIO, Literal, cast
 
 from data_contracts.errors import UsageError
@@ -70,50 +72,35 @@ def plain_lines(stream: BinaryIO, file: CsvFile) -> BinaryIO:
     """
     settings = file.settings
     if settings.encoding not in (None, "utf-8"):
-        stream = _joined(_decoded(stream, file.name, settings.encoding))
+        stream = joined(_decoded(stream, file.name, settings.encoding))
     if settings.skip_rows:
-        stream = _joined(_without_first(stream, file))
+        stream = joined(_without_first(stream, file))
     if settings.comment is not None:
-        stream = _joined(_uncommented(stream, file, settings.comment))
+        stream = joined(_uncommented(stream, file, settings.comment))
     return stream
 
 
 def _decoded(stream: BinaryIO, name: str, encoding: str) -> Iterator[bytes]:
-    decoder, at = codecs.getincrementaldecoder(encoding)(), 0
-    while True:
-        piece = stream.read(_BLOCK)
-        try:
-            yield decoder.decode(piece, final=not piece).encode()
-        except UnicodeError as error:
-            raise UsageError(
-                f"{name} is not {encoding} from about byte {at + getattr(error, 'start', 0)} on.",
-                remedy="Correct data.csv.encoding, or convert the file to UTF-8.",
-            ) from error
-        if not piece:
-            return
-        at += len(piece)
+    try:
+        for text in codecs.iterdecode(pieces(stream), encoding):
+            yield text.encode()
+    except UnicodeError as error:
+        raise UsageError(
+            f"{name} is not {encoding}.", remedy="Correct data.csv.encoding, or convert the file to UTF-8."
+        ) from error
 
 
 def _without_first(stream: BinaryIO, file: CsvFile) -> Iterator[bytes]:
     """All but the first lines; as for pandas, a line end in quotes ends none of them."""
-    quote, head, at = re.escape((file.quote or "").encode()), stream.read(_MOST_BYTES), 0
+    quote, head, count = re.escape((file.quote or "").encode()), stream.read(_MOST_BYTES), file.settings.skip_rows
     inside = rb"(?:[^%b\r\n]++|%b[^%b]*+%b?+)*+" % (quote, quote, quote, quote) if quote else rb"[^\r\n]*+"
-    line = re.compile(inside + rb"(?:\r\n|\r|\n)")
-    none_left = UsageError(
-        f"{file.name} has no row after the lines that data.csv.skip_rows leaves out ({file.settings.skip_rows}).",
-        remedy="Correct skip_rows, and check that quotes in these lines are closed.",
-    )
-    for _ in range(file.settings.skip_rows):
-        match = line.match(head, at)
-        if match is None:
-            raise none_left
-        at = match.end()
-    rest = head[at:] or stream.read(_BLOCK)
-    if not rest:
-        raise none_left
-    yield rest
-    while piece := stream.read(_BLOCK):
-        yield piece
+    match = re.match(rb"(?:%b(?:\r\n|\r|\n)){%d}" % (inside, count), head)
+    if match is None or match.end() == len(head):
+        raise UsageError(
+            f"{file.name} has no row after the lines that data.csv.skip_rows leaves out ({count}).",
+            remedy="Correct skip_rows, and check that quotes in these lines are closed.",
+        )
+    return itertools.chain([head[match.end() :]], pieces(stream))
 
 
 def _uncommented(stream: BinaryIO, file: CsvFile, mark: str) -> Iterator[bytes]:
@@ -145,9 +132,17 @@ def _uncommented(stream: BinaryIO, file: CsvFile, mark: str) -> Iterator[bytes]:
             )
 
 
-class _Joined(io.RawIOBase):
-    """Pieces of bytes as one stream."""
+def pieces(stream: BinaryIO) -> Iterator[bytes]:
+    """What is left of a stream."""
+    return iter(partial(stream.read, _BLOCK), b"")
 
+
+def joined(pieces: Iterator[bytes]) -> BinaryIO:
+    """Pieces of bytes as one stream."""
+    return cast(BinaryIO, io.BufferedReader(_Joined(pieces), _BLOCK))
+
+
+class _Joined(io.RawIOBase):
     def __init__(self, pieces: Iterator[bytes]) -> None:
         super().__init__()
         self._pieces, self._left = pieces, memoryview(b"")
@@ -156,16 +151,8 @@ class _Joined(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._left:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return 0
+        while not self._left and (piece := next(self._pieces, None)) is not None:
             self._left = memoryview(piece)
-        part = self._left[: len(buffer)]
-        self._left = self._left[len(part) :]
+        part, self._left = self._left[: len(buffer)], self._left[len(buffer) :]
         buffer[: len(part)] = part
         return len(part)
-
-
-def _joined(pieces: Iterator[bytes]) -> BinaryIO:
-    return cast(BinaryIO, io.BufferedReader(_Joined(pieces), _BLOCK))

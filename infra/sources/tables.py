@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import io
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,7 +20,7 @@ from data_contracts.foreign_json import check_nesting
 from data_contracts.quoting import column_shown, text_of
 from infra.processes.reading import note
 from infra.sources.csv_guess import MARKS, guess_csv, look_like_numbers, other_separator, says_separator
-from infra.sources.csv_lines import CsvFile, plain_lines
+from infra.sources.csv_lines import CsvFile, joined, pieces, plain_lines
 from infra.sources.json_faults import BYTE_ORDER_MARK, Lines, bad_line, bad_value
 from infra.sources.types import QUOTED, Guess, common, converted, from_texts, plain
 
@@ -57,7 +57,7 @@ def csv_schema(stream: BinaryIO, file: CsvFile) -> tuple[pa.Schema, dict[str, in
     schema = pa.schema([(column, guess.kind) for column, guess in guesses.items()])
     for at, one in enumerate(schema):
         if one.name in suspects & numbers and one.type == pa.string():
-            sentence = f"all values of the column {column_shown(one.name, at)} are numbers with commas"
+            sentence = f": all values of the column {column_shown(one.name, at)} are numbers with commas"
             raise table.refused(sentence, 'decimal: "." if they are texts')
     return schema, {column: guess.text_from for column, guess in guesses.items() if guess.text_from is not None}
 
@@ -96,9 +96,9 @@ class _Csv:
         self._head = _head(stream, file.name)
         if not self._head:
             raise UsageError(f"{file.name} is empty.", remedy="Write it again or leave it out.")
-        self._stream = _Rejoined(self._head, stream)
+        self._stream = joined(itertools.chain([self._head], pieces(stream)))
         if says_separator(self._head):
-            raise self.refused("its first line says how it is separated, and has no names", "leave this line out")
+            raise self.refused(": its first line says how it is separated, and has no names", "leave this line out")
         self.names = file.columns or self._header()
 
     def texts(self, wanted: list[str]) -> Iterator[pa.RecordBatch]:
@@ -115,7 +115,7 @@ class _Csv:
 
         try:
             reader = pyarrow.csv.open_csv(
-                io.BufferedReader(self._stream, _BLOCK),
+                self._stream,
                 # Only a single-threaded reader knows the number of a bad row.
                 read_options=pyarrow.csv.ReadOptions(
                     column_names=self.names, skip_rows=self._lines, block_size=_BLOCK, use_threads=False
@@ -146,8 +146,9 @@ class _Csv:
         """The error for a file that looks as if it was written in another way than it is read."""
         looks = guess_csv(self._head, self._file)
         looks = looks if separator is None else looks.model_copy(update={"separator": separator})
-        remedy = f"Write data.csv: {looks}" if looks != self._file.settings else "Correct data.csv"
-        return UsageError(f"{self.name}: {sentence}.", remedy=f"{remedy}, or {otherwise}.")
+        encoding = f"; it looks like {looks.encoding}" if looks.encoding != self._file.settings.encoding else ""
+        remedy = f"Write data.csv: {looks}" if looks != self._file.settings else "Say in data.csv how it is written"
+        return UsageError(f"{self.name}{sentence}{encoding}.", remedy=f"{remedy}, or {otherwise}.")
 
     def _header(self) -> list[str]:
         text = self._head.decode("utf-8-sig", errors="surrogateescape")
@@ -160,7 +161,7 @@ class _Csv:
             names = [column or f"Unnamed: {i}" for i, column in enumerate(names)]  # the names that pandas gives them
             "".join(names).encode()
         except UnicodeEncodeError as error:
-            raise self._not_utf8("is not a CSV file in UTF-8") from error
+            raise self.refused(" is not a CSV file in UTF-8", "convert it to UTF-8") from error
         except csv.Error as error:
             raise UsageError(
                 f"{self.name}: a name in the first line is longer than {csv.field_size_limit():,} characters.",
@@ -169,9 +170,9 @@ class _Csv:
         if other is not None:
             marks = f"separated by {MARKS[other]}, but it is read with {MARKS.get(self._file.separator, 'others')}"
             otherwise = 'separator: "," if that is right' if self._file.separator == "," else "put the name in quotes"
-            raise self.refused(f"its first line looks {marks}", otherwise, other)
+            raise self.refused(f": its first line looks {marks}", otherwise, other)
         if any("\0" in name for name in names):
-            raise self.refused("its first line has NUL characters", "convert it to UTF-8")
+            raise self.refused(": its first line has NUL characters", "convert it to UTF-8")
         twice = sorted(column for column, times in Counter(names).items() if times > 1)
         if twice:
             said = column_shown(twice[0], names.index(twice[0]))
@@ -186,30 +187,18 @@ class _Csv:
         if bad:
             row, found, wanted = bad[0].number + settings.skip_rows, bad[0].actual_columns, bad[0].expected_columns
             mark = MARKS.get(self._file.separator, "separator").removesuffix("s")
-            sentence = f"row {row} of the file has {found} values, but there are {wanted} columns"
+            sentence = f": row {row} of the file has {found} values, but there are {wanted} columns"
             otherwise = f"correct the row; put a value that has a {mark} in double quotes"
             looks = guess_csv(self._head, self._file)
             if any(getattr(looks, name) != getattr(settings, name) for name in _LAYOUT):
                 return self.refused(sentence, otherwise)
             if found == wanted + 1 and bad[0].text.endswith(self._file.separator):
                 otherwise = f"if every row ends in a {mark}, end the first line in one, too; else {otherwise}"
-            return UsageError(f"{self.name}: {sentence}.", remedy=f"{otherwise[0].upper()}{otherwise[1:]}.")
+            return UsageError(f"{self.name}{sentence}.", remedy=f"{otherwise[0].upper()}{otherwise[1:]}.")
         if "UTF8" in str(error):
-            return self._not_utf8("is not UTF-8")
+            return self.refused(" is not UTF-8", "convert it to UTF-8")
         return UsageError(
             f"{self.name} cannot be read as CSV.", remedy="Check its quotes, and that no row is larger than 8 MiB."
-        )
-
-    def _not_utf8(self, sentence: str) -> UsageError:
-        looks = guess_csv(self._head, self._file)
-        if looks.encoding is None:
-            return UsageError(
-                f"{self.name} {sentence}.",
-                remedy="Convert it to UTF-8, or name its encoding, as in data.csv: {encoding: cp1252}.",
-            )
-        return UsageError(
-            f"{self.name} {sentence}; it looks like {looks.encoding}.",
-            remedy=f"Write data.csv: {looks}, or convert it to UTF-8.",
         )
 
 
@@ -385,20 +374,3 @@ def _json_error(error: pa.ArrowInvalid, lines: Lines, name: str, schema: pa.Sche
         or bad_value(lines, name, schema)
         or UsageError(f"{name}: {where} cannot be read as JSON.", remedy="Write JSON Lines, one object a line.")
     )
-
-
-class _Rejoined(io.RawIOBase):
-    """A stream from its beginning, although part of it was read already."""
-
-    def __init__(self, head: bytes, rest: BinaryIO) -> None:
-        super().__init__()
-        self._head, self._read_rest = memoryview(head), rest.read
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        piece = self._head[: len(buffer)] if self._head else self._read_rest(len(buffer))
-        self._head = self._head[len(piece) :] if self._head else self._head
-        buffer[: len(piece)] = piece
-        return len(piece)
