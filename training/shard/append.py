@@ -23,7 +23,11 @@ from training.formats.facts import Facts, Mismatch
 
 
 class NotExtended(Exception):
-    """New files cannot be added to a dataset as its shards are; the text says why, after "because"."""
+    """New files cannot be added to a dataset as its shards are; `reason` says why, after "because"."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 @dataclass(frozen=True)

@@ -147,8 +147,8 @@ def shard_files(asked: Sharding) -> Sharded:
     """
     try:
         return _shard(asked)
-    except NotExtended as why:
-        return replace(_shard(replace(asked, files=asked.every, earlier=None)), anew=str(why))
+    except NotExtended as error:
+        return replace(_shard(replace(asked, files=asked.every, earlier=None)), anew=error.reason)
 
 
 def _shard(asked: Sharding) -> Sharded:
