@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_contracts.arrow_types import is_time
+from data_contracts.arrow_types import is_text, is_time
 from data_contracts.contract.exact_numbers import (
     exact_arguments,
     exact_columns,
@@ -41,6 +42,9 @@ _BETWEEN = "expect_column_values_to_be_between"
 _TYPES = {
     "expect_column_type_to_be", "expect_column_values_to_be_in_type_list", "expect_column_values_to_be_of_type",
 }  # fmt: skip
+# What pandas 1 and 2 called texts, which are `str` in pandas 3; and numbers and flags that may be missing.
+_TEXTS = ("object", "O", "string", "StringDtype", "category")
+_NULLABLE = re.compile("U?Int(8|16|32|64)|Float(32|64)|boolean")
 # Arguments that Python's `re` searches for, or from which a library makes such a pattern.
 _PATTERNS = ("regex", "regex_list", "json_schema", "strftime_format")
 _READS_TEXT = ("regex", "strftime", "dateutil", "json", "value_lengths")
@@ -91,6 +95,10 @@ def scope_of(asked: Mapping[str, Any], schema: pa.Schema) -> Scope:
     text = single if any(part in name for part in _READS_TEXT) else None
     if not text and not absent:
         kwargs = _with_times(kwargs, [schema.field(one).type for one in columns] if reads else [])
+    if single and name in _TYPES:
+        kwargs |= {
+            key: _as_read(kwargs[key], schema.field(single).type) for key in ("type_", "type_list") if key in kwargs
+        }
     nulls = _nulls(name, row_wise and single is not None, condition is not None)
     given = {column: f"c{at}" for at, column in enumerate(dict.fromkeys(columns))} if reads else {}
     tested = exact_columns(given.keys() & set(reads), schema) if nulls != "typed" else set()
@@ -127,6 +135,16 @@ def _as_written(name: str, kwargs: dict[str, Any], exact: Collection[str]) -> di
         return exact_arguments(name, kwargs)
     bounds = {key: kwargs.get(key) for key in ("min_value", "max_value")}
     return {key: value for key, value in bounds.items() if type(value) is int and abs(value) > _EXACT}
+
+
+def _as_read(named: Any, kind: pa.DataType) -> Any:
+    """A type's name in an argument, or a list of them, as pandas calls a column of this type when it is read here."""
+    if isinstance(named, list):
+        return [_as_read(name, kind) for name in named]
+    if is_text(kind.value_type if pa.types.is_dictionary(kind) else kind):
+        return "str" if named in _TEXTS else named
+    missing_allowed = isinstance(named, str) and _NULLABLE.fullmatch(named)
+    return named.lower().replace("boolean", "bool") if missing_allowed else named
 
 
 def without_condition(asked: Mapping[str, Any]) -> tuple[Condition | None, dict[str, Any]]:

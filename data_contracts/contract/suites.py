@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -27,11 +27,32 @@ SEVERITIES = ("info", "warning", "critical")
 _KEYS = ("type", "class_path", "kwargs", "severity", "description", "meta")
 _LISTED = f"{', '.join(_KEYS[:-1])} and {_KEYS[-1]}"
 # Written by GX beside the expectation; they differ from one save to the next and do not affect the result.
-_NOISE = ("id", "notes", "rendered_content", "expectation_context")
-# Arguments about how GX runs an expectation, which we decide.
-_RUNTIME = ("batch_id", "result_format", "catch_exceptions")
+_NOISE = ("id", "notes", "rendered_content", "expectation_context", "ge_cloud_id", "success_on_last_run")
+# Arguments about how GX runs or shows an expectation, which we decide; those after the third are of GX before 1.0.
+_RUNTIME = (
+    *("batch_id", "result_format", "catch_exceptions"),
+    *("include_config", "auto", "profiler_config", "output_strftime_format", "interactive_evaluation"),
+)
+# Arguments of GX before 1.0 that changed what is compared: only where they did not can they be left out.
+_GONE = {
+    "parse_strings_as_datetimes": "texts are not read as times; leave it out, and store the column as a time",
+    "allow_cross_type_comparisons": "values of another type break the expectation; leave it out",
+}
+_INSTEAD = {
+    "expect_multicolumn_values_to_be_unique": "use expect_select_column_values_to_be_unique_within_record.",
+    **dict.fromkeys(
+        (
+            "expect_column_bootstrapped_ks_test_p_value_to_be_greater_than",
+            "expect_column_chisquare_test_p_value_to_be_greater_than",
+            "expect_column_parameterized_distribution_ks_test_p_value_to_be_greater_than",
+        ),
+        "use expect_column_kl_divergence_to_be_less_than, or contract.drift (docs/drift.md).",
+    ),
+    "expect_column_pair_cramers_phi_value_to_be_less_than": "write a class of your own (class_path).",
+}
 # YAML's nodes of a larger suite take minutes to make.
 _MOST_WITH_LINES = 2**20
+_MOST_REFUSED = 100
 
 
 class SuiteText:
@@ -48,19 +69,28 @@ class SuiteText:
 
     def refuse(self, path: Iterable[str | int], what: str, cause: Exception | None = None) -> NoReturn:
         """Raise SpecError `file:line: field: what`."""
+        raise self.refusal(path, what) from cause
+
+    def refusal(self, path: Iterable[str | int], what: str) -> SpecError:
+        """The error `file:line: field: what`."""
         path = list(path)
         line = self._line(path)
         where = f"{self.name}:{line}" if line else self.name
         field = ".".join(map(str, path))
-        raise SpecError(f"{where}: {field}: {what}" if field else f"{where}: {what}") from cause
+        return SpecError(f"{where}: {field}: {what}" if field else f"{where}: {what}")
 
-    def _line(self, path: list[str | int]) -> int | None:
+    @cached_property
+    def _nodes(self) -> yaml.Node | None:
+        """The text as YAML's nodes, which know their lines; JSON is YAML."""
         if not self.text or len(self.text) > _MOST_WITH_LINES:
             return None
         try:
-            node = yaml.compose(self.text)  # JSON is YAML, and YAML's nodes know their lines
+            return yaml.compose(self.text)
         except yaml.YAMLError:
             return None
+
+    def _line(self, path: list[str | int]) -> int | None:
+        node = self._nodes
         for step in path:
             below = {}
             if isinstance(node, yaml.MappingNode):
@@ -80,10 +110,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return "" if near is None else f"; did you mean {name_shown(near, name)}?"
 
 
-def _open(
-    suite: str | dict[str, Any], root: Path, parameters: Mapping[str, Any] | None
-) -> tuple[dict[str, Any], SuiteText]:
-    """The suite without ids and versions, and its text for error messages.
+def _open(suite: str | dict[str, Any], root: Path) -> tuple[dict[str, Any], SuiteText]:
+    """The suite's name and its expectations as they are written, and its text for error messages.
 
     Args:
         suite: path of its JSON from `root`, or the suite itself.
@@ -113,9 +141,8 @@ def _open(
     expectations = raw.get("expectations") if isinstance(raw, dict) else None
     if not isinstance(expectations, list):
         text.refuse([], 'a suite is an object {"name": …, "expectations": […]}; this one has no list of expectations.')
-    name = raw.get("name", "suite")
-    plain = {"name": name, "expectations": [_expectation(text, i, e, parameters) for i, e in enumerate(expectations)]}
-    return plain, text
+    name = raw.get("name", raw.get("expectation_suite_name", "suite"))  # the latter before GX 1.0
+    return {"name": name, "expectations": expectations}, text
 
 
 def load_suite(
@@ -131,33 +158,54 @@ def load_suite(
         SpecError: no file, not JSON, an expectation or argument that Great Expectations does not have, or a parameter
             without a value.
     """
-    plain, text = _open(suite, root, parameters)
-    listed = _catalogue()
+    plain, text = _open(suite, root)
+    checked: list[dict[str, Any]] = []
+    refused: list[SpecError] = []
+    for index, raw in enumerate(plain["expectations"]):
+        try:
+            checked.append(_expectation(text, index, raw, parameters))
+            refused += _refusals(text, ["expectations", index], checked[-1])
+        except SpecError as error:
+            refused.append(error)
+    if refused:
+        raise refused[0] if len(refused) == 1 else _joined(text, refused)
+    return {**plain, "expectations": checked}
+
+
+def _refusals(text: SuiteText, here: list[str | int], expectation: dict[str, Any]) -> Iterator[SpecError]:
+    """What is wrong with an expectation and its arguments."""
+    name, kwargs, listed = expectation["type"], expectation["kwargs"], _catalogue()
+    if "class_path" in expectation:  # only the child process that imports the class knows its other arguments
+        if why := wrong_condition(kwargs):
+            yield text.refusal([*here, "kwargs", "row_condition"], why)
+        return
+    if name in listed["sql_only"]:
+        yield text.refusal([*here, "type"], f"{name} needs a SQL database and cannot run on files; leave it out.")
+        return
     known = listed["expectations"]
-    for index, expectation in enumerate(plain["expectations"]):
-        here: list[str | int] = ["expectations", index]
-        if "class_path" in expectation:  # only the child process that imports the class knows its other arguments
-            if why := wrong_condition(expectation["kwargs"]):
-                text.refuse([*here, "kwargs", "row_condition"], why)
-            continue
-        name = expectation["type"]
-        if name in listed["sql_only"]:
-            text.refuse([*here, "type"], f"{name} needs a SQL database and cannot run on files; leave it out.")
-        if name not in known:
-            hint = nearest(name, known) or "; write an expectation of its gallery, or leave this one out."
-            hint = "; name a class of your own as class_path." if "." in name else hint
-            text.refuse([*here, "type"], f"Great Expectations has no {name}{hint}")
-        required, optional = known[name]["required"], known[name]["optional"]
-        for argument in expectation["kwargs"]:
-            if argument not in required and argument not in optional:
-                hint = nearest(argument, [*required, *optional]) or f"; it has {', '.join([*required, *optional])}."
-                text.refuse([*here, "kwargs", argument], f"{name} has no argument {argument}{hint}")
-        for argument in required:
-            if argument not in expectation["kwargs"]:
-                text.refuse([*here, "kwargs"], f"{name} needs the argument {argument}.")
-        if wrong := wrong_argument(name, expectation["kwargs"]):
-            text.refuse([*here, "kwargs", wrong[0]], wrong[1])
-    return plain
+    if name not in known:
+        hint = nearest(name, known) or "; write an expectation of its gallery, or leave this one out."
+        hint = "; name a class of your own as class_path." if "." in name else hint
+        hint = f" any more; {_INSTEAD[name]}" if name in _INSTEAD else hint
+        yield text.refusal([*here, "type"], f"Great Expectations has no {name}{hint}")
+        return
+    required, optional = known[name]["required"], known[name]["optional"]
+    for argument in kwargs:
+        if argument not in required and argument not in optional:
+            hint = nearest(argument, [*required, *optional]) or f"; it has {', '.join([*required, *optional])}."
+            hint = f" any more: {_GONE[argument]}." if argument in _GONE else hint
+            yield text.refusal([*here, "kwargs", argument], f"{name} has no argument {argument}{hint}")
+    for argument in required:
+        if argument not in kwargs:
+            yield text.refusal([*here, "kwargs"], f"{name} needs the argument {argument}.")
+    if wrong := wrong_argument(name, kwargs):
+        yield text.refusal([*here, "kwargs", wrong[0]], wrong[1])
+
+
+def _joined(text: SuiteText, refused: list[SpecError]) -> SpecError:
+    more = len(refused) - _MOST_REFUSED
+    lines = [str(error) for error in refused[:_MOST_REFUSED]] + ([f"and {more} more"] if more > 0 else [])
+    return SpecError("\n  ".join([f"{text.name}: the suite needs {len(refused)} changes:", *lines]))
 
 
 def with_line(message: str, field: str, suite: str | dict[str, Any], root: Path) -> str:
@@ -177,7 +225,8 @@ def with_line(message: str, field: str, suite: str | dict[str, Any], root: Path)
 
 def parameters_of(suite: str | dict[str, Any], root: Path) -> set[str]:
     """The names of the parameters that a suite uses; SpecError as `load_suite`."""
-    return {name for one in _open(suite, root, None)[0]["expectations"] for name in parameter_names(one["kwargs"])}
+    entries = _open(suite, root)[0]["expectations"]
+    return {name for one in entries if isinstance(one, dict) for name in parameter_names(one.get("kwargs"))}
 
 
 @cache
@@ -223,8 +272,8 @@ def _expectation(text: SuiteText, index: int, raw: Any, parameters: Mapping[str,
     here: list[str | int] = ["expectations", index]
     if not isinstance(raw, dict):
         text.refuse(here, "an expectation is an object with type and kwargs.")
-    if "expectation_type" in raw:
-        text.refuse(here, "this is the format of Great Expectations before 1.0; rename expectation_type to type.")
+    if "expectation_type" in raw and "type" not in raw:  # as before GX 1.0
+        raw = {"type" if key == "expectation_type" else key: value for key, value in raw.items()}
     for key in raw:
         if key not in _KEYS and key not in _NOISE:
             text.refuse([*here, key], f"unknown key{nearest(key, _KEYS) or f'; an expectation has {_LISTED}.'}")
@@ -248,7 +297,7 @@ def _expectation(text: SuiteText, index: int, raw: Any, parameters: Mapping[str,
     return {
         "type": own.get("class_path", raw.get("type")),
         **own,
-        "kwargs": {key: value for key, value in kwargs.items() if key not in _RUNTIME},
+        "kwargs": {key: value for key, value in kwargs.items() if key not in _RUNTIME and (value or key not in _GONE)},
         "severity": severity,
         **plain,
     }

@@ -12,6 +12,8 @@ from typing import Any, TypeGuard
 
 from data_contracts.contract.row_condition import ConditionError, read_condition
 
+# What Spark and databases call types, none of which a column has in pandas.
+_FOREIGN_TYPE = re.compile(r"[A-Z]\w*Type|[A-Z][A-Z_0-9 ]+(\(.*\))?")
 # Of pandas' quantiles.
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
@@ -29,6 +31,14 @@ def wrong_argument(kind: str, kwargs: Mapping[str, Any]) -> tuple[str, str] | No
         for regex in given if isinstance(given, list) else [given]:
             if isinstance(regex, str) and (reason := _why_no_regex(regex)):
                 return name, f"{regex!r} is not a regular expression: {reason}."
+    for name in ("type_", "type_list"):
+        types = kwargs.get(name) or ["str"]
+        types = types if isinstance(types, list) else [types]
+        if all(isinstance(one, str) and _FOREIGN_TYPE.fullmatch(one) for one in types):
+            return name, (
+                f"{', '.join(types)}: no type of pandas, as which rows are read here; use str, int64, float64, bool, "
+                "datetime64[us] or date."
+            )
     if wrong := _wrong_bounds(kind, kwargs):
         return wrong
     try:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from data_contracts.contract.suites import load_suite, suite_digest, with_line
+from data_contracts.contract.engine import check
+from data_contracts.contract.suites import load_suite, parameters_of, suite_digest, with_line
 from data_contracts.errors import SpecError
 
 NOT_NULL = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "a"}}
@@ -31,7 +34,11 @@ BAD = {
     "a list": ("[]", r"suite.json:1: a suite is an object .* no list of expectations"),
     "no list": ('{"name": "s"}', r"no list of expectations"),
     "an entry that is a text": (saved("x"), r"suite.json:4: expectations.0: an expectation is an object"),  # type: ignore[arg-type]
-    "before 1.0": (saved({"expectation_type": "x"}), r"expectations.0: .*rename expectation_type to type"),
+    "before 1.0, unknown": (saved({"expectation_type": "x"}), r"expectations.0.type: Great Expectations has no x;"),
+    "types of Spark": (
+        saved({"type": "expect_column_values_to_be_of_type", "kwargs": {"column": "a", "type_": "IntegerType"}}),
+        r"suite.json:8: expectations.0.kwargs.type_: IntegerType: no type of pandas, .*; use str, int64",
+    ),
     "no type": (saved({"kwargs": {}}), r"expectations.0: the expectation has no type"),
     "a key of ours": (
         saved({**NOT_NULL, "severty": "info"}),
@@ -192,3 +199,111 @@ def test_the_line_in_a_large_suite_is_not_looked_for(tmp_path: Path) -> None:
     (tmp_path / "suite.json").write_text(json.dumps({"name": "large", "expectations": [wrong]}))
     with pytest.raises(SpecError, match=r"^suite\.json: expectations\.0\.type: Great Expectations has no zzz"):
         load_suite("suite.json", tmp_path)
+
+
+# As `great_expectations suite new` of 0.15 to 0.18 saved it, for the runtimes of that time.
+OLD: dict[str, Any] = {
+    "data_asset_type": None, "ge_cloud_id": None, "expectation_suite_name": "orders.warning",
+    "meta": {"great_expectations_version": "0.18.22", "citations": [{"comment": "made by a profiler"}]},
+    "evaluation_parameters": {},
+    "expectations": [
+        {"expectation_type": "expect_column_values_to_not_be_null", "ge_cloud_id": None, "meta": {},
+         "kwargs": {"column": "a", "catch_exceptions": True, "result_format": "BASIC", "include_config": True}},
+        {"expectation_type": "expect_column_values_to_be_between", "meta": {"notes": "from the profiler"},
+         "kwargs": {"column": "a", "min_value": {"$PARAMETER": "low", "$PARAMETER.low": 3}, "auto": False,
+                    "parse_strings_as_datetimes": False, "allow_cross_type_comparisons": None,
+                    "output_strftime_format": None, "mostly": 0.9,
+                    "row_condition": "b==\"x\"", "condition_parser": "pandas"}},
+        {"expectation_type": "expect_column_values_to_be_in_type_list", "meta": {},
+         "kwargs": {"column": "a", "type_list": ["INTEGER", "integer", "BIGINT", "int64", "IntegerType", "LongType"]}},
+    ],
+}  # fmt: skip
+
+
+def test_a_suite_of_great_expectations_0_means_what_its_new_form_means(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text(json.dumps(OLD, indent=1))
+    between = {"column": "a", "min_value": 5, "mostly": 0.9, "row_condition": 'b=="x"', "condition_parser": "pandas"}
+    new = {"name": "orders.warning", "expectations": [
+        NOT_NULL,
+        {"type": "expect_column_values_to_be_between", "kwargs": between},
+        {"type": "expect_column_values_to_be_in_type_list", "kwargs": OLD["expectations"][2]["kwargs"]},
+    ]}  # fmt: skip
+    loaded = load_suite("old.json", tmp_path, {"low": 5})
+    assert loaded["name"] == "orders.warning"
+    assert suite_digest(loaded) == suite_digest(load_suite(new, tmp_path))
+    assert parameters_of("old.json", tmp_path) == {"low"}
+
+
+def test_all_changes_that_a_suite_needs_are_listed_at_once(tmp_path: Path) -> None:
+    entries = [
+        (
+            "expect_column_values_to_be_between",
+            {"column": "t", "min_value": "2026", "parse_strings_as_datetimes": True},
+        ),
+        ("expect_column_chisquare_test_p_value_to_be_greater_than", {"column": "a", "partition_object": {}, "p": 0.05}),
+        ("expect_multicolumn_values_to_be_unique", {"column_list": ["a", "b"]}),
+        ("expect_column_pair_cramers_phi_value_to_be_less_than", {"column_A": "a", "column_B": "b"}),
+        ("expect_column_values_to_be_in_type_list", {"column": "a", "type_list": ["StringType", "VARCHAR(20)"]}),
+        ("expect_column_values_to_not_be_null", {"column": "a"}),
+        ("expect_column_mean_to_be_between", {"column": "a", "min_value": {"$PARAMETER": "low", "$PARAMETER.low": 3}}),
+        ("expect_column_values_to_not_be_null", {"column": "a", "row_condition": "a.str.len() > 3"}),
+    ]
+    old = {**OLD, "expectations": [{"expectation_type": name, "kwargs": kwargs} for name, kwargs in entries]}
+    (tmp_path / "old.json").write_text(json.dumps(old, indent=1))
+    with pytest.raises(SpecError) as raised:
+        load_suite("old.json", tmp_path)
+    assert raised.value.exit_code == 2
+    first, *lines = str(raised.value).split("\n  ")
+    assert first == "old.json: the suite needs 7 changes:"
+    wanted = [
+        r"0.kwargs.parse_strings_as_datetimes: .* any more: texts are not read as times; leave it out, and store",
+        r"1.type: .* any more; use expect_column_kl_divergence_to_be_less_than, or contract.drift",
+        r"2.type: .* any more; use expect_select_column_values_to_be_unique_within_record",
+        r"3.type: .* any more; write a class of your own",
+        r"4.kwargs.type_list: StringType, VARCHAR\(20\): no type of pandas",
+        r"6.kwargs.min_value: the suite parameter low has no value; give it one in contract.parameters",
+        r"7.kwargs.row_condition: 'a.str.len\(\) > 3' is not a condition on rows",
+    ]
+    for line, sentence in zip(lines, wanted, strict=True):
+        assert re.search(rf"^old.json:\d+: expectations.{sentence}", line), line
+    numbers = [int(line.split(":")[1]) for line in lines]
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_suite_with_thousands_of_changes_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text(saved(*({"type": "zzz", "kwargs": {}} for _ in range(3000))))
+    with pytest.raises(SpecError, match=r"needs 3000 changes(.*\n){101}  and 2900 more$"):
+        load_suite("s.json", tmp_path)
+
+
+# Names of types in suites of pandas 1 and 2, and the columns that have one of them.
+TYPES = {
+    **{name: {"text", "category"} for name in ("object", "str", "string", "category")},
+    **{name: {"whole"} for name in ("int64", "Int64")},
+    **{name: {"float"} for name in ("float64", "Float64")},
+    **{name: {"flag"} for name in ("bool", "boolean")},
+    **{name: {"time"} for name in ("datetime64[ns]", "datetime64")},
+}
+
+
+def test_types_by_the_names_of_older_pandas() -> None:
+    columns = {
+        "text": ["a"], "category": pa.array(["a"]).dictionary_encode(), "whole": [1], "float": [1.5], "flag": [True],
+        "time": pa.array([0], pa.timestamp("us")),
+    }  # fmt: skip
+    table = pa.table(columns)
+    kind = "expect_column_values_to_be_of_type"
+    asked = [(name, column) for name in TYPES for column in columns]
+    entries = [{"type": kind, "kwargs": {"column": column, "type_": name}, "severity": "critical"}
+               for name, column in asked]  # fmt: skip
+    found = check(
+        {"name": "s", "expectations": entries},
+        lambda names: table.select(names or table.column_names).to_batches(),
+        fail_on="critical",
+        sensitive=[],
+        resources=None,
+    )
+    failed = {asked[failure.index] for failure in found.failures}
+    assert {(name, column) for name, column in asked if (name, column) not in failed} == {
+        (name, column) for name, having in TYPES.items() for column in having
+    }
