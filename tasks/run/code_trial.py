@@ -158,15 +158,15 @@ def _mentions_left_out(chosen: ProjectFiles, names: Iterable[str], settings: str
         text = waiting.pop()
         if any(word in text for word in words):
             return True
-        mentioned = set(re.findall(rb"\w+", text))
-        for name in [name for name in rest if os.fsencode(_module(PurePosixPath(name))) in mentioned]:
+        for name in [name for name in rest if re.search(_mention(PurePosixPath(name)), text)]:
             waiting.append(rest.pop(name).read_bytes())
     return False
 
 
-def _module(path: PurePosixPath) -> str:
-    """The name by which code speaks of a packed file."""
-    return path.parent.name if path.stem == "__init__" else path.stem
+def _mention(path: PurePosixPath) -> bytes:
+    """How code speaks of a packed file: of a module by its name, of another by its file's."""
+    module = path.parent.name if path.stem == "__init__" else path.stem
+    return rb"\b" + re.escape(os.fsencode(module if path.suffix == ".py" else path.name)) + rb"\b"
 
 
 def _words(path: PurePosixPath, why: str) -> Iterator[str]:
