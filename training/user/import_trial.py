@@ -13,9 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from data_contracts.messages.children import (
     IMPORT_TRIAL,
@@ -28,8 +26,10 @@ from data_contracts.messages.children import (
 from data_contracts.pipeline_spec import SourceSpec
 from infra.processes.child_main import Report, child_main
 from infra.project.project_files import not_found_in
-from infra.sources.read import Selection, read_batches
 from training.user.imports import add_project, load_callable, make_object
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Raw rows that a transform gets.
 ROWS = 64
@@ -99,6 +99,8 @@ def _first_rows(request: ImportTrialRequest) -> pa.RecordBatch | None:
     """Some raw rows; None if they cannot be read, which the stage that reads them reports."""
     if request.transform is None or request.rows is None:
         return None
+    from infra.sources.read import Selection, read_batches
+
     sources = [SourceSpec.model_validate(source) for source in request.rows.sources]
     chosen = Selection(batch_rows=ROWS)
     try:

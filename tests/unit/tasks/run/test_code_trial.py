@@ -271,4 +271,5 @@ def test_scripts_that_no_code_of_the_spec_imports_are_no_reason_to_try_it(
 
 
 def test_nothing_is_made_without_a_shakedown(tmp_path: Path) -> None:
-    open_run(reading(tmp_path / "tiny", "init", "open('words/table.npy')"), recorded=False)
+    run = open_run(reading(tmp_path / "tiny", "init", "open('words/table.npy')"), recorded=False)
+    assert "words/table.npy" not in [file.path for file in run.store.manifest(run.resolved.code).files]
