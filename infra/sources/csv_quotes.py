@@ -19,16 +19,17 @@ class Quotes:
         name: of the file, for the error.
         separator: the character between two values, of ASCII.
         quote: the character around a value that holds a separator or a line end, of ASCII.
+        first: number of the first line.
     """
 
-    def __init__(self, name: str, separator: str = ",", quote: str = '"') -> None:
+    def __init__(self, name: str, separator: str = ",", quote: str = '"', first: int = 1) -> None:
         self._name, self._quote, self._code = name, quote.encode(), ord(quote)
         self._opens, self._closes = np.zeros(256, bool), np.zeros(256, bool)
         self._opens[[ord(separator), *b"\r\n", self._code]] = True
         self._closes[[ord(separator), *b"\r\n \t", self._code]] = True
         self._rest = b"\n"  # the byte before what comes next, and quotes that were not looked at
         self._inside = False
-        self._line, self._opened = 1, 0
+        self._line, self._opened = first, 0
 
     def feed(self, block: bytes) -> None:
         """Take in the next bytes of the file."""
@@ -80,6 +81,7 @@ class Quotes:
 
     def _fault(self, what: str) -> UsageError:
         return UsageError(
-            f"{self._name}: a value in double quotes that begins in line {self._opened} of the file {what}.",
-            remedy="Close the quotes; a quote inside of a quoted value is written twice.",
+            f"{self._name}: a value in quotes that begins in line {self._opened} of the file {what}.",
+            remedy="Close the quotes, and write a quote inside a quoted value twice; or write data.csv: {quote: none}"
+            " if quotes are letters like others.",
         )

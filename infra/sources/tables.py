@@ -21,6 +21,7 @@ from data_contracts.quoting import column_shown, text_of
 from infra.processes.reading import note
 from infra.sources.csv_guess import MARKS, guess_csv, look_like_numbers, other_separator, says_separator
 from infra.sources.csv_lines import CsvFile, joined, pieces, plain_lines
+from infra.sources.csv_quotes import Quotes
 from infra.sources.json_faults import BYTE_ORDER_MARK, Lines, bad_line, bad_value
 from infra.sources.types import QUOTED, Guess, common, converted, from_texts, plain
 
@@ -42,6 +43,7 @@ _MISSING = [
 def csv_schema(stream: BinaryIO, file: CsvFile) -> tuple[pa.Schema, dict[str, int]]:
     """Names and types of a CSV file's columns, and the first row (from 0) with text of each column that became text."""
     table = _Csv(stream, file)
+    table.watch_quotes()
     settings = file.settings
     guesses = {column: Guess(notation=file.notation) for column in table.names}
     # Columns of texts that all look like 12,50 or 1.234,50, in a file that says nothing of such numbers.
@@ -96,10 +98,25 @@ class _Csv:
         self._head = _head(stream, file.name)
         if not self._head:
             raise UsageError(f"{file.name} is empty.", remedy="Write it again or leave it out.")
-        self._stream = joined(itertools.chain([self._head], pieces(stream)))
+        self._quotes: Quotes | None = None
+        self._stream = joined(self._watched(itertools.chain([self._head], pieces(stream))))
         if says_separator(self._head):
             raise self.refused(": its first line says how it is separated, and has no names", "leave this line out")
         self.names = file.columns or self._header()
+
+    def watch_quotes(self) -> None:
+        """Have `texts` refuse quoted values that do not end as they must; it takes some time."""
+        if self._file.quote is not None:
+            first = 1 + self._file.settings.skip_rows
+            self._quotes = Quotes(self.name, self._file.separator, self._file.quote, first)
+
+    def _watched(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            if self._quotes is not None:
+                self._quotes.feed(piece)
+            yield piece
+        if self._quotes is not None:
+            self._quotes.finish()
 
     def texts(self, wanted: list[str]) -> Iterator[pa.RecordBatch]:
         """All values as text; missing values are null, a quoted empty string is an empty string."""

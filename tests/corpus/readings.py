@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import csv
 import datetime
 import decimal
 import glob
@@ -169,22 +170,37 @@ def kind_of(path: Path) -> tuple[str, str]:
     return {".ndjson": ".jsonl"}.get(ending.lower(), ending.lower()).lstrip("."), compression
 
 
-def frame_of(path: Path) -> pd.DataFrame:
-    """A file as pandas reads it with its defaults."""
+def frame_of(path: Path, said: dict[str, Any]) -> pd.DataFrame:
+    """A file as pandas reads it, with its defaults but for what `data.csv` says."""
     kind, compression = kind_of(path)
     read = {"csv": pd.read_csv, "json": pd.read_json, "jsonl": pd.read_json}.get(kind, pd.read_parquet)
     options: dict[str, Any] = {"lines": True} if kind == "jsonl" else {}
     if compression == "zstd":  # pandas needs a package for it
         with pa.input_stream(str(path), compression="zstd") as opened:
             return read(opened, **options)
-    return read(path, **options)
+    return read(path, **options, **as_pandas(said))
+
+
+def as_pandas(said: dict[str, Any]) -> dict[str, Any]:
+    """Settings of `data.csv` as pandas has them."""
+    names = {"separator": "sep", "skip_rows": "skiprows"}
+    options = {names.get(name, name): value for name, value in said.items()}
+    return {"quoting": csv.QUOTE_NONE} if options.pop("quote", None) else options
+
+
+def as_duckdb(said: dict[str, Any]) -> str:
+    """Settings of `data.csv` as DuckDB has them."""
+    names = {"separator": "delim", "skip_rows": "skip", "decimal": "decimal_separator"}
+    given = {names.get(name, name): "" if value == "none" else value for name, value in said.items()}
+    return "".join(f", {name} = {value!r}" for name, value in given.items())
 
 
 def by_pandas(case: Case, folder: Path) -> Reading:
     files = paths(case, folder)
     if not files:
         return Reading({}, 0, "does not read it")
-    return of_frame(pd.concat(map(frame_of, files), ignore_index=True) if len(files) > 1 else frame_of(files[0]))
+    frames = [frame_of(file, case.csv) for file in files]
+    return of_frame(pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0])
 
 
 def by_duckdb(case: Case, folder: Path) -> Reading:
@@ -196,7 +212,8 @@ def by_duckdb(case: Case, folder: Path) -> Reading:
     # The characters of a glob stand for themselves in a file's name.
     names = [f"{one}/**/*.parquet" if one.is_dir() else re.sub(r"([*?\[])", r"[\1]", str(one)) for one in files]
     listed = ", ".join("'" + name.replace("'", "''") + "'" for name in names)
-    relation = _DUCKDB.sql(f"select * from {reads}([{listed}]{', union_by_name = true' if len(names) > 1 else ''})")
+    options = ", union_by_name = true" * (len(names) > 1) + as_duckdb(case.csv)
+    relation = _DUCKDB.sql(f"select * from {reads}([{listed}]{options})")
     kinds = [str(one) for one in relation.types]
     if "HUGEINT" in kinds:  # which Arrow does not have
         rows = relation.fetchall()
