@@ -82,10 +82,9 @@ def with_partitions(batch: pa.RecordBatch, file: SourceFile, schema: pa.Schema) 
 
     UsageError if the file has such a column, too, and another value in it. A row of JSON Lines may leave it out.
     """
-    for name in partition_schema(file).names:
-        if name not in schema.names:
-            continue
-        if name not in batch.schema.names:
+    wanted, own = set(schema.names), set(batch.schema.names)
+    for name in filter(wanted.__contains__, file.column_types):
+        if name not in own:
             value = partition_value(file, name, schema.field(name).type)
             columns = [*batch.columns, pa.repeat(value, batch.num_rows)]
             batch = pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, name])

@@ -339,11 +339,11 @@ class _Reading:
 
     def _with_partitions(self, file: SourceFile, facts: FileFacts) -> FileFacts:
         """The facts, with the columns that folders name; UsageError if the file has one with other values."""
-        named, schema = partition_schema(file), facts.schema
-        twice = pa.schema([one for one in schema if one.name in named.names])
+        named, own = partition_schema(file), set(facts.schema.names)
+        twice = pa.schema([facts.schema.field(name) for name in file.column_types if name in own])
         for batch in self._rows(file, self.place(file), twice, Selection()) if twice.names else ():
             with_partitions(batch, file, twice)
-        return replace(facts, schema=pa.schema([*schema, *(one for one in named if one.name not in schema.names)]))
+        return replace(facts, schema=pa.schema([*facts.schema, *(one for one in named if one.name not in own)]))
 
     def _stamp_known(self, file: SourceFile) -> Stamp | None:
         """The stamp that a file had when this process found its facts, and checked its digest."""
