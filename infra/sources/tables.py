@@ -164,7 +164,11 @@ class _Csv:
         looks = guess_csv(self._head, self._file)
         looks = looks if separator is None else looks.model_copy(update={"separator": separator})
         encoding = f"; it looks like {looks.encoding}" if looks.encoding != self._file.settings.encoding else ""
-        remedy = f"Write data.csv: {looks}" if looks != self._file.settings else "Say in data.csv how it is written"
+        remedy = (
+            f"Write data.csv: {looks}"
+            if looks != self._file.settings
+            else "Say in data.csv how it is written (such as encoding: cp1252)"
+        )
         return UsageError(f"{self.name}{sentence}{encoding}.", remedy=f"{remedy}, or {otherwise}.")
 
     def _header(self) -> list[str]:
