@@ -87,7 +87,8 @@ class Earlier:
         if self.types is None:
             raise NotExtended("an earlier version did not record the types of the files that it sharded")
         before = self.types.read
-        new = [name for name in together.names if name not in before.names]
+        there = set(before.names)
+        new = [name for name in together.names if name not in there]
         moved = [one for one in before if together.field(one.name).type != one.type]
         if new or moved:
             parts = [f"the column {column_shown(name)} is new" for name in new]

@@ -62,4 +62,6 @@ def test_names_the_line_where_the_value_begins(text: str, sentence: str) -> None
 def test_other_characters_can_separate_and_quote() -> None:
     quotes = Quotes("rows.csv", ";", "'")
     quotes.feed(b"x;y\n'a;b';5\" pipe\n'it''s';2\n")
-    quotes.finish()
+    quotes.feed(b"'5;6\n")
+    with pytest.raises(UsageError, match="begins in line 4 of the file has no closing quote"):
+        quotes.finish()
