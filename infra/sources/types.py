@@ -237,6 +237,8 @@ def _cast(values: pa.Array, kind: pa.DataType, notation: Notation) -> pa.Array:
         raise pa.ArrowInvalid("0 and 1 are numbers")  # otherwise the type would depend on which rows a block holds
     if pa.types.is_integer(kind) and _has(values, "x", "X"):
         raise pa.ArrowInvalid("Arrow reads 0x10 as 16; here it is a text")
+    if pa.types.is_integer(kind) and _has(values, "+"):
+        values = pc.replace_substring_regex(values, r"^\+(\d)", r"\1")  # Arrow does not read +5
     return values.cast(kind)
 
 

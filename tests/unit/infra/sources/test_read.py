@@ -39,6 +39,8 @@ def zstd(data: bytes) -> bytes:
 # One column each: its CSV texts, its type, its values.
 COLUMNS: dict[str, tuple[list[str], str, list[Any]]] = {
     "whole": (["1", "-2", "007"], "int64", [1, -2, 7]),
+    "with a plus": (["+1", "-0", "+9007199254740993"], "int64", [1, 0, 2**53 + 1]),
+    "with a plus and a minus": (["+-1", "2"], "string", ["+-1", "2"]),
     "whole with gaps": (["1", "", "NA"], "int64", [1, None, None]),
     "large": (["9007199254740993", "", "-9223372036854775808"], "int64", [9007199254740993, None, -(2**63)]),
     "beyond int64": (["18446744073709551615", "1", ""], "uint64", [2**64 - 1, 1, None]),
