@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from datetime import date, datetime
 from pathlib import Path
@@ -13,7 +14,10 @@ import pytest
 
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Dataset
+from infra.contract import contract_worker
 from tasks.stages import shard as stage
+from tasks.stages.contract.contract_check import data_request
+from tasks.stages.validate import contract_key
 from tests.support.nights import ROWS, Nights, shard_here, table, uris
 
 # One of each ending.
@@ -155,6 +159,23 @@ def test_strict_refuses_every_difference_of_every_file(tmp_path: Path) -> None:
         "column d, which",
     ):
         assert said in str(refused.value)
+
+
+def test_strict_is_part_of_the_keys_and_validate_refuses_first(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    nights.put("1.csv", table(0, a=1))
+    nights.put("2.csv", table(100, a=1, b=1))
+    keys = []
+    for data in ({}, {"schema": "union"}, {"schema": "strict"}):
+        nights.data = {"source": "days/*", **data}
+        with contextlib.suppress(UsageError):
+            nights.shard()
+        assert nights.run is not None
+        keys.append((contract_key(nights.run), stage.dataset_key(nights.run)))
+    assert keys[0] == keys[1]
+    assert not set(keys[0]) & set(keys[2])
+    with pytest.raises(UsageError, match=r"data.schema is strict, and files differ: .*2.csv has the column b, which "):
+        contract_worker.main(data_request(nights.run), lambda report: None)
 
 
 def test_all_columns_of_other_types_are_told(tmp_path: Path) -> None:
