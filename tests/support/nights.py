@@ -50,13 +50,18 @@ class Nights:
         else:
             path.write_text("".join(f"{json.dumps(row, default=str)}\n" for row in rows.to_pylist()))
 
-    def shard(self, **shards: Any) -> Dataset:
-        """The dataset of all files now, made or found."""
+    def open(self, **shards: Any) -> Run:
+        """A run on all files now."""
         section = {"split": SPLIT, "target_size_bytes": 2048, "append": True, **shards}
         spec = write_project(self.folder, {"data": self.data, "shards": section})
         options = RunOptions(window=self.window)
         self.run = open_run(spec, recorded=False, options=options)
-        return stage.find_dataset(self.run) or stage._make(self.run, None)
+        return self.run
+
+    def shard(self, **shards: Any) -> Dataset:
+        """The dataset of all files now, made or found."""
+        run = self.open(**shards)
+        return stage.find_dataset(run) or stage._make(run, None)
 
     def sentence(self, dataset: Dataset) -> str:
         """What the stage's line says."""
