@@ -37,7 +37,7 @@ def test_a_run_on_a_terminal_its_ctrl_c_and_its_names_in_prefect(tmp_path: Path)
     rows = [line.split()[:2] for line in shown.splitlines() if line.startswith("  ")]
     assert rows[:2] == [["validate", "ran"], ["shard", "ran"]]
     assert "running named\n" in shown
-    assert "3 parquet shards: train 492 (82.0%, asked 80%), val 49 (8.2%, asked 10%)" in shown
+    assert "3 parquet shards: train 492 (82.0%, asked 80%)" in shown
     assert "  89 %" in shown
     assert "node-seconds so far" in shown
     assert not terminal.screen().cursor
