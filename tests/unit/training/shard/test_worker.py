@@ -134,7 +134,7 @@ def test_the_dataset_is_sealed_and_says_what_it_holds(given, format_name):
     assert manifest.settings["sources"] == [request["files"][0]["blake3"]]
     assert manifest.settings["splits"] == {split: dataset.rows(split) for split in ("train", "val", "test")}
     assert [column["name"] for column in manifest.settings["schema"]["columns"]] == ["x", "name"]
-    assert manifest.provenance == {"actor": "a test"}
+    assert manifest.provenance == {"actor": "a test", "row_counts": {"read": 100}}
     assert read_handoff(store, dataset.ref, Dataset) == dataset
     rows = [row for split in dataset.splits for row in _rows(request, dataset, split)]
     assert sorted(row["x"] for row in rows) == list(range(100))
