@@ -16,14 +16,14 @@ import pytest
 
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
-    "product files": 910,  # from 904: the shakedown, logits or probabilities, saved weights, files of loggers
-    "product statements": 49_500,  # from 48,600: modules as they are, tried before a node is booked
-    "test statements": 54_400,  # from 51,600: a zoo of modules, hooks and callbacks beside Lightning alone
+    "product files": 919,  # from 910: how CSV is written, folders as tables, odd names, exact numbers, counts of rows
+    "product statements": 51_100,  # from 49,500: files as people have them
+    "test statements": 56_300,  # from 54,400: a corpus of odd files, contracts beside the truth
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 1,
     "product files under 60 lines that a single neighbour imports": 26,
-    "imports of our own modules inside functions": 160,  # from 157: what a rank needs of loggers and lazy layers
-    "uses of dict[str, Any]": 508,  # from 500: settings of the shakedown, states of checkpoints
+    "imports of our own modules inside functions": 163,  # from 157: what a rank needs of loggers and lazy layers
+    "uses of dict[str, Any]": 537,  # from 508: arguments of expectations and calls that are tried
 }
 BOUNDS = {"lines of the longest product file"}
 # A total this far above its measure is out of date. Sums of thousands move with every change; counts do not.
