@@ -69,9 +69,7 @@ def test_the_page_has_the_table_of_the_corpus() -> None:
 
 def carry_out(folder: Path, names: tuple[str, ...]) -> int:
     """Take the files of some cases from validate to promote; the rows that were sharded."""
-    sources = [one for name in names for one in write_case(name, folder / name)]
-    for name, one in zip(names, sources, strict=len(names) == len(sources)):
-        one["uri"] = f"{name}/{one['uri']}"
+    sources = [{**one, "uri": f"{name}/{one['uri']}"} for name in names for one in write_case(name, folder / name)]
     spec = write_project(folder, {**SPEC, "data": {"source": sources}})
     rows = 0
     for stage in STAGES:
