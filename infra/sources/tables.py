@@ -245,7 +245,9 @@ def json_schema(stream: BinaryIO, name: str) -> pa.Schema:
     types: dict[str, pa.DataType] = {}
     guesses: dict[str, Guess] = {}
     signed: set[str] = set()
+    rows = 0
     for lines in _lines(stream, name):
+        rows += lines.data.strip().count(b"\n") + 1
         found = _inferred(lines, name, guesses, signed)
         for at, (column, kind) in enumerate(found.items()):
             both = common(types.get(column, pa.null()), kind)
@@ -258,7 +260,25 @@ def json_schema(stream: BinaryIO, name: str) -> pa.Schema:
             types[column] = both
     types |= {column: guess.kind for column, guess in guesses.items()}
     types |= {column: pa.float64() for column in signed if types[column] == pa.uint64()}
-    return pa.schema(list(types.items()))
+    schema = pa.schema(list(types.items()))
+    if rows == 1 and _is_whole_table(schema):
+        raise UsageError(
+            f"{name} has a whole table in one object, as pandas' to_json writes it; here, each line is a row.",
+            remedy='Write it by to_json(…, orient="records", lines=True).',
+        )
+    return schema
+
+
+def _is_whole_table(row: pa.Schema) -> bool:
+    """Whether an object is laid out as pandas lays out a table: by columns, by rows, by "split" or "table"."""
+    if set(row.names) in ({"columns", "index", "data"}, {"schema", "data"}):
+        return True
+    objects = bool(row.names) and all(pa.types.is_struct(kind) for kind in row.types)
+    return objects and (_is_numbered(row.names) or all(_is_numbered([one.name for one in kind]) for kind in row.types))
+
+
+def _is_numbered(names: list[str]) -> bool:
+    return bool(names) and names == [str(at) for at in range(len(names))]
 
 
 def _inferred(lines: Lines, name: str, guesses: dict[str, Guess], signed: set[str]) -> dict[str, pa.DataType]:

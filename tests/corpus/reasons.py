@@ -81,7 +81,7 @@ REASONS = {
     "pandas takes a .json file for one array or object, so objects on lines need lines=True.": (
         "json-lines jsonl-two-on-a-line"
     ),
-    "pandas takes an object for a table by columns; here and in DuckDB it is one row.": "json-object-of-columns",
+    "pandas takes an object for a table by columns, DuckDB for one row; it is refused.": "json-object-of-columns",
     "INT96 is nanoseconds for pandas, so a date after 2262 becomes another.": "parquet-int96-far",
     "DuckDB has no such type.": "parquet-duration parquet-decimal256",
     "pandas makes a stored index the frame's, and no column.": "parquet-hidden-index parquet-named-index",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -138,3 +139,12 @@ def test_a_number_that_another_file_would_round_is_refused(wide: str, raw: Raw) 
 def test_a_number_beyond_float64_in_a_csv_file_is_a_text(raw: Raw) -> None:
     raw.write("a.csv", "v\n0.5\n1e400\n")
     assert raw.read("a.csv").column("v").to_pylist() == ["0.5", "1e400"]
+
+
+@pytest.mark.parametrize("orient", ["columns", "index", "split", "table"])
+def test_a_table_in_one_object_is_refused_and_not_read_as_one_row(orient: Literal["columns"], raw: Raw) -> None:
+    pd.DataFrame({"a": [1, 2], "b": [0.5, 1.5]}).to_json(raw.root / "table.json", orient=orient)
+    with pytest.raises(UsageError, match=r"table.json has a whole table in one object.*\n?.*lines=True"):
+        raw.read("table.json")
+    (raw.root / "row.json").write_text('{"a": {"0": 1, "name": 2}, "b": {}}')
+    assert raw.read("row.json").num_rows == 1
