@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
@@ -137,9 +137,9 @@ def pieces(stream: BinaryIO) -> Iterator[bytes]:
     return iter(partial(stream.read, _BLOCK), b"")
 
 
-def joined(pieces: Iterator[bytes]) -> BinaryIO:
+def joined(pieces: Iterator[bytes]) -> io.BufferedReader[Any]:
     """Pieces of bytes as one stream."""
-    return cast(BinaryIO, io.BufferedReader(_Joined(pieces), _BLOCK))
+    return io.BufferedReader(_Joined(pieces), _BLOCK)
 
 
 class _Joined(io.RawIOBase):

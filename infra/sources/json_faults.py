@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from data_contracts.errors import UsageError
 from data_contracts.quoting import column_shown
-from infra.sources.types import Misfit, misfit
+from infra.sources.types import Misfit, is_rounded, misfit
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WRITE = "Write JSON Lines, one object a line."
@@ -34,11 +34,6 @@ class Lines(NamedTuple):
 
 class _Number(str):
     """A number as it is written."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it has neither a fraction nor an exponent."""
-        return self.lstrip("-").isdigit()
 
 
 class _Object(list[tuple[str, Any]]):
@@ -133,7 +128,7 @@ def _values(
 def _holds(kind: pa.DataType, value: Any) -> bool:
     """Whether a type holds a number or a time as it is written."""
     if isinstance(value, _Number) and pa.types.is_floating(kind):
-        return not math.isinf(float(value)) and (not value.is_whole or int(float(value)) == int(value))
+        return not is_rounded(value, float(value))
     if not isinstance(value, str) or not (pa.types.is_integer(kind) or pa.types.is_temporal(kind)):
         return True
     try:

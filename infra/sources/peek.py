@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import pyarrow as pa
 
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.processes.reading import note
-from infra.sources.csv_lines import CsvFile
+from infra.sources.csv_lines import CsvFile, joined, pieces
 from infra.sources.places import Places
 from infra.sources.read import file_facts
 from infra.sources.resolve import CSV
@@ -26,7 +26,7 @@ _SAMPLE_BYTES = 2**20
 
 @dataclass(frozen=True)
 class Peek:
-    """What was found.
+    """The columns and rows of a file, as its beginning shows them.
 
     Attributes:
         names: columns; of JSON Lines, those of the first rows.
@@ -53,9 +53,7 @@ def peek(file: SourceFile, sources: list[SourceSpec], root: Path, places: Places
         return Peek(facts.schema.names, types, rows, file.bytes / max(rows, 1))
     with _opened(file, places) as plain:
         head = plain.read(_SAMPLE_BYTES)
-        rest = _Joined(head, plain)
-        csv = file.format in CSV
-        opened = cast(BinaryIO, rest)
+        csv, opened = file.format in CSV, joined(chain([head], pieces(plain)))
         names = csv_header(opened, CsvFile.of(file, sources)) if csv else json_start(opened, file.uri).names
     names += [name for name in file.columns if name not in names]
     lines = max(1, head.count(b"\n") - csv, head.count(b"\r") - 1)
@@ -70,42 +68,8 @@ def beginning(file: SourceFile, places: Places) -> bytes:
 
 
 @contextlib.contextmanager
-def _opened(file: SourceFile, places: Places) -> Iterator[io.BufferedIOBase]:
+def _opened(file: SourceFile, places: Places) -> Iterator[BinaryIO]:
     # Not `stream`: it reads to the end, to compare the digest; every byte is read and compared later.
-    with io.BufferedReader(_Raw(file, places), _SAMPLE_BYTES) as buffered, decompressed(buffered, file) as plain:
-        yield plain
-
-
-class _Raw(io.RawIOBase):
-    """A file's stored bytes."""
-
-    def __init__(self, file: SourceFile, places: Places) -> None:
-        super().__init__()
-        self._opened = stored_bytes(file, places.of(file))
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        view = memoryview(buffer)  # type: ignore[arg-type]
-        piece = self._opened.read(len(view))
-        view[: len(piece)] = piece
-        return len(piece)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._opened.close()
-        super().close()
-
-
-class _Joined:
-    """A stream of bytes that were read, and then the rest."""
-
-    def __init__(self, head: bytes, rest: io.BufferedIOBase) -> None:
-        self._head, self._rest = head, rest
-
-    def read(self, size: int) -> bytes:
-        if self._head:
-            piece, self._head = self._head[:size], self._head[size:]
-            return piece
-        return self._rest.read(size)
+    with contextlib.closing(stored_bytes(file, places.of(file))) as stored:
+        with joined(pieces(stored)) as buffered, decompressed(buffered, file) as plain:
+            yield plain

@@ -39,7 +39,6 @@ _WIDER: dict[pa.DataType, list[pa.DataType]] = {
 _WIDEST = {pa.int64(): pa.float64(), pa.uint64(): pa.float64(), _DAY: _MICROS, _SECONDS: _MICROS}
 _WHOLE = r"^[+-]?\d+$"
 _EXACT = 2**53
-_MOST_DIGITS = 400  # a longer number is infinite as float64
 _PROBE = 32
 
 
@@ -174,8 +173,17 @@ def from_texts(texts: pa.Array, kind: pa.DataType, notation: Notation = PLAIN) -
     values = _trimmed(texts)
     cast = _cast(values, kind, notation)
     if pa.types.is_float64(kind) and _rounds(written := _plain(values, kind, notation), cast):
-        _refuse_rounded(written, cast)  # among the floats of other files; in one file, such a column stays text
+        # A whole number among the floats of other files; in one file, such a column stays text.
+        if any(map(is_rounded, written.drop_null().to_pylist(), cast.drop_null().to_pylist())):
+            raise pa.ArrowInvalid("float64 would round a number")
     return cast
+
+
+def is_rounded(text: str, number: float) -> bool:
+    """Whether `number`, the float64 of a text, is another number, such as 2**53 for 2**53 + 1 or infinity for 1e400."""
+    if math.isinf(number):
+        return re.search(r"\d", text) is not None
+    return re.match(_WHOLE, text) is not None and int(text) != number
 
 
 def cast_exactly(values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -254,11 +262,3 @@ def _rounds(values: pa.Array, cast: pa.Array) -> bool:
     texts, infinite = values.filter(large), pc.is_inf(cast).filter(large)
     written = [pc.match_substring_regex(texts, _WHOLE), pc.and_(infinite, pc.match_substring_regex(texts, r"\d"))]
     return bool(pc.any(pc.or_(*written)).as_py())
-
-
-def _refuse_rounded(values: pa.Array, cast: pa.Array) -> None:
-    large = pc.greater_equal(pc.abs(cast), _EXACT)
-    for text, number in zip(values.filter(large).to_pylist(), cast.filter(large).to_pylist(), strict=True):
-        is_digits = re.match(_WHOLE, text) and len(text) <= _MOST_DIGITS
-        if int(text) != number if is_digits else math.isinf(number) and re.search(r"\d", text):
-            raise pa.ArrowInvalid("float64 would round a number")
