@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.quoting import text_of
 from infra.machine.settings import library_folders
-from infra.sources.places import WILDCARDS, SourceEntry, SourceMissing
+from infra.sources.places import SourceEntry, SourceMissing, fixed_folders, has_wildcards
 from infra.store.backends.s3_errors import translate
 
 
@@ -63,22 +63,18 @@ class DvcTracked:
 
     def find(self, pattern: str) -> list[SourceEntry]:
         """See `Place`; UsageError also if the repository cannot be read."""
-        with self._folders_known(pattern):
+        with self._lists_of_folders(pattern):
             return self._find(pattern)
 
     def _find(self, pattern: str) -> list[SourceEntry]:
         below = self._below(pattern)
         if self._filesystem.exists(below):
-            names = [below]
-        elif any(sign in pattern for sign in WILDCARDS):
-            names = self._matching(pattern)
-        else:
-            names = []
-        return [self._found(name) for name in names]
+            return [self._entry_of(below)]
+        return [self._entry_of(name) for name in (self._matching(pattern) if has_wildcards(pattern) else ())]
 
     def open(self, uri: str) -> BinaryIO:
         """See `Place`."""
-        with self._folders_known(uri):
+        with self._lists_of_folders(uri):
             there = self._filesystem.exists(uri)
         if not there:
             raise FileNotFoundError(uri)
@@ -86,7 +82,7 @@ class DvcTracked:
             with translate(uri, "DVC's remote"):
                 return self._filesystem.open(uri, "rb")
         except FileNotFoundError as error:
-            if not getattr(self._entry(uri), "hash_info", None):
+            if not getattr(self._tracked(uri), "hash_info", None):
                 raise SourceMissing(
                     f"{uri} is an output of dvc.yaml that no dvc.lock has at {self.rev}.",
                     remedy="Run `dvc repro` and commit dvc.lock, or name a revision that has it.",
@@ -94,7 +90,7 @@ class DvcTracked:
             raise self._missing(uri) from error
 
     @contextlib.contextmanager
-    def _folders_known(self, wanted: str) -> Iterator[None]:
+    def _lists_of_folders(self, uri: str) -> Iterator[None]:
         """As `_readable`; SourceMissing if the list of a tracked folder's files, which DVC keeps as a file, is gone."""
         from dvc_data.index import DataIndexDirError
 
@@ -102,7 +98,7 @@ class DvcTracked:
             with _readable(self.repository, DataIndexDirError):
                 yield
         except DataIndexDirError as error:
-            raise self._missing(f"The list of the files in the folder of {wanted}") from error
+            raise self._missing(f"The list of the files in the folder of {uri}") from error
 
     def _missing(self, what: str) -> SourceMissing:
         return SourceMissing(
@@ -137,18 +133,18 @@ class DvcTracked:
         """
         from fsspec.utils import glob_translate
 
-        fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
+        fixed = fixed_folders(pattern)
         rest = pattern.removeprefix(fixed).lstrip("/")
         base = os.path.relpath(os.path.abspath(self.root / fixed), self.repository)
         if not self._filesystem.isdir(base):
             return []
         depth = None if "**" in rest else rest.count("/") + 1
         files = map(os.path.normpath, self._filesystem.find(base, maxdepth=depth))
-        wanted = re.compile(glob_translate(rest))
-        return sorted(name for name in files if wanted.match(os.path.relpath(name, base)))
+        pattern_of_names = re.compile(glob_translate(rest))
+        return sorted(name for name in files if pattern_of_names.match(os.path.relpath(name, base)))
 
-    def _found(self, name: str) -> SourceEntry:
-        hash_info = getattr(self._entry(name), "hash_info", None)
+    def _entry_of(self, name: str) -> SourceEntry:
+        hash_info = getattr(self._tracked(name), "hash_info", None)
         # Old repositories hash texts with changed line ends (`md5-dos2unix`); that is not a digest of the bytes.
         md5 = hash_info.value if hash_info is not None and hash_info.name == "md5" else None
         size = self._filesystem.info(name)["size"]
@@ -157,7 +153,7 @@ class DvcTracked:
                 size = opened.seek(0, os.SEEK_END)
         return SourceEntry(name, size, f"md5:{md5}", settled=md5 is not None, md5=md5)
 
-    def _entry(self, name: str) -> Any:
+    def _tracked(self, name: str) -> Any:
         """What DVC tracks of a file; None if only Git tracks it."""
         return self._filesystem.info(name).get("dvc_info", {}).get("entry")
 

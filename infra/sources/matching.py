@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from data_contracts.errors import TrainwrightError, UsageError
-from infra.sources.places import WILDCARDS, Place, SourceEntry
+from infra.sources.places import Place, SourceEntry, fixed_folders, has_wildcards
 
 # Names that Spark, Hive, Databricks and table formats write beside data, also where a glob matches them.
 _MARKER = re.compile(
@@ -51,21 +51,11 @@ def find_files(place: Place, uri: str) -> tuple[list[SourceEntry], bool]:
 
 def _data(place: Place, pattern: str, files: list[SourceEntry]) -> list[SourceEntry]:
     """The files that a glob matches, without those that mark something, and hidden ones unless the glob says so."""
-    fixed = _fixed(pattern)
+    fixed = fixed_folders(pattern)
     start = fixed if "://" in fixed else place.folder(fixed) or ""
     below = [file.uri.removeprefix(start).lstrip("/") for file in files]
     beside = _MARKER if _DOT.search(pattern.removeprefix(fixed)) else _MARKER_OR_HIDDEN
     return [file for file, name in zip(files, below, strict=True) if not beside.search(name)]
-
-
-def _fixed(uri: str) -> str:
-    """The folders that a glob names without a wildcard."""
-    return re.split(r"[*?\[]", uri, maxsplit=1)[0].rpartition("/")[0]
-
-
-def has_wildcards(uri: str) -> bool:
-    """Whether a URI may be a glob; a file whose name has such characters may exist, too."""
-    return any(sign in uri for sign in WILDCARDS)
 
 
 def suggestion(place: Place, uri: str) -> str:
@@ -104,7 +94,7 @@ def refuse_tables(place: Place, files: Iterable[SourceEntry], root: Path, here: 
 
 def _names_near(place: Place, uri: str) -> list[str]:
     """Names of files below the folder that a path or glob begins with, or below the nearest one above that exists."""
-    folder = _fixed(uri)
+    folder = fixed_folders(uri)
     with contextlib.suppress(TrainwrightError):  # whoever may read a file may not always list others
         while not (names := place.names(folder)) and folder.strip("/") and not re.fullmatch("s3://[^/]*", folder):
             folder = folder.rpartition("/")[0]

@@ -70,6 +70,9 @@ def beginning(file: SourceFile, places: Places) -> bytes:
 @contextlib.contextmanager
 def _opened(file: SourceFile, places: Places) -> Iterator[BinaryIO]:
     # Not `stream`: it reads to the end, to compare the digest; every byte is read and compared later.
-    with contextlib.closing(stored_bytes(file, places.of(file))) as stored:
-        with joined(pieces(stored)) as buffered, decompressed(buffered, file) as plain:
-            yield plain
+    with (
+        contextlib.closing(stored_bytes(file, places.of(file))) as stored,
+        joined(pieces(stored)) as buffered,
+        decompressed(buffered, file) as plain,
+    ):
+        yield plain

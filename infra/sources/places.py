@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import re
 import stat
 import time
 from collections.abc import Callable
@@ -20,7 +21,6 @@ from data_contracts.plain_file import open_plain
 from infra.store.backends.s3_connect import connect
 from infra.store.backends.s3_errors import translate
 
-WILDCARDS = "*?["
 _TICK_NS = 2 * 10**9
 # Of names that are compared with one that does not exist; the second is the most that a server gives at once.
 _MOST_NAMES, _MOST_KEYS = 10_000, 1_000
@@ -79,6 +79,16 @@ class Place(Protocol):
         ...
 
 
+def has_wildcards(uri: str) -> bool:
+    """Whether a URI may be a glob; a file whose name has such characters may exist, too."""
+    return any(sign in uri for sign in "*?[")
+
+
+def fixed_folders(uri: str) -> str:
+    """The folders that a glob names without a wildcard."""
+    return re.split(r"[*?\[]", uri, maxsplit=1)[0].rpartition("/")[0]
+
+
 def place_of(source: SourceSpec, root: Path, rev: str | None = None) -> Place:
     """The place that a source's URI names, at the resolved commit `rev`; without `rev`, `source.rev` is resolved."""
     if source.uri.startswith("s3://"):
@@ -118,12 +128,12 @@ class Folder:
         wanted = Path(pattern).expanduser()
         path = os.path.abspath(self.root / wanted)
         if os.path.exists(path):
-            return [self._found(path)]
+            return [self._entry(path)]
         # Only the given path is a pattern: the folder above may be called `run[1]`.
         self._refuse_links(wanted)
         matches = glob.glob(str(wanted), root_dir=self.root, recursive=True)
         names = sorted(os.path.abspath(self.root / match) for match in matches)
-        return [self._found(name) for name in names if os.path.isfile(name)]
+        return [self._entry(name) for name in names if os.path.isfile(name)]
 
     def open(self, uri: str) -> BinaryIO:
         """See `Place`."""
@@ -169,7 +179,7 @@ class Folder:
                             remedy="Name what is behind it in a source of its own, or move the link elsewhere.",
                         )
 
-    def _found(self, name: str) -> SourceEntry:
+    def _entry(self, name: str) -> SourceEntry:
         try:
             name.encode()
         except UnicodeEncodeError as error:
@@ -202,12 +212,12 @@ class Bucket:
         """See `Place`."""
         with self._translated():
             found = self._info(pattern)
-            if not found and any(sign in pattern for sign in WILDCARDS):
+            if not found and has_wildcards(pattern):
                 found = list(self._filesystem.glob(pattern, detail=True).values())
             files = [one for one in found if one["type"] == "file" and not one["name"].endswith("/")]
-        if found and not files and not any(sign in pattern for sign in WILDCARDS):
+        if found and not files and not has_wildcards(pattern):
             raise UsageError(f"{pattern} is a folder.", remedy=f"Name its files with a glob, such as {pattern}/*.csv.")
-        return sorted((self._found(one) for one in files), key=lambda one: one.uri)
+        return sorted((self._entry(one) for one in files), key=lambda one: one.uri)
 
     def open(self, uri: str) -> BinaryIO:
         """See `Place`."""
@@ -235,7 +245,7 @@ class Bucket:
         except FileNotFoundError:
             return []
 
-    def _found(self, one: dict[str, Any]) -> SourceEntry:
+    def _entry(self, one: dict[str, Any]) -> SourceEntry:
         # The time is included because not every server's ETag is a digest of the bytes.
         parts = (one["size"], one.get("ETag", ""), one.get("VersionId") or "", one.get("LastModified", ""))
         stamp = ":".join(map(str, parts))

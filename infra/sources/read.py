@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
@@ -36,7 +36,7 @@ from infra.sources.window import Window
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What was found out about a file while all its bytes were read and matched its digest.
+    """Facts about a file, taken while all its bytes were read and matched its digest.
 
     Attributes:
         schema: its own columns and types.
@@ -138,22 +138,18 @@ def read_batches(
                 f"it has {columns_shown(schema.names, beside=name)}.",
                 remedy="Correct the column's name.",
             )
-    wanted = schema if select.columns is None else pa.schema([schema.field(name) for name in select.columns])
-    keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
-    loaded = wanted
-    if window is not None and window_column is not None:
-        keep = partial(_inside, window=window, column=window_column)
-        if window_column not in wanted.names:
-            loaded = wanted.append(schema.field(window_column))
+    chosen = schema if select.columns is None else pa.schema([schema.field(name) for name in select.columns])
+    time = None if window is None else window_column
+    loaded = chosen if time is None or time in chosen.names else chosen.append(schema.field(time))
     first = 0
     for batch in read.batches(files, loaded, select):
         rest = batch if select.left_out is None else without_rows(batch, first, select.left_out)
         first += batch.num_rows
-        kept = rest if keep is None else keep(rest)
+        kept = rest if window is None or time is None else rest.filter(in_window(rest, window, time))
         if tally is not None:
             tally.update(read=batch.num_rows, window=rest.num_rows - kept.num_rows)
         for start in range(0, kept.num_rows, batch_rows):
-            yield kept.slice(start, batch_rows).select(wanted.names)
+            yield kept.slice(start, batch_rows).select(chosen.names)
 
 
 def merged_schema(files: Sequence[SourceFile], facts: Sequence[FileFacts], *, strict: bool = False) -> pa.Schema:
@@ -170,14 +166,14 @@ def merged_schema(files: Sequence[SourceFile], facts: Sequence[FileFacts], *, st
             remedy="Give all files the same columns and types, or set data.schema: union.",
         )
     fields: dict[str, pa.DataType] = {}
-    said_by: dict[str, tuple[str, str]] = {}
+    first_with: dict[str, tuple[str, str]] = {}
     conflicts = _Listed()
     for file, fact in zip(files, facts, strict=True):
         for at, one in enumerate(fact.schema):
             kind, before = plain(one.type), fields.get(one.name, pa.null())
             both = common(before, kind)
             if both is None:
-                other, why = said_by[one.name]
+                other, why = first_with[one.name]
                 here = _because(fact.text_from.get(one.name))
                 conflicts.add(
                     (one.name, kind),
@@ -186,7 +182,7 @@ def merged_schema(files: Sequence[SourceFile], facts: Sequence[FileFacts], *, st
                 )
                 continue
             if both != before:
-                said_by[one.name] = (file.uri, _because(fact.text_from.get(one.name)))
+                first_with[one.name] = (file.uri, _because(fact.text_from.get(one.name)))
             fields[one.name] = both
     if conflicts.clauses:
         it = "it" if len(conflicts.clauses) == 1 else "each column"
@@ -199,7 +195,7 @@ def _differences(files: Sequence[SourceFile], facts: Sequence[FileFacts]) -> _Li
 
     A column without a value in a file has no type there, and a file without rows may have no columns.
     """
-    found = _Listed()
+    differences = _Listed()
     types: dict[str, tuple[pa.DataType, str]] = {}  # the type of each column's first values, and their file
     start, first = "", dict[str, str]()
     for file, fact in zip(files, facts, strict=True):
@@ -216,18 +212,18 @@ def _differences(files: Sequence[SourceFile], facts: Sequence[FileFacts]) -> _Li
             elif kind != before and not pa.types.is_null(kind):
                 clauses.append(f" has the column {shown[one.name]} as {kind}, but {other} as {before}")
         for clause in sorted(clauses):
-            found.add(clause, file, clause)
-    return found
+            differences.add(clause, file, clause)
+    return differences
 
 
 class _Listed:
-    """Clauses about files, each told once with the files of which it is true."""
+    """Clauses about files, each listed once with the files of which it is true."""
 
     def __init__(self) -> None:
         self.clauses: dict[Hashable, tuple[str, list[str]]] = {}
 
     def add(self, about: Hashable, file: SourceFile, clause: str) -> None:
-        """Add a file; what was said first `about` the same is kept."""
+        """Add a file; the first clause `about` the same is kept."""
         self.clauses.setdefault(about, (f"{file.uri}{clause}", []))[1].append(file.uri)
 
     def __str__(self) -> str:
@@ -334,7 +330,7 @@ class _Reading:
             return _text_facts(tuple(file.columns))
         key = _key(file, self._sources)
         if key not in _FACTS:
-            _FACTS[key] = self._with_partitions(file, self._found(file))
+            _FACTS[key] = self._with_partitions(file, self._read_facts(file))
         return _FACTS[key]
 
     def _with_partitions(self, file: SourceFile, facts: FileFacts) -> FileFacts:
@@ -350,7 +346,7 @@ class _Reading:
         known = _FACTS.get(_key(file, self._sources))
         return None if known is None else known.stamp
 
-    def _found(self, file: SourceFile) -> FileFacts:
+    def _read_facts(self, file: SourceFile) -> FileFacts:
         place = self.place(file)
         if file.format == "parquet":
             stamp = stamp_of(file, place)
@@ -408,10 +404,6 @@ def _conformed(batch: pa.RecordBatch, schema: pa.Schema, encoded: bool) -> pa.Re
         kept = encoded and pa.types.is_dictionary(column.type) and column.type.value_type == one.type
         arrays.append(column if kept or column.type == one.type else cast_exactly(column, one.type))
     return pa.RecordBatch.from_arrays(arrays, names=schema.names) if encoded else pa.record_batch(arrays, schema)
-
-
-def _inside(batch: pa.RecordBatch, window: Window, column: str) -> pa.RecordBatch:
-    return batch.filter(in_window(batch, window, column))
 
 
 def in_window(batch: pa.RecordBatch, window: Window, column: str) -> pa.BooleanArray:

@@ -172,10 +172,12 @@ def from_texts(texts: pa.Array, kind: pa.DataType, notation: Notation = PLAIN) -
         return pa.nulls(len(texts), kind)
     values = _trimmed(texts)
     cast = _cast(values, kind, notation)
-    if pa.types.is_float64(kind) and _rounds(written := _plain(values, kind, notation), cast):
-        # A whole number among the floats of other files; in one file, such a column stays text.
-        if any(map(is_rounded, written.drop_null().to_pylist(), cast.drop_null().to_pylist())):
-            raise pa.ArrowInvalid("float64 would round a number")
+    if (
+        pa.types.is_float64(kind)
+        and _rounds(written := _plain(values, kind, notation), cast)
+        and any(map(is_rounded, written.drop_null().to_pylist(), cast.drop_null().to_pylist()))
+    ):  # a whole number among the floats of other files; in one file, such a column stays text
+        raise pa.ArrowInvalid("float64 would round a number")
     return cast
 
 

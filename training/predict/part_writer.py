@@ -16,7 +16,7 @@ from training.predict.batches import Group
 from training.predict.columns import columns_of, joined
 from training.predict.draft import Draft, room
 from training.predict.output import refuse_columns, refuse_twice, schema_of
-from training.predict.raw_rows import said_rows
+from training.predict.raw_rows import input_rows_shown
 
 # A part ends where an attempt can continue, after so many rows or seconds.
 PART_ROWS = 2**16
@@ -76,7 +76,7 @@ class PartWriter:
             if not strict:
                 return False
             raise UsageError(
-                f"predict_step returns other columns for {said_rows(first, rows)} ({_said(batch.schema)}) "
+                f"predict_step returns other columns for {input_rows_shown(first, rows)} ({_said(batch.schema)}) "
                 f"than before ({_said(self._schema)}).",
                 remedy="Let it return values of one shape and type for each row.",
             )

@@ -18,7 +18,7 @@ import pyarrow as pa
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from data_contracts.quoting import column_shown, columns_shown, name_shown, nearest_name
+from data_contracts.quoting import column_shown, columns_shown, name_shown, nearest_name, rows_shown
 from infra.sources import Places, Selection, file_facts, merged_schema, read_ahead, read_batches
 from infra.sources.peek import Peek, peek
 from infra.sources.types import Misfit, common, plain
@@ -48,9 +48,9 @@ def block_rows(batch_size: int, at_once: int) -> int:
     return batch_size * -(-at_once // batch_size)
 
 
-def said_rows(first: int, rows: int) -> str:
+def input_rows_shown(first: int, rows: int) -> str:
     """Rows of the input in words."""
-    return f"row {first:,} of the input" if rows == 1 else f"rows {first:,} to {first + rows - 1:,} of the input"
+    return rows_shown([("the input", first, first + rows - 1)])
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class RawRows:
 
     def in_words(self, first: int, rows: int) -> str:
         """Where rows are: their numbers in the input and, of several files, the files that have them."""
-        words = said_rows(first, rows)
+        words = input_rows_shown(first, rows)
         if len(self.files) < 2 or not rows:
             return words
         source = Source(self.sources, self.root, schema=self.schema)
