@@ -109,15 +109,15 @@ class DvcTracked:
     def folder(self, path: str) -> str | None:
         """See `Place`."""
         below = self._below(path)
-        with _readable(self.repository):
+        with self._lists_of_folders(path):
             return below if self._filesystem.isdir(below) else None
 
     def names(self, folder: str) -> list[str]:
         """See `Place`."""
         below = self._below(folder)
-        with _readable(self.repository):
-            found = self._filesystem.find(below) if self._filesystem.isdir(below) else []
-        return sorted(os.path.join(folder, os.path.relpath(name, below)) for name in map(os.path.normpath, found))
+        with self._lists_of_folders(folder):
+            names = self._filesystem.find(below) if self._filesystem.isdir(below) else []
+        return sorted(os.path.join(folder, os.path.relpath(name, below)) for name in map(os.path.normpath, names))
 
     def _below(self, path: str) -> str:
         """A path from the spec's folder as one from the repository's; UsageError if it lies outside."""
