@@ -34,11 +34,15 @@ def parquet_schema(opened: BinaryIO, file: SourceFile) -> pa.Schema:
     """
     schema = _parquet(opened, file).schema_arrow
     schema = pa.schema([one for one in schema if not _HIDDEN_INDEX.fullmatch(one.name)])
-    twice = sorted(name for name, times in Counter(schema.names).items() if times > 1)
-    if twice:
-        said = column_shown(twice[0], schema.names.index(twice[0]))
-        raise UsageError(f"{file.uri} has the column {said} twice.", remedy="Rename one of them.")
+    refuse_twice_named(file.uri, schema.names)
     return schema
+
+
+def refuse_twice_named(uri: str, names: list[str]) -> None:
+    """UsageError if two columns of a file have one name."""
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
+        shown = column_shown(twice[0], names.index(twice[0]))
+        raise UsageError(f"{uri} has the column {shown} twice.", remedy="Rename one of them.")
 
 
 def parquet_row_groups(opened: BinaryIO, file: SourceFile) -> list[tuple[int, int]]:

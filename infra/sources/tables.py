@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, Literal
@@ -19,6 +18,7 @@ from data_contracts.errors import UsageError
 from data_contracts.foreign_json import check_nesting
 from data_contracts.quoting import column_shown, text_of
 from infra.processes.reading import note
+from infra.sources.columnar import refuse_twice_named
 from infra.sources.csv_guess import MARKS, guess_csv, look_like_numbers, other_separator, says_separator
 from infra.sources.csv_lines import CsvFile, joined, pieces, plain_lines
 from infra.sources.csv_quotes import Quotes
@@ -50,7 +50,7 @@ def csv_schema(stream: BinaryIO, file: CsvFile) -> tuple[pa.Schema, dict[str, in
     suspects = set(table.names) if file.separator != "," and None in (settings.decimal, settings.thousands) else set()
     numbers = set[str]()
     row = 0
-    for batch in table.texts(table.names):
+    for batch in table.texts(guesses):
         for column, texts in zip(batch.schema.names, batch.columns, strict=True):
             guesses[column].show(texts, row)
             if column in suspects and (looks := look_like_numbers(texts, settings)) is not None:
@@ -72,7 +72,7 @@ def csv_header(stream: BinaryIO, file: CsvFile) -> list[str]:
 def csv_batches(stream: BinaryIO, file: CsvFile, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
     """Rows of a CSV file, with those columns of `types` that it has, cast to these types."""
     row = 0
-    for batch in _Csv(stream, file).texts(list(types)):
+    for batch in _Csv(stream, file).texts(types):
         arrays = [
             converted(
                 texts,
@@ -118,12 +118,11 @@ class _Csv:
         if self._quotes is not None:
             self._quotes.finish()
 
-    def texts(self, wanted: list[str]) -> Iterator[pa.RecordBatch]:
+    def texts(self, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
         """All values as text; missing values are null, a quoted empty string is an empty string."""
         if not self._has_rows:
             return
-        named = set(wanted)
-        chosen = [column for column in self.names if column in named]
+        chosen = [column for column in self.names if column in columns]
         bad: list[Any] = []
 
         def refuse(row: Any) -> str:
@@ -194,10 +193,7 @@ class _Csv:
             raise self.refused(f": its first line looks {marks}", otherwise, other)
         if any("\0" in name for name in names):
             raise self.refused(": its first line has NUL characters", "convert it to UTF-8")
-        twice = sorted(column for column, times in Counter(names).items() if times > 1)
-        if twice:
-            said = column_shown(twice[0], names.index(twice[0]))
-            raise UsageError(f"{self.name} has the column {said} twice.", remedy="Rename one of them.")
+        refuse_twice_named(self.name, names)
         self._lines = reader.line_num
         self._has_rows = len(self._head) >= _HEADER_BYTES or any(reader)
         return names
@@ -206,14 +202,14 @@ class _Csv:
         """Replace Arrow's message, which quotes the row's text, because that may be sensitive."""
         settings = self._file.settings
         if bad:
-            row, found, wanted = bad[0].number + settings.skip_rows, bad[0].actual_columns, bad[0].expected_columns
+            row, values, columns = bad[0].number + settings.skip_rows, bad[0].actual_columns, bad[0].expected_columns
             mark = MARKS.get(self._file.separator, "separator").removesuffix("s")
-            sentence = f": row {row} of the file has {found} values, but there are {wanted} columns"
+            sentence = f": row {row} of the file has {values} values, but there are {columns} columns"
             otherwise = f"correct the row; put a value that has a {mark} in double quotes"
             looks = guess_csv(self._head, self._file)
             if any(getattr(looks, name) != getattr(settings, name) for name in _LAYOUT):
                 return self.refused(sentence, otherwise)
-            if found == wanted + 1 and bad[0].text.endswith(self._file.separator):
+            if values == columns + 1 and bad[0].text.endswith(self._file.separator):
                 otherwise = f"if every row ends in a {mark}, end the first line in one, too; else {otherwise}"
             return UsageError(f"{self.name}{sentence}.", remedy=f"{otherwise[0].upper()}{otherwise[1:]}.")
         if "UTF8" in str(error):
@@ -288,10 +284,10 @@ def _inferred(lines: Lines, name: str, guesses: dict[str, Guess], signed: set[st
         signed: gets the columns with a whole number below 0.
     """
 
-    def texts_known() -> pa.Table:
+    def parsed() -> pa.Table:
         return _parsed(lines, name, pa.schema([(column, pa.string()) for column in guesses]), "infer")
 
-    table = texts_known()
+    table = parsed()
     found = {one.name: plain(one.type) for one in table.schema}
     times = [column for column, kind in found.items() if pa.types.is_timestamp(kind)]
     for column, kind in found.items():
@@ -304,7 +300,7 @@ def _inferred(lines: Lines, name: str, guesses: dict[str, Guess], signed: set[st
             # Arrow reads whole numbers beyond int64 as float64, which would change their digits.
             with suppress(pa.ArrowInvalid):
                 found[column] = _read(lines.data, pa.schema([(column, pa.uint64())]), "ignore").field(column).type
-    table = texts_known() if times else table
+    table = parsed() if times else table
     for column in guesses:
         guesses[column].show(table.column(column).combine_chunks(), lines.row)
     return found
@@ -327,15 +323,12 @@ def json_batches(stream: BinaryIO, name: str, types: dict[str, pa.DataType]) -> 
             table = table if schema == read else table.cast(schema)
         except pa.ArrowInvalid as error:
             raise bad_value(lines, name, schema) or error from error
-        large = any(map(_may_be_rounded, table.columns))
-        if large and _has_long_number(lines.data) and (rounded := bad_value(lines, name, schema)):
-            raise rounded
+        if any(map(_may_be_rounded, table.columns)):
+            # Only then look for the text of a number that float64 does not hold: of 16 digits if whole, or of 309.
+            long = pc.match_substring_regex(pa.scalar(lines.data, pa.binary()), _LONG_NUMBER).as_py()
+            if long and (rounded := bad_value(lines, name, schema)):
+                raise rounded
         yield from table.combine_chunks().to_batches()
-
-
-def _has_long_number(data: bytes) -> bool:
-    """Whether there may be a number that float64 does not hold: whole with 16 digits, or of 309 digits."""
-    return bool(pc.match_substring_regex(pa.scalar(data, pa.binary()), _LONG_NUMBER).as_py())
 
 
 def _may_be_rounded(values: pa.Array | pa.ChunkedArray) -> bool:

@@ -44,9 +44,7 @@ def index_left_out(files: Iterable[SourceFile]) -> str:
     named = [file.uri.rpartition("/")[2] for file in files if file.hidden_index]
     more = f" and {len(named) - 1} more" if len(named) > 1 else ""
     return (
-        f"the index without a name (__index_level_0__) of {named[0]}{more} is not read (docs/data.md)"
-        if named
-        else ""
+        f"the index without a name (__index_level_0__) of {named[0]}{more} is not read (docs/data.md)" if named else ""
     )
 
 
