@@ -209,22 +209,22 @@ def plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+def common(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
     """The type that holds the values of both, or None: numbers widen, dates become times, nothing becomes text."""
-    if one == other:
-        return one
-    for a, b in ((one, other), (other, one)):
+    if first == second:
+        return first
+    for a, b in ((first, second), (second, first)):
         if pa.types.is_null(a):
             return b
         if pa.types.is_date(a) and pa.types.is_timestamp(b) and b.tz is None:
             return b
-    if pa.uint64() in (one, other) and pa.types.is_integer(one) and pa.types.is_integer(other):
+    if pa.uint64() in (first, second) and pa.types.is_integer(first) and pa.types.is_integer(second):
         return pa.uint64()  # Arrow would choose int64; a negative number is refused when it is read
     apart = (pa.types.is_string, pa.types.is_binary, pa.types.is_boolean)
-    if any(kind(one) != kind(other) for kind in apart):
+    if any(kind(first) != kind(second) for kind in apart):
         return None
     try:
-        both = [pa.schema([pa.field("x", kind)]) for kind in (one, other)]
+        both = [pa.schema([pa.field("x", kind)]) for kind in (first, second)]
         return pa.unify_schemas(both, promote_options="permissive").field("x").type
     except pa.ArrowTypeError:
         return None
