@@ -22,15 +22,22 @@ def _tab(value: Any) -> Any:
     return "\t" if value in ("\\t", "tab") else value
 
 
-def _mark(text: str) -> str:
-    if text not in (NO_QUOTE, "\u00a0", "\u202f", "\u2019") and (
-        len(text) != 1 or not text.isascii() or text.isalnum() or text in "+-\r\n\0"
-    ):
-        raise ValueError(f"must be one ASCII character that is no letter, digit or sign, got {text!r}")
-    return text
+def _one_of(*others: str) -> AfterValidator:
+    """One ASCII character that stands in no number, or one of the others."""
+
+    def check(text: str) -> str:
+        if text not in others and (len(text) != 1 or not text.isascii() or text.isalnum() or text in "+-\r\n\0"):
+            raise ValueError(f"must be one ASCII character that is no letter, digit or sign, got {text!r}")
+        return text
+
+    return AfterValidator(check)
 
 
-Mark = Annotated[str, BeforeValidator(_tab), AfterValidator(_mark)]
+Mark = Annotated[str, BeforeValidator(_tab), _one_of()]
+Quote = Annotated[str, BeforeValidator(_tab), _one_of(NO_QUOTE)]
+Grouping = Annotated[str, BeforeValidator(_tab), _one_of("\u00a0", "\u202f", "\u2019")]
+# Of names in the Internet: one lowers letters, the other reads a file in time that is quadratic.
+_NOT_OF_FILES = ("idna", "punycode")
 
 
 def _encoding(name: str) -> str:
@@ -38,6 +45,8 @@ def _encoding(name: str) -> str:
         "a".encode(name)
         codec = codecs.lookup(name)
         codecs.getincrementaldecoder(name)
+        if codec.name in _NOT_OF_FILES:
+            raise LookupError(name)
     except (LookupError, ValueError):
         raise ValueError(f"{name!r} is not an encoding of Python, such as cp1252, latin-1 or utf-16") from None
     return codec.name
@@ -52,7 +61,7 @@ class CsvSpec(Section):
     decimal: Literal[".", ","] | None = None
     """The decimal mark of numbers; default a point. Without it, a file with another separator than the comma is refused
     if all values of a column have a decimal comma."""
-    thousands: Mark | None = None
+    thousands: Grouping | None = None
     """What groups the digits of numbers by three (in India by two), such as `.` in 1.234,50; default nothing."""
     encoding: Annotated[str, AfterValidator(_encoding)] | None = None
     """The encoding, such as `cp1252`, `latin-1` or `utf-16`; default UTF-8. A byte order mark is skipped."""
@@ -60,7 +69,7 @@ class CsvSpec(Section):
     """Lines before the first line that counts, such as a title or `sep=;`; default 0."""
     comment: Mark | None = None
     """A character that begins a comment outside quotes, up to the end of its line; default none."""
-    quote: Mark | None = None
+    quote: Quote | None = None
     """What encloses a value that has a separator or a line end; `none`: nothing does; default a double quote."""
 
     @model_validator(mode="after")

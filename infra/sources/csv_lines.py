@@ -94,7 +94,7 @@ def _without_first(stream: BinaryIO, file: CsvFile) -> Iterator[bytes]:
     """All but the first lines; as for pandas, a line end in quotes ends none of them."""
     quote, head, count = re.escape((file.quote or "").encode()), stream.read(_MOST_BYTES), file.settings.skip_rows
     inside = rb"(?:[^%b\r\n]++|%b[^%b]*+%b?+)*+" % (quote, quote, quote, quote) if quote else rb"[^\r\n]*+"
-    match = re.match(rb"(?:%b(?:\r\n|\r|\n)){%d}" % (inside, count), head)
+    match = re.match(rb"(?:%b(?:\r\n|\r|\n)){%d}" % (inside, min(count, len(head))), head)
     if match is None or match.end() == len(head):
         raise UsageError(
             f"{file.name} has no row after the lines that data.csv.skip_rows leaves out ({count}).",

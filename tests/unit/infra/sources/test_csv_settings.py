@@ -213,11 +213,24 @@ def test_infer_proposes_what_it_read_by(raw: Raw) -> None:
         ({"encoding": "base64"}, "encoding"),
         ({"decimal": "'"}, "decimal"),
         ({"skip_rows": -1}, "skip_rows"),
+        ({"separator": "none"}, "separator"),
+        ({"comment": "none"}, "comment"),  # it would cut values at this word
+        ({"separator": "\u00a0"}, "separator"),
+        ({"quote": "\u2019"}, "quote"),
+        ({"encoding": "punycode"}, "encoding"),
+        ({"encoding": "idna"}, "encoding"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], field: str) -> None:
     with pytest.raises(ValidationError, match=field):
         CsvSpec.model_validate(settings)
+
+
+@pytest.mark.parametrize("count", [3, 2**32, 10**30])
+def test_more_lines_are_skipped_than_there_are(count: int, raw: Raw) -> None:
+    raw.write("a.csv", "a\n1\n")
+    with pytest.raises(UsageError, match="no row after the lines"):
+        raw.read({"uri": "a.csv", "csv": {"skip_rows": count}})
 
 
 def test_a_changed_setting_is_other_data_and_the_default_is_not(raw: Raw) -> None:
