@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.quoting import text_of
 from infra.machine.settings import library_folders
-from infra.sources.places import SourceEntry, SourceMissing, fixed_folders, has_wildcards
+from infra.sources.places import SourceEntry, SourceMissing, fixed_folders, has_wildcards, one_star
 from infra.store.backends.s3_errors import translate
 
 
@@ -134,7 +134,7 @@ class DvcTracked:
         from fsspec.utils import glob_translate
 
         fixed = fixed_folders(pattern)
-        rest = pattern.removeprefix(fixed).lstrip("/")
+        rest = one_star(pattern.removeprefix(fixed).lstrip("/"))
         base = os.path.relpath(os.path.abspath(self.root / fixed), self.repository)
         if not self._filesystem.isdir(base):
             return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import glob
+import itertools
 import os
 import re
 import unicodedata
@@ -12,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from data_contracts.errors import TrainwrightError, UsageError
-from infra.sources.places import Place, SourceEntry, fixed_folders, has_wildcards
+from infra.sources.places import Place, SourceEntry, fixed_folders, has_wildcards, one_star
 
 # Names that Spark, Hive, Databricks and table formats write beside data, also where a glob matches them.
 _MARKER = re.compile(
@@ -69,7 +70,8 @@ def suggestion(place: Place, uri: str) -> str:
     deeper = f"{above}/**/{last}".lstrip("/")
     if "**" not in uri and _matching(deeper, names):
         return f"; {deeper} does, such as {_matching(deeper, names)[0]}"
-    near = [name for name in names if _matching(_same_form(uri).lower(), [name.lower()])]
+    lowered = {name.lower(): name for name in names}
+    near = [lowered[name] for name in _matching(_same_form(uri).lower(), list(lowered))]
     bucket = "/".join(uri.split("/")[:3]) + "/" if "://" in uri else ""  # every name begins with it
     short = [name.removeprefix(bucket) for name in names]
     near = near or [bucket + name for name in difflib.get_close_matches(uri.removeprefix(bucket), short, 1)]
@@ -104,10 +106,16 @@ def _names_near(place: Place, uri: str) -> list[str]:
 
 def _matching(pattern: str, names: list[str]) -> list[str]:
     """The names that a glob matches, in whichever form their characters are."""
+    import pyarrow as pa  # takes a while, and most sources match something
+    import pyarrow.compute as pc
     from fsspec.utils import glob_translate
 
-    wanted = re.compile(glob_translate(pattern))
-    return [name for name in names if wanted.match(_same_form(name))]
+    # By RE2, because Python would try every way of sharing a name out among many stars.
+    wanted = rf"\A{glob_translate(one_star(pattern)).removesuffix('Z')}z"
+    texts = pa.array(map(_same_form, names), pa.string())
+    with contextlib.suppress(pa.ArrowInvalid):  # nothing is in [z-a]
+        return list(itertools.compress(names, pc.match_substring_regex(texts, wanted).to_pylist()))
+    return []
 
 
 def _same_form(text: str) -> str:

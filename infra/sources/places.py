@@ -89,6 +89,11 @@ def fixed_folders(uri: str) -> str:
     return re.split(r"[*?\[]", uri, maxsplit=1)[0].rpartition("/")[0]
 
 
+def one_star(pattern: str) -> str:
+    """A glob in which a `**` amid a name is `*`, as Python's glob reads it; fsspec refuses it."""
+    return re.sub(r"(?<=[^/])\*\*+|\*\*+(?=[^/])", "*", pattern)
+
+
 def place_of(source: SourceSpec, root: Path, rev: str | None = None) -> Place:
     """The place that a source's URI names, at the resolved commit `rev`; without `rev`, `source.rev` is resolved."""
     if source.uri.startswith("s3://"):
@@ -213,7 +218,7 @@ class Bucket:
         with self._translated():
             found = self._info(pattern)
             if not found and has_wildcards(pattern):
-                found = list(self._filesystem.glob(pattern, detail=True).values())
+                found = list(self._filesystem.glob(one_star(pattern), detail=True).values())
             files = [one for one in found if one["type"] == "file" and not one["name"].endswith("/")]
         if found and not files and not has_wildcards(pattern):
             raise UsageError(f"{pattern} is a folder.", remedy=f"Name its files with a glob, such as {pattern}/*.csv.")

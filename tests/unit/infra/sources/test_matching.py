@@ -148,6 +148,8 @@ NEAREST = {
     "case of the name": ("Data/Orders.csv", r"; the nearest name is {0}data/orders\.csv\."),
     "misspelt": ("data/oders.csv", r"; the nearest name is {0}data/orders\.csv\."),
     "folder misspelt": ("dta/orders.csv", r"; the nearest name is {0}data/orders\.csv\."),
+    "two stars in a name": ("data/**.parquet", r"from [^;]*\)\. Correct"),
+    "nothing in a range": ("data/[z-a].csv", r"; the nearest name is {0}data/orders\.csv\."),
     "nothing near": ("zzzzzzzzzz", r"from [^;]*\)\. Correct"),
 }
 
@@ -160,6 +162,19 @@ def test_what_matches_nothing_names_what_is_near(case: str, place: Local) -> Non
     start = f"s3://{place.name}/" if isinstance(place, Bucket) else ""
     with pytest.raises(UsageError, match=r"data\.source\.0\.uri: no file matches .*" + sentence.replace("{0}", start)):
         place.names(uri)
+
+
+def test_two_stars_in_a_name_are_one(place: Local) -> None:
+    for name in ("d/a.csv", "d/e/b.csv"):
+        place.write(name)
+    assert [name.rpartition("/")[2] for name in place.names("d/**.csv")] == ["a.csv"]
+
+
+def test_a_glob_with_many_stars_that_matches_nothing_is_refused_at_once(raw: Raw) -> None:
+    for number in range(20):  # a search that goes back would take years
+        raw.write(f"{'a_' * 60}{number}", "a\n1\n")
+    with pytest.raises(UsageError, match="no file matches"):
+        raw.resolve(f"{'*_' * 20}z")
 
 
 TABLES = {
