@@ -180,6 +180,17 @@ def column_shown(text: str, at: int | None = None) -> str:
     return f"{'' if at is None else f'{at + 1} '}(its name {_BECAUSE.format('is')})"
 
 
+def type_shown(kind: Any, *, sensitive: bool = False) -> str:
+    """An Arrow type of a column; where names are withheld, or if the column is sensitive, without those in objects.
+
+    The keys of an object in JSON are names in its type, and may be values, such as e-mail addresses.
+    """
+    before, found, _ = str(kind).partition("struct<")
+    if found and (sensitive or withholds()):
+        return f"{before}{found}{MASK}{'>' * (before.count('<') + 1)}"
+    return str(kind)
+
+
 def rows_shown(places: Sequence[tuple[str, int, int]], *, whole_files: bool = False) -> str:
     """Rows in words.
 

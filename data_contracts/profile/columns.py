@@ -14,6 +14,7 @@ from data_contracts.profile.numbers import without_nulls
 from data_contracts.profile.record import ColumnProfile, Kind, Sample
 from data_contracts.profile.samples import TextSample, as_texts, distinct
 from data_contracts.profile.values import Floats, Ints, Values
+from data_contracts.quoting import type_shown
 
 _FLAGS = np.array([0, 1])
 
@@ -113,7 +114,12 @@ class Column:
             sample = self._texts.record() if self._texts is not None else None
             fields |= of_texts(sample)
         return ColumnProfile(
-            name=self._name, type=str(self._type), kind=self._kind, rows=self._rows, nulls=self._nulls, **fields
+            name=self._name,
+            type=type_shown(self._type, sensitive=self._kind == "sensitive"),
+            kind=self._kind,
+            rows=self._rows,
+            nulls=self._nulls,
+            **fields,
         )
 
 

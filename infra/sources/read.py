@@ -21,7 +21,7 @@ from data_contracts.contract.row_numbers import Numbers, without_rows
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from data_contracts.quoting import column_shown, columns_shown, name_shown, nearest_name
+from data_contracts.quoting import column_shown, columns_shown, name_shown, nearest_name, type_shown
 from infra.sources.columnar import parquet_batches, parquet_row_groups, parquet_schema, rows_of_files
 from infra.sources.csv_lines import CsvFile
 from infra.sources.partitions import partition_schema, with_partitions
@@ -178,7 +178,8 @@ def merged_schema(files: Sequence[SourceFile], facts: Sequence[FileFacts], *, st
                 conflicts.add(
                     (one.name, kind),
                     file,
-                    f": the column {column_shown(one.name, at)} is {kind}{here}, but in {other} it is {before}{why}",
+                    f": the column {column_shown(one.name, at)} is {type_shown(kind)}{here}, but in {other} it is"
+                    f" {type_shown(before)}{why}",
                 )
                 continue
             if both != before:
@@ -210,7 +211,9 @@ def _differences(files: Sequence[SourceFile], facts: Sequence[FileFacts]) -> _Li
             if pa.types.is_null(before):
                 types[one.name] = (kind, file.uri)
             elif kind != before and not pa.types.is_null(kind):
-                clauses.append(f" has the column {shown[one.name]} as {kind}, but {other} as {before}")
+                clauses.append(
+                    f" has the column {shown[one.name]} as {type_shown(kind)}, but {other} as {type_shown(before)}"
+                )
         for clause in sorted(clauses):
             differences.add(clause, file, clause)
     return differences
@@ -414,7 +417,8 @@ def in_window(batch: pa.RecordBatch, window: Window, column: str) -> pa.BooleanA
         return pa.array([False] * batch.num_rows, pa.bool_())
     if not is_time(kind):
         raise UsageError(
-            f"data.window.column: {column} is {kind}, not a date or a time.", remedy="Name a column that holds times."
+            f"data.window.column: {column} is {type_shown(kind)}, not a date or a time.",
+            remedy="Name a column that holds times.",
         )
     start, end = ((moment - _EPOCH) // timedelta(microseconds=1) for moment in (window.start, window.end))
     # Times are compared unrounded: rounded to microseconds, a time just before END would fall on it.

@@ -16,7 +16,7 @@ import pyarrow.json
 
 from data_contracts.errors import UsageError
 from data_contracts.foreign_json import check_nesting
-from data_contracts.quoting import column_shown, text_of
+from data_contracts.quoting import column_shown, text_of, type_shown
 from infra.processes.reading import note
 from infra.sources.columnar import refuse_twice_named
 from infra.sources.csv_guess import MARKS, guess_csv, look_like_numbers, other_separator, says_separator
@@ -249,8 +249,8 @@ def json_schema(stream: BinaryIO, name: str) -> pa.Schema:
             both = common(types.get(column, pa.null()), kind)
             if both is None:
                 raise UsageError(
-                    f"{name}: the column {column_shown(column, at)} is {types[column]} at first and {kind} from about"
-                    f" row {lines.row}.",
+                    f"{name}: the column {column_shown(column, at)} is {type_shown(types[column])} at first and "
+                    f"{type_shown(kind)} from about row {lines.row}.",
                     remedy="Give it one type.",
                 )
             types[column] = both

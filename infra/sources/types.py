@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from data_contracts.arrow_types import first_misfit
 from data_contracts.errors import UsageError
-from data_contracts.quoting import column_shown
+from data_contracts.quoting import column_shown, type_shown
 
 _DAY = pa.date32()
 _SECONDS, _MICROS, _NANOS = pa.timestamp("s"), pa.timestamp("us"), pa.timestamp("ns")
@@ -49,8 +49,8 @@ class Misfit(UsageError):
 def misfit(file: str, row: int, column: str, kind: pa.DataType) -> Misfit:
     """The error for a value that would change if it were read with its column's type."""
     return Misfit(
-        f"{file}: {kind} cannot hold the value in row {row} of the column {column_shown(column)}, which has this type"
-        " over all files.",
+        f"{file}: {type_shown(kind)} cannot hold the value in row {row} of the column {column_shown(column)}, which has"
+        " this type over all files.",
         remedy="Give the column one type in all files; write a number or a time that no type holds as a text.",
     )
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from data_contracts.errors import UsageError
 from data_contracts.messages.contamination import Place, Side
-from data_contracts.quoting import column_shown
+from data_contracts.quoting import column_shown, type_shown
 from training.formats.shards import Shards
 
 BLOCK_ROWS = 2**16
@@ -114,7 +114,7 @@ def _common(opened: Sequence[OpenSide], name: str, field: str) -> pa.DataType:
     nested = next((one.type for one in fields if _is_nested(one.type)), None)
     if nested is not None:
         raise UsageError(
-            f"{field}: column {column_shown(repr(name))} is {nested}, which cannot be compared.",
+            f"{field}: column {column_shown(repr(name))} is {type_shown(nested)}, which cannot be compared.",
             remedy="Leave the column out with contract.contamination.ignore, or flatten it in shards.transform.",
         )
     try:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from data_contracts.arrow_types import decoded_column
 from data_contracts.errors import UsageError
-from data_contracts.quoting import column_shown
+from data_contracts.quoting import column_shown, type_shown
 from training.formats.schema import NUMBERS, tensor_field, tensor_of, type_text
 
 _NUMPY_NAMES = {type_: name for name, type_ in NUMBERS.items()}
@@ -65,11 +65,11 @@ def finish(found: pa.Schema, raw: pa.Schema) -> pa.Schema:
     Raises: UsageError for a column of a type that shards cannot hold.
     """
     fields = []
-    for field in found:
+    for at, field in enumerate(found):
         plain = _plain(_storage(raw.field(field.name).type))
         if pa.types.is_null(field.type):
             field = pa.field(field.name, plain)
-        type_text(field)
+        type_text(field, at)
         fields.append(field)
     return pa.schema(fields)
 
@@ -113,7 +113,7 @@ def _wider(one: pa.Field, other: pa.Field) -> pa.Field:
         return other
     lists = [_list_type(field) for field in (one, other)]
     if lists[0] is None or lists[0] != lists[1]:
-        raise TypeError(f"column {column_shown(repr(one.name))} is {one.type} and {other.type}")
+        raise TypeError(f"column {column_shown(repr(one.name))} is {type_shown(one.type)} and {type_shown(other.type)}")
     return pa.field(one.name, lists[0])
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.foreign_json import parse_json
 from data_contracts.plain_file import read_plain
-from data_contracts.quoting import absent_shown, column_shown, text_of
+from data_contracts.quoting import absent_shown, column_shown, text_of, type_shown
 
 FILE = "schema.json"
 VERSION = 1
@@ -63,8 +63,8 @@ def tensor_of(field: pa.Field) -> tuple[np.dtype, tuple[int, ...]] | None:
     return np.dtype(metadata[b"dtype"].decode()), tuple(json.loads(metadata[b"shape"]))
 
 
-def type_text(field: pa.Field) -> str:
-    """The text form of a column's type; UsageError if a shard cannot hold it."""
+def type_text(field: pa.Field, at: int | None = None) -> str:
+    """The text form of the type of a column, the one at `at`; UsageError if a shard cannot hold it."""
     tensor = tensor_of(field)
     if tensor is not None:
         dtype, shape = tensor
@@ -72,7 +72,8 @@ def type_text(field: pa.Field) -> str:
     text = _text(field.type)
     if text is None:
         raise UsageError(
-            f"Column {column_shown(repr(field.name))} has the type {field.type}, which a shard cannot hold.",
+            f"Column {column_shown(repr(field.name), at)} has the type {type_shown(field.type)}, which a shard "
+            "cannot hold.",
             remedy="Flatten or drop it in shards.transform.",
         )
     return text
@@ -87,7 +88,7 @@ def field_of(name: str, text: str) -> pa.Field:
 
 def columns_of(schema: pa.Schema) -> dict[str, str]:
     """Name → text form of its type, in the schema's order."""
-    return {field.name: type_text(field) for field in schema}
+    return {field.name: type_text(field, at) for at, field in enumerate(schema)}
 
 
 def to_json(schema: pa.Schema) -> dict[str, Any]:

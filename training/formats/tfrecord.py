@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.quoting import column_shown
+from data_contracts.quoting import column_shown, type_shown
 from training.formats import Shard, example, example_decoder, example_encoder
 from training.formats.kernels import read
 from training.formats.kernels.native import HEAD_BYTES, SPARE_BYTES
@@ -59,7 +59,7 @@ def _obstacle(type_: pa.DataType, column: pa.ChunkedArray) -> tuple[str, str]:
     if type_ == pa.uint64() and (pc.max(column).as_py() or 0) >= 2**63:
         return "it holds integers of 2^63 and more, and a tf.train.Example has signed 64-bit ones", "Cast it"
     if example.kind_of(type_) is None:
-        return f"a tf.train.Example has nothing for {type_}", "Convert it"
+        return f"a tf.train.Example has nothing for {type_shown(type_)}", "Convert it"
     return "", ""
 
 

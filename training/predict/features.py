@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.messages.predicting import PredictRequest
-from data_contracts.quoting import column_shown
+from data_contracts.quoting import column_shown, type_shown
 from training.formats.normalize import holds, narrow, settle
 from training.formats.schema import field_of, tensor_of
 from training.loader import stored_order
@@ -201,6 +201,7 @@ def _empty(column: Any) -> Any:
 
 def _other(where: str, want: pa.Field, have: pa.Field) -> UsageError:
     return UsageError(
-        f"The column {column_shown(want.name)} is {have.type} in {where}, but was {want.type} in training.",
+        f"The column {column_shown(want.name)} is {type_shown(have.type)} in {where}, but was "
+        f"{type_shown(want.type)} in training.",
         remedy="Correct the values, or shards.transform.",
     )

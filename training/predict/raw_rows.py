@@ -18,7 +18,7 @@ import pyarrow as pa
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from data_contracts.quoting import column_shown, columns_shown, name_shown, nearest_name, rows_shown
+from data_contracts.quoting import column_shown, columns_shown, name_shown, nearest_name, rows_shown, type_shown
 from infra.sources import Places, Selection, file_facts, merged_schema, read_ahead, read_batches
 from infra.sources.peek import Peek, peek
 from infra.sources.types import Misfit, common, plain
@@ -218,7 +218,8 @@ def _same_columns(files: list[SourceFile], peeks: list[Peek], wanted: Iterable[s
 
 def _other_type(file: SourceFile, name: str, kind: pa.DataType, wanted: pa.DataType, because: str = "") -> UsageError:
     return UsageError(
-        f"{file.uri}: the column {column_shown(name)} is {kind}{because}, but the model was trained with {wanted}.",
+        f"{file.uri}: the column {column_shown(name)} is {type_shown(kind)}{because}, but the model was trained with "
+        f"{type_shown(wanted)}.",
         remedy="Correct the values.",
     )
 

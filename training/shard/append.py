@@ -17,7 +17,7 @@ from data_contracts.canonical import canonical
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import ShardFile, SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from data_contracts.quoting import column_shown
+from data_contracts.quoting import column_shown, type_shown
 from infra.sources.read import FileFacts
 from training.formats.facts import Facts, Mismatch
 
@@ -93,7 +93,8 @@ class Earlier:
         if new or moved:
             parts = [f"the column {column_shown(name)} is new" for name in new]
             parts += [
-                f"the column {column_shown(one.name)} was {one.type} and is {together.field(one.name).type}"
+                f"the column {column_shown(one.name)} was {type_shown(one.type)} and is "
+                f"{type_shown(together.field(one.name).type)}"
                 for one in moved
             ]
             raise NotExtended(", ".join(parts))

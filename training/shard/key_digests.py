@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from data_contracts.arrow_types import decoded_column
+from data_contracts.quoting import type_shown
 from training.shard import blake3_rows
 
 # Rows that show whether a batch's keys repeat.
@@ -23,7 +24,7 @@ class UnusableKey(ValueError):
     """A column whose type cannot be a key; `column` is its index among the key's columns."""
 
     def __init__(self, column: int, type_: pa.DataType) -> None:
-        super().__init__(f"is {type_}, which cannot be a key")
+        super().__init__(f"is {type_shown(type_)}, which cannot be a key")
         self.column = column
 
 

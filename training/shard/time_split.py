@@ -15,6 +15,7 @@ from data_contracts import arrow_types
 from data_contracts.contract.findings import MASK
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
+from data_contracts.quoting import type_shown
 
 SECOND = 10**6
 _LATEST_S = (2**63 - 1) // SECOND
@@ -120,7 +121,7 @@ def microseconds(column: pa.ChunkedArray, spec: SplitSpec) -> NDArray[np.int64]:
             )
         return np.floor(_within(seconds, spec) * SECOND).astype(np.int64)
     raise UsageError(
-        f"shards.split.time: {spec.time!r} is {type_}, which is not a time.",
+        f"shards.split.time: {spec.time!r} is {type_shown(type_)}, which is not a time.",
         remedy="Name a column with times or dates.",
     )
 

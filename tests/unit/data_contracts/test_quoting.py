@@ -22,6 +22,7 @@ from data_contracts.quoting import (
     shown,
     text_of,
     type_and_text,
+    type_shown,
     value_shown,
     withhold,
 )
@@ -145,6 +146,13 @@ def test_names_of_columns_are_told_unless_data_is_sensitive() -> None:
 def test_names_of_columns_that_only_the_data_names_are_withheld(log: Path) -> None:
     assert SECRET not in columns_shown(["a", SECRET])
     assert column_shown(SECRET, 1) == "2 (its name is withheld because data.sensitive is set)"
+
+
+def test_types_are_shown_without_the_keys_of_objects_where_names_are_withheld(log: Path) -> None:
+    nested = pa.struct([(SECRET, pa.struct([(SECRET, pa.int64())]))])
+    kinds = [nested, pa.list_(nested), pa.list_(pa.int8()), pa.timestamp("us", "UTC")]
+    expected = ["struct<•••>", "list<item: struct<•••>>", "list<item: int8>", "timestamp[us, tz=UTC]"]
+    assert [type_shown(kind) for kind in kinds] == expected
 
 
 VALUES = [

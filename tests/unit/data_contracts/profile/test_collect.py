@@ -213,6 +213,13 @@ def test_a_sensitive_column_has_counts_only(table: pa.Table) -> None:
     assert plain == {"name": "secret", "type": "double", "kind": "sensitive", "rows": ROWS, "distinct_exact": True}
 
 
+def test_keys_of_objects_in_a_sensitive_column_are_not_in_its_type() -> None:
+    """They are names of the type, and may be values, such as e-mail addresses."""
+    table = pa.table({"who": [{"jane@x.example": 1}], "open": [{"a": 1}]})
+    profile = profile_of(table.to_batches(), table.schema, {"who"})
+    assert [one.type for one in profile.columns] == ["struct<•••>", "struct<a: int64>"]
+
+
 def test_a_text_that_is_not_utf8_has_counts_only() -> None:
     odd = pa.array([b"\xff", b"a"]).view(pa.string())
     batches = [pa.record_batch({"x": pa.array(["a", None])}), pa.record_batch({"x": odd})]

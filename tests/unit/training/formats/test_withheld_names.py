@@ -11,10 +11,12 @@ import pytest
 
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.quoting import LOG
+from infra.sources.types import misfit
 from tests.support.normalised import normalised
 from training.formats import schema, tfrecord
 from training.formats.facts import Facts, Mismatch
 from training.shard import first_pass
+from training.shard.key_digests import UnusableKey, key_digests
 
 SECRET = "jane@x.example"
 ONE = pa.table({SECRET: [1]})
@@ -34,6 +36,22 @@ def _two_of_one_name_from_a_transform() -> None:
 
 def _a_type_that_no_shard_holds() -> None:
     schema.type_text(pa.field(SECRET, pa.struct([("a", pa.int64())])))
+
+
+def _a_key_of_an_object_that_no_shard_holds() -> None:
+    schema.columns_of(pa.table({"a": [[{SECRET: 1}]]}).schema)
+
+
+def _a_key_of_an_object_that_no_tfrecord_holds() -> None:
+    tfrecord.refuse(pa.table({"a": [{SECRET: 1}]}))
+
+
+def _a_key_of_an_object_that_no_split_can_use() -> None:
+    key_digests([pa.chunked_array([[{SECRET: 1}]])], 0)
+
+
+def _a_value_that_does_not_fit_an_object() -> None:
+    raise misfit("a.jsonl", 0, "a", pa.struct([(SECRET, pa.int64())]))
 
 
 def _what_no_tfrecord_holds() -> None:
@@ -60,7 +78,9 @@ def _look(*tables: pa.Table) -> None:
 
 CASES = [
     _pick, _two_of_one_name, _two_of_one_name_from_a_transform, _a_type_that_no_shard_holds, _what_no_tfrecord_holds,
-    _other_columns, _other_types, _other_shapes,
+    _other_columns, _other_types, _other_shapes, _a_key_of_an_object_that_no_shard_holds,
+    _a_key_of_an_object_that_no_tfrecord_holds, _a_key_of_an_object_that_no_split_can_use,
+    _a_value_that_does_not_fit_an_object,
 ]  # fmt: skip
 
 
@@ -69,6 +89,6 @@ def test_no_message_has_a_name_that_only_the_data_has(
     fail: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(LOG, "/log")
-    with pytest.raises((UsageError, UserCodeError, Mismatch)) as caught:
+    with pytest.raises((UsageError, UserCodeError, Mismatch, UnusableKey)) as caught:
         fail()
     assert SECRET not in "".join(traceback.format_exception_only(caught.value))
