@@ -32,7 +32,7 @@ _LARGEST = 1.7e308
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _VALUES = re.compile(
     r"[^@\s]+@[^@\s]+\.[a-zA-Z]{2,}"  # an e-mail address
-    r"|\+?\d[\d\s()/.-]{7,}\d"  # a phone or card number
+    r"|(?!\d{1,4}([./-])\d{1,2}\1\d{1,4}$)\+?\d[\d\s()/.-]{7,}\d"  # a phone or card number, not 31.01.2026
     r"|[A-Z]{2}\d{2}[A-Z0-9 ]{10,30}"  # an IBAN
     r"|\d{1,3}(\.\d{1,3}){3}"  # an IP address
 )

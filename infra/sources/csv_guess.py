@@ -30,7 +30,8 @@ _SAYS = re.compile(r'"?sep=([^\r\n])"?[,;\t|]*(?:\r\n|\r|\n|\Z)', re.IGNORECASE)
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _GROUPS = ". \u00a0\u202f"
 _DECIMAL_COMMA = rf"[+-]?(?:\d+|\d{{1,3}}(?:[{_GROUPS}]\d{{3}})+)(?:,\d+)?"
-_THOUSANDS_COMMA = r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?"
+# With a decimal point: 1,234.50, or 1'234.50 as in Switzerland.
+_GROUPED = re.compile(r"[+-]?\d{1,3}(?:([,'\u2019])\d{3}(?:\1\d{3})*)?(?:\.\d+)?|[+-]?\d+(?:\.\d+)?")
 # Of cp1252: a sign amid a word, and a word of accented letters alone. Such a text is of another encoding.
 _NOT_WESTERN = re.compile(r"[^\W\d_][¡-©«-´¶-¹»-¿×÷][^\W\d_]|[À-ÿ]{4}")
 
@@ -167,9 +168,10 @@ def _numbers(rows: list[list[str]]) -> dict[str, str]:
     for column in itertools.zip_longest(*rows, fillvalue=""):
         values = [value.strip() for value in column if value.strip()]
         commas = [value for value in values if "," in value]
-        american = all(re.fullmatch(rf"{_THOUSANDS_COMMA}|[+-]?\d+(\.\d+)?", value) for value in values)
-        if american and any(value.count(",") > 1 or "." in value for value in commas):
-            found["thousands"] = ","
+        grouped = [match for value in values if (match := _GROUPED.fullmatch(value))]
+        marks = {match[1] for match in grouped if match[1] and (match[0].count(match[1]) > 1 or "." in match[0])}
+        if len(grouped) == len(values) and len(marks) == 1:
+            found["thousands"] = marks.pop()
         elif commas and all(re.fullmatch(_DECIMAL_COMMA, value) for value in values):
             marks = [match[1] for value in values if (match := re.search(rf"\d([{_GROUPS}])\d{{3}}", value))]
             found |= {"decimal": ",", **({"thousands": marks[0]} if marks else {})}

@@ -43,6 +43,11 @@ def test_values_that_look_personal(value: str) -> None:
     assert value[:4] not in json.dumps([made.expectations, made.unsure])
 
 
+@pytest.mark.parametrize("value", ["25.09.202{}", "9/25/202{}", "2024-01-0{}"])
+def test_days_that_are_texts_do_not_look_personal(value: str) -> None:
+    assert not drafted({"x": [value.format(i % 3) for i in range(40)]}).sensitive
+
+
 def test_what_is_expected_of_each_kind_of_column() -> None:
     rows = 200
     made = drafted(

@@ -45,6 +45,7 @@ READ: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
                              {"skiprows": 2}),
     "sep=": ("sep=;\na;b\n1;2\n", "utf-8", {"separator": ";", "skip_rows": 1}, {"skiprows": 1}),
     "thousands": ('a,b\n"1,234",1\n"-12,345,678",2\n', "utf-8", {"thousands": ","}, {}),
+    "apostrophes": ("a;b\n1'234.50;1\n7.25;2\n", "utf-8", {"separator": ";", "thousands": "'"}, {}),
     "thousands and fractions": ("a;b\n1.234,5;x\n1.000.000;y\n7,25;z\n", "utf-8",
                                 {"separator": ";", "decimal": ",", "thousands": "."}, {}),
     "quoted decimal commas": ('a,b\n"1,5",x\n"2",y\n', "utf-8", {"decimal": ","}, {}),
@@ -176,7 +177,7 @@ def test_a_file_that_may_be_right_is_read(data: bytes, settings: dict[str, Any],
 
 GUESSED = (
     "semicolons and decimal commas", "cp1252", "utf-16 with a mark", "tabs", "sep=", "thousands and fractions",
-    "bars, quotes and lines in values", "one column of texts",
+    "apostrophes", "bars, quotes and lines in values", "one column of texts",
 )  # fmt: skip
 
 
