@@ -169,9 +169,9 @@ def _numbers(rows: list[list[str]]) -> dict[str, str]:
         values = [value.strip() for value in column if value.strip()]
         commas = [value for value in values if "," in value]
         grouped = [match for value in values if (match := _GROUPED.fullmatch(value))]
-        marks = {match[1] for match in grouped if match[1] and (match[0].count(match[1]) > 1 or "." in match[0])}
-        if len(grouped) == len(values) and len(marks) == 1:
-            found["thousands"] = marks.pop()
+        groups = {match[1] for match in grouped if match[1] and (match[0].count(match[1]) > 1 or "." in match[0])}
+        if len(grouped) == len(values) and len(groups) == 1:
+            found["thousands"] = groups.pop()
         elif commas and all(re.fullmatch(_DECIMAL_COMMA, value) for value in values):
             marks = [match[1] for value in values if (match := re.search(rf"\d([{_GROUPS}])\d{{3}}", value))]
             found |= {"decimal": ",", **({"thousands": marks[0]} if marks else {})}
