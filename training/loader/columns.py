@@ -172,7 +172,7 @@ def numbers(table: pa.Table, name: str) -> NDArray[Any]:
     """One column of a table, without a copy where Arrow allows it."""
     field, column = table.schema.field(name), table.column(name)
     kind, tensor = field.type, tensor_of(field)
-    if column.null_count and not pa.types.is_floating(kind):
+    if column.null_count and not (pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         raise _missing(name, column)
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if tensor is not None:

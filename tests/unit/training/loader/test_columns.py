@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,15 @@ def test_what_is_missing_is_said_where_it_can_be(room: str, tmp_path: Path) -> N
     assert batch["text"] == [None, "long", "a"]
     assert batch["raw"] == [b"", None, b"1"]
     assert [None if part is None else part.tolist() for part in batch["gappy"]] == [None, [2.5], [1.5]]
+
+
+@rooms
+def test_a_decimal_that_is_missing_is_nan_as_a_float_is(room: str, tmp_path: Path) -> None:
+    table = pa.table({"id": range(3), "price": pa.array([Decimal("1.50"), None, Decimal(2)], pa.decimal128(12, 2))})
+    prices = split(tmp_path, room, ["price"], table).take(np.arange(3))[0]
+    assert prices.dtype == torch.float32
+    assert prices[[0, 2]].tolist() == [1.5, 2.0]
+    assert torch.isnan(prices[1])
 
 
 @rooms
