@@ -7,7 +7,7 @@ types: then all files are sharded again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,12 @@ class Types:
     stored: Facts
     files: dict[str, FileFacts]
 
+    def may_be_stored(self, sensitive: Collection[str]) -> bool:
+        """Whether no type can have keys of objects in a sensitive column, which may be values."""
+        withheld = set(sensitive)
+        schemas = [self.read, self.stored.raw or [], *(facts.schema for facts in self.files.values())]
+        return not any(one.name in withheld and pa.types.is_nested(one.type) for schema in schemas for one in schema)
+
     def to_json(self) -> dict[str, Any]:
         """As JSON, in which equal schemas of files stand once."""
         schemas = list(dict.fromkeys(_to_hex(one.schema) for one in self.files.values()))
@@ -69,7 +75,7 @@ class Earlier:
     Attributes:
         splits: what its splits hold.
         counts: how its raw rows became those of the splits, see `Sharded`.
-        types: None for a dataset of an earlier version, which did not record them.
+        types: None if they were not recorded, as by an earlier version or because they may hold sensitive values.
     """
 
     splits: dict[str, list[ShardFile]]
@@ -85,7 +91,7 @@ class Earlier:
     def read_as(self, together: pa.Schema) -> pa.Schema:
         """The schema by which new files are read, given that of all files together; NotExtended if it is another."""
         if self.types is None:
-            raise NotExtended("an earlier version did not record the types of the files that it sharded")
+            raise NotExtended("the types of the files that were sharded are not recorded")
         before = self.types.read
         there = set(before.names)
         new = [name for name in together.names if name not in there]

@@ -185,7 +185,7 @@ def _seal(writer: Writer, sharded: Sharded, new: list[ShardFile], request: Shard
     # Not what decided the result: no id depends on it.
     provenance = {**request.provenance, ROW_COUNTS: sharded.counts}
     provenance |= {name: fact for name, fact in ((LACKING, sharded.lacking), (ANEW, sharded.anew)) if fact}
-    if settings.append:
+    if settings.append and sharded.types.may_be_stored(request.sensitive):
         provenance[TYPES] = sharded.types.to_json()
     beside = [writer.put(schemas.FILE, canonical(schema)), put_handoff(writer, fields)]
     # Everything that decided the result, and nothing that differs between machines, days or stores.

@@ -252,3 +252,14 @@ def test_an_integer_that_a_float_does_not_hold_is_refused(name: str, tmp_path: P
     nights.put(name, table(100, a=2**53 + 2))  # held exactly
     assert nights.rows(nights.shard())[1][100][1]["a"] == 2**53 + 2
     assert first.rows("train")
+
+
+def test_types_of_sensitive_lists_and_objects_are_not_recorded(tmp_path: Path) -> None:
+    nights, at_once = Nights(tmp_path / "nights", sensitive=["d"]), Nights(tmp_path / "at-once", sensitive=["d"])
+    for number in (0, 1):
+        for project in (nights, at_once):
+            project.put(f"{number}.parquet", table(100 * number, a=number, d=[1.5, 2.5]))
+        dataset = nights.shard()
+        assert nights.run is not None
+        assert "types" not in nights.run.store.manifest(dataset.ref).provenance
+    assert nights.rows(dataset) == at_once.rows(at_once.shard())

@@ -129,6 +129,6 @@ def test_a_dataset_of_an_earlier_version_is_shown_without_what_it_did_not_record
     nights.put("2.csv", table(100, a=1))
     second = nights.shard()
     assert nights.run is not None
-    why = "all files were sharded again, because an earlier version did not record the types"
+    why = "all files were sharded again, because the types of the files that were sharded are not recorded"
     monkeypatch.undo()
     assert why in stage._told(nights.run, second, None).sentence
