@@ -16,6 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +215,7 @@ def by_duckdb(case: Case, folder: Path) -> Reading:
     names = [f"{one}/**/*.parquet" if one.is_dir() else re.sub(r"([*?\[])", r"[\1]", str(one)) for one in files]
     listed = ", ".join("'" + name.replace("'", "''") + "'" for name in names)
     options = ", union_by_name = true" * (len(names) > 1) + as_duckdb(case.csv)
-    relation = _DUCKDB.sql(f"select * from {reads}([{listed}]{options})")
+    relation = _duckdb().sql(f"select * from {reads}([{listed}]{options})")
     kinds = [str(one) for one in relation.types]
     if "HUGEINT" in kinds:  # which Arrow does not have
         rows = relation.fetchall()
@@ -223,8 +224,12 @@ def by_duckdb(case: Case, folder: Path) -> Reading:
     return of_arrow(relation.to_arrow_table(), kinds)
 
 
-_DUCKDB = duckdb.connect()
-_DUCKDB.execute("set timezone = 'UTC'; set threads = 1")
+@cache
+def _duckdb() -> duckdb.DuckDBPyConnection:
+    """A connection of this process: one that was made before a fork waits for ever, because its threads are gone."""
+    connection = duckdb.connect()
+    connection.execute("set timezone = 'UTC'; set threads = 1")
+    return connection
 
 
 def by_us(folder: Path, source: list[dict[str, Any]]) -> Reading:
