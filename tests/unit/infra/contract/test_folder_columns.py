@@ -118,14 +118,14 @@ def test_a_window_and_quarantine_use_them(tmp_path: Path) -> None:
 def test_units_have_them_and_their_names_depend_on_them(ending: str, tmp_path: Path) -> None:
     files, sources = made(tmp_path, ending)
     window = Window.from_iso("2026-01-02", "2026-01-03")
-    source, units = open_source(files, Source(sources, tmp_path, window, "day"), map)
-    fetcher = Fetcher(source, tmp_path)
-    rows = [row for unit in units for batch in fetcher.read(unit, ["city", "x"]) for row in batch.to_pylist()]
+    opened = open_source(files, Source(sources, tmp_path, window, "day"), map)
+    fetcher = Fetcher(opened.source, tmp_path)
+    rows = [row for unit in opened.units for batch in fetcher.read(unit, ["city", "x"]) for row in batch.to_pylist()]
     assert rows == [{"city": "a'b", "x": number} for number in (2, 3, 4)]
     elsewhere = [file.model_copy(update={"columns": {**file.columns, "city": "Ulm"}}) for file in files]
     read._FACTS.clear()
-    _, others = open_source(elsewhere, Source(sources, tmp_path, window, "day"), map)
-    assert not {unit.digest for unit in units} & {unit.digest for unit in others}
+    others = open_source(elsewhere, Source(sources, tmp_path, window, "day"), map).units
+    assert not {unit.digest for unit in opened.units} & {unit.digest for unit in others}
     as_texts = files[0].model_copy(update={"column_types": {"day": "string", "city": "string"}})
     names = {part_name(file, sources[0]) for file in (files[0], elsewhere[0], as_texts)}
     assert len(names) == 3

@@ -72,7 +72,8 @@ def rest(folder: Path, files: list[SourceFile], window: tuple[str, str] | None =
     table = pq.read_table(folder / "kept" / FILE)
     gone = LeftOut(*(table[name].to_numpy() for name in ("row", "file_number", "row_in_file")))
     span = None if window is None else contract_worker.Window.from_iso(*window)
-    source, units = open_source(files, Source([SourceSpec(uri="x")], folder, span, "at"), map)
+    opened = open_source(files, Source([SourceSpec(uri="x")], folder, span, "at"), map)
+    source, units = opened.source, opened.units
     left = without_quarantined(units, gone)
     assert len(left) == len(units)
     known = [(unit.rows, one.rows) for unit, one in zip(units, left, strict=True) if unit.rows is not None]

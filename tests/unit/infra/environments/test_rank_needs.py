@@ -30,8 +30,9 @@ ENTRIES = [
     "training.fit.torchrun_agent",
 ]
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
-# A source with `rev`, a gate `promote.export`: the user adds DVC or ONNX to the environment, and is told to.
-ON_REQUEST = {"dvc", "scmrepo", "onnx", "onnxruntime", "safetensors"}
+# A source with `rev`, a gate `promote.export`: the user adds DVC or ONNX to the environment, and is told to. Without
+# DuckDB and charset-normalizer, the error for a CSV file that is written otherwise has no guess.
+ON_REQUEST = {"charset_normalizer", "duckdb", "dvc", "dvc_data", "onnx", "onnxruntime", "safetensors", "scmrepo"}
 # Installs environments, in processes that start others.
 OF_PARENTS = {"uv"}
 # Modules of packages that the named ones need.

@@ -66,7 +66,7 @@ def test_a_place_outside_of_the_checkout_is_not_named(place: str, files: SpecFil
 
 def test_the_title_of_a_note_is_one_line_of_visible_characters(files: SpecFiles) -> None:
     *_, note = findings(report(pipeline="a\n\x1b \u2028b"), files, ["a note"])
-    assert (note.title, note.sentence) == ("a \\x1b b", "a note")
+    assert (note.title, note.sentence) == ("a \\x1b \\u2028b", "a note")
 
 
 def test_errors_and_causes_come_first_and_notes_last(files: SpecFiles) -> None:

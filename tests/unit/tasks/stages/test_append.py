@@ -19,6 +19,7 @@ from tasks.stages import shard as stage
 from tasks.stages.contract.contract_check import data_request
 from tasks.stages.validate import contract_key
 from tests.support.nights import ROWS, Nights, shard_here, table, uris
+from tests.support.own_modules import own_modules
 
 # One of each ending.
 SAMPLE = (1, 2, 10)
@@ -229,7 +230,7 @@ def test_a_second_source_is_added(sources: list[str], tmp_path: Path) -> None:
 
 def test_what_a_transform_got_is_part_of_the_comparison(tmp_path: Path) -> None:
     nights = Nights(tmp_path)
-    (tmp_path / "features.py").write_text(
+    (tmp_path / "kinds_of_a_test.py").write_text(
         "import pyarrow as pa\n"
         "def build(batch):\n"
         "    kind = pa.array([str(batch['a'].type)] * len(batch))\n"
@@ -237,7 +238,8 @@ def test_what_a_transform_got_is_part_of_the_comparison(tmp_path: Path) -> None:
     )
     for number, one in enumerate((1, 1.5)):
         nights.put(f"{number}.parquet", table(100 * number, a=one))
-        dataset = nights.shard(transform="features.build")
+        with own_modules():
+            dataset = nights.shard(transform="kinds_of_a_test.build")
     assert {row["kind"] for _, row in nights.rows(dataset)[1].values()} == {"double"}
 
 

@@ -213,8 +213,8 @@ def test_rows_are_counted_in_their_files_before_what_is_left_out(tmp_path):
     def said(pattern, rows, *, groups=None, left_out=None, window=None):
         sources = [SourceSpec.model_validate({"uri": pattern, **({"format": "files"} if "png" in pattern else {})})]
         files = resolve_sources(sources, root=tmp_path, window=None, window_path=None, cache=tmp_path / "cache")
-        opened = Source(sources, tmp_path, window, "time" if window else None)
-        source, [unit, *_] = source_units.open_source(files, opened, map)
+        opened = source_units.open_source(files, Source(sources, tmp_path, window, "time" if window else None), map)
+        source, unit = opened.source, opened.units[0]
         numbers = None if left_out is None else np.array(left_out)
         part = replace(unit, files=tuple(files) if groups is None else unit.files, row_groups=groups, left_out=numbers)
         return source_units.rows_in_words(source, part, tmp_path, np.array(rows))
