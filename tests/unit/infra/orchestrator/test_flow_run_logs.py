@@ -16,6 +16,7 @@ import yaml
 from prefect.logging.configuration import DEFAULT_LOGGING_SETTINGS_PATH
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
 
+from flows.connection import QUIET
 from infra.orchestrator.flow_run_logs import begin_flow_run_logs
 from infra.processes.environment import FLOW_RUN
 from infra.telemetry.json_logs import LOG_FORMAT, PREFECT_IN_JSON
@@ -25,6 +26,13 @@ from tests.support.stub_server import serving
 ID = "0b6b2e2a-6f5c-4b0e-9a34-1c7f0b0f2d11"
 SETTINGS = "PREFECT_LOGGING_SETTINGS_PATH"
 log = logging.getLogger("trainwright")
+
+
+@pytest.fixture(autouse=True)
+def _levels_of_prefect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a command sets for its own process, in which other tests may call it."""
+    for name in QUIET:
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
