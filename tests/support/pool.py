@@ -88,7 +88,9 @@ class Site:
         return answer.json() if answer.content else None
 
     def pool(self, name: str, *, limit: int | None = None, slots: int | None = None, worker: bool = True) -> str:
-        """Make a process pool, with a worker that the server has heard of."""
+        """Make a process pool, with a worker that the server has heard of; a pool of another test gives way."""
+        for left in (f"/work_pools/{name}", f"/v2/concurrency_limits/{name}"):
+            assert self.api.delete(left).status_code in (204, 404)
         self.ask("/work_pools/", {"name": name, "type": "process", "concurrency_limit": limit})
         if slots is not None:
             self.ask("/v2/concurrency_limits/", {"name": name, "limit": slots})
