@@ -35,8 +35,7 @@ from infra.orchestrator.outage import wait_for_server
 from infra.processes.environment import FLOW_RUN
 from infra.stopping import HandedOver
 from infra.store import layout
-from infra.store.lease import held_lease
-from infra.store.lease_keeper import PATIENCE_S
+from infra.store.lease import PATIENCE_S, held_lease
 from tasks.ci.cases import report_of_error, report_of_run
 from tasks.mirrors.deliver import tell_after_run
 from tasks.mirrors.ends import announce, note_untold

@@ -15,8 +15,7 @@ from flows.commands.tables import table
 from infra.budgets.rules_files import read_rules
 from infra.budgets.rules_versions import apply_rules, newest_rules
 from infra.signing.configured import configured_key
-from infra.store import Store
-from infra.store.paths import budget_paths
+from infra.store import Store, layout
 from infra.store.records import parsed
 from tasks.budgets.balances import BudgetBalance, balances_of_month, settle_and_check
 from tasks.budgets.settling import settle_all
@@ -121,7 +120,7 @@ def _in_force(version: RulesVersion | None) -> dict[str, Any]:
 
 
 def _json(version: RulesVersion) -> dict[str, Any]:
-    value, path = version.to_json(), budget_paths.rules_version(version.kind, version.n)
+    value, path = version.to_json(), layout.rules_version(version.kind, version.n)
     signed = version.signature
     key = None if signed is None else parsed(path, lambda one: str(one["signatures"][0]["keyid"]), signed)
     return {**value, "signature": key}

@@ -21,7 +21,7 @@ from infra.machine import machines
 from infra.quantities import size
 from infra.sources.window import Window, parse_window
 from infra.store import Store, layout
-from infra.store.several import read_several
+from infra.store.store import read_several
 from tasks.costs.charges import Charge
 from tasks.costs.histories import Usage, usage_of
 from tasks.costs.idle_pools import IdlePool, idle_pool

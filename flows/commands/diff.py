@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from flows.commands.guard import Answer
 from flows.commands.report import free_file, write_page
 from flows.commands.tables import table
-from infra.store.damage import noting_damage
+from infra.store.seal import noting_damage
 from tasks.pages.comparison import Comparison, compare_sides, find_side
 from tasks.pages.comparison_page import comparison_page, figure, metric_note, shapes
 from tasks.run.run import known_store_list

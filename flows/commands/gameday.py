@@ -21,7 +21,7 @@ from infra.machine.settings import state_folder
 from infra.processes.processes import terminable
 from infra.quantities import duration
 from infra.store import absolute_address
-from infra.store.game_day_store import own_store
+from infra.store.opening import own_store
 from infra.usage.cost import cost
 from tasks.gameday.faults import NOT_TRIED, STEPS, Fault, chosen, why_not
 from tasks.gameday.outcome import Outcome, broken, kept_all, not_tried

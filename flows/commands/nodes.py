@@ -9,8 +9,7 @@ from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
 from flows.commands.tables import table
 from infra.records.nodes import KINDS, NodeRecord, decide, has_mishaps, nodes_of
-from infra.store import Store
-from infra.store.paths import node_paths
+from infra.store import Store, layout
 from tasks.run.run import known_store_list, not_found
 from tasks.stages.decisions.rollback import checked_reason
 
@@ -52,7 +51,7 @@ def restore(arguments: argparse.Namespace) -> Answer:
 def _store(arguments: argparse.Namespace) -> Store:
     """The named store, the known store that has a record of the node, or the only known store."""
     stores = known_store_list(arguments.store)
-    having = [store for store in stores if node_paths.node_folder(arguments.node) in store.list(node_paths.NODES)]
+    having = [store for store in stores if layout.node_folder(arguments.node) in store.list(layout.NODES)]
     if len(having) == 1 or (not having and len(stores) == 1):
         return (having or stores)[0]
     if not having:

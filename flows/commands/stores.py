@@ -11,7 +11,7 @@ from flows.commands.guard import Answer
 from infra.machine.approved_credentials import PREFECT_SETTINGS, approve
 from infra.machine.settings import remember_store
 from infra.store import absolute_address, layout, open_store
-from infra.store.backends.credentials import credentials_sent, database_password
+from infra.store.s3 import credentials_sent, database_password
 
 _CREDENTIAL = re.compile(rf"env:[A-Za-z_]\w*|profile:.+|block:.+|{PREFECT_SETTINGS}")
 

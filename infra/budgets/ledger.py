@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from data_contracts.canonical import digest
 from data_contracts.costs.budgets import Balance, BudgetWarning, Hold, SpendingEntry
 from infra.audit import now
-from infra.store import Store, Versioned
-from infra.store.paths import budget_paths
+from infra.store import Store, Versioned, layout
 from infra.store.pointers import PointerMoved
 from infra.store.records import parsed
-from infra.store.several import read_several, write_several
+from infra.store.store import read_several, write_several
 
 # From so many executions on, all entries are listed at once, instead of a question for each.
 LISTED = 8
@@ -44,7 +43,7 @@ class Ledger:
     def __init__(self, store: Store, name: str, scope: str, period: str, unit: str) -> None:
         self._store, self._place = store, (name, scope, period)
         self.name, self.period, self.unit = name, period, unit
-        self._path = budget_paths.balance(*self._place)
+        self._path = layout.balance(*self._place)
         self._pointer = store.pointer(self._path)
 
     def balance(self) -> Balance:
@@ -89,7 +88,7 @@ class Ledger:
     def _settled(self, among: Collection[Executed]) -> set[Executed]:
         if len(among) < LISTED:
             return {who for who in among if self.is_settled(who)}
-        names = set(self._store.list(budget_paths.entries(*self._place)))
+        names = set(self._store.list(layout.entries(*self._place)))
         return {who for who in among if f"{who.key}.json" in names}
 
     def _enter(self, item: tuple[Executed, float]) -> None:
@@ -104,22 +103,22 @@ class Ledger:
             unit=self.unit,
             at=now(),
         )
-        self._store.create_once(budget_paths.entry(*self._place, who.key), entry.to_json())
+        self._store.create_once(layout.entry(*self._place, who.key), entry.to_json())
 
     def is_settled(self, who: Executed) -> bool:
         """Whether there is an entry of an execution."""
-        return self._store.exists(budget_paths.entry(*self._place, who.key))
+        return self._store.exists(layout.entry(*self._place, who.key))
 
     def warn_once(self, warning: BudgetWarning) -> bool:
         """Record that a share of a limit was reached; returns whether this call did."""
         # A raised limit has shares of its own.
         name = digest([warning.share, warning.limit])[:16]
-        return self._store.create_once(budget_paths.warning(*self._place, name), warning.to_json())
+        return self._store.create_once(layout.warning(*self._place, name), warning.to_json())
 
     def entries(self) -> list[SpendingEntry]:
         """What each ended execution used."""
-        names = self._store.list(budget_paths.entries(*self._place))
-        paths = [budget_paths.entry(*self._place, name.removesuffix(".json")) for name in names]
+        names = self._store.list(layout.entries(*self._place))
+        paths = [layout.entry(*self._place, name.removesuffix(".json")) for name in names]
         return [self._store.read_as(path, SpendingEntry.from_json) for path in paths]
 
     def _fold(self, settled: Collection[Executed]) -> None:
@@ -129,7 +128,7 @@ class Ledger:
             mine = [who.key for who in settled if who.key in balance.holds]
             if not mine:
                 return
-            paths = [budget_paths.entry(*self._place, key) for key in mine]
+            paths = [layout.entry(*self._place, key) for key in mine]
             entries = read_several(self._store, lambda path: self._store.read_as(path, SpendingEntry.from_json), paths)
             rest = {key: hold for key, hold in balance.holds.items() if key not in set(mine)}
             if self._swap(current, Balance(spent=balance.spent + sum(one.amount for one in entries), holds=rest)):

@@ -15,8 +15,7 @@ from data_contracts.errors import SpecError
 from data_contracts.pipeline_spec import PipelineSpec
 from infra.budgets.rules_files import read_rules
 from infra.budgets.rules_versions import newest_rules
-from infra.store import Store
-from infra.store.paths import budget_paths
+from infra.store import Store, layout
 from infra.store.records import parsed
 
 # A file with the policy of this machine.
@@ -45,5 +44,5 @@ def _policies(store: Store | None) -> Iterator[tuple[Policy, str]]:
     if named := os.environ.get(POLICY):
         yield read_rules(Path(named), Policy), f"the file {named} ({POLICY})"
     if store is not None and (newest := newest_rules(store, "policy")) is not None:
-        where = budget_paths.rules_version("policy", newest.n)
+        where = layout.rules_version("policy", newest.n)
         yield parsed(where, Policy.model_validate, newest.content), f"{where} in {store.uri}, of {newest.by}"

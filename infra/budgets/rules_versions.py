@@ -18,8 +18,7 @@ from data_contracts.errors import CorruptError, UsageError
 from infra.audit import actor, now
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.configured import configured_key
-from infra.store import Store
-from infra.store.paths import budget_paths
+from infra.store import Store, layout
 from infra.store.records import parsed
 
 if TYPE_CHECKING:
@@ -42,13 +41,13 @@ def newest_rules(store: Store, kind: Kind) -> RulesVersion | None:
         return None
     newest = _last_before_gap(numbers)
     if newest is None:
-        path = budget_paths.rules_version(kind, numbers[0])
+        path = layout.rules_version(kind, numbers[0])
         raise CorruptError(f"A version before {path} is missing.", details={"file": path})
     if newest != numbers[-1]:
-        beyond = budget_paths.rules_version(kind, numbers[newest + 1])
+        beyond = layout.rules_version(kind, numbers[newest + 1])
         log.warning("%s does not count: no version %d is before it.", beyond, newest + 1)
     found = _version(store, kind, newest)
-    key, path = configured_key(), budget_paths.rules_version(kind, newest)
+    key, path = configured_key(), layout.rules_version(kind, newest)
     if key is not None and (why := _fault(store, found, key.public)):
         raise CorruptError(
             f"The release key does not vouch for {path}: {why}.",
@@ -63,7 +62,7 @@ def current_budgets(store: Store) -> Budgets | None:
     newest = newest_rules(store, "budgets")
     if newest is None:
         return None
-    return parsed(budget_paths.rules_version("budgets", newest.n), Budgets.model_validate, newest.content)
+    return parsed(layout.rules_version("budgets", newest.n), Budgets.model_validate, newest.content)
 
 
 def apply_rules(store: Store, kind: Kind, content: dict[str, Any]) -> RulesVersion:
@@ -85,7 +84,7 @@ def apply_rules(store: Store, kind: Kind, content: dict[str, Any]) -> RulesVersi
         made = RulesVersion(kind=kind, n=n, content=content, by=actor(), at=now())
         made = made if key is None else _signed(made.model_copy(update={"store": store.uri}), key)
         # If it closes a gap, versions that did not count are newer than it: then it is made once more after them.
-        if store.create_once(budget_paths.rules_version(kind, n), made.to_json()) and n + 1 not in numbers:
+        if store.create_once(layout.rules_version(kind, n), made.to_json()) and n + 1 not in numbers:
             return made
 
 
@@ -97,7 +96,7 @@ def _newest_signed(store: Store, kind: Kind, numbers: list[int]) -> str | None:
     from infra.signing.envelopes import unverified_payload
 
     for n in reversed(numbers):
-        path = budget_paths.rules_version(kind, n)
+        path = layout.rules_version(kind, n)
         with contextlib.suppress(CorruptError):
             found = store.read_as(path, RulesVersion.from_json)
             signature = found.signature
@@ -119,7 +118,7 @@ def _signed(version: RulesVersion, key: SigningKey) -> RulesVersion:
 
 
 def _version(store: Store, kind: Kind, n: int) -> RulesVersion:
-    path = budget_paths.rules_version(kind, n)
+    path = layout.rules_version(kind, n)
     found = store.read_as(path, RulesVersion.from_json)
     if (found.kind, found.n) != (kind, n):
         raise CorruptError(f"{path} is version {found.n} of the {found.kind}.", details={"file": path})
@@ -161,6 +160,6 @@ def _last_before_gap(numbers: list[int]) -> int | None:
 
 
 def _numbers(store: Store, kind: Kind) -> list[int]:
-    names = [name.removesuffix(".json") for name in store.list(budget_paths.rules_versions(kind))]
+    names = [name.removesuffix(".json") for name in store.list(layout.rules_versions(kind))]
     # `007` was not made by Trainwright, and its path is not that of version 7.
     return sorted(int(name) for name in names if re.fullmatch("0|[1-9][0-9]*", name))

@@ -13,8 +13,8 @@ from typing import Any
 
 from data_contracts.quoting import APPROVED
 from infra.machine.approved_credentials import approved_in_environment
-from infra.store.backends.credentials import credentials_sent, database_password
 from infra.store.opening import STORE_POINTERS
+from infra.store.s3 import credentials_sent, database_password
 
 # The file with the launch of this generation.
 LAUNCH = "TRAINWRIGHT_LAUNCH"

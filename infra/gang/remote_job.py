@@ -44,10 +44,8 @@ from infra.project.code_bundle import unpack
 from infra.records.datasets import local_dataset
 from infra.records.environments import import_places
 from infra.store import Store, layout, open_store
-from infra.store.lease import RENEW_EVERY_S
-from infra.store.lease_keeper import LeaseKeeper
+from infra.store.lease import RENEW_EVERY_S, LeaseKeeper, patiently
 from infra.store.records import parsed
-from infra.store.retry import patiently
 
 
 def lay_out(store: Store, needs: Iterable[Ref | Dataset], code: Callable[[Ref], Path]) -> dict[str, str]:

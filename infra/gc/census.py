@@ -18,8 +18,8 @@ from infra.gc.retention import Kind, StoreItem
 from infra.models import registry
 from infra.models.canaries import standing_canary
 from infra.store import Manifest, Store, layout
-from infra.store.backends.backend import Stored
-from infra.store.deletion import day_end_s
+from infra.store.backend import Stored
+from infra.store.store import day_end_s
 
 SEALED: dict[str, Kind] = {
     "contracts": "contract",

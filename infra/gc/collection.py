@@ -17,9 +17,9 @@ from infra.gc.census import take_census
 from infra.gc.retention import Deletion, Limits, StoreItem, items_to_delete, limit_s, reachable
 from infra.quantities import duration
 from infra.store import Store, layout
-from infra.store.backends.backend import MAX_CLOCK_DIFFERENCE_S, Leftover
-from infra.store.deletion import day_end_s
-from infra.store.lease_keeper import PATIENCE_S, LeaseKeeper
+from infra.store.backend import MAX_CLOCK_DIFFERENCE_S, Leftover
+from infra.store.lease import PATIENCE_S, LeaseKeeper
+from infra.store.store import day_end_s
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.foreign_json import parse_json
 from infra.machine.approved_credentials import check_approved
-from infra.store.backends.credentials import looked_up
+from infra.store.s3 import looked_up
 
 if TYPE_CHECKING:
     import httpx

@@ -30,7 +30,7 @@ from infra.records.receipts import pointed_at
 from infra.records.row_sketch import TestRows
 from infra.store import Store, layout
 from infra.store.records import corrupt, parsed
-from infra.store.several import read_several
+from infra.store.store import read_several
 
 _STATES = TypeAdapter(dict[str, LedgerState])
 

@@ -20,7 +20,7 @@ from data_contracts.errors import GangIncomplete, StorageUnavailable, UsageError
 from infra.orchestrator.api import REACH_TIMEOUT_S, client_retries, client_settings, unreachable
 from infra.orchestrator.work_pools import find_pool, lacks_worker, worker_command
 from infra.processes.processes import uninterrupted
-from infra.store.retry import Outage
+from infra.store.lease import Outage
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

@@ -11,7 +11,7 @@ from data_contracts.errors import StorageUnavailable
 from infra import stopping
 from infra.orchestrator.admission import asking
 from infra.orchestrator.api import unreachable
-from infra.store.retry import RETRY_S, Outage
+from infra.store.lease import RETRY_S, Outage
 
 # A process has one server. An outage that spans a stage's end, the next stage's begin and the run's end is one outage,
 # with one deadline.

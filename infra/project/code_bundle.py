@@ -22,7 +22,7 @@ from infra.environments.packages import Packages
 from infra.machine.settings import on_this_machine
 from infra.project.project_files import ProjectFiles, choose
 from infra.store import Manifest, Store, layout
-from infra.store.backends.backend import MAX_READ_BYTES
+from infra.store.backend import MAX_READ_BYTES
 
 KIND = "code"
 # In a folder of its own, because a project may have a manifest.json, too.

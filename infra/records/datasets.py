@@ -15,7 +15,7 @@ from infra import scratch
 from infra.machine.settings import state_folder
 from infra.records.handoffs import read_handoff
 from infra.store import Store, layout
-from infra.store.damage import passing_over
+from infra.store.seal import passing_over
 
 # Beside the shards; `training.formats.schema` writes it.
 SCHEMA_FILE = "schema.json"

@@ -16,8 +16,7 @@ from data_contracts.canonical import digest, is_name
 from data_contracts.errors import UsageError
 from data_contracts.operations.node_standing import Mishap, NodeMishap, NodeStanding
 from infra.audit import actor, now
-from infra.store import Store
-from infra.store.paths import node_paths
+from infra.store import Store, layout
 
 # Names a node where its host name does not: in a container, whose host name is another one each time.
 NODE = "TRAINWRIGHT_NODE"
@@ -56,7 +55,7 @@ def record_mishap(store: Store, mishap: NodeMishap) -> bool:
     if not is_node_name(mishap.node):
         return False
     same = digest([mishap.training, mishap.generation, mishap.kind])[:32]
-    return store.create_once(node_paths.node_mishap(mishap.node, same), mishap.to_json())
+    return store.create_once(layout.node_mishap(mishap.node, same), mishap.to_json())
 
 
 def nodes_of(store: Store) -> list[NodeRecord]:
@@ -67,7 +66,7 @@ def nodes_of(store: Store) -> list[NodeRecord]:
 
 def has_mishaps(store: Store, name: str) -> bool:
     """Whether anything went wrong on a node, as far as the store knows; reads no record."""
-    return bool(store.list(node_paths.node_mishaps(node_paths.node_folder(name))))
+    return bool(store.list(layout.node_mishaps(layout.node_folder(name))))
 
 
 def drained_nodes(store: Store) -> dict[str, NodeStanding]:
@@ -80,13 +79,13 @@ def decide(store: Store, name: str, *, drained: bool, reason: str) -> NodeStandi
     """Record that a node is drained, or takes part again. UsageError for a name that cannot be one."""
     if not is_node_name(name):
         raise UsageError(f"{name[:80]!a} cannot be the name of a node.", remedy="`trainwright nodes` lists them.")
-    folder = node_paths.node_folder(name)
+    folder = layout.node_folder(name)
     before = _standing(store, folder)
     if not drained and (before is None or not before.drained):
         raise UsageError(f"The node {name} is not drained.", remedy="`trainwright nodes` lists those that are.")
     decision = NodeStanding(node=name, drained=drained, reason=reason, by=actor(), at=now())
     k = _newest(store, folder) + 1
-    while not store.create_once(node_paths.node_standing(folder, k), decision.to_json()):
+    while not store.create_once(layout.node_standing(folder, k), decision.to_json()):
         k += 1
     return decision
 
@@ -98,13 +97,13 @@ def is_node_name(name: str) -> bool:
 
 def _folders(store: Store) -> list[str]:
     """The folders of nodes; what is no name was not made by Trainwright."""
-    return [name for name in store.list(node_paths.NODES) if is_name(name)]
+    return [name for name in store.list(layout.NODES) if is_name(name)]
 
 
 def _node(store: Store, folder: str) -> NodeRecord | None:
     """What is recorded of a node; None if nothing is."""
-    names = [name for name in store.list(node_paths.node_mishaps(folder)) if name.endswith(".json")]
-    paths = [f"{node_paths.node_mishaps(folder)}/{name}" for name in names]
+    names = [name for name in store.list(layout.node_mishaps(folder)) if name.endswith(".json")]
+    paths = [f"{layout.node_mishaps(folder)}/{name}" for name in names]
     mishaps = sorted(
         (store.read_as(path, NodeMishap.from_json) for path in paths), key=lambda one: (one.at, one.generation)
     )
@@ -117,10 +116,10 @@ def _node(store: Store, folder: str) -> NodeRecord | None:
 def _standing(store: Store, folder: str) -> NodeStanding | None:
     """The newest decision about a node."""
     k = _newest(store, folder)
-    return None if k < 0 else store.read_as(node_paths.node_standing(folder, k), NodeStanding.from_json)
+    return None if k < 0 else store.read_as(layout.node_standing(folder, k), NodeStanding.from_json)
 
 
 def _newest(store: Store, folder: str) -> int:
     """The number of the newest decision about a node; -1 if there is none."""
-    stems = [name.removesuffix(".json") for name in store.list(node_paths.node_standings(folder))]
+    stems = [name.removesuffix(".json") for name in store.list(layout.node_standings(folder))]
     return max((int(stem) for stem in stems if _NUMBER.fullmatch(stem)), default=-1)

@@ -27,7 +27,7 @@ from infra.signing.statements import RECEIPT, files_statement, receipt_statement
 from infra.store import Manifest, Store, layout
 from infra.store.records import corrupt, parsed
 from infra.store.seal import read_manifest
-from infra.store.sealed_files import sha256_as_sealed
+from infra.store.store import sha256_as_sealed
 
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 

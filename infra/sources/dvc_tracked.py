@@ -13,7 +13,7 @@ from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.quoting import text_of
 from infra.machine.settings import library_folders
 from infra.sources.places import SourceEntry, SourceMissing, fixed_folders, has_wildcards, one_star
-from infra.store.backends.s3_errors import translate
+from infra.store.s3 import translate
 
 
 class DvcTracked:

@@ -18,8 +18,7 @@ from data_contracts.errors import StorageUnavailable, UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.plain_file import open_plain
-from infra.store.backends.s3_connect import connect
-from infra.store.backends.s3_errors import translate
+from infra.store.s3 import connect, translate
 
 _TICK_NS = 2 * 10**9
 # Of names that are compared with one that does not exist; the second is the most that a server gives at once.

@@ -8,22 +8,38 @@ store silences the holder, too. It does not wait in two cases (ADR 0025):
   lease is taken at once.
 * A conductor holds the lease of its run and that of its training. A process that took one of them because its beat had
   stood still takes the other one at once.
+
+`LeaseKeeper` takes, renews and releases a lease for the process that does the work, in a thread of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from data_contracts.errors import CorruptError, Fenced, TrainwrightError, UsageError
+from data_contracts.errors import (
+    Cancelled,
+    CorruptError,
+    Fenced,
+    NodeLost,
+    StorageUnavailable,
+    TrainwrightError,
+    UsageError,
+)
+from data_contracts.messages.gang import CancelMarker, Launch
 from infra.processes.process_id import ProcessId, has_ended, this_process
+from infra.store import layout
 from infra.store.pointers import Pointer, PointerMoved, Versioned
 from infra.store.records import parsed
-from infra.store.silent_processes import SilentProcesses
+from infra.store.store import SilentProcesses, Store
 
 if TYPE_CHECKING:
     from infra.store.store import Store
+
 
 RENEW_EVERY_S = 10.0
 _POLL_S = 1.0
@@ -221,3 +237,283 @@ def _check(value: dict[str, Any]) -> None:
 
 def _value(holder: str, token: int, beat: int, released: bool = False) -> dict[str, Any]:
     return {"beat": beat, "holder": holder, "released": released, "token": token}
+
+
+T = TypeVar("T")
+# A store that is unreachable for longer does not recover by itself; holding machines any longer only costs.
+STORE_PATIENCE_S = 900.0
+RETRY_S = 0.5
+
+log = logging.getLogger("trainwright")
+
+
+def patiently(
+    work: Callable[[], T],
+    patience_s: float = STORE_PATIENCE_S,
+    on_wait: Callable[[StorageUnavailable], None] = lambda error: None,
+) -> T:
+    """`work()`, retried while the store is unreachable; StorageUnavailable after more than `patience_s`.
+
+    Args:
+        on_wait: called with the reason before each further try.
+    """
+    deadline = time.monotonic() + patience_s
+    is_told = False
+    while True:
+        try:
+            return work()
+        except StorageUnavailable as error:
+            if time.monotonic() > deadline:
+                raise
+            if not is_told:
+                log.warning("waiting for the store, at most %g s: %s", patience_s, error.message)
+            is_told = True
+            on_wait(error)
+            time.sleep(RETRY_S)
+
+
+class Outage:
+    """How long the store has been unreachable, over several attempts."""
+
+    def __init__(self, patience_s: float = STORE_PATIENCE_S) -> None:
+        self.patience_s = patience_s
+        self.since: float | None = None
+        self.error: StorageUnavailable | None = None
+
+    def tolerate(self, work: Callable[[], object]) -> bool:
+        """Whether `work()` reached the store; raises StorageUnavailable once the outage is too long."""
+        try:
+            work()
+        except StorageUnavailable as error:
+            self.failed(error)
+            return False
+        self.answered()
+        return True
+
+    def failed(self, error: StorageUnavailable) -> None:
+        """Record that the store did not answer; raises `error` once the outage is too long."""
+        self.since = self.since if self.since is not None else time.monotonic()
+        self.error = error
+        if time.monotonic() - self.since > self.patience_s:
+            raise error
+
+    def answered(self) -> None:
+        """Record that the store answered."""
+        self.since = self.error = None
+
+
+class ConductorWatch:
+    """A node's view of its conductor: the cancel marker, the token, and whether it lives.
+
+    A conductor has died if its lease's beat stands still. A conductor on this machine has also died if the process that
+    its lease names has ended.
+    """
+
+    def __init__(self, store: Store, launch: Launch) -> None:
+        self.store = store
+        self.training, self.generation = launch.training, launch.generation
+        self.token, self.silence_s = launch.token, launch.lease_silence_s
+        # A request to a bucket costs money; a request to a folder costs only a little time of the ranks' cores.
+        self.interval_s = launch.heartbeat_s / (2 if store.is_local else 1)
+        self.outage = Outage()
+        self._next = 0.0
+        self._beat: Any = None
+        self._heard = time.monotonic()
+        # Whether the conductor asks the ranks to save a checkpoint and end.
+        self.wants_end = False
+
+    def tolerantly(self, work: Callable[[], object]) -> bool:
+        """Whether `work()` reached the store. Where this node cannot write, its conductor may not be able to either."""
+        reached = self.outage.tolerate(work)
+        if not reached:
+            self._heard = time.monotonic()
+        return reached
+
+    def look(self) -> None:
+        """Read from the store whether this generation continues, at most once in `interval_s`.
+
+        Raises:
+            Cancelled: the generation has a cancel marker.
+            Fenced: a newer conductor holds the lease.
+            NodeLost: the conductor's process has ended on this machine, or the lease's beat stood still for `silence_s`
+                while the store answered.
+            StorageUnavailable: the store has not answered for too long.
+        """
+        if time.monotonic() < self._next:
+            return
+        self.tolerantly(self._look)
+        self._next = time.monotonic() + self.interval_s
+
+    def _look(self) -> None:
+        path = layout.cancel(self.training, self.generation)
+        if self.store.exists(path):
+            marker = self.store.read_as(path, CancelMarker.from_json)
+            self.wants_end = marker.saves
+            if not marker.saves:
+                details = {"stacks": marker.stacks}
+                raise Cancelled(f"Generation {self.generation} of {self.training} was cancelled.", details=details)
+        lease = self.store.pointer(layout.lease(self.training)).read()
+        beat = None if lease is None else lease.value
+        if beat is not None and beat["token"] > self.token:
+            raise Fenced(f"Generation {self.generation} of {self.training} is over: the lease has a newer owner.")
+        process = None if beat is None else process_of(str(beat.get("holder")))
+        if process is not None and has_ended(process):
+            raise NodeLost(f"The conductor of {self.training} has died: its process {process.pid} has ended.")
+        if beat != self._beat:
+            self._beat, self._heard = beat, time.monotonic()
+        elif time.monotonic() - self._heard > self.silence_s:
+            raise NodeLost(f"The conductor of {self.training} has not renewed its lease for {self.silence_s:g} s.")
+
+
+class Background:
+    """Work in a daemon thread, so that the thread that waits for it can keep watching meanwhile."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        """Whether the work has ended, with or without an error."""
+        return not self._thread.is_alive()
+
+    def result(self) -> Any:
+        """What the work returned; raises what it raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _run(self) -> None:
+        try:
+            self._value = self._work()
+        except BaseException as error:
+            self._error = error
+
+
+PATIENCE_S = 30.0
+
+
+class LeaseKeeper(threading.Thread):
+    """Takes the lease, renews it and releases it.
+
+    It is a thread, so that neither a slow store nor a slow caller lets the lease lapse. A signal reaches only the main
+    thread, so it cannot interrupt between taking the lease and recording that it was taken.
+
+    Args:
+        path: the lease's path.
+        holder: who takes it; shown to others that wait. This process's id is appended.
+        patience_s: how long another holder's lease must stand still before it is taken over.
+        renew_s: seconds between renewals.
+        on_away: called, once for each outage, with the reason why the store does not take a renewal.
+
+    Attributes:
+        away: why the store did not take the last renewal, such as a full disk; None if it did.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        holder: str,
+        *,
+        patience_s: float = PATIENCE_S,
+        renew_s: float = RENEW_EVERY_S,
+        on_away: Callable[[StorageUnavailable], object] = lambda error: None,
+    ) -> None:
+        super().__init__(daemon=True)
+        self._store, self._path, self._holder = store, path, with_process(holder)
+        self._patience_s, self._renew_s = patience_s, renew_s
+        self._known, self._stopped, self._abandoned = threading.Event(), threading.Event(), False
+        self._on_away = on_away
+        self.away: StorageUnavailable | None = None
+        self._lease: Lease | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Take the lease and renew it until `stop` is called."""
+        try:
+            lease = self._take()
+        except _Stopped:
+            return
+        except BaseException as error:
+            self._error = error
+            self._known.set()
+            return
+        self._lease = lease
+        self._known.set()
+        try:
+            while not self._stopped.wait(self._renew_s):
+                self._renew(lease)
+            if not self._abandoned:
+                with contextlib.suppress(Fenced, StorageUnavailable):
+                    lease.release()
+        except BaseException as error:
+            self._error = error
+
+    def _renew(self, lease: Lease) -> None:
+        """Renew the lease; while the store does not take it, nobody else can take the lease either."""
+        before = self.away
+        try:
+            lease.renew()
+            self.away = None
+        except StorageUnavailable as error:
+            self.away = error
+            if before is None:
+                self._on_away(error)
+
+    def token(self, timeout_s: float) -> int | None:
+        """The lease's fencing token once the lease is held; None if it is not held within `timeout_s`."""
+        self._known.wait(timeout_s)
+        self.check()
+        return None if self._lease is None else self._lease.token
+
+    def confirm(self) -> None:
+        """Fenced if the store says that another process holds the lease; nothing while the store does not answer."""
+        self.check()
+        if self._lease is not None:
+            with contextlib.suppress(StorageUnavailable):
+                self._lease.confirm()
+
+    def check(self) -> None:
+        """Raise Fenced if the lease was lost, or any other error of the keeper."""
+        if self._error is not None:
+            raise self._error
+
+    def stop(self, *, abandon: bool = False) -> None:
+        """Release the lease, or stop waiting for it, and end the thread.
+
+        Args:
+            abandon: leave the lease as it is, as if the process had been killed: a reaper answers that.
+        """
+        self._abandoned = abandon
+        self._stopped.set()
+        if self.is_alive():
+            self.join()
+
+    def _take(self) -> Lease:
+        outage = Outage()
+        while True:
+            try:
+                return Lease.take(
+                    self._store,
+                    self._path,
+                    self._holder,
+                    patience_s=self._patience_s,
+                    on_wait=lambda *_: outage.answered(),
+                    sleep=self._sleep,
+                )
+            except StorageUnavailable as error:
+                outage.failed(error)
+                self._sleep(RETRY_S)
+
+    def _sleep(self, seconds: float) -> None:
+        if self._stopped.wait(seconds):
+            raise _Stopped
+
+
+class _Stopped(Exception):
+    """`stop` was called while waiting for the lease."""

@@ -11,9 +11,8 @@ from typing import Any
 
 from data_contracts.errors import CorruptError
 from infra.store import layout
-from infra.store.backends.backend import Backend, Overtaken, Stale, warn_overtaken
-from infra.store.earlier_records import EarlierRecords
-from infra.store.records import SCHEMA, read_record, write_record
+from infra.store.backend import Backend, Overtaken, Stale, warn_overtaken
+from infra.store.records import SCHEMA, EarlierRecords, read_record, write_record
 
 # A lease, a checkpoint's reference and an alias are a thousand times smaller.
 MAX_BYTES = 2**20

@@ -1,28 +1,116 @@
-"""The store: everything durable goes through it, with the same behaviour in a folder and on S3."""
+"""The store: everything durable goes through it, with the same behaviour in a folder and on S3.
+
+*Reading.* Whoever can write a store can exchange a file, or write into it, between the moment when it is hashed and
+the moment when it is read. So a file of a sealed directory is hashed once, whole and in pieces; each piece is then read
+into memory of this process's own, and used only if it is still the piece that was hashed.
+
+*Deleting.* A process claims a directory before it uses it, and writes a tombstone before it deletes one. `remove` looks
+for claims after it has written the tombstone, and `claim` looks for a tombstone after it has written the claim, so at
+least one of them sees the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from io import RawIOBase
 from pathlib import Path
 from typing import Any, TypeVar
 
 from blake3 import blake3
 
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.handoffs import Ref
+from data_contracts.handoffs import FileEntry, Ref
 from data_contracts.messages.children import StoreAddress
+from data_contracts.plain_file import open_plain
+from infra import audit
+from infra.files.digests import hash_stream
 from infra.machine.settings import state_folder
+from infra.processes.process_id import ProcessId, this_process
 from infra.share import WHOLE, Share
-from infra.store import deletion, layout
-from infra.store.backends.backend import Backend, Leftover, Overtaken, Stored, warn_overtaken
-from infra.store.damage import passing_over
-from infra.store.earlier_records import EarlierRecords
-from infra.store.local_copies import copy_of, linked
+from infra.store import layout
+from infra.store.backend import Backend, Leftover, Overtaken, Stored, warn_overtaken
 from infra.store.pointers import Pointer
-from infra.store.records import SCHEMA, corrupt, parsed, read_record, read_strictly, write_record
-from infra.store.seal import Manifest, read_manifest
-from infra.store.silent_processes import SilentProcesses
-from infra.store.writer import Writer
+from infra.store.records import SCHEMA, EarlierRecords, corrupt, parsed, read_record, read_strictly, write_record
+from infra.store.seal import Manifest, Writer, copy_of, linked, passing_over, read_manifest
+
+# A silent process may have been stopped only for a while, so after this time its leases are waited for again.
+SILENT_FOR_S = 300.0
+
+
+class SilentProcesses:
+    """Processes whose lease this process took because its beat had stood still. Threads may share it.
+
+    `now` is the time of the taker's own clock, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[ProcessId, float] = {}
+
+    def note(self, process: ProcessId | None, now: float) -> None:
+        """Remember a process, unless it is this one or unknown (None), and forget those of long ago."""
+        for known, since in list(self._since.items()):
+            if now - since >= SILENT_FOR_S:
+                self._since.pop(known, None)  # another thread may have dropped it
+        if process is not None and process != this_process():
+            self._since[process] = now
+
+    def has(self, process: ProcessId, now: float) -> bool:
+        """Whether a process was silent not long ago."""
+        return now - self._since.get(process, -SILENT_FOR_S) < SILENT_FOR_S
+
+
+def claim(store: Store, uri: str) -> bool:
+    """Record that `uri` is claimed for use today; False if it is deleted or about to be.
+
+    Call this before every use of a directory that the caller did not make.
+    """
+    # A user who may only read, for a plan, cannot write the claim and makes nothing that could be lost.
+    with contextlib.suppress(UsageError):
+        store.create_once(layout.use(uri, f"{datetime.now(UTC):%Y-%m-%d}"), b"")
+    return not store.exists(layout.tombstone(uri))
+
+
+def last_claim_s(store: Store, uri: str) -> float:
+    """When `uri` was last claimed, as Unix time: the end of that day; 0 if it never was."""
+    days = store.list(layout.uses(uri))
+    return day_end_s(days[-1]) if days else 0.0
+
+
+def remove(store: Store, backend: Backend, uri: str, *, why: str, by: str, unless: Callable[[], bool]) -> bool:
+    """Delete a directory or a file: write a tombstone first, then delete manifests, then files.
+
+    May be repeated if interrupted. A link is deleted itself, never its target.
+
+    Args:
+        unless: checked again once the tombstone is written; if True, nothing is deleted and False is returned.
+    """
+    path = layout.check_path(uri)
+    names = backend.walk(path, links=True) or [""]  # without files in it, it is a file itself
+    if unless():
+        return False
+    about = {"by": by, "time": audit.now(), "uri": uri, "why": why}
+    store.create_once(layout.tombstone(uri), about)
+    # The tombstone stays although nothing is deleted: a process that has seen it makes its own directory meanwhile.
+    if unless():
+        return False
+    for name in sorted(names, key=lambda name: (name.rpartition("/")[2] != layout.MANIFEST, name)):
+        backend.delete(f"{uri}/{name}" if name else uri)
+    return True
+
+
+def day_end_s(day: str) -> float:
+    """The end of an ISO day in UTC, as Unix time; 0 if the text is not a day."""
+    try:
+        return datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp() + 86_400
+    except ValueError:
+        return 0.0
+
 
 # Aliases, because inside the class `list` is the method.
 Names = list[str]
@@ -219,7 +307,7 @@ class Store:
 
         From S3 it is a copy below `cache` (default: Trainwright's state folder), with every byte checked; copies that
         no process uses are deleted to make room. From a folder store it has checked copies of small files, and links to
-        files of tensors and shards, which are to be read through `infra.store.sealed_files`. Raises as `verify`;
+        files of tensors and shards, which are to be read through `infra.store.store`. Raises as `verify`;
         UsageError if this machine cannot hold the copy.
         """
         manifest = self.manifest(ref)
@@ -254,20 +342,20 @@ class Store:
     def claim(self, uri: str) -> bool:
         """Record that `uri` is used today; False if it is deleted or about to be.
 
-        Call this before every use of a directory that the caller did not make; `infra.store.deletion` says why.
+        Call this before every use of a directory that the caller did not make; `infra.store.store` says why.
         """
-        return deletion.claim(self, uri)
+        return claim(self, uri)
 
     def last_claim_s(self, uri: str) -> float:
         """When `uri` was last claimed, as Unix time: the end of that day; 0 if it never was."""
-        return deletion.last_claim_s(self, uri)
+        return last_claim_s(self, uri)
 
     def remove(self, uri: str, *, why: str, by: str, unless: Callable[[], bool] = lambda: False) -> bool:
         """Delete a directory or a file behind a tombstone, unless `unless` says not to; returns whether it was deleted.
 
         May be repeated if interrupted. A link is deleted itself, never its target.
         """
-        return deletion.remove(self, self._backend, uri, why=why, by=by, unless=unless)
+        return remove(self, self._backend, uri, why=why, by=by, unless=unless)
 
     def stored(self, folder: str = "") -> Listing:
         """Every file below `folder` ("" is the root) with its size and time. CorruptError for a link."""
@@ -299,3 +387,217 @@ class Store:
         names += [name.removesuffix(".json") for name in self._backend.names(f"tombstones/{area}", first)]
         parts = filter(None, map(layout.split_attempt, names))
         return {n for found, n in parts if found == key}
+
+
+# Few enough that a small tensor costs little, and many enough that the pieces' digests take no memory to speak of.
+PIECE_BYTES = 2**20
+
+
+class SealedFile:
+    """A file that was hashed.
+
+    Attributes:
+        name: for messages, as of a path; bytes: its size.
+    """
+
+    def __init__(self, path: Path, num_bytes: int, digest: str, what: str = "") -> None:
+        """Hash the file. Raises CorruptError, which calls it `what`, if it is not as sealed; OSError."""
+        self.name, self.bytes, self._path, self._what = path.name, num_bytes, path, what or path.name
+        self._pieces: list[bytes] = []
+        whole, buffer = blake3(max_threads=blake3.AUTO), memoryview(bytearray(min(PIECE_BYTES, num_bytes)))
+        with open(self.descriptor(), "rb", buffering=0) as file:
+            for at in range(0, num_bytes, PIECE_BYTES):
+                piece = buffer[: num_bytes - at]
+                self._fill(file.fileno(), piece, at)
+                whole.update(piece)
+                self._pieces.append(_digest(piece))
+            if os.fstat(file.fileno()).st_size != num_bytes or whole.hexdigest() != digest:
+                raise self._changed()
+
+    def open(self) -> SealedReader:
+        """A reader of the file; several may read at once."""
+        return SealedReader(self)
+
+    def read_into(self, file: int, memory: memoryview, at: int) -> None:
+        """Fill `memory` from `at`, the beginning of a piece; CorruptError if a piece is not what was hashed."""
+        for start in range(0, len(memory), PIECE_BYTES):
+            piece = memory[start : start + PIECE_BYTES]
+            self._fill(file, piece, at + start)
+            if _digest(piece) != self._pieces[(at + start) // PIECE_BYTES]:
+                raise self._changed()
+
+    def descriptor(self) -> int:
+        """A descriptor of whatever lies at the file's path now; the caller closes it."""
+        return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # not to wait for a pipe's writer
+
+    def _fill(self, file: int, memory: memoryview, at: int) -> None:
+        done = 0
+        while done < len(memory):
+            count = os.preadv(file, [memory[done:]], at + done)
+            if not count:
+                raise self._changed()
+            done += count
+
+    def _changed(self) -> CorruptError:
+        return CorruptError(f"{self._what} does not hold the bytes that were sealed.")
+
+
+class SealedReader(RawIOBase):
+    """Reads a sealed file in any order; raises CorruptError instead of giving a byte that was not hashed."""
+
+    def __init__(self, sealed: SealedFile) -> None:
+        super().__init__()
+        self._sealed, self._file, self._at = sealed, sealed.descriptor(), 0
+        # The last piece, because what is read next often begins in it.
+        self._kept: tuple[int, memoryview] = (-1, memoryview(b""))
+
+    def span(self, start: int, stop: int) -> memoryview:
+        """The bytes from `start` to `stop`: more than PIECE_BYTES in memory of their own; others are not written to."""
+        stop = min(stop, self._sealed.bytes)
+        if start >= stop:
+            return memoryview(b"")
+        begin, last = start - start % PIECE_BYTES, (stop - 1) // PIECE_BYTES
+        memory = self._kept[1]
+        if (begin, last) != (self._kept[0] * PIECE_BYTES, self._kept[0]):
+            # Not NumPy's memory: it asks for large pages, and to have them filled by a read takes twice as long.
+            memory = memoryview(bytearray(min((last + 1) * PIECE_BYTES, self._sealed.bytes) - begin))
+            self._sealed.read_into(self._file, memory, begin)
+            piece = memory[last * PIECE_BYTES - begin :]
+            self._kept = (last, piece if len(piece) == len(memory) else memoryview(bytearray(piece)))
+        return memory[start - begin : stop - begin]
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """As a file's `seek`."""
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._sealed.bytes}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """As a file's `readinto`."""
+        data = self.span(self._at, self._at + len(buffer))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Close the file."""
+        if not self.closed:
+            os.close(self._file)
+        super().close()
+
+
+def sealed_file(path: Path) -> SealedFile | None:
+    """The file behind a link in a folder that `Store.local` gives, hashed; None for a file, which was checked there.
+
+    CorruptError if it is not as sealed; OSError.
+    """
+    if not path.is_symlink():
+        return None
+    manifest = json.loads((path.parent / layout.MANIFEST).read_text())
+    [entry] = [file for file in manifest["content"]["files"] if file["path"] == path.name]
+    return SealedFile(path, entry["bytes"], entry["blake3"], f"{path.parent.name}/{path.name}")
+
+
+def sha256_as_sealed(store: Store, manifest: Manifest, entry: FileEntry) -> str:
+    """SHA-256 of a file of a sealed directory; CorruptError if the bytes that it is of are not as sealed."""
+    digest, path = hashlib.sha256(), f"{manifest.uri}/{entry.path}"
+    try:
+        with open_plain(store.local(manifest.ref) / entry.path) as file:
+            found = hash_stream(file, digest.update, most=entry.bytes)
+    except OSError as error:
+        raise corrupt(path, "is missing, or is not a plain file") from error
+    if found != (entry.bytes, entry.blake3):
+        raise corrupt(path, "does not hold the bytes that were sealed")
+    return digest.hexdigest()
+
+
+def _digest(piece: memoryview) -> bytes:
+    return blake3(piece).digest()
+
+
+READERS = 16
+WRITERS = 8
+U = TypeVar("U")
+
+
+def read_several(store: Store, read: Callable[[T], U], wanted: Sequence[T]) -> list[U]:
+    """The results of `read` in order; the first error cancels all reads that have not begun."""
+    if store.is_local or len(wanted) < 2:
+        return [read(one) for one in wanted]
+    with ThreadPoolExecutor(READERS, thread_name_prefix="several") as pool:
+        return list(pool.map(read, wanted))
+
+
+def write_several(write: Callable[[T], object], wanted: Sequence[T]) -> None:
+    """`write` each, also in a folder, where each waits for the disk; raises the first error."""
+    if len(wanted) < 2:
+        for one in wanted:
+            write(one)
+        return
+    with ThreadPoolExecutor(WRITERS, thread_name_prefix="several") as pool:
+        list(pool.map(write, wanted))
+
+
+# Of several processes that seal at once, one succeeds at each attempt: the windows of a backfill may share one key.
+TRIES = 32
+
+
+def seal_attempt(store: Store, area: str, key: str, fill: Callable[[Writer], Ref]) -> Ref:
+    """What `fill` seals in the first attempt at `key` that has no other content.
+
+    The bytes of a process that was killed, or of one that writes at this moment, stay as they are: the two cannot be
+    told apart. Raises what `fill` raises last, if it meets other content again and again.
+    """
+    return seal_from(store, store.next_attempt(area, key), fill)
+
+
+def seal_from(store: Store, uri: str, fill: Callable[[Writer], Ref]) -> Ref:
+    """As `seal_attempt`, beginning with the attempt `uri` that the caller chose before."""
+    area, _, name = uri.partition("/")
+    attempt = layout.split_attempt(name)
+    assert attempt is not None
+    key, _ = attempt
+    for _ in range(TRIES - 1):
+        try:
+            return fill(store.writer(uri))
+        except CorruptError:
+            uri = layout.attempt(area, key, max(store.attempts(area, key), default=-1) + 1)
+    return fill(store.writer(uri))
+
+
+def newest_sealed(store: Store, area: str, key: str, most: int) -> Iterator[Manifest]:
+    """The manifests of up to `most` sealed attempts at a key, the newest first.
+
+    Attempts that are deleted, damaged or readable only by another user are left out.
+    """
+    left = most
+    for n in reversed(store.attempts(area, key)):
+        uri = layout.attempt(area, key, n)
+        if store.exists(layout.tombstone(uri)) or not store.claim(uri):
+            continue
+        with contextlib.suppress(UsageError), passing_over():
+            yield store.manifest(uri)
+            left -= 1
+        if not left:
+            return
+
+
+def copy_sealed(source: Store, target: Store, ref: Ref) -> None:
+    """Copy a sealed directory, every byte of which is read and compared before.
+
+    Raises CorruptError for bytes that are not as sealed, or if something else has its name in the target.
+    """
+    manifest = source.verify(ref)
+    folder = source.local(ref)
+    writer = target.writer(ref.uri, afresh=True)
+    entries = [writer.put(file.path, folder / file.path) for file in manifest.files]
+    made = writer.seal(manifest.kind, manifest.settings, manifest.provenance, entries)
+    if made != manifest.ref:
+        raise CorruptError(f"{ref.uri} in {target.uri} is not the one that was copied from {source.uri}.")

@@ -26,7 +26,7 @@ from infra.files.digests import hash_stream
 from infra.machine.settings import on_this_machine, state_folder, writing
 from infra.sources.places import Place, SourceEntry, place_of
 from infra.store import Manifest, Store, layout
-from infra.store.sealed_files import sha256_as_sealed
+from infra.store.store import sha256_as_sealed
 
 KIND = "import"
 ENDING = ".safetensors"

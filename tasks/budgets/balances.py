@@ -13,8 +13,7 @@ from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import PipelineSpec
 from infra.budgets.rules_versions import current_budgets
 from infra.machine.machines import prices
-from infra.store import Store
-from infra.store.paths import budget_paths
+from infra.store import Store, layout
 from tasks.budgets.amounts import BudgetPeriod, month_of
 from tasks.budgets.settling import settle_all, settle_others
 
@@ -133,7 +132,7 @@ def settle_and_check(store: Store, budgets: Budgets) -> list[str]:
 def _runs_of(store: Store, name: str, budget: Budget, month: str) -> Iterable[str]:
     """The runs that were started in a month, by their ids, and used a budget."""
     of_month = month.replace("-", "")
-    names = store.list(budget_paths.periods(name, budget.scope))
+    names = store.list(layout.periods(name, budget.scope))
     return (one for one in names if is_name(one) and one.startswith(of_month))
 
 

@@ -17,7 +17,7 @@ from infra.budgets.ledger import Executed, Ledger
 from infra.processes.process_id import has_ended
 from infra.store import Store, layout
 from infra.store.lease import held_lease, process_of
-from infra.store.several import write_several
+from infra.store.store import write_several
 from infra.usage.executions import executions_of
 from tasks.budgets.amounts import BudgetPeriod, budget_periods, span_of, uncounted_s
 

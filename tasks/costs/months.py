@@ -22,8 +22,8 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.times import iso_month, month_of
 from infra.machine import machines
 from infra.store import Store, layout
-from infra.store.damage import pass_over
-from infra.store.several import read_several
+from infra.store.seal import pass_over
+from infra.store.store import read_several
 from tasks.costs.charges import Charge, Charged
 from tasks.costs.histories import Usage, usage_of
 from tasks.costs.idle_pools import IdlePool, idle_in_month

@@ -17,7 +17,7 @@ from infra.child import log_tail
 from infra.processes.processes import kill_marked, new_mark, uninterrupted
 from infra.processes.tied_process import TiedProcess
 from infra.store import Store, layout
-from infra.store.paths.game_day_paths import game_day_record
+from infra.store.layout import game_day_record
 
 POLL_S = 0.1
 # A training that is interrupted ends its nodes, also on other machines.

@@ -13,7 +13,7 @@ from data_contracts.messages.faults import InjectedFault, StepAfter
 from data_contracts.messages.gang import CancelMarker
 from infra.gang.checkpoints.participants import generations
 from infra.store import Store, layout
-from infra.store.paths.game_day_paths import game_day_record
+from infra.store.layout import game_day_record
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from infra.mirrors.mlflow import TRIED, Mlflow
 from infra.mirrors.openlineage import PATH, append_events, post_events
 from infra.models import registry
 from infra.store import Store, layout
-from infra.store.lease_keeper import LeaseKeeper
+from infra.store.lease import LeaseKeeper
 from tasks.mirrors.lineage_events import lineage_events
 from tasks.mirrors.mlflow_content import mlflow_run
 from tasks.mirrors.model_exports import put_folder, put_version

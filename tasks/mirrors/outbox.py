@@ -20,7 +20,7 @@ from infra.audit import now
 from infra.mirrors.deliveries import ALIAS, newest_delivery, newest_end
 from infra.models import canaries, registry
 from infra.store import Store, layout
-from infra.store.damage import pass_over, passing_over
+from infra.store.seal import pass_over, passing_over
 
 # How many of the newest runs are looked at after each run, and for a model's mirrors.
 NEWEST = 20

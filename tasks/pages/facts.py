@@ -18,7 +18,7 @@ from infra.gang.checkpoints.participants import GenerationSpan, generation_spans
 from infra.records.datasets import find_dataset_by_id
 from infra.records.handoffs import read_handoff
 from infra.store import Store, layout
-from infra.store.damage import pass_over
+from infra.store.seal import pass_over
 from tasks.pages.rows import Pairs, read_pairs
 from tasks.queries.history import logged_metrics
 from tasks.run.report import latest_report

@@ -26,8 +26,8 @@ from infra.models.versions import numbers
 from infra.project import code_bundle
 from infra.records.environments import EARLIER, read_environment
 from infra.store import Store, layout
-from infra.store.damage import pass_over
-from infra.store.several import read_several
+from infra.store.seal import pass_over
+from infra.store.store import read_several
 
 # The packages in question that something was made with; None among them: it is not known what else it was made with.
 Traces = frozenset[InstalledPackage | None]

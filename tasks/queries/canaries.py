@@ -11,7 +11,7 @@ from data_contracts.times import readable
 from infra.models import canaries, registry
 from infra.models.canaries import Canary
 from infra.store import Store
-from infra.store.damage import pass_over
+from infra.store.seal import pass_over
 from tasks.queries.waiting import standing_of
 from tasks.stages.canary.canary_tally import stored_standing
 

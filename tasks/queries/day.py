@@ -24,7 +24,7 @@ from infra.records.handoffs import read_handoff
 from infra.records.nodes import NodeRecord, nodes_of
 from infra.records.receipts import chain
 from infra.store import Store, layout
-from infra.store.several import read_several
+from infra.store.store import read_several
 from tasks.budgets.amounts import month_of
 from tasks.budgets.balances import BudgetBalance, balances_of_month
 from tasks.queries.canaries import canary_line

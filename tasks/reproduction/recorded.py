@@ -14,8 +14,8 @@ from infra.gang.conductor.replaying import Replay
 from infra.models.recipes import read_recipe
 from infra.records.checkpoints import verify_checkpoint
 from infra.store import Manifest, Store, layout
-from infra.store.damage import passing_over
 from infra.store.records import parsed
+from infra.store.seal import passing_over
 from tasks.run.versions import find_version
 
 REMEDY = (

@@ -23,7 +23,7 @@ from infra.audit import actor, now
 from infra.processes.processes import terminable
 from infra.sources.named_places import NamedPlaces
 from infra.store import Store, open_store
-from infra.store.transfer import copy_sealed
+from infra.store.store import copy_sealed
 from tasks.reproduction.recorded import read_recorded
 from tasks.reproduction.sources import moved
 from tasks.run.run import Run, new_run_id

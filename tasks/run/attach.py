@@ -15,7 +15,7 @@ from infra.orchestrator.events.run_events import announce_stall
 from infra.processes.processes import uninterrupted
 from infra.stopping import HandedOver
 from infra.store import layout
-from infra.store.lease_keeper import LeaseKeeper
+from infra.store.lease import LeaseKeeper
 from tasks.run.executions import begin_execution, note_handed_over
 from tasks.run.report import finished_report, latest_report, num_attempts
 from tasks.run.run import Run

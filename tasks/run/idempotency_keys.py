@@ -10,7 +10,6 @@ from data_contracts.errors import UsageError
 from data_contracts.resolved import Resolved
 from infra.audit import now
 from infra.store import Store, layout
-from infra.store.paths import schedule_paths
 from tasks.run.inputs import read_inputs
 from tasks.run.options import SCHEDULE_KEY, RunOptions
 
@@ -27,7 +26,7 @@ def note_time(store: Store, pipeline: str, key: str, run_id: str) -> None:
     """Record that a scheduled time has its run, if the key is of one: `gc` deletes runs and their keys."""
     if key.startswith(SCHEDULE_KEY):
         record = ScheduledTime(key=key, run_id=run_id, at=now())
-        store.create_once(schedule_paths.scheduled(pipeline, key), record.to_json())
+        store.create_once(layout.scheduled(pipeline, key), record.to_json())
 
 
 def resolved_before(store: Store, key: str | None) -> Resolved | None:

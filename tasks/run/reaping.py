@@ -28,8 +28,7 @@ from infra.child import Handlers, run_child
 from infra.processes.idle import IdleLimit
 from infra.processes.process_id import ProcessId
 from infra.store import Lease, Store, Versioned, layout
-from infra.store.lease import held_lease, process_of, standing_still, with_process
-from infra.store.lease_keeper import PATIENCE_S
+from infra.store.lease import PATIENCE_S, held_lease, process_of, standing_still, with_process
 from tasks.run.executions import crashes_of, newest_execution, num_ends
 from tasks.run.report import latest_report, report
 from tasks.run.run import Run

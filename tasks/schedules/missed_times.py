@@ -11,7 +11,6 @@ from data_contracts.errors import UsageError
 from data_contracts.run_report import RunReport
 from infra.sources.window import Window, parse_window
 from infra.store import Store, layout
-from infra.store.paths import schedule_paths
 from tasks.run.options import scheduled_key
 from tasks.run.report import latest_report
 
@@ -54,7 +53,7 @@ class MissedTimes:
         return BackfilledWindow(start=start, end=end, run_id=run_id, verdict=verdict, by="", at="")
 
     def _run_of(self, key: str) -> str | None:
-        noted = self.store.find_as(schedule_paths.scheduled(self.pipeline, key), ScheduledTime.from_json)
+        noted = self.store.find_as(layout.scheduled(self.pipeline, key), ScheduledTime.from_json)
         if noted is not None:
             return noted.run_id
         # A run of an earlier version left its key alone.

@@ -18,8 +18,7 @@ from data_contracts.canonical import digest
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.operations.sensor_steps import SensorCursor, SensorStep
 from infra.audit import actor, now
-from infra.store import Store
-from infra.store.paths import schedule_paths
+from infra.store import Store, layout
 from infra.store.pointers import Pointer, PointerMoved, Versioned
 from infra.store.records import parsed
 from tasks.run.options import SENSOR_KEY
@@ -115,13 +114,13 @@ class Sensor:
 
     @property
     def _pointer(self) -> Pointer:
-        return self.store.pointer(schedule_paths.sensor_cursor(self.pipeline))
+        return self.store.pointer(layout.sensor_cursor(self.pipeline))
 
     def _cursor(self) -> Versioned | None:
         """The cursor; None if there is none. CorruptError if it is damaged."""
         found = self._pointer.read()
         if found is not None:
-            parsed(schedule_paths.sensor_cursor(self.pipeline), SensorCursor.model_validate, found.value)
+            parsed(layout.sensor_cursor(self.pipeline), SensorCursor.model_validate, found.value)
         return found
 
     def _begun(self) -> Versioned | None:
@@ -202,20 +201,20 @@ class Sensor:
         )
 
     def _step(self, n: int) -> SensorStep | None:
-        path = schedule_paths.sensor_step(self.pipeline, n)
+        path = layout.sensor_step(self.pipeline, n)
         step = self.store.find_as(path, SensorStep.from_json)
         if step is not None and step.n != n:  # the cursor would move to it, and the next look begin there
             raise CorruptError(f"{path} is step {step.n} of the sensor.", details={"file": path})
         return step
 
     def _numbers(self) -> list[int]:
-        names = (name.removesuffix(".json") for name in self.store.list(schedule_paths.sensor_steps(self.pipeline)))
+        names = (name.removesuffix(".json") for name in self.store.list(layout.sensor_steps(self.pipeline)))
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def _record(self, sensor: str, n: int, files: Iterable[str], *, whole: bool, starts: bool) -> SensorStep | None:
         """Create step `n`; None if another sensor was faster."""
         step = SensorStep(sensor=sensor, n=n, files=sorted(files), whole=whole, starts=starts, by=actor(), at=now())
-        path = schedule_paths.sensor_step(self.pipeline, n)
+        path = layout.sensor_step(self.pipeline, n)
         return step if self.store.create_once(path, step.to_json()) else None
 
     def _move(self, cursor: Versioned | None, step: SensorStep) -> Versioned | None:

@@ -22,9 +22,7 @@ from infra import stopping
 from infra.audit import now
 from infra.processes.processes import uninterrupted
 from infra.store import Store, layout
-from infra.store.lease import RENEW_EVERY_S, held_lease, standing_still, with_process
-from infra.store.lease_keeper import PATIENCE_S, LeaseKeeper
-from infra.store.paths import schedule_paths
+from infra.store.lease import PATIENCE_S, RENEW_EVERY_S, LeaseKeeper, held_lease, standing_still, with_process
 from tasks.run.reaping import unfinished_runs
 
 LOOK_EVERY_S = 2.0
@@ -77,7 +75,7 @@ class Turn:
             keeper.start()
             token = self._take(keeper)
             self._wait_for_others()
-            path = schedule_paths.end_request(self.pipeline, token, with_process(holder))
+            path = layout.end_request(self.pipeline, token, with_process(holder))
             watch = threading.Thread(target=self._watch, args=(path, asked, over, stop), daemon=True)
             if self.overlap == "cancel_old":
                 watch.start()
@@ -89,7 +87,7 @@ class Turn:
 
     @property
     def _path(self) -> str:
-        return schedule_paths.turn(self.pipeline)
+        return layout.turn(self.pipeline)
 
     @property
     def _mark(self) -> str:
@@ -124,7 +122,7 @@ class Turn:
             if _time_in(holder) > self.scheduled_s:
                 raise Skipped(f"A newer run of {self.pipeline} is at work (schedule.overlap: cancel_old).")
             record = {"schema_version": 1, "at": now()}
-            self.store.create_once(schedule_paths.end_request(self.pipeline, token, holder), record)
+            self.store.create_once(layout.end_request(self.pipeline, token, holder), record)
             log.info("%s It is cancelled.", self._unfinished([]))
             return "asked"
         log.info("%s This one waits.", self._unfinished([]))

@@ -15,8 +15,8 @@ from data_contracts.costs.usage import ExecutionUsage, GangUsage
 from data_contracts.errors import CorruptError, UsageError, UserCodeError, from_json
 from data_contracts.run_report import RunReport
 from infra.store import Store, layout
-from infra.store.damage import pass_over
-from infra.store.several import read_several
+from infra.store.seal import pass_over
+from infra.store.store import read_several
 from tasks.costs.charges import Charge, charges
 from tasks.costs.histories import usage_of
 from tasks.run.report import FINAL, latest_report

@@ -16,7 +16,7 @@ from infra.gang.checkpoints.participants import generations
 from infra.records.checkpoints import verify_checkpoint
 from infra.records.datasets import find_dataset_by_id
 from infra.store import Store, layout
-from infra.store.damage import noting_damage
+from infra.store.seal import noting_damage
 from tasks.run.run import Run
 
 VERSION = 1

@@ -24,8 +24,7 @@ from flows.commands.guard import Answer, carry_out
 from flows.stages import stages
 from infra.gang.checkpoints.ledger import Ledger
 from infra.store import Store, layout, open_store
-from infra.store.lease_keeper import LeaseKeeper
-from infra.store.retry import ConductorWatch
+from infra.store.lease import ConductorWatch, LeaseKeeper
 from tasks.queries.plan import plan_resumed
 from tasks.run.meter import metered
 from tasks.run.options import RunOptions

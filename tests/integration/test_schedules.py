@@ -19,7 +19,6 @@ from infra.orchestrator.deployments.reaper_deployments import ensure_reaper
 from infra.orchestrator.flow_runs.lost_flow_runs import MOST_STARTS, start_lost_again
 from infra.orchestrator.flow_runs.resuming import PrefectResumer
 from infra.store import Store, layout, open_store
-from infra.store.paths import schedule_paths
 from tasks.run.options import scheduled_key
 from tests.support.pool import FINAL, Site, password_in, processes_of, site_of, until
 from tests.support.s3 import S3Server
@@ -129,7 +128,7 @@ def test_a_sensor_watches_a_bucket_and_keeps_its_cursor_in_another(
     until(lambda: site.state(run) in FINAL, what=lambda: site.now(run)["state"])
     assert site.now(run)["state"]["name"] == "Promoted"
 
-    objects.rm(f"{kept}/team/{schedule_paths.sensor_cursor('bucket')}")
+    objects.rm(f"{kept}/team/{layout.sensor_cursor('bucket')}")
     state = looked(site, "bucket")
     assert (state["type"], state["message"].count("\n")) == ("FAILED", 0)
     assert state["message"].startswith("The cursor of the sensor of bucket was deleted, so it is unknown which files")

@@ -33,10 +33,9 @@ from infra.signing.configured import configured_key
 from infra.signing.inputs import sign_inputs
 from infra.signing.keys import PRIVATE_FILE
 from infra.store import Store, layout
-from infra.store.backends.database_backend import NamedBackend
-from infra.store.backends.folder import FolderBackend
-from infra.store.backends.name_database import Names
-from infra.store.backends.s3 import S3Backend
+from infra.store.database import NamedBackend, Names
+from infra.store.folder import FolderBackend
+from infra.store.s3 import S3Backend
 from tasks.run.run import Run
 from tasks.stages.decisions.answers import answer, open_question
 from tests.support.approved import approve_here

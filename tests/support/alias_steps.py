@@ -21,7 +21,7 @@ from typing import Any
 
 from infra.signing.keys import make_key_pair
 from infra.store import open_store
-from infra.store.backends.name_database import Names
+from infra.store.database import Names
 from tests.support.alias_actors import FATES, Act, Place
 from tests.support.alias_world import ACTORS, CHECKPOINTS, END_S, Actors, Steps, World, received
 from tests.support.postgres import Postgres

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import select
 
-from infra.store.backends import database_backend, name_database
-from infra.store.backends.database_backend import NamedBackend
-from infra.store.backends.folder import FolderBackend, _tag
-from infra.store.backends.name_database import Names
+from infra.store import database
+from infra.store.database import NamedBackend, Names
+from infra.store.folder import FolderBackend, _tag
 
 
 class Careless(FolderBackend):
@@ -31,7 +30,7 @@ class Careless(FolderBackend):
 
 def rows(table: Names) -> dict[str, tuple[str | None, str]]:
     """Path and state of every object that the database knows."""
-    query = select(name_database._TABLE)
+    query = select(database._TABLE)
     found = table._do(lambda connection: connection.execute(query).all())
     return {row.object: (row.path, row.state) for row in found}
 
@@ -47,7 +46,7 @@ def nothing_is_unknown(objects: Careless, table: Names) -> None:
 def swept(backend: NamedBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """A day later nothing is left but what has a name."""
     with monkeypatch.context() as patch:
-        patch.setattr(database_backend, "_SWEEP_AFTER_S", -60)
+        patch.setattr(database, "_SWEEP_AFTER_S", -60)
         backend.sweep()
     stored = {f"objects/{path}" for path in backend._objects.walk("objects")}
     assert stored == rows(backend._names).keys()

@@ -64,7 +64,7 @@ ARTIFACTS = ("artifact_key", "_artifact")
 CONSTANTS = ("infra.telemetry.endpoint.PATH", "infra.orchestrator.local_pool.POOL", "infra.store.layout.STORE")
 # What writes a table without a class: to a store, or for those who read events, logs, what CI gets, and `--json`.
 WRITERS = (
-    *("infra.store.lease._value", "infra.store.seal.write_manifest", "infra.store.creation.make"),
+    *("infra.store.lease._value", "infra.store.seal.write_manifest", "infra.store.opening.make"),
     *("tasks.run.run.Run.provenance", "tasks.run.run.Run.raw_provenance"),
     *("infra.models.registry.move_alias", "infra.models.registry._seal_next", "infra.models.registry._seal_receipt"),
     *("infra.orchestrator.events.run_events.announce_end", "infra.orchestrator.events.model_events._send"),

@@ -9,11 +9,11 @@ from typing import Any
 from blake3 import blake3
 
 from data_contracts.errors import StorageUnavailable
-from infra.store.backends.backend import Stale, Stored
+from infra.store.backend import Stale, Stored
 
 
 class Memory:
-    """The backend of a store in memory: what a registry needs of it (see `infra.store.backends.backend.Backend`)."""
+    """The backend of a store in memory: what a registry needs of it (see `infra.store.backend.Backend`)."""
 
     uri, is_local = "memory", False
 

@@ -20,7 +20,7 @@ from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightE
 from data_contracts.handoffs import FileEntry, Ref
 from data_contracts.quoting import type_and_text
 from infra.store import Store, Writer
-from infra.store.retry import patiently
+from infra.store.lease import patiently
 from infra.store.seal import write_manifest
 from training.checkpoint.capture import Capture, merge
 from training.checkpoint.files import file_pieces

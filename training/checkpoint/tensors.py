@@ -26,7 +26,7 @@ from data_contracts.plain_file import read_plain
 from data_contracts.quoting import text_of, type_and_text
 from infra.records.checkpoints import WEIGHT_FILES, plain_name
 from infra.share import WHOLE, Share
-from infra.store.sealed_files import PIECE_BYTES, sealed_file
+from infra.store.store import PIECE_BYTES, sealed_file
 from infra.weights.arrays import tensor_entries
 from training.checkpoint.files import DTYPES
 from training.checkpoint.state import Get, decode
@@ -260,7 +260,7 @@ class TensorReader:
 
 
 class TensorFile:
-    """The tensors of a safetensors file; only bytes that were hashed are used (`infra.store.sealed_files`).
+    """The tensors of a safetensors file; only bytes that were hashed are used (`infra.store.store`).
 
     Raises OSError, ValueError, TypeError or LookupError for a file that is not of this form.
     """

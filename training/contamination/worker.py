@@ -24,7 +24,7 @@ from infra.processes.child_main import Report, child_main
 from infra.records.datasets import local_dataset
 from infra.records.handoffs import put_handoff
 from infra.store import Store, Writer, open_at
-from infra.store.attempts import seal_from
+from infra.store.store import seal_from
 from training.contamination.drop import Masks, copies, rows_dropped, write_without
 from training.contamination.exact import Shared, find_shared, record, shared_without
 from training.contamination.near import Near, find_near

@@ -21,7 +21,7 @@ from data_contracts.messages.gang import Meeting
 from infra.gang.checkpoints.listing import committed
 from infra.records.nodes import this_node
 from infra.store import Store, layout
-from infra.store.paths.game_day_paths import game_day_record
+from infra.store.layout import game_day_record
 from training.fit.launch_context import Context
 
 LOOK_S = 0.2

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 import pyarrow as pa
 
-from infra.store.sealed_files import SealedFile
+from infra.store.store import SealedFile
 
 # A file, which is trusted, or one that was hashed; then no byte is used that was not.
 Shard = Path | SealedFile

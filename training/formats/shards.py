@@ -14,7 +14,7 @@ import pyarrow as pa
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from data_contracts.handoffs import Dataset, ShardFile
 from data_contracts.quoting import rows_shown
-from infra.store.sealed_files import SealedFile
+from infra.store.store import SealedFile
 from training import formats
 from training.formats.schema import read_schema
 

@@ -26,7 +26,7 @@ from infra.processes.child_main import Report, child_main
 from infra.records.evaluations import OUTCOMES, SEALED, SEALED_OUTCOMES
 from infra.records.handoffs import put_handoff
 from infra.store import Writer, open_at
-from infra.store.attempts import seal_from
+from infra.store.store import seal_from
 from training.checkpoint import load_module_weights
 from training.loader import MemoryBudget, OrderedLoader, Shards, Split, stored_order
 from training.score.latency import Latency, size_bytes

@@ -12,7 +12,7 @@ from infra.audit import now
 from infra.gang.conductor.generation import Generation
 from infra.records.nodes import drained_nodes, record_mishap, this_node
 from infra.store import Store
-from infra.store.retry import patiently
+from infra.store.lease import patiently
 
 log = logging.getLogger("trainwright")
 

@@ -36,10 +36,8 @@ from infra.gang.conductor.request import GangOutcome, TrainingRequest
 from infra.gang.node.local import local
 from infra.processes.processes import terminable, uninterrupted
 from infra.store import Store, layout
-from infra.store.lease import RENEW_EVERY_S
-from infra.store.lease_keeper import LeaseKeeper
+from infra.store.lease import RENEW_EVERY_S, LeaseKeeper, patiently
 from infra.store.records import parsed
-from infra.store.retry import patiently
 
 WAIT_S = 0.2
 MAX_BACKOFF_S = 30.0

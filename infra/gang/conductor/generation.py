@@ -23,7 +23,7 @@ from infra.gang.conductor.rank_reports import Progress, RankReports
 from infra.gang.node.local import Start
 from infra.processes.processes import uninterrupted
 from infra.store import Store, layout
-from infra.store.retry import Outage, patiently
+from infra.store.lease import Outage, patiently
 
 log = logging.getLogger(__name__)
 # After the first node failed, the others get this long to report why they ended too.

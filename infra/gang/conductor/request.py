@@ -16,7 +16,7 @@ from infra.gang.conductor.allowance import UNLIMITED, Allowance
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.replaying import Replay
 from infra.gang.node.local import Room, Start
-from infra.store.lease_keeper import PATIENCE_S
+from infra.store.lease import PATIENCE_S
 
 
 @dataclass(frozen=True)

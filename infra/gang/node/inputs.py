@@ -14,7 +14,7 @@ from infra.project.code_bundle import unpack
 from infra.records.datasets import local_dataset, mixed
 from infra.records.environments import import_places, note_environment
 from infra.store import Store, layout
-from infra.store.retry import patiently
+from infra.store.lease import patiently
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from infra.machine.energy import EnergyMeter, gpu_readings, installed_nvml
 from infra.processes.clock import now_s
 from infra.processes.resources import PROCESS
 from infra.store import Store, layout
-from infra.store.retry import ConductorWatch, patiently
+from infra.store.lease import ConductorWatch, patiently
 
 
 class Publisher:

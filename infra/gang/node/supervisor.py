@@ -42,7 +42,7 @@ from infra.processes.private_texts import new_log
 from infra.processes.processes import end, marked_env, new_mark, uninterrupted
 from infra.records.nodes import this_node
 from infra.store import Store, layout, open_store
-from infra.store.retry import Background, ConductorWatch, patiently
+from infra.store.lease import Background, ConductorWatch, patiently
 from infra.telemetry.json_logs import begin_json_logs
 
 # After a rank failed, its peers get this long to end by themselves, so that their logs say why.

@@ -18,7 +18,7 @@ from infra.orchestrator.deployments.reaper_deployments import REAPER
 from infra.orchestrator.flow_runs.resuming import resumption_of, run_ids_of
 from infra.orchestrator.work_pools import find_pool, obstacle_of
 from infra.processes.processes import uninterrupted
-from infra.store.retry import Outage
+from infra.store.lease import Outage
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

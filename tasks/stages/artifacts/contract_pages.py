@@ -19,7 +19,7 @@ from infra.contract.profiles import read_profile
 from infra.contract.quarantine import FILE as QUARANTINE
 from infra.orchestrator.artifacts import as_code, as_text
 from infra.records.handoffs import newest_handoff
-from infra.store.damage import passing_over
+from infra.store.seal import passing_over
 from tasks.run.run import Run
 from tasks.stages.artifacts.drift_pages import drift_section
 from tasks.stages.validate import contract_key

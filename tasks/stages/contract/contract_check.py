@@ -20,8 +20,8 @@ from infra import scratch
 from infra.contract.profiles import put_profile, read_profile
 from infra.contract.quarantine import FILE
 from infra.records.handoffs import put_handoff, read_handoff
-from infra.store.attempts import seal_attempt
-from infra.store.writer import Writer
+from infra.store.seal import Writer
+from infra.store.store import seal_attempt
 from tasks.run.run import Run
 from tasks.stages.cluster_stage import ClusterStage
 from tasks.stages.contract import drift_check

@@ -19,8 +19,8 @@ from data_contracts.part_group import cut
 from infra import scratch
 from infra.contract.contract_parts import KNOWN, NEW, part_names
 from infra.store import Manifest, Store
-from infra.store.attempts import newest_sealed, seal_attempt
-from infra.store.writer import Writer
+from infra.store.seal import Writer
+from infra.store.store import newest_sealed, seal_attempt
 from tasks.run.run import Run
 from tasks.stages.contract.raw_rows import reading_settings
 

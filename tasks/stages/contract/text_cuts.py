@@ -18,7 +18,7 @@ from data_contracts.text_cuts import TextCuts
 from data_contracts.yaml_document import dotted
 from infra.sources.token_cuts import cut_name
 from infra.store import Writer
-from infra.store.attempts import newest_sealed, seal_attempt
+from infra.store.store import newest_sealed, seal_attempt
 from tasks.run.run import Run
 from tasks.run.spec_check import named_tokenizers
 from tasks.stages.placement import run_here

@@ -63,7 +63,7 @@ TARGETS = {
         "infra/store/**/*.py",
         tuple(f"{STORE}/**/test_{name}.py" for name in STORED),
         (f"{STORE}/**/test_*.py",),
-        late="infra/store/backends/s3.py",
+        late="infra/store/s3.py",
     ),
     # The gangs of real processes that end by themselves within a few seconds, each seen by one test.
     "infra/gang/conductor": Target(

@@ -19,8 +19,7 @@ from data_contracts.run_report import RunReport
 from flows import flow_runs
 from infra.processes.environment import FLOW_RUN
 from infra.store import Store, layout, open_store
-from infra.store.lease import Lease
-from infra.store.lease_keeper import LeaseKeeper
+from infra.store.lease import Lease, LeaseKeeper
 
 FAILED = RunReport(run_id="r", pipeline="tiny", verdict="failed", exit_code=5, sentence="as asked", stages=[])
 PLACE = layout.lease(layout.run("r"))

@@ -8,8 +8,7 @@ import pytest
 from prefect.states import State
 
 from flows import sense
-from infra.store import open_store
-from infra.store.paths import schedule_paths
+from infra.store import layout, open_store
 from tests.support.tiny import write_project, write_rows
 
 
@@ -29,7 +28,7 @@ def test_a_look_says_what_it_found_and_a_fault_in_one_sentence(
     write_rows(spec.parent / "rows.csv", seed=2)
     assert (look().name, look().name, begun) == ("Started", "Nothing", ["retrain/tiny"])
     store = open_store(str(spec.parent / ".trainwright"))
-    store.forget(schedule_paths.sensor_cursor("tiny"))
+    store.forget(layout.sensor_cursor("tiny"))
     for failed, sentence in ((look(), "The cursor of the sensor of tiny was deleted"), (look(tmp_path / "x"), "x")):
         assert failed.is_failed()
         assert failed.message is not None

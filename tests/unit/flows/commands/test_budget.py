@@ -27,7 +27,6 @@ from infra.processes.environment import SIGNING_KEY
 from infra.signing.configured import configured_key
 from infra.signing.keys import make_key_pair
 from infra.store import Store, layout, open_store
-from infra.store.paths import budget_paths
 from tasks.budgets.amounts import BudgetPeriod, month_of
 from tasks.budgets.balances import balances_of_spec
 from tests.support.tiny import write_project
@@ -223,7 +222,7 @@ def test_versions_are_signed_with_a_release_key_and_no_other_counts(
     assert (made.n, made.signature is not None) == (1, True)
     assert current_budgets(store) is not None
     forged = made.model_copy(update={"n": 2, "content": {"version": 1, "budgets": {}}})
-    store.create_once(budget_paths.rules_version("budgets", 2), forged.to_json())
+    store.create_once(layout.rules_version("budgets", 2), forged.to_json())
     with pytest.raises(CorruptError, match="it is not what was signed"):
         current_budgets(store)
     monkeypatch.delenv(SIGNING_KEY)
@@ -234,7 +233,7 @@ def test_versions_are_signed_with_a_release_key_and_no_other_counts(
 def test_a_version_that_is_missing_is_told(store: Store) -> None:
     for _ in range(2):
         apply_rules(store, "budgets", {"version": 1, "budgets": {}})
-    store.forget(budget_paths.rules_version("budgets", 0))
+    store.forget(layout.rules_version("budgets", 0))
     with pytest.raises(CorruptError, match=r"A version before editions/budgets/1\.json is missing"):
         current_budgets(store)
 
@@ -260,7 +259,7 @@ def test_a_planted_version_keeps_nobody_from_changing_budgets(
 def test_a_version_that_was_lost_at_the_start_is_mended_by_the_next(store: Store) -> None:
     for hours in (1, 2):
         apply_rules(store, "budgets", limited_to(hours))
-    store.forget(budget_paths.rules_version("budgets", 0))
+    store.forget(layout.rules_version("budgets", 0))
     assert apply_rules(store, "budgets", limited_to(3)).n == 2
     found = current_budgets(store)
     assert found is not None
@@ -271,7 +270,7 @@ def test_a_signed_version_of_another_store_does_not_count(store: Store, release_
     other = open_store(str(tmp_path / "other"))
     theirs = apply_rules(other, "budgets", limited_to(1000))
     assert theirs.store == other.uri
-    store.create_once(budget_paths.rules_version("budgets", 0), theirs.to_json())
+    store.create_once(layout.rules_version("budgets", 0), theirs.to_json())
     with pytest.raises(CorruptError, match=rf"it is for the store {other.uri}, and this is {store.uri}"):
         current_budgets(store)
     assert apply_rules(store, "budgets", limited_to(1)).n == 1
@@ -285,7 +284,7 @@ def test_what_an_earlier_version_signed_without_a_store_counts_until_one_is_sign
         made = RulesVersion(kind="budgets", n=n, content=limited_to(n + 1), by="ada", at="2026-11-25")
         return rules_versions._signed(made, configured_key())  # type: ignore[arg-type]
 
-    path = budget_paths.rules_version
+    path = layout.rules_version
     store.create_once(path("budgets", 0), signed_before(0).to_json())
     assert current_budgets(store) is not None
     assert "store" not in signed_before(0).to_json()
@@ -347,7 +346,7 @@ def test_a_planted_version_is_one_sentence_and_not_said_to_be_signed(
 ) -> None:
     content = {"version": 1, "budgets": {"a": {"per": "run", "limit": {"hours": 1}}}}
     planted = RulesVersion(kind="budgets", n=0, content=content, by="eve", at="2026-11-25", signature=signature)
-    store.create_once(budget_paths.rules_version("budgets", 0), planted.to_json())
+    store.create_once(layout.rules_version("budgets", 0), planted.to_json())
     (Path(store.uri) / "editions/budgets/007.json").write_text("{}")
     if signature.get("signatures"):
         assert "with a signature that is not checked here" in said(capsys, "budget", "--store", store.uri)
@@ -365,7 +364,7 @@ def test_what_is_not_a_signature_keeps_nobody_from_applying(planted: str, store:
     else:
         about: dict[str, Any] = {"kind": "budgets", "n": 0, "content": content, "by": "eve", "at": "2026-11-25"}
         one = RulesVersion(signature=json.loads(planted), **about)
-        store.create_once(budget_paths.rules_version("budgets", 0), one.to_json())
+        store.create_once(layout.rules_version("budgets", 0), one.to_json())
     assert apply_rules(store, "budgets", content).n == 1
 
 

@@ -13,8 +13,7 @@ from data_contracts.errors import CorruptError
 from data_contracts.operations.node_standing import NodeMishap
 from flows.cli import main
 from infra.records.nodes import decide, drained_nodes, nodes_of, record_mishap
-from infra.store import Store, open_store
-from infra.store.paths import node_paths
+from infra.store import Store, layout, open_store
 from tests.support.damage import overwrite
 
 ODD = "Node_A.example.com/../x"
@@ -86,12 +85,12 @@ def test_two_decisions_at_once_are_both_kept(store: Store) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(store.list(node_paths.node_standings("gpu-1"))) == 4
+    assert len(store.list(layout.node_standings("gpu-1"))) == 4
 
 
 def test_what_others_put_beside_the_records_is_not_read(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     decide(store, "gpu-1", drained=True, reason="x")
-    folder = Path(store.uri) / node_paths.NODES
+    folder = Path(store.uri) / layout.NODES
     for odd in ("gpu-1/standing/\u00b2.json", "gpu-1/standing/notes.txt", "Not A Node", "gpu-2", "gpu-1/mishaps/notes"):
         (folder / odd).mkdir(parents=True)
     assert list(drained_nodes(store)) == [node.name for node in nodes_of(store)] == ["gpu-1"]
@@ -101,7 +100,7 @@ def test_what_others_put_beside_the_records_is_not_read(store: Store, capsys: py
 
 def test_several_stores_and_damage(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     decide(store, "gpu-1", drained=True, reason="x")
-    overwrite(Path(store.uri) / node_paths.node_standing("gpu-1", 0), "{}")
+    overwrite(Path(store.uri) / layout.node_standing("gpu-1", 0), "{}")
     with pytest.raises(CorruptError):
         nodes_of(store)
     assert "nodes/gpu-1/standing/0.json" in said(capsys, "nodes", store.uri, code=6)

@@ -14,8 +14,7 @@ import pytest
 from data_contracts.costs.budgets import BudgetWarning
 from data_contracts.errors import CorruptError
 from infra.budgets.ledger import Executed, Ledger
-from infra.store import Store, open_store
-from infra.store.paths import budget_paths
+from infra.store import Store, layout, open_store
 
 A, B = Executed("run-a", "1-a"), Executed("run-b", "1-b")
 
@@ -101,19 +100,19 @@ def test_two_processes_that_settle_the_same_count_it_once(ledger: Ledger, store:
 
 def test_a_balance_that_was_deleted_is_made_of_the_entries(store: Store, ledger: Ledger) -> None:
     ledger.settle({A: 2})
-    store.forget(budget_paths.balance("sales", "s", "2026-11"))
+    store.forget(layout.balance("sales", "s", "2026-11"))
     assert ledger.balance().spent == 2
 
 
 def test_a_damaged_balance_is_one_sentence(store: Store, ledger: Ledger) -> None:
-    store.pointer(budget_paths.balance("sales", "s", "2026-11")).create({"spent": -1, "holds": {}})
+    store.pointer(layout.balance("sales", "s", "2026-11")).create({"spent": -1, "holds": {}})
     with pytest.raises(CorruptError, match="balance"):
         ledger.balance()
 
 
 def test_a_hold_under_a_key_that_is_not_its_own_does_not_count(store: Store, ledger: Ledger) -> None:
     hold = {"run_id": "run-a", "execution": "1-a", "amount": 9}
-    path = budget_paths.balance("sales", "s", "2026-11")
+    path = layout.balance("sales", "s", "2026-11")
     store.pointer(path).create(
         {"spent": 1, "holds": {"planted": hold, "run-b.1-b": {**hold, "run_id": "run-b", "execution": "1-b"}}}
     )

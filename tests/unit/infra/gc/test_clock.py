@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from infra.store import Store, layout, open_store
-from infra.store.backends.database_backend import NamedBackend
+from infra.store.database import NamedBackend
 from tests.support.s3 import S3Server
 
 # Opening a store sweeps what killed writers left, too.

@@ -23,7 +23,7 @@ from infra.project.code_bundle import pack
 from infra.records.datasets import find_dataset, find_dataset_by_id
 from infra.records.handoffs import put_handoff
 from infra.store import Lease, Store, layout, open_store
-from infra.store.lease_keeper import LeaseKeeper
+from infra.store.lease import LeaseKeeper
 from tests.support.damage import overwrite
 from tests.support.histories import OLD_S, YOUNG_S, History
 from tests.support.s3 import S3Server

@@ -13,7 +13,7 @@ from infra.models.registry import aliases, history, holds, move_alias, read_alia
 from infra.models.versions import next_version, read_version, write_version
 from infra.records.receipts import chain
 from infra.store import Pointer, PointerMoved, Store, Versioned, layout, open_store
-from infra.store.backends.s3 import S3Backend
+from infra.store.s3 import S3Backend
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.s3 import S3Server
 

@@ -12,7 +12,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from data_contracts.errors import StorageUnavailable
 from infra.orchestrator import admission, outage
 from infra.orchestrator.outage import begin_with_server
-from infra.store.retry import Outage
+from infra.store.lease import Outage
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from infra.store import Store, open_store
-from infra.store.backends.database_backend import NamedBackend
-from infra.store.backends.name_database import Names
+from infra.store.database import NamedBackend, Names
 from tests.support.careless import Careless
 from tests.support.fault_proxy import FaultProxy
 from tests.support.rclone import RcloneServer

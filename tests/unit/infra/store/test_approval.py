@@ -105,7 +105,7 @@ def test_a_sqlite_file_that_nobody_here_named_is_not_opened(s3_store: Store, tmp
 
 def test_who_names_it_connects(s3_store: Store, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     """The listener hears of the one who named it, so that its silence above says something."""
-    monkeypatch.setattr("infra.store.backends.name_database._TRIES", 1)
+    monkeypatch.setattr("infra.store.database._TRANSACTION_TRIES", 1)
     tamper(s3_store, listener.url.replace("sslmode", "connect_timeout=2&sslmode"))
     named = s3_store.read_json(layout.STORE)["pointers"]
     with pytest.raises(UsageError, match="store.pointers: nobody .* approved that env:SECRETENV_TOKEN"):

@@ -10,8 +10,8 @@ import pytest
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Ref
 from infra.store import Store, layout
-from infra.store.attempts import TRIES, newest_sealed, seal_attempt, seal_from
-from infra.store.writer import Writer
+from infra.store.seal import Writer
+from infra.store.store import TRIES, newest_sealed, seal_attempt, seal_from
 
 
 def filling(files: dict[str, bytes], between: Callable[[], object] = lambda: None) -> Callable[[Writer], Ref]:

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.store import Store, creation, open_store
-from infra.store.backends import database_backend, name_database
-from infra.store.backends.database_backend import NamedBackend
-from infra.store.backends.name_database import Names
-from infra.store.creation import make, names_of
+from infra.store import Store, open_store, opening
+from infra.store import database as store_database
+from infra.store.database import NamedBackend, Names
+from infra.store.opening import make, names_of
 from tests.support.careless import Careless
 from tests.support.killed_lines import every, sweep
 from tests.support.rclone import RcloneServer
@@ -91,7 +90,7 @@ def test_a_killed_makers_claim_keeps_another_database_out(s3: S3Server, sqlite: 
 def test_a_database_that_does_not_know_the_store(
     objects: Careless, sqlite: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(creation, "PROBES", {})
+    monkeypatch.setattr(opening, "PROBES", {})
     make(objects, sqlite)
     about = Store(objects, {}).read_json("store.json")
     file = Path(sqlite.removeprefix("sqlite:///"))
@@ -109,7 +108,7 @@ def test_a_database_that_does_not_know_the_store(
 
 
 def test_sqlite_serves_one_host(objects: Careless, sqlite: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(creation, "PROBES", {})
+    monkeypatch.setattr(opening, "PROBES", {})
     make(objects, sqlite)
     about = Store(objects, {}).read_json("store.json")
     names_of(objects, about)
@@ -124,7 +123,7 @@ def test_sqlite_serves_one_host(objects: Careless, sqlite: str, monkeypatch: pyt
 
 
 def test_a_file_that_may_not_be_used(objects: Careless, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(creation, "PROBES", {})
+    monkeypatch.setattr(opening, "PROBES", {})
     (tmp_path / "text").write_text("not a database, but long enough to be looked at as one" * 10)
     for address in (f"sqlite:///{tmp_path}/no/such/folder.db", f"sqlite:///{tmp_path}/text"):
         with pytest.raises(UsageError, match=r"^The database sqlite:.* cannot be used \(.*\)\. Check its address"):
@@ -135,7 +134,7 @@ def test_a_file_that_may_not_be_used(objects: Careless, tmp_path: Path, monkeypa
 @every(9)
 def test_making_killed(step: int, tmp_path: Path, sqlite: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another goes on with the same database; one that names another database is kept out once it is decided."""
-    monkeypatch.setattr(creation, "PROBES", {})
+    monkeypatch.setattr(opening, "PROBES", {})
     turns = iter(range(10_000))
     place, database = Careless(tmp_path / "first"), sqlite
 
@@ -166,12 +165,12 @@ def test_making_killed(step: int, tmp_path: Path, sqlite: str, monkeypatch: pyte
         begin()
 
     begin()
-    assert sweep(lambda: make(place, database), check, creation, database_backend, name_database, step=step) > 60
+    assert sweep(lambda: make(place, database), check, opening, store_database, store_database, step=step) > 60
 
 
 def test_two_databases_are_never_both_chosen(tmp_path: Path, sqlite: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server lets both write `store.json`; the claims see to it that one at most does."""
-    monkeypatch.setattr(creation, "PROBES", {})
+    monkeypatch.setattr(opening, "PROBES", {})
     made = 0
     for turn in range(20):
         written = []
@@ -205,11 +204,11 @@ def test_a_place_that_overwrites_is_refused(objects: Careless) -> None:
 
 
 def test_a_host_is_told_by_its_machine_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(creation, "Path", {"/etc/machine-id": tmp_path / "id"}.__getitem__)
-    hosts = [creation._host()]
+    monkeypatch.setattr(opening, "Path", {"/etc/machine-id": tmp_path / "id"}.__getitem__)
+    hosts = [opening._host()]
     for machine in ("one", "two"):
         (tmp_path / "id").write_text(machine)
-        hosts.append(creation._host())
+        hosts.append(opening._host())
     assert len({host["machine"] for host in hosts}) == 3
     assert [len(host["machine"]) for host in hosts] == [16] * 3
     assert len({host["name"] for host in hosts}) == 1
@@ -220,4 +219,4 @@ def test_what_a_probe_found_is_yes_or_no(objects: Careless, monkeypatch: pytest.
         return objects.create(path, data)
 
     monkeypatch.setattr(objects, "replace", overwrite)
-    assert [probe(objects) for probe in creation.PROBES.values()] == [False, True, False, False]
+    assert [probe(objects) for probe in opening.PROBES.values()] == [False, True, False, False]

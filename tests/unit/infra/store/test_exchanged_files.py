@@ -23,8 +23,8 @@ from torch import nn
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Dataset, Ref, ShardFile
 from infra.project import code_bundle
-from infra.store import Store, local_copies, open_store
-from infra.store.sealed_files import PIECE_BYTES, SealedFile, sha256_as_sealed
+from infra.store import Store, open_store, seal
+from infra.store.store import PIECE_BYTES, SealedFile, sha256_as_sealed
 from training import formats
 from training.checkpoint import capture, load_module_weights
 from training.checkpoint.save import Place, save
@@ -197,7 +197,7 @@ def test_no_byte_is_used_that_was_not_hashed(case: str, in_place: bool, tmp_path
             continue
         own, data = path.read_bytes(), replacement.read_bytes()
         for moment in range(100):
-            local_copies._roots.clear()
+            seal._roots.clear()
             with pytest.MonkeyPatch.context() as patch:
                 exchanger = Exchanger(path, data, moment, in_place, patch)
                 _armed = exchanger.moment
@@ -226,7 +226,7 @@ import subprocess
 import sys
 from data_contracts.errors import CorruptError
 from infra.store import open_store
-from infra.store.sealed_files import sha256_as_sealed
+from infra.store.store import sha256_as_sealed
 store = open_store(sys.argv[1])
 manifest = store.manifest(sys.argv[2])
 try:

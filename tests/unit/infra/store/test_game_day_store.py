@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.store import Store, game_day_store, open_store
-from infra.store.game_day_store import address_beside, own_store
+from infra.store import Store, open_store, opening
+from infra.store.opening import address_beside, own_store
 from tests.support.s3 import S3Server
 
 
@@ -56,6 +56,6 @@ def test_a_store_that_cannot_be_made_is_refused_with_its_reason(monkeypatch: pyt
     def refused(uri: str, options: dict[str, str], *, create: bool = True) -> Store:
         raise UsageError("It does not honour conditional writes." if create else f"There is no store at {uri}.")
 
-    monkeypatch.setattr(game_day_store, "open_store", refused)
+    monkeypatch.setattr(opening, "open_store", refused)
     with pytest.raises(UsageError, match="conditional writes"), own_store("s3://bucket/team", {}, "n1"):
         raise AssertionError("there is no store")

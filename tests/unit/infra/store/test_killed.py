@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.store import Store, open_store
-from infra.store.backends import descriptors, folder
+from infra.store import Store, folder, open_store
 from tests.support.killed_lines import sweep
 
 
@@ -26,7 +25,7 @@ def test_create(folder_store: Store) -> None:
         folder_store.create("runs/a", b"y")  # nothing is in the way of the next one
         folder_store._backend.delete("runs/a")
 
-    assert sweep(lambda: folder_store.create("runs/a", b"x" * 5000), check, folder, descriptors) > 15
+    assert sweep(lambda: folder_store.create("runs/a", b"x" * 5000), check, folder, folder) > 15
     assert states == sorted(states)
     assert True in states[:-1], "also killed after the file appeared"
 
@@ -49,7 +48,7 @@ def test_swap(folder_store: Store) -> None:
         before = pointer.swap(held, held.value + 10).value  # the lock went with its holder
         assert folder_store.list("") == ["p", "store.json"]
 
-    assert sweep(work, check, folder, descriptors) > 25
+    assert sweep(work, check, folder, folder) > 25
 
 
 def test_seal(folder_store: Store) -> None:
@@ -74,7 +73,7 @@ def test_seal(folder_store: Store) -> None:
             folder_store.verify(uri)
         attempt += 1
 
-    assert sweep(work, check, folder, descriptors) > 60
+    assert sweep(work, check, folder, folder) > 60
 
 
 def test_opening(tmp_path: Path) -> None:
@@ -91,7 +90,7 @@ def test_opening(tmp_path: Path) -> None:
         uri = str(tmp_path / str(next(stores)))
 
     check(True)
-    assert sweep(work, check, folder, descriptors, step=7) > 100
+    assert sweep(work, check, folder, folder, step=7) > 100
 
 
 def test_leftovers_are_swept_after_a_day(folder_store: Store, tmp_path: Path) -> None:

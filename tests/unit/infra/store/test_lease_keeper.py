@@ -11,10 +11,8 @@ import pytest
 
 from data_contracts.errors import Fenced, StorageUnavailable
 from infra.store import Lease, PointerMoved, Store, layout, open_store
-from infra.store import lease_keeper as keeper_module
-from infra.store.lease import with_process
-from infra.store.lease_keeper import LeaseKeeper
-from infra.store.retry import Outage
+from infra.store import lease as keeper_module
+from infra.store.lease import LeaseKeeper, Outage, with_process
 from tests.support.pool import until
 from tests.support.s3 import S3Server
 

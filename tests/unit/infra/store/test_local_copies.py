@@ -18,10 +18,9 @@ import pytest
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import FileEntry
 from infra import scratch_owner
-from infra.store import Manifest, Store, local_copies
-from infra.store.backends.backend import Backend, hash_and_copy
-from infra.store.local_copies import copy_of
-from infra.store.seal import write_manifest
+from infra.store import Manifest, Store, seal
+from infra.store.backend import Backend, hash_and_copy
+from infra.store.seal import copy_of, write_manifest
 from tests.support.s3 import S3Server
 
 ROOT = Path(__file__).parents[4]
@@ -77,7 +76,7 @@ def test_a_rename_that_fails_is_told(
     def rename(source: object, target: object) -> None:
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
-    monkeypatch.setattr(local_copies.os, "rename", rename)
+    monkeypatch.setattr(seal.os, "rename", rename)
     with pytest.raises(UsageError) as raised:
         copy_of(manifest, backend, tmp_path / "cache")
     assert raised.value.message == (
@@ -162,7 +161,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], None]:
 
 @pytest.fixture(autouse=True)
 def nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_copies, "_held", {})
+    monkeypatch.setattr(seal, "_held", {})
 
 
 def copy(base: Path, letter: str, age: int, num_bytes: int = 100) -> Path:
@@ -178,19 +177,19 @@ def test_what_nobody_holds_makes_room_the_oldest_first(tmp_path: Path, disk: Cal
     young, old, oldest = copy(tmp_path, "a", 1), copy(tmp_path, "b", 2), copy(tmp_path, "c", 3)
     other = tmp_path / "another download"
     other.mkdir()
-    local_copies.make_room(tmp_path, 100, "it")
+    seal.make_room(tmp_path, 100, "it")
     assert all(folder.exists() for folder in (young, old, oldest))
-    local_copies.make_room(tmp_path, 150, "it")
+    seal.make_room(tmp_path, 150, "it")
     assert [folder.exists() for folder in (young, old, oldest, other)] == [True, True, False, True]
 
 
 def test_using_one_makes_it_the_youngest_and_keeps_it(tmp_path: Path, disk: Callable[[Path, int], None]) -> None:
     disk(tmp_path, 300)
     first, second = copy(tmp_path, "a", 1), copy(tmp_path, "b", 2)
-    assert local_copies.hold(second)
+    assert seal.hold(second)
     assert second.stat().st_mtime > first.stat().st_mtime
     with pytest.raises(UsageError, match="has 200 bytes free, but a copy of datasets/k-0 takes 201"):
-        local_copies.make_room(tmp_path, 201, "datasets/k-0")
+        seal.make_room(tmp_path, 201, "datasets/k-0")
     assert not first.exists()
     assert second.exists()
 
@@ -211,14 +210,14 @@ input()
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     with pytest.raises(UsageError, match="0 bytes free"):
-        local_copies.make_room(tmp_path, 1, "it")
+        seal.make_room(tmp_path, 1, "it")
     process.communicate("\n")
-    local_copies.make_room(tmp_path, 1, "it")
+    seal.make_room(tmp_path, 1, "it")
     assert not held.exists()
 
 
 def test_a_copy_that_is_not_there_is_not_held(tmp_path: Path) -> None:
-    assert not local_copies.hold(tmp_path / "a")
+    assert not seal.hold(tmp_path / "a")
 
 
 def test_a_disk_too_small_is_named_before_anything_is_fetched(
@@ -240,7 +239,7 @@ def test_a_disk_too_small_is_named_before_anything_is_fetched(
 def test_a_copy_that_another_process_deletes_at_once_is_made_again(
     manifest: Manifest, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hold, held = local_copies.hold, list[bool]()
+    hold, held = seal.hold, list[bool]()
 
     def deleted_once(folder: Path) -> bool:
         if len(held) == 1:
@@ -248,7 +247,7 @@ def test_a_copy_that_another_process_deletes_at_once_is_made_again(
         held.append(hold(folder))
         return held[-1]
 
-    monkeypatch.setattr(local_copies, "hold", deleted_once)
+    monkeypatch.setattr(seal, "hold", deleted_once)
     copy = copy_of(manifest, backend, tmp_path / "cache")
     assert (held, laid_out(copy)) == ([False, False, True], {"a": b"aaaa", "sub/b": b"b"})
 

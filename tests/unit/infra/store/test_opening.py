@@ -17,7 +17,7 @@ import pytest
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError, from_json
 from data_contracts.messages.children import StoreAddress
 from infra.store import Store, absolute_address, open_store
-from infra.store.backends.folder import FolderBackend
+from infra.store.folder import FolderBackend
 from infra.store.opening import open_at
 from tests.support.damage import overwrite
 from tests.support.s3 import S3Server

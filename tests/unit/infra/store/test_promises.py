@@ -12,7 +12,7 @@ from data_contracts.errors import UsageError
 from flows.commands import doctor
 from infra.machine.settings import remember_store
 from infra.processes.resources import PROCESS
-from infra.store import PointerMoved, Store, check_promises, creation, open_store
+from infra.store import PointerMoved, Store, check_promises, open_store, opening
 from tests.support.s3 import S3Server
 
 ALWAYS = 10**6
@@ -49,7 +49,7 @@ def test_each_machine_tests_the_server_for_itself(
     opened(store)
     assert PROCESS.take().put_requests == 0, "it was tested a moment ago"
     with monkeypatch.context() as later:
-        later.setattr(creation, "TESTED_FOR_S", 0)
+        later.setattr(opening, "TESTED_FOR_S", 0)
         with pytest.raises(UsageError, match="does not honour conditional writes"):
             opened(store)
     monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "other"))
@@ -76,7 +76,7 @@ def test_who_may_only_read_overwrites_nothing(s3: S3Server, tmp_path: Path, monk
     monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "other"))
     s3.fault("refuse", method="PUT", times=ALWAYS, status=403, code="AccessDenied")
     assert opened(store).list("") == ["store.json"]
-    assert creation._tested() == {}, "it is tested as soon as this user may write"
+    assert opening._tested() == {}, "it is tested as soon as this user may write"
 
 
 def between(store: Store, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:

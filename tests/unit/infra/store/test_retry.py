@@ -11,8 +11,9 @@ import pytest
 
 from data_contracts.errors import Cancelled, Fenced, NodeLost, StorageUnavailable, TrainwrightError
 from data_contracts.messages.gang import Launch
-from infra.store import Lease, Store, layout, open_store, retry
-from infra.store.retry import Background, ConductorWatch, Outage, patiently
+from infra.store import Lease, Store, layout, open_store
+from infra.store import lease as store_lease
+from infra.store.lease import Background, ConductorWatch, Outage, patiently
 from tests.support.processes import a_process, identified
 
 TRAINING = "trainings/k-0"
@@ -34,7 +35,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(retry, "time", clock)
+    monkeypatch.setattr(store_lease, "time", clock)
     return clock
 
 
@@ -66,7 +67,7 @@ def away(times: int) -> Callable[..., str]:
 
 def test_patiently_tries_until_the_store_is_back(clock: Clock) -> None:
     assert patiently(away(0)) == patiently(away(100)) == "done"
-    assert clock.now == 1000 + 100 * retry.RETRY_S
+    assert clock.now == 1000 + 100 * store_lease.RETRY_S
     with pytest.raises(StorageUnavailable):
         patiently(away(10**6), patience_s=10)
     with pytest.raises(ZeroDivisionError):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.store.several import READERS, read_several
+from infra.store.store import READERS, read_several
 
 
 class Away:

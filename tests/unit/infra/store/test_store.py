@@ -13,8 +13,8 @@ from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
 from infra.share import Share
-from infra.store import Manifest, Store, layout, local_copies
-from infra.store.backends.backend import Backend
+from infra.store import Manifest, Store, layout, seal
+from infra.store.backend import Backend
 from infra.store.seal import write_manifest
 
 URI = "datasets/k-0"
@@ -226,14 +226,14 @@ def test_nothing_corrupt_is_downloaded(s3_store: Store, tmp_path: Path, damage: 
 
 def test_of_two_downloads_one_is_kept(s3_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ref = make(s3_store)
-    download = local_copies._download
+    download = seal._download
 
     def other_is_faster(manifest: Manifest, backend: Backend, folder: Path) -> None:
-        monkeypatch.setattr(local_copies, "_download", download)
+        monkeypatch.setattr(seal, "_download", download)
         s3_store.local(ref, cache=tmp_path)
         download(manifest, backend, folder)
 
-    monkeypatch.setattr(local_copies, "_download", other_is_faster)
+    monkeypatch.setattr(seal, "_download", other_is_faster)
     copy = s3_store.local(ref, cache=tmp_path)
     assert list(tmp_path.iterdir()) == [copy]
     assert (copy / "b").read_bytes() == b"bb"

@@ -11,7 +11,7 @@ import pytest
 from data_contracts.messages.faults import FaultName, InjectedFault, StepAfter
 from data_contracts.messages.gang import CancelMarker, Launch
 from infra.store import Store, layout, open_store
-from infra.store.paths.game_day_paths import game_day_record
+from infra.store.layout import game_day_record
 from tasks.gameday.timeline import Timeline, read_timeline
 
 TRAINING = "trainings/k-0"

@@ -18,7 +18,7 @@ from infra.gc.retention import Limits, StoreItem, items_to_delete
 from infra.models.recipes import read_recipe
 from infra.sources.named_places import NO_PLACES, NamedPlaces
 from infra.store import Store, open_store
-from infra.store.transfer import copy_sealed
+from infra.store.store import copy_sealed
 from tasks.reproduction.comparison import compare
 from tasks.reproduction.conditions import lock_differences, machine_differences, revision_difference
 from tasks.reproduction.recorded import Recorded, read_recorded

@@ -23,7 +23,7 @@ from data_contracts.run_report import RunReport
 from infra.orchestrator.events import run_events
 from infra.stopping import STOP_FILE, HandedOver
 from infra.store import layout
-from infra.store.lease_keeper import LeaseKeeper
+from infra.store.lease import LeaseKeeper
 from tasks.run import attach as attach_module
 from tasks.run.attach import attach
 from tasks.run.executions import num_crashed

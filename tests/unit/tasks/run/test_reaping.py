@@ -39,7 +39,7 @@ from data_contracts.messages.reaping import REAP, Reaped
 from data_contracts.run_report import RunReport
 from infra import child
 from infra.store import Lease, Store, layout
-from infra.store.backends.folder import FolderBackend
+from infra.store.folder import FolderBackend
 from infra.store.lease import held_lease
 from tasks.run import reaping
 from tasks.run.attach import attach
@@ -510,7 +510,7 @@ FROZEN = """
 import sys, time
 from data_contracts.errors import Fenced
 from infra.store import open_store
-from infra.store.lease_keeper import LeaseKeeper
+from infra.store.lease import LeaseKeeper
 
 keeper = LeaseKeeper(open_store(sys.argv[1]), sys.argv[2], "run/x", renew_s=0.05)
 keeper.start()

@@ -12,7 +12,6 @@ from data_contracts.costs.executions import ScheduledTime
 from data_contracts.errors import UsageError
 from data_contracts.run_report import RunReport
 from infra.store import Store, layout, open_store
-from infra.store.paths import schedule_paths
 from tasks.run.options import scheduled_key
 from tasks.schedules.missed_times import MissedTimes, windows_of
 
@@ -25,7 +24,7 @@ def report(verdict: Any) -> dict[str, Any]:
 
 
 def note(store: Store, key: str) -> None:
-    store.create_json(schedule_paths.scheduled("tiny", key), ScheduledTime(key=key, run_id="r1", at="").to_json())
+    store.create_json(layout.scheduled("tiny", key), ScheduledTime(key=key, run_id="r1", at="").to_json())
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError
-from infra.store import Store, open_store
-from infra.store.paths import schedule_paths
+from infra.store import Store, layout, open_store
 from tasks.schedules import sensing
 from tasks.schedules.sensing import Look, Sensor, StillArriving
 
@@ -49,7 +48,7 @@ class Site:
         return self.sensor().look(self.start)
 
     def steps(self) -> list[str]:
-        return list(self.store.list(schedule_paths.sensor_steps("tiny")))
+        return list(self.store.list(layout.sensor_steps("tiny")))
 
 
 @pytest.fixture
@@ -134,8 +133,8 @@ def test_a_sensor_that_is_killed_starts_the_run_of_its_step_once(begun: Site, at
 def test_a_step_under_the_number_of_another_ends_the_look(begun: Site) -> None:
     begun.files["/in/b"] = "1"
     begun.look()
-    again = begun.store.read_json(schedule_paths.sensor_step("tiny", 1))
-    begun.store.create_once(schedule_paths.sensor_step("tiny", 2), again)
+    again = begun.store.read_json(layout.sensor_step("tiny", 1))
+    begun.store.create_once(layout.sensor_step("tiny", 2), again)
 
     def start(key: str) -> str:
         assert begun.started[key] < 3, "the cursor moves to and fro"
@@ -158,7 +157,7 @@ def test_two_sensors_at_once_start_one_run(begun: Site) -> None:
 def test_a_cursor_that_was_deleted_reruns_nothing_until_a_person_decides(begun: Site) -> None:
     begun.files["/in/b"] = "1"
     begun.look()
-    cursor = begun.folder / schedule_paths.sensor_cursor("tiny")
+    cursor = begun.folder / layout.sensor_cursor("tiny")
     cursor.unlink()
     for start in (None, begun.start):
         with pytest.raises(UsageError, match="cursor of the sensor of tiny was deleted, so it is unknown which files"):
@@ -181,7 +180,7 @@ def test_files_that_change_while_a_cursor_is_reset_are_one_sentence(begun: Site)
 
 
 def test_a_sensor_that_was_killed_in_its_first_look_goes_on(begun: Site) -> None:
-    (begun.folder / schedule_paths.sensor_cursor("tiny")).unlink()
+    (begun.folder / layout.sensor_cursor("tiny")).unlink()
     begun.files["/in/b"] = "1"
     assert begun.look().what == "started"
 
@@ -189,7 +188,7 @@ def test_a_sensor_that_was_killed_in_its_first_look_goes_on(begun: Site) -> None
 def test_a_step_that_is_gone_is_one_sentence(begun: Site) -> None:
     begun.files["/in/b"] = "1"
     begun.look()
-    (begun.folder / schedule_paths.sensor_step("tiny", 0)).unlink()
+    (begun.folder / layout.sensor_step("tiny", 0)).unlink()
     with pytest.raises(UsageError, match="Step 0 of the sensor of tiny is gone"):
         begun.look()
 
@@ -200,7 +199,7 @@ def test_many_steps_are_read_from_the_last_whole_one(begun: Site, monkeypatch: p
         begun.files[f"/in/{n}"] = "1"
         assert begun.look().new == 1
     for n in range(8):
-        (begun.folder / schedule_paths.sensor_step("tiny", n)).unlink()
+        (begun.folder / layout.sensor_step("tiny", n)).unlink()
     assert begun.look().what == "nothing"
     assert len(begun.started) == 10
 
@@ -218,14 +217,14 @@ def test_a_hundred_thousand_files_are_listed_twice_and_stored_in_two_megabytes(b
     begun.files = {f"/in/part-{n:06d}.csv": f"{n}:1:2:3" for n in range(100_000)}
     assert begun.look().new == 100_000
     assert begun.look().what == "nothing"
-    assert (begun.folder / schedule_paths.sensor_step("tiny", 1)).stat().st_size < 2_100_000
+    assert (begun.folder / layout.sensor_step("tiny", 1)).stat().st_size < 2_100_000
 
 
 @pytest.mark.parametrize(
     "value", [{}, {"sensor": "s", "step": "0"}, {"sensor": "s", "step": True}, {"sensor": {}, "step": 0}]
 )
 def test_a_cursor_that_somebody_changed_is_damage_until_it_is_reset(begun: Site, value: dict[str, object]) -> None:
-    pointer = begun.store.pointer(schedule_paths.sensor_cursor("tiny"))
+    pointer = begun.store.pointer(layout.sensor_cursor("tiny"))
     pointer.swap(pointer.read(), value)
     with pytest.raises(CorruptError, match="cursor is not the record that belongs there"):
         begun.look()

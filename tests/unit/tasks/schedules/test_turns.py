@@ -14,9 +14,7 @@ import pytest
 from data_contracts.canonical import digest
 from infra.stopping import STOP_FILE, HandedOver
 from infra.store import Store, layout, open_store
-from infra.store.lease import held_lease
-from infra.store.lease_keeper import LeaseKeeper
-from infra.store.paths import schedule_paths
+from infra.store.lease import LeaseKeeper, held_lease
 from tasks.schedules.turns import Skipped, Turn
 
 RUN = "20261125-010203-0a1b2c"
@@ -74,9 +72,9 @@ def run_by_hand(store: Store, pipeline: str = "tiny", run_id: str = RUN) -> Iter
 def test_a_run_alone_begins_at_once_and_gives_the_turn_back(store: Store, overlap: str) -> None:
     for _ in range(2):
         with turn(store, overlap, "k").hold(never) as asked:
-            assert held_lease(store, schedule_paths.turn("tiny")) is not None
+            assert held_lease(store, layout.turn("tiny")) is not None
             assert not asked.is_set()
-        assert held_lease(store, schedule_paths.turn("tiny")) is None
+        assert held_lease(store, layout.turn("tiny")) is None
 
 
 def test_skip_ends_without_beginning(store: Store) -> None:
@@ -135,9 +133,9 @@ def test_a_run_never_cancels_one_that_was_meant_to_start_later(store: Store) -> 
 @pytest.mark.parametrize("overlap", ["skip", "cancel_old"])
 def test_a_holder_that_died_elsewhere_is_taken_over_and_not_waited_for(store: Store, overlap: str) -> None:
     value = {"holder": "aaaa/0/x", "token": 0, "beat": 3, "released": False}
-    store.pointer(schedule_paths.turn("tiny")).create(value)
+    store.pointer(layout.turn("tiny")).create(value)
     with turn(store, overlap, "k").hold(never):
-        held = held_lease(store, schedule_paths.turn("tiny"))
+        held = held_lease(store, layout.turn("tiny"))
         assert held is not None
         assert held.value["token"] == 1
         assert held.value["holder"].startswith(digest("k")[:16])
@@ -168,7 +166,7 @@ def test_a_run_that_waits_ends_when_its_worker_is_stopped_as_planned(
     monkeypatch.setenv(STOP_FILE, str(tmp_path / "stop"))
     with waits_for(store), pytest.raises(HandedOver), turn(store, "queue", "second").hold(never):
         never()
-    assert held_lease(store, schedule_paths.turn("tiny")) is None
+    assert held_lease(store, layout.turn("tiny")) is None
 
 
 def test_skip_counts_a_run_that_a_person_started(store: Store) -> None:

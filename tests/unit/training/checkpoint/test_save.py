@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> Store:
 def test_a_save_waits_for_the_store_but_not_for_a_disk_that_is_full(
     full: bool, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.store.retry.RETRY_S", 0.001)
+    monkeypatch.setattr("infra.store.lease.RETRY_S", 0.001)
     told: list[str] = []
     left = dict.fromkeys(("create", "create_from"), 3)
 

@@ -16,7 +16,7 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.faults import FaultName, InjectedFault, PlannedFault, StepAfter
 from data_contracts.messages.gang import Joined, Latest, Meeting
 from infra.store import Store, layout, open_store
-from infra.store.paths.game_day_paths import game_day_record
+from infra.store.layout import game_day_record
 from training.fit import fault_injector
 from training.fit.fault_injector import SIGNALS, FaultInjector, checked_supervisor, damage, inject, is_due
 

@@ -28,8 +28,7 @@ from infra.gang.conductor import conductor as conductor_module
 from infra.gang.conductor.conductor import conduct
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.request import GangOutcome, TrainingRequest
-from infra.store import Lease, Store, layout, open_store
-from infra.store.backends import folder
+from infra.store import Lease, Store, folder, layout, open_store
 from tests.support.coded import publish
 
 TRAINING = "trainings/k-0"

@@ -24,8 +24,7 @@ from data_contracts.pipeline_spec import RetrySpec
 from infra.gang.checkpoints.listing import list_checkpoints
 from infra.gang.conductor.conductor import conduct
 from infra.gang.conductor.request import TrainingRequest
-from infra.store import Store, layout, lease_keeper, open_store, retry
-from infra.store.backends import folder
+from infra.store import Store, folder, layout, lease, open_store
 from tests.support.coded import publish
 from tests.support.damage import overwrite
 
@@ -255,7 +254,7 @@ def overlapping(folder: Path, case: Case, nth: int) -> bool:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (retry, lease_keeper):
+    for module in (lease, lease):
         monkeypatch.setattr(module, "RETRY_S", 0.001)
     # Dozens of trainings: none has to outlive a power cut.
     monkeypatch.setattr(folder, "_sync", lambda path: None)

@@ -19,8 +19,7 @@ from infra.gang.conductor import conductor as conductor_module
 from infra.gang.conductor.conductor import conduct
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.request import GangOutcome, TrainingRequest
-from infra.store import Store, layout, lease_keeper, open_store, retry
-from infra.store.backends import folder
+from infra.store import Store, folder, layout, lease, open_store
 from tests.support.coded import publish
 
 pytestmark = pytest.mark.warm
@@ -82,7 +81,7 @@ def train(store: Store, **options: Any) -> GangOutcome:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (retry, lease_keeper):
+    for module in (lease, lease):
         monkeypatch.setattr(module, "RETRY_S", 0.001)
     # Dozens of trainings: none has to outlive a power cut.
     monkeypatch.setattr(folder, "_sync", lambda path: None)

@@ -24,7 +24,7 @@ from infra.gang.node.supervisor import run_node
 from infra.processes import processes
 from infra.processes.processes import find_marked, kill_marked, new_mark
 from infra.project.code_bundle import pack
-from infra.store import Lease, Store, layout, open_store, retry
+from infra.store import Lease, Store, layout, lease, open_store
 from tests.support.coded import publish
 from tests.support.conducting import steps
 
@@ -273,7 +273,7 @@ def test_a_store_that_is_away_at_the_start_and_at_the_roll_call_delays_a_node(
 ) -> None:
     """Opening it, and every question until the ranks run, fails once: the node joins and trains all the same."""
     launch({})
-    monkeypatch.setattr(retry, "RETRY_S", 0.01)
+    monkeypatch.setattr(lease, "RETRY_S", 0.01)
     mine = open_store(store.uri)
     failed: set[str] = set()
 

@@ -11,8 +11,8 @@ import pytest
 from data_contracts.errors import CorruptError, UsageError
 from infra.processes.resources import PROCESS
 from infra.store import Store
-from infra.store.backends.backend import Stale
-from infra.store.backends.s3 import S3Backend
+from infra.store.backend import Stale
+from infra.store.s3 import S3Backend
 
 
 def test_create_once(store: Store) -> None:

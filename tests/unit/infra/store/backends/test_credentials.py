@@ -11,7 +11,7 @@ import pytest
 from data_contracts.errors import UsageError
 from infra.machine.approved_credentials import APPROVED, approve
 from infra.machine.settings import remember_store, state_folder
-from infra.store.backends.credentials import check_database, resolve
+from infra.store.s3 import check_database, resolve
 
 MINIO = "http://minio:9000"
 KEYS = {"key": "env:A_KEY", "secret": "env:A_SECRET", "endpoint_url": MINIO}

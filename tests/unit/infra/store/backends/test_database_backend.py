@@ -12,11 +12,9 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from data_contracts.errors import CorruptError, StorageUnavailable
-from infra.store import PointerMoved, Store
-from infra.store.backends import name_database
-from infra.store.backends.backend import Stale
-from infra.store.backends.database_backend import NamedBackend
-from infra.store.backends.name_database import Names
+from infra.store import PointerMoved, Store, database
+from infra.store.backend import Stale
+from infra.store.database import NamedBackend, Names
 from tests.support.careless import Careless, rows, swept
 
 
@@ -76,7 +74,7 @@ def _delete(store: Store) -> None:
 def test_each_answer_of_the_database_lost(
     store: Store, backend: NamedBackend, work: Callable[[Store], None], before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(name_database.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(database.time, "sleep", lambda seconds: None)
     nth = 0
     while True:
         nth += 1
@@ -94,7 +92,7 @@ def test_each_answer_of_the_database_lost(
 
 
 def test_a_database_that_stays_away(store: Store, backend: NamedBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(name_database.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(database.time, "sleep", lambda seconds: None)
     store.create("x", b"1")
 
     def away(engine: Any) -> Any:
@@ -239,7 +237,7 @@ def test_a_file_gets_its_name_and_is_checked_against_it(backend: NamedBackend, t
 def test_a_name_that_was_taken_away_counts_from_then(table: Names) -> None:
     table.draft("old")
     table.give("x", "old")
-    table._do(lambda connection: connection.execute(name_database._TABLE.update().values(since=0.0)))
+    table._do(lambda connection: connection.execute(database._TABLE.update().values(since=0.0)))
     assert table.take("x") == "old"
     assert (table.unnamed(0), table.unnamed(3600), rows(table)) == (["old"], [], {"old": (None, "doomed")})
 
@@ -248,8 +246,8 @@ def test_a_database_that_does_not_answer_is_asked_again_after_a_short_while(
     table: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(name_database.time, "sleep", slept.append)
-    monkeypatch.setattr(name_database.random, "uniform", lambda low, high: high)
+    monkeypatch.setattr(database.time, "sleep", slept.append)
+    monkeypatch.setattr(database.random, "uniform", lambda low, high: high)
 
     def fail(connection: object) -> None:
         raise OperationalError("SELECT", {}, Exception("the server is restarting"))
@@ -263,7 +261,7 @@ def test_what_lost_its_name_to_another_counts_from_then(table: Names) -> None:
     for name in ("old", "new"):
         table.draft(name)
     table.give("x", "old")
-    table._do(lambda connection: connection.execute(name_database._TABLE.update().values(since=0.0)))
+    table._do(lambda connection: connection.execute(database._TABLE.update().values(since=0.0)))
     table.swap("x", "old", "new")
     assert (table.find("x"), table.unnamed(0), table.unnamed(3600)) == ("new", ["old"], [])
     assert rows(table) == {"old": (None, "doomed"), "new": ("x", "named")}

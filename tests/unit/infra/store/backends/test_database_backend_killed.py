@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.store import Store
-from infra.store.backends import database_backend, name_database
-from infra.store.backends.database_backend import NamedBackend
-from infra.store.backends.name_database import Names
+from infra.store import Store, database
+from infra.store.database import NamedBackend, Names
 from tests.support.careless import Careless, nothing_is_unknown, swept
 from tests.support.killed_lines import every, sweep
 
@@ -40,7 +38,7 @@ def test_create_killed(
         backend.delete("runs/a")
         nothing_is_unknown(objects, table)
 
-    assert sweep(lambda: store.create("runs/a", b"x" * 5000), check, database_backend, name_database, step=step) > 30
+    assert sweep(lambda: store.create("runs/a", b"x" * 5000), check, database, database, step=step) > 30
     assert states == sorted(states)
     assert True in states[:-1], "also killed after the name was given"
     swept(backend, monkeypatch)
@@ -63,7 +61,7 @@ def test_create_of_a_file_and_its_deletion_killed(
             assert store.read("a/b") == bytes(1000)
             backend.delete("a/b")
 
-    assert sweep(work, check, database_backend, name_database, step=step) > 50
+    assert sweep(work, check, database, database, step=step) > 50
     swept(backend, monkeypatch)
 
 
@@ -88,6 +86,6 @@ def test_swap_killed(
         before = pointer.swap(held, held.value + 10).value
         assert store.list("") == ["p"]
 
-    assert sweep(work, check, database_backend, name_database, step=step) > 60
+    assert sweep(work, check, database, database, step=step) > 60
     swept(backend, monkeypatch)
     assert pointer.read().value == before

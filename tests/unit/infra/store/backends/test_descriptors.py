@@ -13,7 +13,7 @@ import pytest
 from data_contracts.errors import CorruptError
 from infra.gc import Limits, collect
 from infra.store import Store, open_store
-from infra.store.backends.folder import FolderBackend
+from infra.store.folder import FolderBackend
 
 DRAFT = "0123456789abcdef" * 2
 OWN = (".tmp", ".probe", ".locks")

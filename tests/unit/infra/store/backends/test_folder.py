@@ -12,8 +12,7 @@ import pytest
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.messages.children import StoreAddress
-from infra.store import Store
-from infra.store.backends import folder
+from infra.store import Store, folder
 from infra.store.opening import open_at
 
 

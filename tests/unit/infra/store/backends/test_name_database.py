@@ -7,8 +7,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
 from data_contracts.errors import UsageError
-from infra.store.backends import name_database
-from infra.store.backends.name_database import Names
+from infra.store import database as store_database
+from infra.store.database import Names
 from tests.support.approved import approve_here
 
 
@@ -38,5 +38,5 @@ def test_a_database_gets_no_password_that_nobody_approved_for_it(monkeypatch: py
 
 def test_names_are_compared_byte_by_byte() -> None:
     for dialect, collation in ((postgresql.dialect(), '"C"'), (sqlite.dialect(), '"BINARY"')):
-        made = str(CreateTable(name_database._TABLE).compile(dialect=dialect))
+        made = str(CreateTable(store_database._TABLE).compile(dialect=dialect))
         assert made.count(f"COLLATE {collation}") == 3, made

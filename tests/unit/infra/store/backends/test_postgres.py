@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.store import PointerMoved, Store, open_store
-from infra.store.backends import name_database
-from infra.store.backends.database_backend import NamedBackend
-from infra.store.backends.name_database import Names
+from infra.store import PointerMoved, Store, database, open_store
+from infra.store.database import NamedBackend, Names
 from tests.support.approved import approve_here
 from tests.support.careless import Careless
 from tests.support.postgres import PASSWORD_IN, LosesCommits, Postgres
@@ -59,7 +57,7 @@ def test_the_password_is_nowhere(place: str, rclone_server: RcloneServer, postgr
 
 
 def test_a_wrong_password(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(name_database.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(database.time, "sleep", lambda seconds: None)
     monkeypatch.setenv("WRONG", "not-it-at-all")
     with pytest.raises(StorageUnavailable, match="does not answer .*password authentication failed") as raised:
         Names(postgres.url(password="env:WRONG"), "s3://b/c").prepare()
@@ -74,7 +72,7 @@ def test_a_lost_answer_to_each_commit(
     tmp_path: Path, postgres: Postgres, losing: LosesCommits, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit is carried out, the connection closes: what was done is done once, and told as done."""
-    monkeypatch.setattr(name_database.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(database.time, "sleep", lambda seconds: None)
     table = Names(postgres.url(losing.port), f"s3://bucket/{next(_numbers)}")
     table.prepare()
     store = Store(NamedBackend(Careless(tmp_path / "store"), table), {})
@@ -98,7 +96,7 @@ def test_a_lost_answer_to_each_commit(
 def test_commits_lost_in_the_middle_of_a_race(
     tmp_path: Path, postgres: Postgres, losing: LosesCommits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(name_database.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(database.time, "sleep", lambda seconds: None)
     table = Names(postgres.url(losing.port), f"s3://bucket/{next(_numbers)}")
     table.prepare()
     store = Store(NamedBackend(Careless(tmp_path / "store"), table), {})

@@ -15,9 +15,9 @@ from botocore.exceptions import ClientError
 
 from data_contracts.errors import CorruptError, StorageUnavailable
 from infra.store import Store, open_store
-from infra.store.backends import s3 as of_s3
-from infra.store.backends.backend import Leftover, Stale
-from infra.store.backends.s3 import S3Backend
+from infra.store import s3 as of_s3
+from infra.store.backend import Leftover, Stale
+from infra.store.s3 import S3Backend
 from tests.support.s3 import S3Server
 
 

@@ -17,8 +17,8 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
-from infra.store.backends.backend import NotImplementedThere, Stale
-from infra.store.backends.s3_errors import is_gone_upload, is_transient, status_of, translate
+from infra.store.backend import NotImplementedThere, Stale
+from infra.store.s3 import is_gone_upload, is_transient, status_of, translate
 
 
 def answered(status: int | None, code: str = "", raised: type[Exception] | None = None) -> Exception:

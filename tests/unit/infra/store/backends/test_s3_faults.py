@@ -10,8 +10,7 @@ import pytest
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from infra.store import PointerMoved, Store, open_store
-from infra.store.backends.s3 import S3Backend
-from infra.store.backends.s3_errors import is_transient, translate
+from infra.store.s3 import S3Backend, is_transient, translate
 from tests.support.approved import approve_here
 from tests.support.s3 import S3Server
 
@@ -19,7 +18,7 @@ from tests.support.s3 import S3Server
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries at once."""
-    monkeypatch.setattr("infra.store.backends.s3.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("infra.store.s3.time.sleep", lambda seconds: None)
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda self, context: 0)
 
 

@@ -30,10 +30,10 @@ FOREVER = 10_000
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries at once, a large file in parts of 5 MiB, no probes."""
-    monkeypatch.setattr("infra.store.backends.s3.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("infra.store.s3.time.sleep", lambda seconds: None)
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda self, context: 0)
     monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda size, chunksize=None: 5 * 2**20)
-    monkeypatch.setattr("infra.store.creation.PROBES", {})  # what the servers honour is known, and asked elsewhere
+    monkeypatch.setattr("infra.store.opening.PROBES", {})  # what the servers honour is known, and asked elsewhere
 
 
 @dataclass
@@ -291,7 +291,7 @@ def test_a_fault_that_stays(place: Place, name: str, asked: tuple[str, str], fau
 def test_a_server_that_takes_no_bytes(place: Place, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large body in one request fills what lies between, and then nothing moves any more: that ends, too."""
     monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda size, chunksize=None: 50 * 2**20)
-    monkeypatch.setattr("infra.store.backends.s3._longest_s", lambda num_bytes: 1.0)
+    monkeypatch.setattr("infra.store.s3._longest_s", lambda num_bytes: 1.0)
     (place.scratch / "file").write_bytes(bytes(size))
     place.proxy.faults.append(fault := Fault("mute", "PUT", "x/y", times=FOREVER, seconds=1000))
     with pytest.raises(StorageUnavailable, match="x/y.* in the store .* does not answer"):

@@ -11,8 +11,8 @@ from fsspec.asyn import get_loop
 from data_contracts.costs.resources import Resources
 from infra.files.digests import PIECE_BYTES
 from infra.processes.resources import Counters
-from infra.store.backends import s3_requests
-from infra.store.backends.s3_requests import Body, S3Requests, count_requests
+from infra.store import s3
+from infra.store.s3 import Body, S3Requests, count_requests
 
 LIKE_PUT = (
     "PutObject",
@@ -28,7 +28,7 @@ LIKE_PUT = (
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counters:
     """The counters of a process that has sent nothing yet."""
     counters = Counters()
-    monkeypatch.setattr(s3_requests, "PROCESS", counters)
+    monkeypatch.setattr(s3, "PROCESS", counters)
     return counters
 
 

@@ -21,7 +21,7 @@ from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE, SigningKey
 from infra.store import layout, open_store
-from infra.store.backends.folder import FolderBackend
+from infra.store.folder import FolderBackend
 from tasks.stages.decisions import requirements
 from tasks.stages.decisions.protect import protect, unprotect
 from tests.support.signed import pair

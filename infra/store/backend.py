@@ -1,7 +1,7 @@
 """The operations that a place must offer to hold a store: create once, read whole, replace by tag, list, delete.
 
 `FolderBackend`, `S3Backend` and `NamedBackend` implement them with the same behaviour. Paths are relative to the root
-and already checked.
+and already checked. Nothing here knows seals, pointers or leases.
 """
 
 from __future__ import annotations
