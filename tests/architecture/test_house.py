@@ -16,13 +16,13 @@ import pytest
 
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
-    "product files": 919,  # from 910: how CSV is written, folders as tables, odd names, exact numbers, counts of rows
-    "product statements": 51_100,  # from 49,500: files as people have them
+    "product files": 888,
+    "product statements": 51_000,
     "test statements": 56_300,  # from 54,400: a corpus of odd files, contracts beside the truth
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 1,
-    "product files under 60 lines that a single neighbour imports": 26,
-    "imports of our own modules inside functions": 163,  # from 157: what a rank needs of loggers and lazy layers
+    "product files under 60 lines that a single neighbour imports": 25,
+    "imports of our own modules inside functions": 162,
     "uses of dict[str, Any]": 537,  # from 508: arguments of expectations and calls that are tried
 }
 BOUNDS = {"lines of the longest product file"}

@@ -56,8 +56,8 @@ LAUNCHED = (
     *("training.fit.rank", "training.fit.game_day_rank", "training.score.rank", "infra.gang.remote_job"),
     *("training.score.verify_worker", "training.score.evaluate_worker", "training.predict.worker"),
 )
-# The packages whose records and whose paths a store has.
-RECORDS, PATHS = "data_contracts", ("infra.store.layout", "infra.store.paths")
+# The package whose records a store has, and the module that has its paths.
+RECORDS, PATHS = "data_contracts", "infra.store.layout"
 # The functions that take a key of Prefect's artifacts (as the last argument), or the key itself (as the first).
 ARTIFACTS = ("artifact_key", "_artifact")
 # Names that are not told by their form: the metrics' path, the work pool and the file of a store.
@@ -265,24 +265,12 @@ def typed(schema: dict[str, Any]) -> str:
 def paths() -> list[str]:
     """Every path of a store. In it, a name is a letter and a number is 7."""
     found = set()
-    for function in (one for module in path_modules() for one in vars(module).values() if inspect.isfunction(one)):
+    for function in filter(inspect.isfunction, vars(importlib.import_module(PATHS)).values()):
         types = [str(one.annotation) for one in inspect.signature(function).parameters.values()]
         letters = [7 if "int" in kind else letter for kind, letter in zip(types, "abcdefgh", strict=False)]
         with contextlib.suppress(Exception):
             found.add(function(*letters))
     return sorted(path for path in found if isinstance(path, str) and len(path) > 1)
-
-
-def path_modules() -> list[Any]:
-    """The modules of the functions that make paths."""
-    modules = [importlib.import_module(name) for name in PATHS]
-    inside = [
-        one.name
-        for top in modules
-        if hasattr(top, "__path__")
-        for one in pkgutil.iter_modules(top.__path__, f"{top.__name__}.")
-    ]
-    return [*modules, *map(importlib.import_module, inside)]
 
 
 def reports(work: Path) -> dict[str, str]:
