@@ -25,7 +25,7 @@ from infra.processes.processes import uninterrupted
 from infra.store import Store, layout
 from infra.store.lease import Outage, patiently
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("trainwright")
 # After the first node failed, the others get this long to report why they ended too.
 SETTLE_S = 3.0
 # A later generation waits at most this long for optional nodes: a Prefect worker polls every 10 s.

@@ -199,8 +199,8 @@ def test_what_another_process_holds_is_kept_until_it_ends(tmp_path: Path, disk: 
     held = copy(tmp_path, "a", 1)
     program = f"""
 from pathlib import Path
-from infra.store import local_copies
-assert local_copies.hold(Path({str(held)!r}))
+from infra.store import seal
+assert seal.hold(Path({str(held)!r}))
 print("held", flush=True)
 input()
 """
