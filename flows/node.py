@@ -19,10 +19,8 @@ from data_contracts.errors import Cancelled as CancelledError
 from data_contracts.errors import from_json
 from data_contracts.messages.gang import Joined, NodeExit
 from infra import stopping
-from infra.gang.codes import derived_key, generation_key
-from infra.gang.environment import ADDRESS, NODE_KEY, STORE_OPTIONS, store_options
-from infra.gang.node.address import own_address
-from infra.gang.node.local import LocalNode
+from infra.gang.node import LocalNode, own_address
+from infra.gang.rank_files import ADDRESS, NODE_KEY, STORE_OPTIONS, derived_key, generation_key, store_options
 from infra.orchestrator.flow_engine import without_waits
 from infra.orchestrator.flow_run_logs import begin_flow_run_logs
 from infra.orchestrator.launch_secret import launch_secret

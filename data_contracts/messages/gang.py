@@ -244,7 +244,7 @@ class Retries(Record, extra="ignore"):
 
     Attributes:
         used: how often each cause was retried, by its key in `retry`.
-        failures: how often each node failed, by its name in `infra.gang.conductor.recovery`; left_out: nodes that take
+        failures: how often each node failed, by its name in `infra.gang.recovery`; left_out: nodes that take
             no part any more.
         micro_batch: rows that a device takes at once after running out of memory; None: as the spec says.
         happened: sentences about these changes, for the report.
@@ -258,7 +258,7 @@ class Retries(Record, extra="ignore"):
 
 
 class Latest(Message, extra="ignore"):
-    """What a training's pointer `latest` holds; `infra.gang.checkpoints.ledger` says what each field is for.
+    """What a training's pointer `latest` holds; `infra.gang.ledger` says what each field is for.
 
     Attributes:
         token: the fencing token of the conductor that may move the pointer.

@@ -17,7 +17,7 @@ from data_contracts.run_report import RunReport
 from flows.commands.guard import Answer, log
 from flows.commands.run import answer as report_answer
 from flows.commands.tables import table
-from infra.gang.checkpoints.listing import Found
+from infra.gang.ledger import Found
 from infra.models import registry
 from infra.quantities import BYTES, SECONDS, in_words
 from infra.records.receipts import holds_after

@@ -23,20 +23,13 @@ from data_contracts.messages.gang import Launch, Retries
 from data_contracts.messages.ranks import RankAnswer, RankReport
 from infra import stopping
 from infra.child import run_module
-from infra.gang.checkpoints.ledger import Ledger
-from infra.gang.checkpoints.participants import generations
-from infra.gang.codes import codes_of_generation
-from infra.gang.conductor.allowance import raise_why_over
-from infra.gang.conductor.bad_nodes import without_drained
-from infra.gang.conductor.conductor import WAIT_S
-from infra.gang.conductor.generation import Generation
-from infra.gang.conductor.rank_reports import Progress
-from infra.gang.conductor.recovery import restore_budgets
-from infra.gang.conductor.request import GangRequest
-from infra.gang.environment import SCRATCH, STORE, store_options
-from infra.gang.node.inputs import note_environments
-from infra.gang.node.local import local
-from infra.gang.rank_files import RankFiles, read_launch, stop_file
+from infra.gang.conductor import WAIT_S, GangRequest, Generation, without_drained
+from infra.gang.ledger import Ledger, generations
+from infra.gang.members import Progress
+from infra.gang.node import local
+from infra.gang.rank_files import SCRATCH, STORE, RankFiles, codes_of_generation, read_launch, stop_file, store_options
+from infra.gang.recovery import raise_why_over, restore_budgets
+from infra.gang.supervisor import note_environments
 from infra.processes.idle import IdleLimit
 from infra.processes.processes import terminable, uninterrupted
 from infra.processes.resources import PROCESS

@@ -69,7 +69,7 @@ class _Held:
 
 
 class PoolAdmission:
-    """Room for the nodes of one gang on the work pool `pool`; implements `infra.gang.node.local.Room`.
+    """Room for the nodes of one gang on the work pool `pool`; implements `infra.gang.node.Room`.
 
     Args:
         workers_timeout_s: how long to wait for a worker to come online.

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from data_contracts.canonical import digest
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.gang.environment import store_env
+from infra.gang.rank_files import store_env
 from infra.orchestrator.admission import PoolAdmission, asking
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.deployments.deployments import ensure_node_deployment

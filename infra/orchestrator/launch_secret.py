@@ -1,4 +1,4 @@
-"""The secret from which the keys of launches follow (`infra.gang.codes`): a Secret block on the Prefect server.
+"""The secret from which the keys of launches follow (`infra.gang.rank_files`): a Secret block on the Prefect server.
 
 Conductors and nodes of one server have it in common. Whoever may use the server can read it, and can run any program on
 its workers anyway.

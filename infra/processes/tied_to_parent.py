@@ -2,7 +2,7 @@
 
 Run as `python -m infra.processes.tied_to_parent MODULE ARGUMENT…`, or with `-- PROGRAM ARGUMENT…`.
 
-If a supervisor is killed, the kernel ends torchrun, and then torchrun's ranks (see `infra.gang.node.rank_bootstrap`);
+If a supervisor is killed, the kernel ends torchrun, and then torchrun's ranks (see `infra.gang.rank_bootstrap`);
 no other process is needed to end them.
 """
 

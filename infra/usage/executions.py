@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from data_contracts.canonical import is_name
 from data_contracts.costs.usage import ExecutionUsage, GangUsage, SignOfLife, StageUsage
 from data_contracts.records import Record
-from infra.gang.checkpoints.participants import generations
+from infra.gang.ledger import generations
 from infra.processes.clock import now_s
 from infra.store import Store, layout
 from infra.store.records import parsed

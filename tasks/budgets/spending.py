@@ -21,7 +21,7 @@ from data_contracts.run_report import RunReport
 from infra.audit import now
 from infra.budgets.ledger import Executed
 from infra.budgets.rules_versions import current_budgets
-from infra.gang.conductor.allowance import UNLIMITED, Allowance
+from infra.gang.recovery import UNLIMITED, Allowance
 from infra.processes.clock import now_s
 from infra.processes.processes import uninterrupted
 from tasks.budgets.amounts import BudgetPeriod, budget_periods, month_of, per_second, price_fault

@@ -13,7 +13,7 @@ from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import ContractReport
 from data_contracts.pipeline_spec.promote import GateSpec
 from data_contracts.run_report import RunReport, StageResult
-from infra.gang.checkpoints.listing import Found, list_checkpoints
+from infra.gang.ledger import Found, list_checkpoints
 from infra.orchestrator.events.notices import sentence_of
 from tasks.pages.facts import Facts, tried
 from tasks.run.report import VERDICTS

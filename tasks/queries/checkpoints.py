@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.gang.checkpoints.listing import Found, list_checkpoints
+from infra.gang.ledger import Found, list_checkpoints
 from tasks.run.run import Run
 from tasks.stages.trainings import begun_training
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from data_contracts.errors import UsageError
-from infra.gang.checkpoints.participants import Seat, roster
-from infra.gang.node.rank_logs import kept_log
+from infra.gang.ledger import Seat, roster
+from infra.gang.ranks import kept_log
 from infra.store import Store
 from tasks.run.run import Run
 from tasks.stages.trainings import begun_training, not_begun

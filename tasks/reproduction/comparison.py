@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from data_contracts.handoffs import Ref
-from infra.gang.checkpoints.listing import list_checkpoints
+from infra.gang.ledger import list_checkpoints
 from infra.store import Manifest, Store
 from infra.weights.weight_differences import TensorDifference, first_difference
 from tasks.reproduction.recorded import Recorded

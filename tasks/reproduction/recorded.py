@@ -9,8 +9,8 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Checkpoint, ModelVersion, Ref
 from data_contracts.recipe import Recipe
 from data_contracts.replay import Segment
-from infra.gang.checkpoints.listing import list_checkpoints
-from infra.gang.conductor.replaying import Replay
+from infra.gang.ledger import list_checkpoints
+from infra.gang.recovery import Replay
 from infra.models.recipes import read_recipe
 from infra.records.checkpoints import verify_checkpoint
 from infra.store import Manifest, Store, layout

@@ -13,7 +13,7 @@ from data_contracts.costs.usage import GangUsage
 from data_contracts.messages.gang import Heartbeat, Launch, NodeExit
 from data_contracts.messages.raw_data import ShardProgress
 from data_contracts.run_report import StageResult
-from infra.gang.checkpoints.participants import Seat
+from infra.gang.ledger import Seat
 from infra.quantities import in_two_units
 from tasks.run.training_progress import TrainingProgress
 

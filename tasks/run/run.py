@@ -23,7 +23,7 @@ from data_contracts.run_report import Cost, StageResult
 from infra import scratch
 from infra.audit import now
 from infra.budgets.policy import refuse_by_policy
-from infra.gang.conductor.replaying import Replay
+from infra.gang.recovery import Replay
 from infra.machine import settings
 from infra.models.recipes import seal_recipe
 from infra.project import code_bundle

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from data_contracts.run_report import Cost
-from infra.gang.conductor.rank_reports import Progress
+from infra.gang.members import Progress
 
 # Samples per second are measured over this time: with a shorter time, the time left jumps; with a longer one, it lags.
 WINDOW_S = 15.0
@@ -23,7 +23,7 @@ class TrainingProgress:
     """A training at a moment.
 
     Attributes:
-        phase: as in `infra.gang.conductor.generation.Progress`.
+        phase: as in `infra.gang.conductor.Progress`.
         note: what a person should know beyond the figures, or "".
         samples: consumed since step 0, in all epochs; total: to be consumed in the whole training, None if unknown.
         checkpoint_step: step of the newest checkpoint that this generation has committed; -1: none.

@@ -12,8 +12,8 @@ from data_contracts.errors import StorageUnavailable
 from data_contracts.handoffs import Dataset
 from data_contracts.messages.gang import Launch
 from data_contracts.run_report import Cost
-from infra.gang.checkpoints.participants import roster
-from infra.gang.conductor.rank_reports import Progress
+from infra.gang.ledger import roster
+from infra.gang.members import Progress
 from infra.usage.cost import cost, total
 from tasks.run.progress import IN_VIEW, GangChanged, GangLaunched, notify, on_page
 from tasks.run.report import total_cost

@@ -14,7 +14,7 @@ from data_contracts.messages.children import A, Child, LaidOut, RemoteJob
 from data_contracts.pipeline_spec.placement import Placed
 from data_contracts.resolved import Price
 from infra.child import answer_of, run_child
-from infra.gang.conductor.rank_reports import Progress
+from infra.gang.members import Progress
 from infra.gang.remote_job import RemoteJobRequest, idle_limit, lay_out, run_remote_job, spent
 from infra.orchestrator.launch_secret import launch_secret
 from infra.store import layout

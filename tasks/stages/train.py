@@ -10,10 +10,9 @@ from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.faults import PlannedFault
 from data_contracts.messages.gang import Launch
-from infra.gang.checkpoints.listing import committed
-from infra.gang.conductor.conductor import conduct
-from infra.gang.conductor.conductor import finished as is_finished
-from infra.gang.conductor.request import GangOutcome, TrainingRequest
+from infra.gang.conductor import GangOutcome, TrainingRequest, conduct
+from infra.gang.conductor import finished as is_finished
+from infra.gang.ledger import committed
 from infra.orchestrator.launch_secret import launch_secret
 from infra.store import layout
 from infra.telemetry.trace_context import current

@@ -10,9 +10,7 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.gang import Launch
 from data_contracts.run_report import StageResult
-from infra.gang.checkpoints.ledger import at_step, refuse_forged_result
-from infra.gang.checkpoints.listing import committed, why_from
-from infra.gang.checkpoints.participants import generations
+from infra.gang.ledger import at_step, committed, generations, refuse_forged_result, why_from
 from infra.records.checkpoints import verify_checkpoint
 from infra.records.datasets import find_dataset_by_id
 from infra.store import Store, layout

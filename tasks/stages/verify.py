@@ -7,7 +7,7 @@ import logging
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.children import VERIFY, VerifyRequest
-from infra.gang.codes import Codes, launch_keys
+from infra.gang.rank_files import Codes, launch_keys
 from infra.records.checkpoints import is_verified, verify_checkpoint
 from infra.records.handoffs import read_handoff
 from infra.store import layout

@@ -57,7 +57,7 @@ def test_each_step_of_a_walk_leads_to_code(subject: str, repository: Path) -> No
 
 
 def test_a_function_that_is_gone_would_be_found(repository: Path) -> None:
-    page = "[`resolve`](../tasks/run/resolve.py) [`Ledger.gone`](../infra/gang/checkpoints/ledger.py)"
+    page = "[`resolve`](../tasks/run/resolve.py) [`Ledger.gone`](../infra/gang/ledger.py)"
     assert unknown(page, repository) == ["ledger.py: Ledger.gone"]
 
 

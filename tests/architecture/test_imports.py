@@ -30,9 +30,9 @@ def test_layers_and_fences(repository: Path) -> None:
 GROUPS: tuple[dict[str, tuple[str, ...]], ...] = (
     {
         "infra.processes.tied_to_parent": ("torch", "numpy", "pyarrow", "pydantic"),
-        "infra.gang.node.rank_bootstrap": ("torch", "lightning", "prefect", "pyarrow", "numpy"),
+        "infra.gang.rank_bootstrap": ("torch", "lightning", "prefect", "pyarrow", "numpy"),
         "training.user.import_trial": ("torch", "lightning", "prefect", "pyarrow", "numpy"),
-        "infra.gang.node.supervisor": ("torch", "lightning", "prefect"),
+        "infra.gang.supervisor": ("torch", "lightning", "prefect"),
         "infra.gang.remote_job": ("torch", "lightning", "prefect"),
         "infra.orchestrator.gang": ("torch", "lightning", "prefect"),
         "flows.cli": ("torch", "lightning", "prefect", "great_expectations", "pandas", "s3fs", "distributed"),

@@ -12,7 +12,7 @@ SEE_ROWS = (
     "infra/contract/contract_worker.py",
     "infra/child.py",
     "infra/processes/child_main.py",
-    "infra/gang/node/rank_bootstrap.py",
+    "infra/gang/rank_bootstrap.py",
 )
 ENGINE = (
     "data_contracts/contract/scan/scan.py",

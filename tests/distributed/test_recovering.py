@@ -18,10 +18,9 @@ from data_contracts.errors import Hung
 from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import LoaderSpec, RetrySpec
-from infra.gang.conductor.conductor import conduct
-from infra.gang.conductor.rank_reports import Progress
-from infra.gang.conductor.request import TrainingRequest
-from infra.gang.node.local import Handle, local
+from infra.gang.conductor import TrainingRequest, conduct
+from infra.gang.members import Progress
+from infra.gang.node import Handle, local
 from infra.project.code_bundle import pack
 from infra.store import Store, open_store
 from tests.distributed.conftest import PROJECT
@@ -241,7 +240,7 @@ def test_a_gang_that_shrinks_and_grows_again_sees_each_row_once(
 ) -> None:
     """Four nodes, then two (SIGKILL), then four again (SIGTERM to one rank)."""
     monkeypatch.setenv("PACE", "0.1")
-    monkeypatch.setattr("infra.gang.conductor.generation.REGATHER_S", 5.0)
+    monkeypatch.setattr("infra.gang.conductor.REGATHER_S", 5.0)
     training = Conducted(tmp_path, dataset)
     start = local(training.store.uri, {}, TRAINING)
     nodes: dict[tuple[int, int], Any] = {}

@@ -15,9 +15,9 @@ from data_contracts.errors import Hung
 from data_contracts.messages.children import EVALUATE, VERIFY, Child, LaidOut, RemoteJob
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import RetrySpec
-from infra.gang.conductor.liveness import Liveness
-from infra.gang.node.stacks import take_stacks
+from infra.gang.members import Liveness
 from infra.gang.rank_files import RankFiles, write_launch
+from infra.gang.ranks import take_stacks
 from infra.gang.remote_job import RemoteJobRequest, run_remote_job
 from infra.project.code_bundle import pack
 from infra.store import layout

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from data_contracts.handoffs import Checkpoint
-from infra.gang.checkpoints.listing import committed
+from infra.gang.ledger import committed
 from infra.store import layout, open_store
 from tasks.budgets.balances import balances_of_month
 from tasks.costs.histories import usage_of

@@ -22,7 +22,7 @@ from data_contracts.run_report import RunReport
 from flows.cli import main
 from flows.commands.guard import Answer, carry_out
 from flows.stages import stages
-from infra.gang.checkpoints.ledger import Ledger
+from infra.gang.ledger import Ledger
 from infra.store import Store, layout, open_store
 from infra.store.lease import ConductorWatch, LeaseKeeper
 from tasks.queries.plan import plan_resumed

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra.gang.checkpoints.listing import committed
+from infra.gang.ledger import committed
 from infra.processes.processes import kill_marked
 from infra.store import Store, layout, open_store
 from tests.support.pool import ASKED, FINAL, Site, site_with, until

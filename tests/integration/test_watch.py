@@ -121,7 +121,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from prefect import flow
 from flows.day_page import day_page
-from infra.gang.conductor.rank_reports import Progress
+from infra.gang.members import Progress
 from infra.store import open_store
 from tasks.run.training_reports import Reporter
 from tests.support.ledger_runs import report, run_id_at, usage, write

@@ -6,7 +6,7 @@ from typing import Any
 
 from data_contracts.handoffs import Ref
 from data_contracts.messages.message import Message
-from infra.gang.codes import FIELD, codes_of_generation
+from infra.gang.rank_files import FIELD, codes_of_generation
 from infra.store import Store, layout
 from infra.store.seal import write_manifest
 

@@ -19,10 +19,9 @@ from data_contracts.errors import StorageUnavailable, TrainwrightError
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.pipeline_spec.train import SelectSpec
-from infra.gang.checkpoints.ledger import Ledger
-from infra.gang.conductor.conductor import conduct
-from infra.gang.conductor.rank_reports import Progress
-from infra.gang.conductor.request import GangOutcome, TrainingRequest
+from infra.gang.conductor import GangOutcome, TrainingRequest, conduct
+from infra.gang.ledger import Ledger
+from infra.gang.members import Progress
 from infra.processes import process_id
 from infra.store import Store, Versioned, open_store
 from tests.support.foreground import foreground

@@ -27,11 +27,9 @@ from data_contracts.errors import (
 )
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.ranks import RankAnswer, RankReport, TrainingSummary
-from infra.gang.codes import FIELD
-from infra.gang.environment import SCRATCH as SCRATCH_NAME
-from infra.gang.environment import STORE as STORE_NAME
-from infra.gang.environment import store_options
-from infra.gang.rank_files import RankFiles, read_codes, read_launch, stop_file
+from infra.gang.rank_files import FIELD, RankFiles, read_codes, read_launch, stop_file, store_options
+from infra.gang.rank_files import SCRATCH as SCRATCH_NAME
+from infra.gang.rank_files import STORE as STORE_NAME
 from infra.store import layout, open_store
 from infra.store.seal import write_manifest
 from tests.support.warm_children import SUPERVISOR

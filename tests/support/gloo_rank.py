@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 
 from data_contracts.messages.ranks import RankAnswer, RankReport
-from infra.gang.environment import SCRATCH
-from infra.gang.rank_files import RankFiles, read_launch
+from infra.gang.rank_files import SCRATCH, RankFiles, read_launch
 
 RANK = int(os.environ["RANK"])
 FILES, LAUNCH = RankFiles(Path(os.environ[SCRATCH]), RANK), read_launch()

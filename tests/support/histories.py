@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.handoffs import Checkpoint, Receipt, Ref
-from infra.gang.checkpoints.ledger import Ledger
+from infra.gang.ledger import Ledger
 from infra.models import registry, versions
 from infra.store import Lease, Store, layout
 

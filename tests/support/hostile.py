@@ -20,7 +20,7 @@ from typing import Any
 from data_contracts.errors import TrainwrightError, from_json
 from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.children import EvaluateRequest, VerifyRequest
-from infra.gang.checkpoints.ledger import Ledger
+from infra.gang.ledger import Ledger
 from infra.store import layout, open_store
 from tasks.stages.lineage import trained_with
 from tasks.stages.trainings import key_of

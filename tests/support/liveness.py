@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from data_contracts.messages.ranks import RankReport
-from infra.gang.conductor.liveness import Liveness
+from infra.gang.members import Liveness
 
 
 def report(rank: int, step: int, place: str = "forward", **more: Any) -> RankReport:

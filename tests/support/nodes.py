@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.messages.gang import Joined, Launch, Meeting
-from infra.gang.environment import ADDRESS, STORE_OPTIONS
+from infra.gang.rank_files import ADDRESS, STORE_OPTIONS
 from infra.processes.processes import kill_marked, marked_env, module_command, new_mark
 from infra.store import Lease, Store, layout, open_store
 from tests.support.warm_children import import_path
@@ -50,7 +50,7 @@ class Nodes:
             extra = {STORE_OPTIONS: "{}", ADDRESS: address, "PYTHONPATH": import_path()}
             command = [
                 *inside(node),
-                *module_command("infra.gang.node.supervisor", self.store.uri, TRAINING, "0", str(node)),
+                *module_command("infra.gang.supervisor", self.store.uri, TRAINING, "0", str(node)),
             ]
             self.processes.append(subprocess.Popen(command, env=marked_env(mark, extra), start_new_session=True))
 

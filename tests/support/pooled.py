@@ -24,7 +24,7 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.run_report import RunReport
 from flows.flow_runs import as_state
-from infra.gang.conductor.rank_reports import Progress
+from infra.gang.members import Progress
 from infra.orchestrator.flow_runs.cancelling import cancellable
 from infra.orchestrator.gang import PoolGang, WorkPool
 from infra.orchestrator.launch_secret import launch_secret

@@ -31,7 +31,7 @@ import torch
 import torch.distributed as dist
 
 from data_contracts.handoffs import Checkpoint, Ref
-from infra.gang.checkpoints.ledger import Ledger
+from infra.gang.ledger import Ledger
 from infra.store import Store, layout, open_store
 from training.checkpoint.capture import capture
 from training.checkpoint.save import Place, save

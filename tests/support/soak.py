@@ -81,7 +81,7 @@ def _signal(what: str, number: int) -> Act:
 
 def _worker(number: int) -> Act:
     def act(cluster: Cluster, line: Line, draw: random.Random) -> tuple[int, Undo]:
-        host = draw.choice(sorted(cluster.processes("infra.gang.node.rank_bootstrap")))
+        host = draw.choice(sorted(cluster.processes("infra.gang.rank_bootstrap")))
         process = cluster.worker(host)
         process.send_signal(number)
         try:
@@ -107,8 +107,7 @@ def _conductor(number: int) -> Act:
 def _link(one_way: bool = False, rendezvous: bool = False) -> Act:
     def act(cluster: Cluster, line: Line, draw: random.Random) -> tuple[int, Undo]:
         ranks = {
-            host: process.environ()["RANK"]
-            for host, process in cluster.processes("infra.gang.node.rank_bootstrap").items()
+            host: process.environ()["RANK"] for host, process in cluster.processes("infra.gang.rank_bootstrap").items()
         }
         host = draw.choice([host for host, rank in ranks.items() if (rank == "0") == rendezvous])
         (cluster.hosts.cut_one_way if one_way else cluster.hosts.cut)(host)
@@ -123,7 +122,7 @@ def _late(cluster: Cluster, line: Line, draw: random.Random) -> tuple[int, Undo]
     draw.shuffle(hosts)
     held = [psutil.Process(cluster.worker(host).pid) for host in hosts[1:]]
     held = [child for process in held for child in [process, *process.children()] if "prefect" in str(child.cmdline())]
-    host, _ = _signal("infra.gang.node.rank_bootstrap", signal.SIGKILL)(cluster, line, draw)
+    host, _ = _signal("infra.gang.rank_bootstrap", signal.SIGKILL)(cluster, line, draw)
     for process in held:
         process.suspend()
     time.sleep(10)
@@ -154,10 +153,10 @@ def _memory(cluster: Cluster, line: Line, draw: random.Random) -> tuple[int, Und
 
 
 RANK, AGENT, FLOW, NODE = (
-    "infra.gang.node.rank_bootstrap",
+    "infra.gang.rank_bootstrap",
     "torch.distributed.run",
     "prefect.engine",
-    "infra.gang.node.supervisor",
+    "infra.gang.supervisor",
 )
 # One that died with its process, whoever noticed first.
 _GONE = r"\(node_lost\): (The supervisor of node {rank} \(.*\) ended|Node {rank} \(.*\) has published no heartbeat)"

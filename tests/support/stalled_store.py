@@ -17,7 +17,7 @@ from pathlib import Path
 
 from data_contracts.costs.usage import GangUsage
 from flows.commands.queries import why_not_writable
-from infra.gang.conductor.rank_reports import Progress
+from infra.gang.members import Progress
 from infra.store import open_store
 from tests.support.conducting import run
 from tests.support.pool import until

@@ -141,7 +141,7 @@ def _agent(module: str, ranks: int) -> None:
 
 
 def _rank(command: tuple[str, ...], environment: dict[str, str]) -> None:
-    from infra.gang.node import rank_bootstrap
+    from infra.gang import rank_bootstrap
 
     os.setsid()
     _become(environment)

@@ -62,8 +62,8 @@ READ_AT_START += ("PREFECT_EVENTS", "PREFECT_TASK_SCHEDULING", "PREFECT_TEST", "
 _SEPARATELY = {"PYTHONPATH", "OMP_NUM_THREADS", "PYTHONUNBUFFERED"}
 IMPORTS = (
     "tests.support.warm_imports",
-    "infra.gang.node.rank_bootstrap",
-    "infra.gang.node.supervisor",
+    "infra.gang.rank_bootstrap",
+    "infra.gang.supervisor",
     "infra.processes.tied_to_parent",
     "torch.distributed.run",
     "training.fit.torchrun_agent",
@@ -297,7 +297,7 @@ def _become(request: dict[str, Any], set_by_imports: dict[str, str]) -> None:
     paths = [*([] if "-P" in request["line"][:3] else [os.getcwd()]), *environment["PYTHONPATH"].split(os.pathsep)]
     sys.path[:] = [*paths, *(folder for folder in sys.path if folder not in (str(ROOT), str(SITE)))]
     command = request["command"]
-    if command[0] == "infra.gang.node.supervisor":
+    if command[0] == "infra.gang.supervisor":
         os.environ[SUPERVISOR] = str(os.getpid())
     sys.orig_argv[:] = request["line"]
     sys.argv = command
@@ -308,7 +308,7 @@ def _become(request: dict[str, Any], set_by_imports: dict[str, str]) -> None:
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
 
 
-RUN = {"infra.processes.tied_to_parent", "infra.gang.node.rank_bootstrap", "infra.gang.node.supervisor"}
+RUN = {"infra.processes.tied_to_parent", "infra.gang.rank_bootstrap", "infra.gang.supervisor"}
 RUN |= {"training.score.verify_worker", "training.score.evaluate_worker", "training.shard.worker"}
 RUN |= {"training.fit.torchrun_agent", "flows.cli", "prefect.engine", "prefect.flow_engine"}
 RUN |= {"prefect.runner._workspace_resolver", "prefect.runner._workspace_supervisor"}

@@ -12,8 +12,8 @@ import torch
 from data_contracts.handoffs import Checkpoint
 from data_contracts.replay import Segment
 from infra import audit
-from infra.gang.node.ranks import SAVED_WITHIN_S
 from infra.gang.rank_files import read_codes
+from infra.gang.ranks import SAVED_WITHIN_S
 from infra.store import Store, layout
 from training.checkpoint.background import BackgroundWork
 from training.checkpoint.capture import Staging, capture
@@ -140,7 +140,7 @@ class Saver:
         )
 
     def _code(self, uri: str, identity: str) -> dict[str, str]:
-        """The code of a checkpoint with this id, for its provenance; see `infra.gang.codes`."""
+        """The code of a checkpoint with this id, for its provenance; see `infra.gang.rank_files`."""
         return self._codes.code(layout.manifest(uri), {"id": identity})
 
     def _place(self, step: int, settings: dict[str, Any], generations: dict[str, Any]) -> Place:

@@ -18,7 +18,7 @@ from data_contracts.errors import CorruptError, TrainwrightError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.faults import FaultName, InjectedFault, PlannedFault, StepAfter
 from data_contracts.messages.gang import Meeting
-from infra.gang.checkpoints.listing import committed
+from infra.gang.ledger import committed
 from infra.records.nodes import this_node
 from infra.store import Store, layout
 from infra.store.layout import game_day_record

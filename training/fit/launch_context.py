@@ -14,8 +14,7 @@ from data_contracts.handoffs import Checkpoint, Dataset, Ref
 from data_contracts.pipeline_spec import TrainSpec
 from data_contracts.quoting import PROJECT
 from data_contracts.replay import StopAt
-from infra.gang.environment import DATASET, SCRATCH, STORE, store_options
-from infra.gang.rank_files import read_launch
+from infra.gang.rank_files import DATASET, SCRATCH, STORE, read_launch, store_options
 from infra.store import Store, open_store
 
 

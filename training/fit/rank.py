@@ -21,8 +21,7 @@ from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.ranks import TrainingSummary
 from data_contracts.pipeline_spec import OWN
 from data_contracts.quoting import type_and_text
-from infra.gang.environment import SCRATCH
-from infra.gang.rank_files import RankFiles
+from infra.gang.rank_files import SCRATCH, RankFiles
 from infra.processes.light_imports import light_imports
 from infra.records.checkpoints import verify_checkpoint
 from infra.records.datasets import mixed

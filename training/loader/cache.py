@@ -25,7 +25,7 @@ from blake3 import blake3
 from data_contracts.canonical import digest
 from data_contracts.errors import StorageUnavailable
 from infra.files import locks
-from infra.gang.environment import SCRATCH
+from infra.gang.rank_files import SCRATCH
 from infra.machine.settings import state_folder
 from training.formats.shards import Shards
 from training.loader.columns import Column, Fixed, names_of

@@ -20,8 +20,7 @@ from data_contracts.messages.gang import Launch
 from data_contracts.messages.message import Message
 from data_contracts.messages.ranks import RankAnswer
 from data_contracts.quoting import PROJECT
-from infra.gang.environment import SCRATCH, STORE, store_options
-from infra.gang.rank_files import RankFiles, read_launch
+from infra.gang.rank_files import SCRATCH, STORE, RankFiles, read_launch, store_options
 from infra.gang.remote_job import lay_out
 from infra.processes.light_imports import light_imports
 from infra.project.code_bundle import unpack

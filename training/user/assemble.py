@@ -33,7 +33,7 @@ from torch.utils.data import default_collate
 from data_contracts.errors import TrainwrightError, UsageError, UserCodeError
 from data_contracts.pipeline_spec import BatchTransform
 from data_contracts.quoting import describe, withhold
-from infra.gang.environment import SCRATCH
+from infra.gang.rank_files import SCRATCH
 from training.lightning_adapter import LazyOptimizerCLI, prepare_data
 from training.order.rank_plan import Plan
 from training.user.imports import (

@@ -8,7 +8,7 @@ from typing import Any
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Failure, GateResult, Receipt
 from data_contracts.run_report import RunReport
-from infra.gang.checkpoints.participants import Seat
+from infra.gang.ledger import Seat
 from infra.orchestrator.artifacts import as_code, as_code_block, as_text
 from tasks.run.report import cost_sentence
 from tasks.run.run import Run

@@ -11,8 +11,8 @@ CHILDREN, PREFECT = "WARM_CHILDREN", "WARM_PREFECT"
 MODULES = {
     "infra.processes.light_imports": CHILDREN,
     "infra.processes.tied_to_parent": CHILDREN,
-    "infra.gang.node.rank_bootstrap": CHILDREN,
-    "infra.gang.node.supervisor": CHILDREN,
+    "infra.gang.rank_bootstrap": CHILDREN,
+    "infra.gang.supervisor": CHILDREN,
     "flows.cli": PREFECT,
     "infra.orchestrator.server.serve": PREFECT,
     "prefect.engine": PREFECT,
@@ -23,7 +23,7 @@ MODULES = {
     "tests.support.mirrored": PREFECT,
     "tests.support.pooled": PREFECT,
 }
-TIED = {"infra.processes.tied_to_parent", "infra.gang.node.rank_bootstrap"}
+TIED = {"infra.processes.tied_to_parent", "infra.gang.rank_bootstrap"}
 
 
 def _command() -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows import node
-from infra.gang.node.local import LocalNode
+from infra.gang.node import LocalNode
 from infra.processes.processes import is_alive
 
 

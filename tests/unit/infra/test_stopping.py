@@ -10,8 +10,7 @@ from data_contracts.errors import Fenced, Preempted
 from data_contracts.messages.gang import CancelMarker, Launch
 from data_contracts.pipeline_spec import RetrySpec
 from infra import stopping
-from infra.gang.conductor.allowance import UNLIMITED, EndEarly, raise_why_over
-from infra.gang.conductor.recovery import Recovery
+from infra.gang.recovery import UNLIMITED, EndEarly, Recovery, raise_why_over
 from infra.store import layout, open_store
 from tests.support.conducting import TRAINING
 

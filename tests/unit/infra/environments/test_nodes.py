@@ -14,7 +14,7 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.messages.gang import Launch
 from infra.environments import cache
 from infra.environments.packages import INSTALL, SEALED, Packages
-from infra.gang.node.inputs import lay_out_inputs
+from infra.gang.supervisor import lay_out_inputs
 from infra.processes.processes import CODE_ROOT, is_alive
 from infra.project.code_bundle import changed_parts, pack, packages_in, unpack
 from infra.store import Store, open_store

@@ -22,7 +22,7 @@ from infra.environments.installed import closure, packages_folder
 
 ENTRIES = [
     *(child.module for child in (EVALUATE, EXPORT, IMPORT_TRIAL, MODULE_MEMORY, PIECE, SHAKEDOWN, SHARD, VERIFY)),
-    "infra.gang.node.rank_bootstrap",
+    "infra.gang.rank_bootstrap",
     "infra.processes.light_imports",
     "infra.processes.tied_to_parent",
     "training.fit.game_day_rank",

@@ -14,11 +14,11 @@ from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Launch, NodeExit
 from data_contracts.messages.ranks import RankAnswer, RankEnd
-from infra.gang.checkpoints.ledger import Ledger, refuse_forged_result
-from infra.gang.codes import NO_CODES, Codes, codes_of_generation, launch_keys
-from infra.gang.conductor.conductor import refuse_short
-from infra.gang.conductor.rank_reports import Progress
-from infra.gang.node.local import Handle, local
+from infra.gang.conductor import refuse_short
+from infra.gang.ledger import Ledger, refuse_forged_result
+from infra.gang.members import Progress
+from infra.gang.node import Handle, local
+from infra.gang.rank_files import NO_CODES, Codes, codes_of_generation, launch_keys
 from infra.store import Store, layout, open_store
 from tests.support.coded import publish, seal_checkpoint
 from tests.support.conducting import TRAINING, run

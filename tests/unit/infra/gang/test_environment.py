@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.gang.environment import store_env, store_options
+from infra.gang.rank_files import store_env, store_options
 
 SPELLED = re.compile(r'"(TRAINWRIGHT_[A-Z_]+)"')
 SOURCES = ("data_contracts", "infra", "training", "tasks", "flows")

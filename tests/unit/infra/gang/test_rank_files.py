@@ -11,8 +11,7 @@ import pytest
 from data_contracts.errors import NodeLost, TrainwrightError, UserCodeError
 from data_contracts.messages.gang import Launch
 from data_contracts.messages.ranks import RankAnswer, RankReport
-from infra.gang.environment import LAUNCH
-from infra.gang.rank_files import RankFiles, read_launch, stop_file, write_launch
+from infra.gang.rank_files import LAUNCH, RankFiles, read_launch, stop_file, write_launch
 
 
 def test_nothing_is_there_before_a_rank_has_written(tmp_path: Path) -> None:

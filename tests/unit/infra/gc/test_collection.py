@@ -15,8 +15,7 @@ from data_contracts.handoffs import Ref
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import RetrySpec
 from infra.approvals.approvals import ask, give
-from infra.gang.conductor.conductor import conduct
-from infra.gang.conductor.request import TrainingRequest
+from infra.gang.conductor import TrainingRequest, conduct
 from infra.gc import Limits, collect
 from infra.gc.census import names_in, take_census
 from infra.project.code_bundle import pack

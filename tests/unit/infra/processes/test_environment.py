@@ -196,7 +196,7 @@ def test_ranks_and_torchrun_get_no_credential(monkeypatch: pytest.MonkeyPatch, t
         environments = {}
         for pid in find_marked(nodes.marks[0]):
             command = Path(f"/proc/{pid}/cmdline").read_text()
-            for program in ("training.fit.torchrun_agent", "infra.gang.node.rank_bootstrap"):
+            for program in ("training.fit.torchrun_agent", "infra.gang.rank_bootstrap"):
                 if program in command:
                     environments[program] = Path(f"/proc/{pid}/environ").read_text()
         assert len(environments) == 2

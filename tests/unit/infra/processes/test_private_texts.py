@@ -14,10 +14,9 @@ import pytest
 
 from data_contracts.errors import TrainwrightError
 from infra.child import log_tail, run_child
-from infra.gang.node import stacks
-from infra.gang.node.rank_logs import RankLogs, kept_log
-from infra.gang.node.ranks import RankWatch
+from infra.gang import ranks
 from infra.gang.rank_files import RankFiles
+from infra.gang.ranks import RankLogs, RankWatch, kept_log
 from infra.processes.private_texts import KEPT_S, new_log
 from infra.store import open_store
 from tests.support.child_module import CHILD, Ask
@@ -83,7 +82,7 @@ def rank(home: Path, tmp_path: Path) -> Path:
 
 
 def test_the_store_says_where_a_rank_s_log_is(rank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.gang.node.rank_logs.EVERY_S", 0.0)
+    monkeypatch.setattr("infra.gang.ranks.EVERY_S", 0.0)
     store = open_store(str(tmp_path / "store"))
     files = RankFiles(tmp_path, 0)
     logs = RankLogs(store, ("trainings/k-0", 0, 0))
@@ -109,7 +108,7 @@ def test_a_lost_rank_is_reported_without_its_output(rank: Path, tmp_path: Path) 
 # Another thread's prints come between the pieces in which faulthandler writes a line.
 PRINTS = """
 import os, sys, threading
-from infra.gang.node.stacks import answer_with_stacks
+from infra.gang.ranks import answer_with_stacks
 
 os.dup2(os.open(os.environ["TRAINWRIGHT_WITHHELD"], os.O_WRONLY | os.O_APPEND), 2)
 
@@ -133,11 +132,11 @@ while os.getppid() == parent:
 def test_what_a_rank_prints_does_not_mix_with_its_stacks(
     rank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stacks, "MOST_BYTES", 2**26)
+    monkeypatch.setattr(ranks, "MOST_BYTES", 2**26)
     monkeypatch.setenv("TRAINWRIGHT_WITHHELD", str(rank))
     program = PRINTS.replace("ANSWERS", repr(str(RankFiles(tmp_path, 0).stack))).replace("SECRET", SECRET)
     (tmp_path / "rank.py").write_text(program)
-    root = Path(stacks.__file__).parents[3]
+    root = Path(ranks.__file__).parents[3]
     with subprocess.Popen(
         [sys.executable, str(tmp_path / "rank.py")], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(root)}
     ) as process:
@@ -145,7 +144,7 @@ def test_what_a_rank_prints_does_not_mix_with_its_stacks(
             assert process.stdout is not None
             process.stdout.readline()
             RankFiles(tmp_path, 0).write_process(process.pid)
-            found = stacks.take_stacks([RankFiles(tmp_path, 0)])[0]
+            found = ranks.take_stacks([RankFiles(tmp_path, 0)])[0]
         finally:
             process.kill()
     assert "in deep" in found

@@ -26,7 +26,7 @@ from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import ContractReport, Failure, Quarantine
 from data_contracts.load import load_spec
 from data_contracts.run_report import ModelName, RunReport, StageResult, StageStatus
-from infra.gang.checkpoints.listing import Found
+from infra.gang.ledger import Found
 from tasks.ci import cases
 from tasks.ci.cases import report_of_error, report_of_run
 from tasks.pages.facts import Facts

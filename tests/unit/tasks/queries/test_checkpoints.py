@@ -12,7 +12,7 @@ from data_contracts.errors import UsageError
 from data_contracts.messages.gang import Launch
 from data_contracts.run_report import RunReport
 from flows.stages import stages
-from infra.gang.checkpoints.ledger import Ledger
+from infra.gang.ledger import Ledger
 from infra.store import Store, layout, open_store
 from tasks.queries.checkpoints import checkpoints_of
 from tasks.queries.plan import plan, plan_resumed

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from data_contracts.run_report import Cost
-from infra.gang.conductor.rank_reports import Progress
+from infra.gang.members import Progress
 from tasks.run.progress import percent, sentence
 from tasks.run.training_progress import TrainingMeter, TrainingProgress, planned_samples
 

@@ -9,7 +9,7 @@ import pytest
 from data_contracts.errors import Fenced
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Retries
-from infra.gang.checkpoints.ledger import Ledger
+from infra.gang.ledger import Ledger
 from infra.store import Store, layout, open_store
 from tests.unit.infra.gang.checkpoints.test_ledger import TRAINING, kept, ledger_of, seal, spoil
 

@@ -12,9 +12,8 @@ from data_contracts.errors import CorruptError, Fenced, StorageUnavailable, Usag
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Retries
 from data_contracts.pipeline_spec.train import SelectSpec
-from infra.gang.checkpoints.ledger import Ledger
-from infra.gang.checkpoints.listing import committed
-from infra.gang.codes import FIELD
+from infra.gang.ledger import Ledger, committed
+from infra.gang.rank_files import FIELD
 from infra.store import Store, Versioned, layout, open_store
 from tests.support.conducting import losing_answers
 from tests.support.damage import overwrite

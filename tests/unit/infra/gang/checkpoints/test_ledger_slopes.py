@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from data_contracts.handoffs import Checkpoint, Ref
-from infra.gang.checkpoints.ledger import Ledger
+from infra.gang.ledger import Ledger
 from infra.store import Store, layout, open_store
 from tests.support.slopes import grows_linearly
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.handoffs import Checkpoint
-from infra.gang.checkpoints.ledger import Ledger
-from infra.gang.checkpoints.listing import adoptable, list_checkpoints, why_from
+from infra.gang.ledger import Ledger, adoptable, list_checkpoints, why_from
 from infra.store import Store, layout, open_store
 from tests.support.damage import overwrite
 from tests.unit.infra.gang.checkpoints.test_ledger import TRAINING, seal, spoil

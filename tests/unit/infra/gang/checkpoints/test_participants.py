@@ -9,10 +9,10 @@ import pytest
 
 from data_contracts.errors import UsageError
 from data_contracts.messages.gang import Joined, Launch, Meeting
-from infra.gang.checkpoints.participants import roster
-from infra.gang.node import rank_logs
-from infra.gang.node.rank_logs import RankLogs, kept_log
+from infra.gang import ranks as rank_processes
+from infra.gang.ledger import roster
 from infra.gang.rank_files import RankFiles
+from infra.gang.ranks import RankLogs, kept_log
 from infra.store import Store, layout, open_store
 from tasks.queries.logs import logs_of
 from tasks.stages import trainings
@@ -81,8 +81,8 @@ def test_the_page_has_a_table_for_each_generation(store: Store) -> None:
 
 def test_what_a_rank_printed_is_kept(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept_log(store, TRAINING, 0, 0, 0) == "one\ntwo\n"
-    monkeypatch.setattr(rank_logs, "EVERY_S", 0.0)
-    monkeypatch.setattr(rank_logs, "PIECE_BYTES", 8)
+    monkeypatch.setattr(rank_processes, "EVERY_S", 0.0)
+    monkeypatch.setattr(rank_processes, "PIECE_BYTES", 8)
     kept, ranks = RankLogs(store, (TRAINING, 1, 0)), [RankFiles(tmp_path, rank) for rank in (0, 1)]
     kept.add(ranks)
     assert kept_log(store, TRAINING, 1, 0, 0) is None

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from infra.gang.conductor import liveness as liveness_module
-from infra.gang.conductor.liveness import Liveness
+from infra.gang import members as liveness_module
+from infra.gang.members import Liveness
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from data_contracts.costs.resources import Resources
 from data_contracts.messages.gang import Heartbeat
 from data_contracts.messages.ranks import RankAnswer, RankReport
-from infra.gang.conductor.activity import Activity
+from infra.gang.members import Activity
 
 
 def report(step: int, stalls: int, stalled_s: float, rank: int = 0, *, saving: bool = False) -> RankReport:

@@ -9,8 +9,8 @@ import pytest
 
 from data_contracts.costs.usage import GangUsage
 from data_contracts.errors import Cancelled, Diverged, Fenced, NodeLost, OverBudget, Preempted, TrainwrightError
-from infra.gang.checkpoints.listing import committed
-from infra.gang.conductor.allowance import raise_why_over
+from infra.gang.ledger import committed
+from infra.gang.recovery import raise_why_over
 from infra.store import Store, open_store
 from tests.support.conducting import TRAINING, run, steps
 

@@ -21,9 +21,7 @@ from data_contracts.errors import (
 )
 from data_contracts.messages.gang import Joined, Launch
 from data_contracts.pipeline_spec import RetrySpec
-from infra.gang.conductor.bad_nodes import remember, without_drained
-from infra.gang.conductor.conductor import conduct
-from infra.gang.conductor.request import TrainingRequest
+from infra.gang.conductor import TrainingRequest, conduct, remember, without_drained
 from infra.records.nodes import NODE, decide, nodes_of
 from infra.store import Store, layout, open_store
 from tests.support.coded import publish

@@ -26,9 +26,9 @@ from data_contracts.errors import (
     UserCodeError,
 )
 from data_contracts.handoffs import Checkpoint
-from infra.gang.conductor import node_records
-from infra.gang.conductor.rank_reports import Progress
-from infra.gang.node.local import Handle, Start, local
+from infra.gang import members
+from infra.gang.members import Progress
+from infra.gang.node import Handle, Start, local
 from infra.processes.processes import find_marked, kill_marked, new_mark
 from infra.store import Lease, Store, layout, open_store
 from tests.support.conducting import TRAINING, run, steps
@@ -380,7 +380,7 @@ def test_the_time_that_a_store_takes_to_answer_is_not_a_nodes_silence(
         return real(path)
 
     monkeypatch.setattr(store, "read_json", tried_again)
-    monkeypatch.setattr(node_records, "SLOW_S", 0.5)
+    monkeypatch.setattr(members, "SLOW_S", 0.5)
     outcome = run(store, {"steps": 40, "step_s": 0.05}, launch={"silence_s": 1.0})
     assert slow == [0]
     assert outcome.generations == 1

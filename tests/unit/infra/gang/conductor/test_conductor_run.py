@@ -24,10 +24,9 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Joined, Launch, NodeExit
 from data_contracts.messages.ranks import RankAnswer, RankEnd, RankReport
 from data_contracts.pipeline_spec import RetrySpec
-from infra.gang.conductor import conductor as conductor_module
-from infra.gang.conductor.conductor import conduct
-from infra.gang.conductor.rank_reports import Progress
-from infra.gang.conductor.request import GangOutcome, TrainingRequest
+from infra.gang import conductor as conductor_module
+from infra.gang.conductor import GangOutcome, TrainingRequest, conduct
+from infra.gang.members import Progress
 from infra.store import Lease, Store, folder, layout, open_store
 from tests.support.coded import publish
 

@@ -21,9 +21,8 @@ from data_contracts.errors import Diverged, Fenced, TrainwrightError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import RetrySpec
-from infra.gang.checkpoints.listing import list_checkpoints
-from infra.gang.conductor.conductor import conduct
-from infra.gang.conductor.request import TrainingRequest
+from infra.gang.conductor import TrainingRequest, conduct
+from infra.gang.ledger import list_checkpoints
 from infra.store import Store, folder, layout, lease, open_store
 from tests.support.coded import publish
 from tests.support.damage import overwrite

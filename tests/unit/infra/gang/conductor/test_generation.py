@@ -12,10 +12,10 @@ from data_contracts import errors
 from data_contracts.errors import CorruptError, Hung, NodeLost, StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.gang import Joined, Launch, NodeExit
-from infra.gang.conductor import generation as generation_module
-from infra.gang.conductor import liveness as liveness_module
-from infra.gang.conductor.generation import Generation
-from infra.gang.conductor.members import Node
+from infra.gang import conductor as generation_module
+from infra.gang import members as liveness_module
+from infra.gang.conductor import Generation
+from infra.gang.members import Node
 from infra.store import layout, open_store
 from tests.support.coded import publish
 

@@ -22,10 +22,10 @@ from data_contracts.errors import (
 from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit
 from data_contracts.messages.ranks import RankAnswer, RankEnd, RankReport
-from infra.gang.conductor import generation as generation_module
-from infra.gang.conductor import liveness, node_records
-from infra.gang.conductor.generation import Generation
-from infra.gang.conductor.rank_reports import Progress
+from infra.gang import conductor as generation_module
+from infra.gang import members
+from infra.gang.conductor import Generation
+from infra.gang.members import Progress
 from infra.store import Store, layout, open_store
 from tests.support.coded import publish
 
@@ -64,7 +64,7 @@ class Gang:
         self.said: list[Progress] = []
         self.committed: list[int] = []
         self.then: list[Callable[[], object]] = []
-        for module in (generation_module, liveness, node_records):
+        for module in (generation_module, members, members):
             patch.setattr(module, "time", self)
         self.generation = Generation(
             store,

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from infra.gang.checkpoints.listing import committed, list_checkpoints
-from infra.gang.conductor.rank_reports import Progress
+from infra.gang.ledger import committed, list_checkpoints
+from infra.gang.members import Progress
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from infra.store import Store, layout, open_store
 from tests.support.conducting import ELSEWHERE, TRAINING, run, steps

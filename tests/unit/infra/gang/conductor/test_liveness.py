@@ -13,8 +13,8 @@ import pytest
 from data_contracts.errors import Hung, NodeLost
 from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.ranks import RankReport
-from infra.gang.conductor import liveness as liveness_module
-from infra.gang.conductor.liveness import Liveness
+from infra.gang import members as liveness_module
+from infra.gang.members import Liveness
 from tests.support.liveness import report, train
 from tests.support.slopes import grows_linearly
 

@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts.errors import Hung
 from data_contracts.handoffs import Checkpoint, Ref
-from infra.gang.conductor.liveness import Liveness
+from infra.gang.members import Liveness
 from infra.gang.remote_job import report_of
 from tests.support.liveness import report, train
 

@@ -11,7 +11,7 @@ from data_contracts import errors
 from data_contracts.errors import NodeLost, TrainwrightError
 from data_contracts.messages.gang import Joined, Launch, NodeExit
 from data_contracts.messages.ranks import RankAnswer, RankEnd
-from infra.gang.conductor.members import Members, Node, called, first_cause, fitting, links_between
+from infra.gang.members import Members, Node, called, first_cause, fitting, links_between
 
 
 def joined(host: str) -> Joined:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import CorruptError, Diverged, Hung, OutOfMemory, UserCodeError
-from infra.gang.conductor.rank_reports import Progress
-from infra.gang.node.local import Handle, local
+from infra.gang.members import Progress
+from infra.gang.node import Handle, local
 from infra.processes.processes import find_marked, kill_marked, new_mark
 from infra.store import Store, layout, open_store
 from tests.support.conducting import TRAINING, run, steps
@@ -138,7 +138,7 @@ def some(store: Store, there: Callable[[int, int], bool]) -> Callable[[int, int]
 
 
 def test_a_gang_shrinks_to_those_that_are_left_and_grows_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.gang.conductor.generation.REGATHER_S", 5.0)
+    monkeypatch.setattr("infra.gang.conductor.REGATHER_S", 5.0)
     seen: list[Progress] = []
     # Of generation 1 nodes 0 and 2 are missing. Rank 0 alone makes checkpoints, so each continues from step 5.
     faults = [fault("kill node", 0, after=5), fault("kill node", 0, generation=1, step=8)]

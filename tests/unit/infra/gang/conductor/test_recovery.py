@@ -10,7 +10,7 @@ from data_contracts import errors
 from data_contracts.errors import Diverged, Hung, NodeLost, OutOfMemory, TrainwrightError
 from data_contracts.messages.gang import Launch, Retries
 from data_contracts.pipeline_spec import RetrySpec
-from infra.gang.conductor.recovery import Recovery
+from infra.gang.recovery import Recovery
 
 LAUNCH = Launch(training="trainings/k-0", nodes=4, min_nodes=2, devices=1, train={"global_batch_size": 24})
 HOSTS = {0: "a", 1: "b", 2: "c", 3: "d"}

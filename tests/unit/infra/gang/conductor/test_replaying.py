@@ -10,7 +10,7 @@ from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.replay import MachineFacts, Segment, StopAt
-from infra.gang.conductor.replaying import Replay
+from infra.gang.recovery import Replay
 
 TRAIN = {"global_batch_size": 24, "strategy": "ddp", "micro_batch_size": None}
 LAUNCH = Launch(training="trainings/k-0", nodes=4, min_nodes=2, devices=1, train=TRAIN)

@@ -10,9 +10,9 @@ import pytest
 
 from data_contracts.errors import Cancelled, Fenced, NodeLost
 from data_contracts.messages.gang import Launch, Retries
-from infra.gang.checkpoints.ledger import Ledger
-from infra.gang.conductor.conductor import adopted_sentence
-from infra.gang.conductor.rank_reports import Progress
+from infra.gang.conductor import adopted_sentence
+from infra.gang.ledger import Ledger
+from infra.gang.members import Progress
 from infra.processes.processes import find_marked, kill_marked, new_mark
 from infra.store import Lease, Store, layout, open_store
 from tests.support.coded import seal_checkpoint

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from infra.gang.environment import ADDRESS
-from infra.gang.node.address import own_address
+from infra.gang.node import own_address
+from infra.gang.rank_files import ADDRESS
 
 
 @pytest.fixture(autouse=True)

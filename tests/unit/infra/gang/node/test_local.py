@@ -19,7 +19,7 @@ from infra.store import Lease, Store, layout, open_store
 TRAINING = "trainings/k-0"
 PARENT = """
 import sys, time
-from infra.gang.node.local import LocalNode
+from infra.gang.node import LocalNode
 node = LocalNode([sys.argv[1], "trainings/k-0", "0", "0"], {}, with_parent=sys.argv[2] == "True")
 time.sleep(600)
 """

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from data_contracts.messages.gang import Joined
-from infra.gang.node import peer_probe
-from infra.gang.node.peer_probe import PeerProbe
+from infra.gang import supervisor
+from infra.gang.supervisor import PeerProbe
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_probe, "PROBE_S", 0.1)
+    monkeypatch.setattr(supervisor, "PROBE_S", 0.1)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_nodes_that_answer_or_refuse_are_reached(
         assert time.monotonic() < until
         time.sleep(0.01)
     # As outside of tests: a first packet that meets a socket while it closes is lost, and resent after a second.
-    monkeypatch.setattr(peer_probe, "PROBE_S", 2.0)
+    monkeypatch.setattr(supervisor, "PROBE_S", 2.0)
     other.stop()
     other.join()
     for _ in range(3):
@@ -62,7 +62,7 @@ def test_a_node_that_does_not_answer_is_unreachable_after_two_probes(
             one.stop()
         raise TimeoutError
 
-    monkeypatch.setattr(peer_probe.socket, "create_connection", silence)
+    monkeypatch.setattr(supervisor.socket, "create_connection", silence)
     one.meet([joined(0, one), joined(1, other)])
     one.join()
     assert seen == [[], [], [1], [1]]

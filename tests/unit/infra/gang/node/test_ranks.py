@@ -15,9 +15,9 @@ import pytest
 
 from data_contracts.errors import NodeLost, OutOfMemory, Preempted, TrainwrightError, UsageError, UserCodeError
 from data_contracts.messages.ranks import RankAnswer
-from infra.gang.node import ranks
-from infra.gang.node.ranks import RankWatch
+from infra.gang import ranks
 from infra.gang.rank_files import RankFiles
+from infra.gang.ranks import RankWatch
 
 DEAD = subprocess.Popen([sys.executable, "-c", ""])
 DEAD.wait()

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from infra.gang.node.stacks import take_stacks
 from infra.gang.rank_files import RankFiles
+from infra.gang.ranks import take_stacks
 from infra.processes.processes import state
 
 PROGRAM = """
 import sys, time
-from infra.gang.node.stacks import answer_with_stacks
+from infra.gang.ranks import answer_with_stacks
 answer_with_stacks()
 print("ready", flush=True)
 def waits_for_ever():

@@ -15,12 +15,11 @@ import pytest
 
 from data_contracts.errors import NodeLost, StorageUnavailable
 from data_contracts.messages.gang import Launch
-from infra.gang.codes import NO_CODES
-from infra.gang.node import local as local_module
-from infra.gang.node import supervisor as node_module
-from infra.gang.node.local import LocalNode, local
-from infra.gang.node.publisher import Publisher
-from infra.gang.node.supervisor import run_node
+from infra.gang import node as local_module
+from infra.gang import supervisor as node_module
+from infra.gang.node import LocalNode, local
+from infra.gang.rank_files import NO_CODES
+from infra.gang.supervisor import Publisher, run_node
 from infra.processes import processes
 from infra.processes.processes import find_marked, kill_marked, new_mark
 from infra.project.code_bundle import pack

@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 from data_contracts.errors import TrainwrightError, from_json
 from data_contracts.handoffs import Failure
 from data_contracts.run_report import Cost, RunReport, StageResult
-from infra.gang.checkpoints.participants import Seat
+from infra.gang.ledger import Seat
 from infra.orchestrator.artifacts import as_text
 from tasks.pages.facts import facts_of
 from tasks.run.report import latest_report

@@ -1,8 +1,8 @@
-"""A training's ledger of committed checkpoints: its `latest` pointer, which only the conductor moves.
+"""What a training leaves in the store: its ledger of committed checkpoints, and who took part in each generation.
 
-The pointer holds the fencing token of the conductor that may move it, and the kept checkpoints, oldest first. A new
-conductor rewrites the pointer with its own token before it reads it, so that an older conductor's next move fails. Some
-checkpoints stay in the pointer under a key of their own:
+The ledger is the `latest` pointer, which only the conductor moves. It holds the fencing token of the conductor that may
+move it, and the kept checkpoints, oldest first. A new conductor rewrites the pointer with its own token before it reads
+it, so that an older conductor's next move fails. Some checkpoints stay in the pointer under a key of their own:
 
 * `retiring`: until they are deleted, and `broken`: until they are marked. If a conductor stops halfway, the next one
   finishes the work.
@@ -11,7 +11,7 @@ checkpoints stay in the pointer under a key of their own:
 * `handed_over`: the checkpoint that training hands over. It is recorded here before `result.json` is written, because a
   conductor that lost the training cannot move the pointer.
 
-Each value carries the code of the conductor that wrote it (`infra.gang.codes`).
+Each value carries the code of the conductor that wrote it.
 
 `skipped` holds the samples that training skips, and `retries` what failures have used up and changed so far. `settled`
 is the last generation of an earlier conductor whose checkpoints were adopted (`adopt`).
@@ -19,21 +19,25 @@ is the last generation of an earlier conductor whose checkpoints were adopted (`
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, Fenced, UsageError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import Aside, Latest, Retries
+from data_contracts.messages.gang import Aside, Heartbeat, Joined, Latest, Launch, Meeting, NodeExit, Retries
+from data_contracts.messages.ranks import RankReport
 from data_contracts.pipeline_spec.train import SelectSpec
 from infra import audit
-from infra.gang.codes import Codes, launch_keys, next_key, remember_key
+from infra.gang.rank_files import Codes, launch_keys, next_key, remember_key
 from infra.records.checkpoints import check_against_seal, read_trained_with, verify_checkpoint
-from infra.store import PointerMoved, Store, Versioned, layout
+from infra.store import Manifest, PointerMoved, Store, Versioned, layout
 from infra.store.records import corrupt, parsed
 
 log = logging.getLogger(__name__)
@@ -325,3 +329,302 @@ def at_step(checkpoints: Sequence[Checkpoint], step: int, training: str) -> Chec
             remedy="Name one of these, or leave --from out. `trainwright checkpoints RUN` lists all.",
         )
     return found[-1]
+
+
+State = Literal["committed", "verified", "quarantined", "set aside", "uncommitted"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """One checkpoint of a training.
+
+    Attributes:
+        state: `committed`, `verified`, `quarantined`, `set aside`, or `uncommitted`. An uncommitted checkpoint was
+            sealed by a generation whose conductor did not commit it; the next conductor commits it if it is of the
+            last generation, else it is never read.
+        reason: why it is quarantined or set aside; else "".
+        bytes: size of its files; None if its manifest is missing or changed.
+        written: when it was sealed, UTC, ISO 8601.
+        handed_over: whether training handed this checkpoint over.
+    """
+
+    uri: str
+    step: int
+    generation: int
+    state: State
+    reason: str = ""
+    bytes: int | None = None
+    written: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    handed_over: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The checkpoint as JSON-able objects."""
+        return asdict(self)
+
+
+def committed(store: Store, training: str) -> tuple[list[Checkpoint], list[Aside]]:
+    """What `latest` holds now: the committed checkpoints, oldest first, and those that were set aside."""
+
+    path = layout.latest(training)
+    pointer = store.pointer(path).read()
+    if pointer is None:
+        return [], []
+    latest = parsed(path, Latest.from_json, pointer.value)
+    return latest.checkpoints, latest.aside
+
+
+def list_checkpoints(store: Store, training: str) -> list[Found]:
+    """Every sealed or marked checkpoint of a training, by step and generation."""
+    kept, aside = committed(store, training)
+    in_ledger = {checkpoint.ref.uri for checkpoint in kept}
+    reasons = {entry.checkpoint.ref.uri: entry.reason for entry in aside}
+    result = store.find_as(layout.result(training), Checkpoint.from_json)
+    handed_over = None if result is None else result.ref.uri
+    found = []
+    places = {(step, generation) for step, generation, _ in _sealed_or_marked(store, training)}
+    for step, generation in sorted(places.union((one.step, one.generation) for one in kept)):
+        uri = layout.checkpoint(training, step, generation)
+        facts, fault = _facts(store, uri)
+        if uri in in_ledger and not facts:
+            fault = fault or f"{layout.manifest(uri)} is missing"
+        reason = _quarantine(store, uri) or reasons.get(uri) or fault
+        state: State = "uncommitted"
+        if uri in in_ledger:
+            state = "verified" if store.exists(layout.verified(uri)) else "committed"
+        if reason:
+            state = "set aside" if uri in reasons else "quarantined"
+        if facts or reason:
+            is_chosen = uri == handed_over
+            found.append(Found(uri, step, generation, state, reason, handed_over=is_chosen, **facts))
+    return found
+
+
+def why_from(store: Store, training: str, step: int, aside: Sequence[Aside]) -> str:
+    """Why a training resumes from `step`: no newer checkpoint is committed, or what became of the later ones."""
+    later = []
+    for at, generation, mark in _sealed_or_marked(store, training):
+        if mark == "quarantined" and at > step:
+            uri = layout.checkpoint(training, at, generation)
+            later.append((at, f"is quarantined: {_quarantine(store, uri)}"))
+    later += [(entry.checkpoint.step, entry.reason) for entry in aside if entry.checkpoint.step > step]
+    return "; ".join(f"step {at:,} {what}" for at, what in sorted(later)) or "the newest committed checkpoint"
+
+
+def adoptable(store: Store, training: str, generation: int, after: int) -> list[Checkpoint]:
+    """Sealed checkpoints of a generation after step `after`, described as their ranks reported them; oldest first.
+
+    Those that are damaged, or marked as quarantined, are left out.
+    """
+    found = _sealed_or_marked(store, training)
+    marked = {(step, number) for step, number, mark in found if mark == "quarantined"}
+    steps = sorted({step for step, number, mark in found if number == generation and step > after and not mark})
+    checkpoints = []
+    for step in steps:
+        uri = layout.checkpoint(training, step, generation)
+        # A folder without a manifest was never sealed.
+        with contextlib.suppress(FileNotFoundError, CorruptError):
+            if (step, generation) not in marked:
+                checkpoints.append(_described(store.manifest(uri), training, step, generation))
+    return checkpoints
+
+
+def _described(manifest: Manifest, training: str, step: int, generation: int) -> Checkpoint:
+    """A sealed checkpoint as its rank reported it; CorruptError if it is not the one that belongs there."""
+    parts = layout.split_attempt(training.rpartition("/")[2])
+    place = {"ref": manifest.ref, "key": parts[0] if parts else "", "training": training, "generation": generation}
+    names = ("epoch", "world_size", "metrics", "dropped_rows", "skipped")
+    facts = {name: manifest.settings[name] for name in names if name in manifest.settings}
+    checkpoint = parsed(layout.manifest(manifest.uri), Checkpoint.model_validate, {**place, "step": step, **facts})
+    check_against_seal(manifest, checkpoint)
+    return checkpoint
+
+
+def _sealed_or_marked(store: Store, training: str) -> list[tuple[int, int, str]]:
+    """(step, generation, mark) of each path among a training's checkpoints; mark "" is the checkpoint itself."""
+    found = map(layout.split_checkpoint, store.list(layout.checkpoints(training)))
+    return [parts for parts in found if parts is not None and parts[2] in ("", "quarantined", "verified")]
+
+
+def _facts(store: Store, uri: str) -> tuple[dict[str, Any], str]:
+    """A sealed checkpoint's facts from its manifest, and what is wrong with it; ({}, "") if it is not sealed."""
+    try:
+        manifest = store.manifest(uri)
+    except FileNotFoundError:
+        return {}, ""
+    except CorruptError as error:
+        return {}, error.message.rstrip(".")
+    size = sum(file.bytes for file in manifest.files)
+    written = str(manifest.provenance.get("finished", ""))
+    return {"bytes": size, "written": written, "metrics": manifest.settings.get("metrics", {})}, ""
+
+
+def _quarantine(store: Store, uri: str) -> str:
+    try:
+        return store.read_as(layout.quarantined(uri), lambda mark: str(mark["reason"])).rstrip(".")
+    except FileNotFoundError:
+        return ""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One rank in one generation.
+
+    Attributes:
+        rank: None if the generation trained without the node.
+        joined: when its node answered the roll-call, UTC, ISO 8601; "" if it did not.
+        restarts: number of earlier generations in which a node of this number was launched.
+        last_step: the last step that was reported.
+        ended: how its node ended: `done`, a cause, or "" if it still runs or left no record.
+    """
+
+    generation: int
+    rank: int | None
+    node: int
+    host: str
+    address: str
+    device: str
+    joined: str
+    restarts: int
+    last_step: int
+    ended: str
+    sentence: str = ""
+
+
+def roster(store: Store, training: str) -> list[Seat]:
+    """Every rank of every generation, the newest generation first."""
+    seats: list[list[Seat]] = []
+    launches: dict[int, int] = {}
+    for generation in generations(store, training):
+        launch = store.read_as(layout.launch(training, generation), Launch.from_json)
+        meeting = store.find_as(layout.rollcall(training, generation), Meeting.from_json)
+        order = list(range(launch.nodes)) if meeting is None else meeting.order
+        seats.append([])
+        # If a host that is left out took a node's run, a replacement was started with a higher number.
+        for node in range(max([launch.nodes, *(number + 1 for number in order)])):
+            place = order.index(node) if node in order else None
+            ranks = [None] if place is None else list(range(place * launch.devices, (place + 1) * launch.devices))
+            seats[-1] += _of_node(store, (training, generation, node), ranks, launches.get(node, 0))
+            launches[node] = launches.get(node, 0) + 1
+    return [seat for generation_seats in reversed(seats) for seat in generation_seats]
+
+
+def generations(store: Store, training: str) -> list[int]:
+    """Numbers of the generations that were launched, oldest first."""
+    return [number for number in begun_generations(store, training) if store.exists(layout.launch(training, number))]
+
+
+def begun_generations(store: Store, training: str) -> list[int]:
+    """Numbers of the generations that have a folder, oldest first; a generation without a launch file never ran."""
+    found = map(layout.split_generation, store.list(training))
+    return sorted(number for number in found if number is not None)
+
+
+def _of_node(store: Store, place: tuple[str, int, int], ranks: Sequence[int | None], restarts: int) -> list[Seat]:
+    _, generation, node = place
+    joined = store.find_as(layout.joined(*place), Joined.from_json)
+    ended = store.find_as(layout.node_exit(*place), NodeExit.from_json)
+    if ended is None:
+        beat = _last_beat(store, place)
+        reports = [] if beat is None else beat.ranks
+    else:
+        reports = [end.report for end in ended.ranks if end.report is not None]
+    known: dict[int | None, RankReport] = {report.rank: report for report in reports}
+    error = ended.error or {} if ended is not None else {}
+    return [
+        Seat(
+            generation=generation,
+            rank=rank,
+            node=node,
+            host="" if joined is None else joined.host,
+            address="" if joined is None else joined.address,
+            device=known[rank].device if rank in known else "",
+            joined="" if joined is None else datetime.fromtimestamp(joined.time, UTC).isoformat(timespec="seconds"),
+            restarts=restarts,
+            last_step=known[rank].step if rank in known else 0,
+            ended=error.get("cause", "" if ended is None else ended.status),
+            sentence=error.get("message", ""),
+        )
+        for rank in ranks
+    ]
+
+
+def _last_beat(store: Store, place: tuple[str, int, int]) -> Heartbeat | None:
+    beats = [name for name in store.list(layout.node(*place)) if name.startswith("beat-")]
+    return store.find_as(layout.beat(*place, len(beats) - 1), Heartbeat.from_json) if beats else None
+
+
+@dataclass(frozen=True)
+class GenerationSpan:
+    """What one generation of a training did.
+
+    Attributes:
+        run_id: the run that launched it.
+        nodes, ranks: how many took part.
+        first_step, last_step: the step that it resumed from, and the last that it reported.
+        node_seconds: from each node's launch to its release, as far as the nodes reported.
+        lost_steps: steps that a later generation had to do again.
+        ended: how it ended: `done`, a cause, or "" if it still runs or left no record.
+    """
+
+    number: int
+    run_id: str
+    nodes: int
+    ranks: int
+    first_step: int
+    last_step: int
+    node_seconds: float
+    lost_steps: int
+    ended: str
+    sentence: str = ""
+
+    @property
+    def wasted_seconds(self) -> float:
+        """The part of a generation's node-seconds that later generations had to spend again."""
+        done = self.last_step - self.first_step
+        if done <= 0:
+            return 0.0 if self.ended in ("done", "") else self.node_seconds
+        return self.node_seconds * min(self.lost_steps / done, 1.0)
+
+
+def generation_spans(store: Store, training: str) -> list[GenerationSpan]:
+    """What each generation of a training did, oldest first."""
+    launches = [store.read_as(layout.launch(training, g), Launch.from_json) for g in generations(store, training)]
+    seats = roster(store, training)
+    found: list[GenerationSpan] = []
+    resumed: int | None = None
+    for launch in reversed(launches):
+        mine = [seat for seat in seats if seat.generation == launch.generation]
+        begin = launch.resume or launch.begin
+        first = 0 if begin is None else begin.step
+        last = max([first, *(seat.last_step for seat in mine)])
+        causes = [(seat.ended, seat.sentence) for seat in mine if seat.ended not in ("", "done")]
+        ended, sentence = causes[0] if causes else ("done" if any(seat.ended for seat in mine) else "", "")
+        numbers = sorted({seat.node for seat in mine})
+        span = GenerationSpan(
+            number=launch.generation,
+            run_id=str(launch.provenance.get("run_id", "")),
+            nodes=len(numbers),
+            ranks=len([seat for seat in mine if seat.rank is not None]),
+            first_step=first,
+            last_step=last,
+            node_seconds=sum(_node_seconds(store, (training, launch.generation, node)) for node in numbers),
+            lost_steps=0 if resumed is None else max(last - resumed, 0),
+            ended=ended,
+            sentence=sentence,
+        )
+        found.insert(0, span)
+        resumed = first
+    return found
+
+
+def _node_seconds(store: Store, place: tuple[str, int, int]) -> float:
+    """How long a node was held; if it left no record, from its answer to its last heartbeat."""
+    ended = store.find_as(layout.node_exit(*place), NodeExit.from_json)
+    if ended is not None:
+        return max(ended.released - ended.started, 0.0)
+    joined, beat = store.find_as(layout.joined(*place), Joined.from_json), _last_beat(store, place)
+    return 0.0 if joined is None or beat is None else max(beat.time - joined.time, 0.0)

@@ -1,9 +1,10 @@
-"""The supervisor of one node of a gang: `python -m infra.gang.node.supervisor STORE TRAINING GENERATION NODE`.
+"""The supervisor of one node of a gang: `python -m infra.gang.supervisor STORE TRAINING GENERATION NODE`.
 
-It answers the roll-call, lays out code and dataset, starts torchrun and publishes one numbered heartbeat per interval.
-It ends everything it started: at the end, on a cancel marker, on SIGTERM, and when its conductor is gone. It uses
-neither torch nor the orchestrator. STORE_OPTIONS, STORE_POINTERS and ADDRESS (see `infra.gang.environment`) complete
-its arguments.
+It answers the roll-call, lays out code, environment and dataset, starts torchrun, publishes one numbered heartbeat per
+interval, and at its end `exit.json`. It ends everything it started: at the end, on a cancel marker, on SIGTERM, and
+when its conductor is gone. All the while it probes which other nodes it can reach, to distinguish a cut link from a
+hung rank. It uses neither torch nor the orchestrator, and makes no decisions for the gang. STORE_OPTIONS,
+STORE_POINTERS and ADDRESS (see `infra.gang.rank_files`) complete its arguments.
 """
 
 from __future__ import annotations
@@ -18,32 +19,261 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from data_contracts.costs.resources import Resources
 from data_contracts.errors import Cancelled, CorruptError, Fenced, NodeLost, Preempted, TrainwrightError, UserCodeError
-from data_contracts.messages.gang import Joined, Launch, Meeting, NodeExit
+from data_contracts.messages.gang import Heartbeat, Joined, Launch, Meeting, NodeExit
+from data_contracts.messages.ranks import RankEnd
 from data_contracts.quoting import LOG, PROJECT
 from infra import scratch, stopping
 from infra.child import log_tail
-from infra.gang.codes import NO_CODES, Codes
-from infra.gang.environment import ADDRESS, DATASET, LAUNCH, NODE_KEY, SCRATCH, STORE, store_env, store_options
-from infra.gang.node import ranks
-from infra.gang.node.inputs import Inputs, lay_out_inputs
-from infra.gang.node.peer_probe import PeerProbe
-from infra.gang.node.publisher import Publisher
-from infra.gang.node.stacks import take_stacks
-from infra.gang.rank_files import RankFiles, stop_file, write_key, write_launch
+from infra.environments.cache import interpreter
+from infra.gang import ranks
+from infra.gang.rank_files import (
+    ADDRESS,
+    DATASET,
+    LAUNCH,
+    NO_CODES,
+    NODE_KEY,
+    SCRATCH,
+    STORE,
+    Codes,
+    RankFiles,
+    stop_file,
+    store_env,
+    store_options,
+    write_key,
+    write_launch,
+)
+from infra.gang.ranks import RankLogs, RankWatch, take_stacks
+from infra.machine.accelerators import num_gpus
+from infra.machine.energy import EnergyMeter, gpu_readings, installed_nvml
 from infra.processes.child_main import PARENT, end_with_parent
 from infra.processes.clock import now_s
 from infra.processes.environment import explain, for_user_code
 from infra.processes.private_texts import new_log
 from infra.processes.processes import end, marked_env, new_mark, uninterrupted
+from infra.processes.resources import PROCESS
+from infra.project.code_bundle import unpack
+from infra.records.datasets import local_dataset, mixed
+from infra.records.environments import import_places, note_environment
 from infra.records.nodes import this_node
 from infra.store import Store, layout, open_store
 from infra.store.lease import Background, ConductorWatch, patiently
 from infra.telemetry.json_logs import begin_json_logs
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a node's ranks need.
+
+    Attributes:
+        project: folder of the user's code.
+        python: the interpreter of its environment.
+        dataset: folder of the dataset; None with external data.
+    """
+
+    project: Path
+    python: str
+    dataset: Path | None
+
+
+def lay_out_inputs(store: Store, launch: Launch, project: Path) -> Inputs:
+    """Unpack the code into the new folder `project`, make its environment if needed, and lay out the dataset.
+
+    Raises:
+        CorruptError: the dataset is gone, or it or the code is not what was sealed.
+        UsageError: the packages of the environment cannot be installed here.
+    """
+    project.mkdir()
+    if (code := launch.code) is not None:
+        patiently(lambda: unpack(store, code, project, code_digest=launch.code_digest))
+    python = patiently(lambda: interpreter(project))
+    note_environments(store, launch, sys.executable, *import_places(project))
+    if launch.dataset is None:
+        return Inputs(project, python, None)
+    sealed = mixed(launch.dataset, launch.mixture)
+    try:
+        return Inputs(project, python, patiently(lambda: local_dataset(store, sealed)))
+    except FileNotFoundError as error:
+        raise CorruptError(f"The dataset {sealed.ref.uri} is missing.") from error
+
+
+def note_environments(store: Store, launch: Launch, *places: str) -> None:
+    """Write down for the launch's run what this node's processes import from, before they begin; a game has no run."""
+    run_id = launch.provenance.get("run_id") or layout.run_of_errand(launch.training)
+    for place in set(places) if run_id is not None else ():
+        patiently(partial(note_environment, store, str(run_id), place))
+
+
+PROBE_S = 2.0
+# Two failed probes in a row: the first packet of a connection may be lost once and is resent after a second.
+MISSES = 2
+
+
+class PeerProbe(threading.Thread):
+    """Listens for the other nodes, and probes each in turn.
+
+    Attributes:
+        port: the port on which this node listens.
+    """
+
+    def __init__(self, node: int, address: str) -> None:
+        super().__init__(name="peer probe", daemon=True)
+        self._node = node
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._server = socket.create_server((address, 0), family=family, backlog=64)
+        self.port: int = self._server.getsockname()[1]
+        self._peers: list[Joined] = []
+        self._missed: dict[int, int] = {}
+        self._stopped = threading.Event()
+
+    def meet(self, nodes: Sequence[Joined]) -> None:
+        """Begin to probe the nodes that the roll-call fixed."""
+        self._peers = [peer for peer in nodes if peer.node != self._node and peer.links is not None]
+        threading.Thread(target=self._answer, name="answer probes", daemon=True).start()
+        self.start()
+
+    @property
+    def unreachable(self) -> list[int]:
+        """Nodes that do not answer. A node that refuses a connection is alive; its own heartbeats report its state."""
+        return sorted(node for node, missed in list(self._missed.items()) if missed >= MISSES)
+
+    def run(self) -> None:
+        """Probe the other nodes until `stop`."""
+        while not self._stopped.wait(PROBE_S):
+            for peer in self._peers:
+                reached = self._reaches(peer)
+                self._missed[peer.node] = 0 if reached else self._missed.get(peer.node, 0) + 1
+
+    def stop(self) -> None:
+        """Stop probing and listening."""
+        self._stopped.set()
+        self._server.close()
+
+    def _reaches(self, peer: Joined) -> bool:
+        try:
+            with socket.create_connection((peer.address, peer.links), timeout=PROBE_S):
+                return True
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+
+    def _answer(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self._server.accept()[0].close()
+
+
+class Publisher:
+    """Publishes what one node's ranks report.
+
+    Args:
+        place: training, generation and number of the node.
+        interval_s: between two heartbeats.
+        codes: of the generation, for every record.
+
+    Attributes:
+        ranks: the node's ranks, as far as they are known.
+        watch: reads their reports, once they are started.
+        probe: knows which other nodes this one reaches; None in a gang of one node.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        place: tuple[str, int, int],
+        conductor: ConductorWatch,
+        interval_s: float,
+        ranks: Sequence[RankFiles],
+        codes: Codes,
+    ) -> None:
+        self.ranks = ranks
+        self.watch: RankWatch | None = None
+        self.probe: PeerProbe | None = None
+        self._store, self._place, self._conductor, self._interval_s = store, place, conductor, interval_s
+        self._codes = codes
+        self._logs = RankLogs(store, place)
+        self._energy, self._nvml = EnergyMeter(), installed_nvml()
+        self._beats = 0
+        self._next = 0.0
+
+    def beat_if_due(self) -> None:
+        """Publish a heartbeat if the interval since the last one is over."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._interval_s
+            self._beat()
+
+    @contextlib.contextmanager
+    def beating(self) -> Iterator[None]:
+        """Keep publishing heartbeats: killing a hung rank and storing the logs may take longer than `silence_s`."""
+        over = threading.Event()
+
+        def beat() -> None:
+            while not over.wait(self._interval_s):
+                with contextlib.suppress(TrainwrightError):
+                    self._beat()
+
+        thread = threading.Thread(target=beat, name="beating", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def end(self, started: float, error: TrainwrightError | None, stacks: Mapping[int, str]) -> None:
+        """Store the ranks' logs, then write `exit.json` last, so that a reader of it finds everything else.
+
+        Args:
+            started: when the node began, in seconds since the epoch.
+            stacks: the ranks' stacks, by rank.
+        """
+        ends = [
+            RankEnd(rank=rank.rank, report=rank.report(), done=rank.answer(), stack=stacks.get(rank.rank, ""))
+            for rank in self.ranks
+        ]
+        self._logs.end(self.ranks)
+        record = NodeExit(
+            status="done" if error is None else "failed",
+            error=None if error is None else error.to_json(),
+            started=started,
+            released=now_s(),
+            ranks=ends,
+            used=self._used(),
+            gpus=num_gpus(),
+        )
+        self._energy.close()
+        if not isinstance(error, Fenced):
+            path = layout.node_exit(*self._place)
+            patiently(lambda: self._store.create_once(path, self._codes.coded(path, record.to_json())))
+
+    def _used(self) -> Resources:
+        """What this process has used so far, with the machine's energy."""
+        PROCESS.add(self._energy.sample())
+        return PROCESS.total()
+
+    def _beat(self) -> None:
+        path = layout.beat(*self._place, self._beats)
+        record = Heartbeat(
+            time=now_s(),
+            ranks=[] if self.watch is None else self.watch.reports(),
+            unreachable=[] if self.probe is None else self.probe.unreachable,
+            used=self._used(),
+            sensors=gpu_readings(self._nvml),
+        )
+        beat = self._codes.coded(path, record.to_json())
+        # A store that is unreachable does not end training: the same number is tried again with the next beat.
+        if self._conductor.tolerantly(lambda: self._store.create_once(path, beat)):
+            self._beats += 1
+            self._conductor.tolerantly(lambda: self._logs.add(self.ranks))
+
 
 # After a rank failed, its peers get this long to end by themselves, so that their logs say why.
 SETTLE_S = 1.0

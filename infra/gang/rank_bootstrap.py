@@ -1,6 +1,6 @@
 """Start a rank under torchrun: tie it to its agent, keep its log, and run its module.
 
-Run as `python -m infra.gang.node.rank_bootstrap MODULE`.
+Run as `python -m infra.gang.rank_bootstrap MODULE`.
 
 torchrun gives each rank a session of its own, so the rank would outlive a killed agent; here the kernel is asked to end
 it. An exception that gets past the module's own error handling is answered as an internal error.
@@ -17,9 +17,8 @@ from pathlib import Path
 
 from data_contracts.errors import Preempted, TrainwrightError
 from data_contracts.quoting import LOG, type_and_text
-from infra.gang.environment import SCRATCH
-from infra.gang.node.stacks import answer_with_stacks
-from infra.gang.rank_files import RankFiles
+from infra.gang.rank_files import SCRATCH, RankFiles
+from infra.gang.ranks import answer_with_stacks
 from infra.processes.private_texts import rank_log
 from infra.processes.processes import die_with_parent
 from infra.telemetry.json_logs import begin_json_logs

@@ -1,19 +1,50 @@
-"""Nodes as processes on this machine: the launcher `local`."""
+"""Nodes as processes on this machine, the launcher `local`; and the address at which other nodes reach this host."""
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import os
 import signal
+import socket
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from infra import scratch
 from infra.child import log_tail
-from infra.gang.codes import generation_key, launch_key
-from infra.gang.environment import ADDRESS, NODE_KEY, SCRATCH, store_env
+from infra.gang.rank_files import ADDRESS, NODE_KEY, SCRATCH, generation_key, launch_key, store_env
 from infra.processes.child_main import PARENT
 from infra.processes.processes import end, marked_env, module_command, new_mark, state
+
+
+def own_address(peers: Iterable[str]) -> str:
+    """TRAINWRIGHT_ADDRESS, else the address from which this host reaches the first of `peers` (URLs) on another host.
+
+    Loopback if all peers are on this host: then the other nodes are, too.
+    """
+    if named := os.environ.get(ADDRESS):
+        return named
+    for url in peers:
+        found = _towards(url)
+        if found is not None and not ipaddress.ip_address(found).is_loopback:
+            return found
+    return LOOPBACK
+
+
+def _towards(url: str) -> str | None:
+    parts = urlsplit(url)
+    if not parts.hostname:
+        return None
+    with contextlib.suppress(OSError):
+        for family, kind, _, _, target in socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM):
+            # Connecting a datagram socket sends nothing: it only chooses the route.
+            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+                probe.connect(target)
+                return str(probe.getsockname()[0])
+    return None
+
 
 LOOPBACK = "127.0.0.1"
 
@@ -65,7 +96,7 @@ class LocalNode:
         own = {SCRATCH: str(self._folder.path / "scratch"), PARENT: str(os.getpid()) if with_parent else ""}
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
-                module_command("infra.gang.node.supervisor", *arguments),
+                module_command("infra.gang.supervisor", *arguments),
                 env=marked_env(self._mark, {**scratch.variables(self._folder.path), **env, **own}),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
