@@ -16,12 +16,12 @@ import pytest
 
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
-    "product files": 888,
+    "product files": 866,
     "product statements": 51_000,
     "test statements": 56_300,  # from 54,400: a corpus of odd files, contracts beside the truth
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 1,
-    "product files under 60 lines that a single neighbour imports": 25,
+    "product files under 60 lines that a single neighbour imports": 24,
     "imports of our own modules inside functions": 162,
     "uses of dict[str, Any]": 537,  # from 508: arguments of expectations and calls that are tried
 }

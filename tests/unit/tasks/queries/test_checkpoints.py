@@ -20,7 +20,7 @@ from tasks.run.attach import attach
 from tasks.run.run import Run, open_run, reopen_run
 from tasks.stages.trainings import continuation, training_key, training_of
 from tests.support.tiny import SPEC, write_project
-from tests.unit.infra.gang.checkpoints.test_ledger import seal, spoil
+from tests.unit.infra.gang.test_ledger import seal, spoil
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -94,7 +94,7 @@ def test_it_says_where_a_training_goes_on_and_refuses_a_step_that_is_not_committ
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training = launched(run, 0, 0, run.run_id)
-    monkeypatch.setattr("tests.unit.infra.gang.checkpoints.test_ledger.TRAINING", training)
+    monkeypatch.setattr("tests.unit.infra.gang.test_ledger.TRAINING", training)
     ledger = Ledger(run.store, training, 0)
     for step in (5, 10, 15):
         ledger.commit(seal(run.store, step))

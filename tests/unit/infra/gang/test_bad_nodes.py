@@ -25,7 +25,7 @@ from infra.gang.conductor import TrainingRequest, conduct, remember, without_dra
 from infra.records.nodes import NODE, decide, nodes_of
 from infra.store import Store, layout, open_store
 from tests.support.coded import publish
-from tests.unit.infra.gang.conductor.test_conductor_run import TRAINING, Node
+from tests.unit.infra.gang.test_conductor_run import TRAINING, Node
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Retries
 from infra.gang.ledger import Ledger
 from infra.store import Store, layout, open_store
-from tests.unit.infra.gang.checkpoints.test_ledger import TRAINING, kept, ledger_of, seal, spoil
+from tests.unit.infra.gang.test_ledger import TRAINING, kept, ledger_of, seal, spoil
 
 
 @pytest.fixture

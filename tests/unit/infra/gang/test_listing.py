@@ -11,7 +11,7 @@ from data_contracts.handoffs import Checkpoint
 from infra.gang.ledger import Ledger, adoptable, list_checkpoints, why_from
 from infra.store import Store, layout, open_store
 from tests.support.damage import overwrite
-from tests.unit.infra.gang.checkpoints.test_ledger import TRAINING, seal, spoil
+from tests.unit.infra.gang.test_ledger import TRAINING, seal, spoil
 
 NEWEST = "the newest committed checkpoint"
 
