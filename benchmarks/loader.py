@@ -36,7 +36,7 @@ from shard import table_of
 
 from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import LoaderSpec, TrainSpec
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from training import formats
 from training.formats.schema import FILE, columns_of, to_json
 from training.loader import MemoryBudget, Sampling, Shards, Split, TrainLoader

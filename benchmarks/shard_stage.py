@@ -24,7 +24,7 @@ from data_contracts.messages.children import StoreAddress
 from data_contracts.messages.raw_data import SHARD, ShardRequest
 from data_contracts.pipeline_spec import ShardsSpec, SourceSpec, SplitSpec
 from infra.child import run_child
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from infra.store.opening import open_store
 from training.shard.splitter import REQUIRED
 

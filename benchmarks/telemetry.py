@@ -25,9 +25,7 @@ import torch
 from common import arguments, machine
 
 from data_contracts.messages.gang import Heartbeat
-from infra.telemetry.catalogue import COMMON
-from infra.telemetry.exposition import page
-from infra.telemetry.node_samples import node_samples
+from infra.metrics import COMMON, node_samples, page
 from training.fit.reporting import measuring, reports
 from training.fit.reporting.measuring import Measuring, gradient_norm
 

@@ -1,7 +1,7 @@
 """Shows values of data and foreign exceptions in our sentences: escaped, bounded, and withheld where they must be.
 
 With sensitive columns, rows are handled in child processes whose output goes to a withheld log: a file on that machine,
-readable by its owner alone (`infra.processes.private_texts` makes it, LOG names it to the child). There the text of an
+readable by its owner alone (`infra.processes.environment` makes it, LOG names it to the child). There the text of an
 exception of the user's code or of a library may hold a value, so a sentence has its type, file and line, and the log
 has the whole text. Without LOG nothing is withheld.
 """
@@ -24,7 +24,7 @@ from typing import Any
 LOG = "TRAINWRIGHT_WITHHELD"
 # Root of the user's unpacked code, in a process that runs it.
 PROJECT = "TRAINWRIGHT_PROJECT"
-# Credentials that may be sent to addresses: names alone, as `infra.machine.approved_credentials` says.
+# Credentials that may be sent to addresses: names alone, as `infra.settings` says.
 APPROVED = "TRAINWRIGHT_APPROVED"
 MASK = "•••"
 _BECAUSE = "{} withheld because data.sensitive is set"

@@ -13,7 +13,7 @@ from data_contracts.messages.faults import GameTraining
 from data_contracts.pipeline_spec import PipelineSpec
 from flows import game_training
 from infra.store import Store
-from infra.weights.weight_differences import first_difference
+from infra.weights import first_difference
 from tasks.gameday.conducted_training import ConductedTraining, TimeUsed
 from tasks.gameday.faults import Fault, keeps_weights
 from tasks.gameday.outcome import Outcome, judged, not_injected

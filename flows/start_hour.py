@@ -16,7 +16,7 @@ from data_contracts.pipeline_spec.arrival import length_of
 from data_contracts.start_hours import best_start, cost_at
 from flows.flow_runs import overrides, started_by
 from flows.turns import BY_ITSELF
-from infra.machine import machines
+from infra import prices
 from infra.orchestrator.admission import asking
 from infra.orchestrator.flow_runs.suspension import deployed_flow_run
 from infra.store import layout
@@ -64,7 +64,7 @@ def chosen_start(spec: PipelineSpec, scheduled: datetime | None, now: datetime) 
     """When a run is to start, by the price book, and why; None: now."""
     within = spec.schedule.within
     assert within is not None, "only such specs have a choice"
-    book = machines.prices()
+    book = prices.prices()
     pool = book.pools.get(spec.train.pool or "")
     region = "" if pool is None else pool.region
     start = best_start(book.hours, region, now, (scheduled or now) + length_of(within))

@@ -10,7 +10,7 @@ from prefect.exceptions import Pause
 from data_contracts.approvals import Answer, Question
 from data_contracts.errors import UsageError
 from data_contracts.times import readable
-from infra.approvals import approvals
+from infra import approvals
 from infra.orchestrator.artifacts import as_code, as_text
 from infra.orchestrator.flow_runs.suspension import FormAnswer, deployed_flow_run, form_answer, suspend, wake
 from tasks.run.run import Run

@@ -35,22 +35,11 @@ from data_contracts.messages.reaping import REAP
 from data_contracts.quoting import LOG, PROJECT, log_place, withholds
 from infra import scratch, stopping
 from infra.environments.cache import interpreter
-from infra.machine.memory_limit import machine_bytes, tree_bytes
+from infra.machine import machine_bytes, tree_bytes
 from infra.processes.child_main import PARENT, STACKS, ChildFiles, Json
-from infra.processes.environment import LEFT_OUT, explain, for_user_code
-from infra.processes.idle import IdleLimit, IdleWatch
-from infra.processes.private_texts import new_log
-from infra.processes.processes import (
-    end,
-    marked_env,
-    module_command,
-    new_mark,
-    oom_kills,
-    terminable,
-    uninterrupted,
-)
-from infra.processes.reading import READING, noted
-from infra.processes.resources import PROCESS
+from infra.processes.environment import LEFT_OUT, IdleLimit, IdleWatch, explain, for_user_code, new_log
+from infra.processes.processes import end, marked_env, module_command, new_mark, oom_kills, terminable, uninterrupted
+from infra.processes.this_process import COUNTERS, READING, noted
 
 POLL_S = 0.1
 # Signals that a process brings on itself, unlike SIGKILL and SIGTERM.
@@ -288,7 +277,7 @@ def _answer(returncode: int | None, module: str, files: ChildFiles, memory_ran_o
     except FileNotFoundError:
         answer = None
     if answer is not None and "used" in answer:
-        PROCESS.add(Resources.model_validate(answer["used"]))
+        COUNTERS.add(Resources.model_validate(answer["used"]))
     tail = log_tail(files.log)
     where_log_is = f" {tail}" if files.log.is_symlink() else ""
     if answer is not None and "error" not in answer:

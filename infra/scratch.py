@@ -25,8 +25,8 @@ from io import FileIO
 from pathlib import Path
 from types import TracebackType
 
-from infra.machine.settings import is_private_place, library_folders, on_this_machine, state_folder
 from infra.scratch_owner import NOTE, Leftover, locked, write_note
+from infra.settings import is_private_place, library_folders, on_this_machine, state_folder
 
 PREFIX = "trainwright-"
 _OURS = re.compile(re.escape(PREFIX) + ".*")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.files import locks
+from infra import files
 from infra.processes.processes import find_marked
 
 NOTE = ".owner"
@@ -72,7 +72,7 @@ def locked(path: Path) -> Iterator[Leftover | None]:
     note = -1
     try:
         note = os.open(path / NOTE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        is_free = locks.take(note)
+        is_free = files.take(note)
         left = _described(path, json.loads(os.read(note, NOTE_BYTES)), _age_s(os.fstat(note))) if is_free else None
     except (FileNotFoundError, ValueError):
         left = _without_note(path)

@@ -15,7 +15,7 @@ from data_contracts.times import readable
 from flows.commands.guard import Answer, log
 from flows.connection import QUIET
 from infra import audit
-from infra.approvals.approval_signatures import signing_key
+from infra.approvals import signing_key
 from tasks.run.run import reopen_run
 from tasks.stages.decisions.answers import answer, checked_name, open_question
 from tasks.stages.decisions.rollback import checked_reason

@@ -12,9 +12,8 @@ from data_contracts.errors import UsageError
 from data_contracts.times import iso_month
 from flows.commands.guard import Answer
 from flows.commands.tables import table
-from infra.budgets.rules_files import read_rules
-from infra.budgets.rules_versions import apply_rules, newest_rules
-from infra.signing.configured import configured_key
+from infra.budgets import apply_rules, newest_rules, read_rules
+from infra.signing.moves import configured_key
 from infra.store import Store, layout
 from infra.store.records import parsed
 from tasks.budgets.balances import BudgetBalance, balances_of_month, settle_and_check

@@ -24,9 +24,9 @@ from flows.commands.run import run_line, text
 from flows.connection import QUIET
 from infra import stopping
 from infra.audit import TRIGGER, revision
-from infra.files.atomic import replace_text
-from infra.machine.written_files import record_written
+from infra.files import replace_text
 from infra.store import absolute_address
+from infra.written_files import record_written
 from tasks.ci import github, gitlab
 from tasks.ci.cases import report_of_error, report_of_run
 from tasks.ci.findings import SpecFiles, checkout_root, findings, spec_files

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
-from infra.machine.written_files import record_written
 from infra.store.seal import noting_damage
+from infra.written_files import record_written
 from tasks.run.run import reopen_run
 from tasks.stages.artifacts.contract_pages import own_report, report_results
 

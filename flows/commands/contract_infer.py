@@ -19,8 +19,8 @@ from data_contracts.messages.raw_data import CONTRACT, DRAFT, ContractRequest, L
 from data_contracts.pipeline_spec import CsvSpec, SourceSpec
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from flows.commands.guard import Answer
+from infra import settings
 from infra.child import run_child
-from infra.machine import settings
 from infra.sources import resolve_sources
 
 SUITE, SECTION = "suite.json", "contract.yaml"

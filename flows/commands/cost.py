@@ -17,7 +17,7 @@ from flows.commands.cost_csv import focus_csv, sums_csv
 from flows.commands.cost_month import cost_month
 from flows.commands.guard import Answer, log
 from flows.commands.tables import table
-from infra.machine import machines
+from infra import prices
 from infra.quantities import size
 from infra.sources.window import Window, parse_window
 from infra.store import Store, layout
@@ -94,7 +94,7 @@ def _gains(
 
 def _idle_pools(found: Found, window: Window) -> list[IdlePool]:
     """The pools of the price book that keep nodes running, with what no run used, at the price of the last day."""
-    book, end = machines.prices(), min(window.end, datetime.now(UTC))
+    book, end = prices.prices(), min(window.end, datetime.now(UTC))
     span, day = (window.start.timestamp(), end.timestamp()), f"{end - timedelta(microseconds=1):%Y-%m-%d}"
     return [
         idle_pool(name, pool.kept, book.of_pool(name, day), (charge for _, charge in found), span)

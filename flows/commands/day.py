@@ -8,8 +8,8 @@ from typing import Any
 
 from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
-from infra.files.atomic import replace_bytes
-from infra.machine.written_files import record_written
+from infra.files import replace_bytes
+from infra.written_files import record_written
 from tasks.pages.day_page import day_page, day_rows, is_day_page
 from tasks.queries.day import day_of
 from tasks.run.run import known_store_list

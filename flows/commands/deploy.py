@@ -13,7 +13,7 @@ from data_contracts.errors import SpecError, UsageError
 from data_contracts.load import load_spec, load_store
 from flows.commands.guard import Answer, log
 from flows.connection import connect
-from infra.budgets.policy import refuse_by_policy
+from infra.budgets import refuse_by_policy
 from infra.orchestrator.local_pool import ensure_pool
 from infra.orchestrator.work_pools import POOL
 from infra.store import absolute_address, open_store

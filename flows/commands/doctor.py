@@ -19,9 +19,9 @@ import psutil
 from data_contracts.errors import Interrupted, StorageUnavailable, TrainwrightError, UsageError
 from flows.commands.guard import Answer, log
 from infra import scratch
-from infra.machine.settings import known_stores, state_folder
 from infra.quantities import duration, size
 from infra.scratch_owner import UNKNOWN_MAKER, Leftover
+from infra.settings import known_stores, state_folder
 
 GIB = 2**30
 # Leftover folders that are listed one by one.

@@ -16,13 +16,13 @@ from data_contracts.pipeline_spec.arrival import length_of
 from flows.commands.guard import Answer, log
 from flows.commands.tables import table
 from flows.game_day import GameDay, carry_out
-from infra.files.atomic import replace_bytes
-from infra.machine.settings import state_folder
+from infra.files import replace_bytes
 from infra.processes.processes import terminable
 from infra.quantities import duration
+from infra.settings import state_folder
 from infra.store import absolute_address
 from infra.store.opening import own_store
-from infra.usage.cost import cost
+from infra.usage import cost
 from tasks.gameday.faults import NOT_TRIED, STEPS, Fault, chosen, why_not
 from tasks.gameday.outcome import Outcome, broken, kept_all, not_tried
 from tasks.gameday.page import HEAD, NUMBERS, game_day_page, row

@@ -10,8 +10,7 @@ from pathlib import Path
 from data_contracts.errors import UsageError
 from flows.commands.guard import Answer, log
 from infra import audit
-from infra.gc import Collected, Deletion, Limits, collect
-from infra.gc.retention import DAY_S
+from infra.garbage import DAY_S, Collected, Deletion, Limits, collect
 from infra.quantities import size
 from infra.store import Store
 from tasks.costs.months import keep_months

@@ -21,7 +21,7 @@ from data_contracts.quoting import escaped
 from flows.commands.terminal import draws, printable
 from infra import stopping
 from infra.orchestrator.folder_settings import refuse_settings_of
-from infra.telemetry.json_logs import LOG_FORMAT, JsonFormatter, json_line
+from infra.telemetry import LOG_FORMAT, JsonFormatter, json_line
 
 log = logging.getLogger("trainwright")
 
@@ -212,7 +212,7 @@ def _stopped() -> TrainwrightError:
 
 def _internal(bug: BaseException) -> TrainwrightError:
     """The error for a bug of ours: the traceback goes to a file, and the sentence names that file."""
-    from infra.machine.settings import state_folder
+    from infra.settings import state_folder
 
     path = state_folder() / "internal-error.log"
     path.write_text("".join(traceback.format_exception(bug)))

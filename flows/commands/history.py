@@ -12,7 +12,7 @@ from data_contracts.times import readable
 from flows.commands.guard import Answer
 from flows.commands.queries import store_with
 from flows.commands.tables import table
-from infra.approvals.protections import protection
+from infra.approvals import protection
 from infra.models import registry
 from infra.store import Store
 from tasks.queries.alias_moves import Move, moves_of

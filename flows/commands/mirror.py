@@ -8,7 +8,7 @@ from functools import partial
 
 from data_contracts.errors import StorageUnavailable, UsageError
 from flows.commands.guard import Answer
-from infra.mirrors.endpoint import Deadline
+from infra.mirrors import Deadline
 from tasks.mirrors.deliver import accept_places, tell
 from tasks.mirrors.outbox import PREFECT, Due, due, due_of_run
 from tasks.run.run import known_store_list, reopen_run

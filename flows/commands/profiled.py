@@ -12,8 +12,8 @@ from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.load import load_spec
 from data_contracts.run_report import RunReport
 from flows.commands.guard import Answer
-from infra.files.atomic import replace_bytes
-from infra.machine.settings import state_folder
+from infra.files import replace_bytes
+from infra.settings import state_folder
 from infra.store import layout
 from tasks.profile.page import profile_page, sentence
 from tasks.profile.profile import Profiled, profile, refuse_elsewhere

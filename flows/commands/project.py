@@ -15,7 +15,7 @@ from data_contracts.canonical import valid_name
 from data_contracts.errors import UsageError
 from data_contracts.load import json_schema, load_spec
 from flows.commands.guard import Answer
-from infra.project.extras import project_extras
+from infra.project import project_extras
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TEMPLATE = EXAMPLES / "digits"

@@ -8,9 +8,9 @@ from data_contracts.canonical import is_name
 from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
 from infra import audit
-from infra.approvals.approval_signatures import public_pem
+from infra.approvals import public_pem
 from infra.processes.environment import SIGNING_KEY
-from infra.signing.configured import configured_key
+from infra.signing.moves import configured_key
 from infra.store import Store, layout
 from tasks.run.run import known_store_list, not_found
 from tasks.stages.decisions.protect import protect as protect_alias

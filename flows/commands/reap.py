@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from data_contracts.errors import NodeLost
 from flows.commands.guard import Answer, log
 from flows.connection import connect
-from infra.processes.command import run_to_end
-from infra.processes.processes import marked_env, module_command, new_mark
+from infra.processes.processes import marked_env, module_command, new_mark, run_to_end
 
 if TYPE_CHECKING:
     from data_contracts.messages.reaping import Reaped

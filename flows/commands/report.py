@@ -11,10 +11,10 @@ from pathlib import Path
 
 from data_contracts.errors import CorruptError, UsageError
 from flows.commands.guard import Answer
-from infra.files.atomic import replace_bytes
-from infra.machine.settings import state_folder
-from infra.machine.written_files import record_written
+from infra.files import replace_bytes
+from infra.settings import state_folder
 from infra.store.seal import noting_damage
+from infra.written_files import record_written
 from tasks.pages.facts import facts_of
 from tasks.pages.run_report_page import UNFINISHED, run_report_page
 from tasks.run.report import latest_report

@@ -12,7 +12,7 @@ from data_contracts.errors import ContractRejected, UsageError
 from data_contracts.handoffs import HandOff
 from flows.commands.guard import Answer
 from flows.stages import listed, stage_name, stages
-from infra.machine.written_files import record_written
+from infra.written_files import record_written
 from tasks.queries.history import curves, logged_metrics, write_logger_files
 from tasks.run.options import RunOptions
 from tasks.run.run import Run, open_run

@@ -8,8 +8,7 @@ import re
 from data_contracts.errors import UsageError
 from data_contracts.load import load_store
 from flows.commands.guard import Answer
-from infra.machine.approved_credentials import PREFECT_SETTINGS, approve
-from infra.machine.settings import remember_store
+from infra.settings import PREFECT_SETTINGS, approve, remember_store
 from infra.store import absolute_address, layout, open_store
 from infra.store.s3 import credentials_sent, database_password
 

@@ -23,7 +23,7 @@ from data_contracts.part_group import GroupedFile, PartGroup, PartSum, cut, grou
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.profile.record import Profile
 from infra.contract.measured_files import FileMeasures, facts_elsewhere, measured_part, parts_elsewhere
-from infra.pieces.cluster import Cluster
+from infra.pieces import Cluster
 from infra.sources.read import FileFacts, remember_facts
 from infra.sources.resolve import NAMED
 

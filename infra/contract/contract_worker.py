@@ -33,7 +33,7 @@ from infra.contract.measured_files import memory_bytes
 from infra.contract.profiles import profiled
 from infra.contract.quarantine import FILE, write_quarantine
 from infra.contract.row_places import with_places
-from infra.pieces.cluster import Cluster
+from infra.pieces import Cluster
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
 from infra.sources import Selection, Window, parquet_in_place, read_batches

@@ -22,8 +22,8 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra import scratch
 from infra.contract.profiles import profiled
-from infra.machine.memory_limit import group_limit_bytes
-from infra.pieces.cluster import Cluster
+from infra.machine import group_limit_bytes
+from infra.pieces import Cluster
 from infra.sources import Selection, file_facts, parquet_in_place, read_batches
 from infra.sources.read import FileFacts, remember_facts
 

@@ -19,7 +19,7 @@ from data_contracts.handoffs import Ref
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.quoting import text_of
 from infra.contract.row_places import Located, named
-from infra.files.parquet_rows import num_rows
+from infra.files import num_rows
 from infra.store import Store
 from infra.store.records import corrupt
 

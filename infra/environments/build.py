@@ -18,7 +18,7 @@ from data_contracts.canonical import digest
 from infra.environments import uv
 from infra.environments.installed import dist_infos, packages_folder, packages_folder_in
 from infra.environments.seed import files_of, seed
-from infra.machine.settings import on_this_machine
+from infra.settings import on_this_machine
 
 RECORD = "whole.json"
 # What uv notes about an installation, and our own files: not contents of packages.

@@ -32,16 +32,15 @@ from packaging.utils import canonicalize_name
 
 from data_contracts.canonical import KEY_LENGTH, digest
 from data_contracts.errors import CorruptError, SpecError, UsageError
-from infra import scratch
+from infra import files, scratch
 from infra.environments import build
 from infra.environments.indexes import folder_listing, source_digests
 from infra.environments.installed import closure, packages_folder, packages_folder_in, versions
 from infra.environments.packages import INSTALL, SEALED, Packages, is_of_cuda, packages_of, public
 from infra.environments.requirements import FIELD, Requirements
 from infra.environments.uv import TOO_YOUNG, UNDATED, UvFailed
-from infra.files import locks
-from infra.files.atomic import replace_private
-from infra.machine.settings import on_this_machine, state_folder
+from infra.files import replace_private
+from infra.settings import on_this_machine, state_folder
 
 VERSION = 1
 MAX_ENVIRONMENTS = 10
@@ -206,7 +205,7 @@ def _maker_lock(base: Path, key: str) -> Iterator[None]:
     """Let one process at a time check and make an environment; UsageError if the state folder cannot be written to."""
     with contextlib.ExitStack() as stack:
         with on_this_machine(base):
-            stack.enter_context(locks.locked(base / f"{key}.making"))
+            stack.enter_context(files.locked(base / f"{key}.making"))
         yield
 
 
@@ -241,7 +240,7 @@ def _packages_to_link(packages: Packages) -> set[str]:
 
 def _use_if_complete(folder: Path, key: str) -> Path | None:
     """Keep an environment for this process, if it is complete; a damaged one is removed."""
-    handle = locks.hold(folder)
+    handle = files.hold(folder)
     if handle is None:
         return None
     if build.is_complete(folder):
@@ -261,12 +260,12 @@ def _move_away(folder: Path) -> None:
 
 def _put_in_place(made: Path, target: Path, key: str) -> Path:
     """Give a new environment its name and keep it for this process; others make room."""
-    handle = locks.hold(made / "new")  # the lock stays with the folder when it is renamed
+    handle = files.hold(made / "new")  # the lock stays with the folder when it is renamed
     assert handle is not None, "it was just made"
     with on_this_machine(target.parent):
         os.rename(made / "new", target)
     _in_use[key] = (target, handle)
     found = [path for path in target.parent.iterdir() if (path / build.RECORD).exists()]
     with contextlib.suppress(FileNotFoundError):  # another process makes room, too
-        locks.make_room(found, lambda: sum(path.exists() for path in found) <= MAX_ENVIRONMENTS)
+        files.make_room(found, lambda: sum(path.exists() for path in found) <= MAX_ENVIRONMENTS)
     return target

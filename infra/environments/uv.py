@@ -10,9 +10,8 @@ from pathlib import Path
 from data_contracts.errors import CorruptError, SpecError, StorageUnavailable, TrainwrightError, UsageError
 from infra import scratch
 from infra.environments.indexes import uv_settings, without_credentials
-from infra.processes.command import run_to_end
 from infra.processes.environment import for_user_code
-from infra.processes.processes import marked_env, module_command, new_mark, terminable
+from infra.processes.processes import marked_env, module_command, new_mark, run_to_end, terminable
 
 MAX_CHARACTERS = 700
 # The ends of sentences about releases whose age counts.

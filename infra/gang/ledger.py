@@ -36,7 +36,7 @@ from data_contracts.messages.ranks import RankReport
 from data_contracts.pipeline_spec.train import SelectSpec
 from infra import audit
 from infra.gang.rank_files import Codes, launch_keys, next_key, remember_key
-from infra.records.checkpoints import check_against_seal, read_trained_with, verify_checkpoint
+from infra.records.handoffs import check_against_seal, read_trained_with, verify_checkpoint
 from infra.store import Manifest, PointerMoved, Store, Versioned, layout
 from infra.store.records import corrupt, parsed
 

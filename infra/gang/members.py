@@ -35,7 +35,7 @@ from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit, re
 from data_contracts.messages.ranks import RankAnswer, RankEnd, RankReport
 from infra.gang.node import Handle
 from infra.gang.rank_files import Codes
-from infra.processes.clock import PROCESS
+from infra.processes.this_process import CLOCK
 from infra.store import Store, layout
 
 # Where a rank waits for others, and where it may take long however short its steps are.
@@ -653,8 +653,8 @@ class Activity:
         released = time.monotonic() if node.released is None else node.released
         return NodeUsage(
             number=number,
-            started=PROCESS.at(node.started),
-            released=PROCESS.at(released),
+            started=CLOCK.at(node.started),
+            released=CLOCK.at(released),
             joined=self._at(node.joined_at),
             working=None if seen is None else self._at(seen.working),
             stopped=None if seen is None else self._at(seen.stopped),
@@ -665,4 +665,4 @@ class Activity:
         )
 
     def _at(self, moment: float | None) -> float | None:
-        return None if moment is None else PROCESS.at(moment)
+        return None if moment is None else CLOCK.at(moment)

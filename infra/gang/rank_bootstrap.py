@@ -19,10 +19,9 @@ from data_contracts.errors import Preempted, TrainwrightError
 from data_contracts.quoting import LOG, type_and_text
 from infra.gang.rank_files import SCRATCH, RankFiles
 from infra.gang.ranks import answer_with_stacks
-from infra.processes.private_texts import rank_log
+from infra.processes.environment import rank_log
 from infra.processes.processes import die_with_parent
-from infra.telemetry.json_logs import begin_json_logs
-from infra.telemetry.trace_context import TRACEPARENT, current
+from infra.telemetry import TRACEPARENT, begin_json_logs, current
 
 
 def main() -> None:

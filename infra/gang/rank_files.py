@@ -47,9 +47,8 @@ from data_contracts.messages.gang import Launch
 from data_contracts.messages.message import Message
 from data_contracts.messages.ranks import RankAnswer, RankProcess, RankReport
 from data_contracts.quoting import APPROVED
-from infra.files.atomic import replace_json, replace_private
-from infra.machine.approved_credentials import approved_in_environment
-from infra.machine.settings import on_this_machine, state_folder
+from infra.files import replace_json, replace_private
+from infra.settings import approved_in_environment, on_this_machine, state_folder
 from infra.store.opening import STORE_POINTERS
 from infra.store.s3 import credentials_sent, database_password
 

@@ -29,8 +29,7 @@ from infra.child import log_tail
 from infra.gang.rank_files import ADDRESS, RankFiles
 from infra.processes.processes import is_alive, module_command, oom_kills, state
 from infra.store import Store, layout
-from infra.telemetry.json_logs import fields_env
-from infra.telemetry.trace_context import TRACEPARENT, parsed
+from infra.telemetry import TRACEPARENT, fields_env, parsed
 
 # Neither a library nor Lightning uses SIGUSR2; batch systems warn with SIGUSR1.
 SIGNAL = signal.SIGUSR2

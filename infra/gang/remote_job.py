@@ -23,6 +23,7 @@ from data_contracts.messages.gang import Launch, Retries
 from data_contracts.messages.ranks import RankAnswer, RankReport
 from infra import stopping
 from infra.child import run_module
+from infra.code_bundle import unpack
 from infra.gang.conductor import WAIT_S, GangRequest, Generation, without_drained
 from infra.gang.ledger import Ledger, generations
 from infra.gang.members import Progress
@@ -30,12 +31,11 @@ from infra.gang.node import local
 from infra.gang.rank_files import SCRATCH, STORE, RankFiles, codes_of_generation, read_launch, stop_file, store_options
 from infra.gang.recovery import raise_why_over, restore_budgets
 from infra.gang.supervisor import note_environments
-from infra.processes.idle import IdleLimit
+from infra.processes.environment import IdleLimit
 from infra.processes.processes import terminable, uninterrupted
-from infra.processes.resources import PROCESS
-from infra.project.code_bundle import unpack
-from infra.records.datasets import local_dataset
-from infra.records.environments import import_places
+from infra.processes.this_process import COUNTERS
+from infra.records.handoffs import local_dataset
+from infra.records.nodes import import_places
 from infra.store import Store, layout, open_store
 from infra.store.lease import RENEW_EVERY_S, LeaseKeeper, patiently
 from infra.store.records import parsed
@@ -65,7 +65,7 @@ class RemoteJobRequest(GangRequest):
         on_progress: called with each progress report.
         on_spent: called when a node is released, with the seconds since its launch.
         withhold: see `infra.child.run_module`.
-        hang_s: how long the job may make no progress; see `infra.processes.idle`.
+        hang_s: how long the job may make no progress; see `infra.processes.environment`.
         nodes, devices: of the gang; `entry`: the module of its ranks; `layout`: its `train`, for an entry that reads
             how the ranks share the work.
     """
@@ -209,7 +209,7 @@ def report_of(rank: int, phase: Literal["starting", "training", "done"], polls: 
 
     A child without progress is found by the rank itself; see `idle_limit`.
     """
-    return RankReport(rank=rank, phase=phase, step=polls, steps=polls, used=PROCESS.total())
+    return RankReport(rank=rank, phase=phase, step=polls, steps=polls, used=COUNTERS.total())
 
 
 def main() -> int:

@@ -32,6 +32,7 @@ from data_contracts.messages.ranks import RankEnd
 from data_contracts.quoting import LOG, PROJECT
 from infra import scratch, stopping
 from infra.child import log_tail
+from infra.code_bundle import unpack
 from infra.environments.cache import interpreter
 from infra.gang import ranks
 from infra.gang.rank_files import (
@@ -51,21 +52,16 @@ from infra.gang.rank_files import (
     write_launch,
 )
 from infra.gang.ranks import RankLogs, RankWatch, take_stacks
-from infra.machine.accelerators import num_gpus
-from infra.machine.energy import EnergyMeter, gpu_readings, installed_nvml
+from infra.machine import EnergyMeter, gpu_readings, installed_nvml, num_gpus
 from infra.processes.child_main import PARENT, end_with_parent
-from infra.processes.clock import now_s
-from infra.processes.environment import explain, for_user_code
-from infra.processes.private_texts import new_log
+from infra.processes.environment import explain, for_user_code, new_log
 from infra.processes.processes import end, marked_env, new_mark, uninterrupted
-from infra.processes.resources import PROCESS
-from infra.project.code_bundle import unpack
-from infra.records.datasets import local_dataset, mixed
-from infra.records.environments import import_places, note_environment
-from infra.records.nodes import this_node
+from infra.processes.this_process import COUNTERS, now_s
+from infra.records.handoffs import local_dataset, mixed
+from infra.records.nodes import import_places, note_environment, this_node
 from infra.store import Store, layout, open_store
 from infra.store.lease import Background, ConductorWatch, patiently
-from infra.telemetry.json_logs import begin_json_logs
+from infra.telemetry import begin_json_logs
 
 
 @dataclass(frozen=True)
@@ -256,8 +252,8 @@ class Publisher:
 
     def _used(self) -> Resources:
         """What this process has used so far, with the machine's energy."""
-        PROCESS.add(self._energy.sample())
-        return PROCESS.total()
+        COUNTERS.add(self._energy.sample())
+        return COUNTERS.total()
 
     def _beat(self) -> None:
         path = layout.beat(*self._place, self._beats)

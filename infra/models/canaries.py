@@ -23,9 +23,9 @@ from data_contracts.canaries import ALIAS, CanaryAsk, CanaryEnd, CanaryTerms, Ni
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import ModelVersion, Receipt, Ref
 from data_contracts.times import readable
-from infra.approvals.approvals import latest_question
+from infra.approvals import latest_question
 from infra.audit import now
-from infra.models import registry, versions
+from infra.models import registry
 from infra.records.receipts import chain, has_ended, read_receipt
 from infra.store import Store, Versioned, layout
 from infra.store.records import corrupt
@@ -85,7 +85,7 @@ def standing_canary(store: Store, model: str) -> Canary | None:
             remedy=f"`trainwright history {model}@{ALIAS}` tells who; `trainwright canary {model} --withdraw --reason "
             "WHY` frees the alias.",
         )
-    version = versions.model_version(store, Ref.model_validate(found[0].value["model_version"]))
+    version = registry.model_version(store, Ref.model_validate(found[0].value["model_version"]))
     assert begun.ref is not None
     return Canary(model, int(begun.ref.uri.rpartition("/")[2]), found[0], version, begun)
 

@@ -26,8 +26,8 @@ from pydantic import TypeAdapter
 from data_contracts.errors import CorruptError
 from data_contracts.exposures import ExposureEntry, LedgerState, SpentBefore
 from data_contracts.handoffs import Ref
+from infra.records.evaluations import TestRows
 from infra.records.receipts import pointed_at
-from infra.records.row_sketch import TestRows
 from infra.store import Store, layout
 from infra.store.records import corrupt, parsed
 from infra.store.store import read_several

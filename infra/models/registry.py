@@ -1,4 +1,7 @@
-"""Aliases of models by compare-and-set, and the receipts of every move.
+"""Versions of models, numbered by create-once; aliases by compare-and-set, and the receipts of every move.
+
+A version is a sealed directory without files: it points to its checkpoint and evaluation and copies nothing. A recipe
+is sealed once under the digest of its content.
 
 An alias's history is a chain: the alias names its newest receipt, and each receipt names the previous one. So a receipt
 that was sealed for a move that then lost is in the folder but never in the history.
@@ -7,16 +10,24 @@ that was sealed for a move that then lost is in the folder but never in the hist
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
+import itertools
+import platform
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from data_contracts.canonical import canonical, is_name
+from data_contracts.canonical import KEY_LENGTH, canonical, is_name, plain
 from data_contracts.errors import CorruptError, Interrupted, StorageUnavailable
-from data_contracts.handoffs import ModelVersion, Receipt, Ref
-from infra.approvals.protections import pin, protections, refuse_gone
+from data_contracts.handoffs import Checkpoint, ModelVersion, Receipt, Ref
+from data_contracts.recipe import OwnRevision, Recipe
+from data_contracts.resolved import Resolved
+from infra import audit
+from infra.approvals import pin, protections, refuse_gone
+from infra.code_bundle import source_digest
 from infra.models import exposures
-from infra.models.versions import numbers
+from infra.processes.processes import CODE_ROOT
 from infra.records.receipts import (
     RECEIPT,
     Holds,
@@ -29,11 +40,135 @@ from infra.records.receipts import (
     read_receipt,
 )
 from infra.signing.moves import signing_of
-from infra.store import Pointer, PointerMoved, Store, Versioned, layout
+from infra.store import AlreadySealed, Manifest, Pointer, PointerMoved, Store, Versioned, layout
 from infra.store.records import SCHEMA, corrupt, parsed
 
 if TYPE_CHECKING:
     from infra.signing.keys import SigningKey
+
+
+def next_version(store: Store, name: str) -> int:
+    """The next version number, from 1; another process may take it first. Deleted numbers are not used again."""
+    folder = layout.models(name)
+    return max(numbers(store, folder) + numbers(store, f"tombstones/{folder}"), default=0) + 1
+
+
+def write_version(
+    store: Store,
+    name: str,
+    checkpoint: Checkpoint,
+    evaluation: Ref,
+    settings: dict[str, Any],
+    provenance: dict[str, Any],
+) -> ModelVersion:
+    """Seal the next version of model `name`.
+
+    If the newest version has the same checkpoint, evaluation and settings, it is returned instead, so that a promotion
+    that was interrupted after this step does not count twice.
+    """
+    about = {**settings, "name": name, "checkpoint_id": checkpoint.ref.id, "evaluation_id": evaluation.id}
+    parents = {**provenance, "checkpoint": checkpoint.to_json(), "evaluation": evaluation.to_json()}
+    version = next_version(store, name)
+    with contextlib.suppress(FileNotFoundError):
+        newest = store.manifest(layout.model(name, version - 1))
+        if newest.settings == {**about, "version": version - 1}:
+            return _model_version(newest)
+    while True:
+        writer = store.writer(layout.model(name, version))
+        try:
+            ref = writer.seal("model", {**about, "version": version}, parents, files=[])
+            return _model_version(store.manifest(ref))
+        except AlreadySealed:
+            version += 1
+
+
+def read_version(store: Store, name: str, version: int) -> ModelVersion:
+    """A version, with its seal checked. FileNotFoundError, CorruptError."""
+    return _model_version(store.manifest(layout.model(name, version)))
+
+
+def model_version(store: Store, ref: Ref) -> ModelVersion:
+    """The version that a pointer or a receipt names; CorruptError if it is gone or not what was named."""
+    return _model_version(pointed_at(store.manifest, ref))
+
+
+def numbers(store: Store, folder: str) -> list[int]:
+    """The numbers that entries of a folder have as names, in no order."""
+    names = [name.removesuffix(".json") for name in store.list(folder)]
+    return [int(name) for name in names if name.isdecimal()]
+
+
+def _model_version(manifest: Manifest) -> ModelVersion:
+    return parsed(layout.manifest(manifest.uri), _named_in, manifest)
+
+
+def _named_in(manifest: Manifest) -> ModelVersion:
+    checkpoint = Checkpoint.from_json(manifest.provenance["checkpoint"])
+    evaluation = Ref.model_validate(manifest.provenance["evaluation"])
+    settings = manifest.settings
+    if (checkpoint.ref.id, evaluation.id) != (settings["checkpoint_id"], settings["evaluation_id"]):
+        path = layout.manifest(manifest.uri)
+        raise CorruptError(f"{path} names one checkpoint and points to another.", details={"file": path})
+    return ModelVersion(
+        ref=manifest.ref,
+        name=settings["name"],
+        version=settings["version"],
+        checkpoint=checkpoint,
+        evaluation=evaluation,
+    )
+
+
+AREA, KIND, FILE = "recipes", "recipe", "recipe.json"
+
+
+def seal_recipe(store: Store, resolved: Resolved, provenance: dict[str, Any]) -> Ref:
+    """Seal the recipe of a run on this installation, unless it is sealed already."""
+    packages = audit.lock()
+    recipe = Recipe(
+        # What is installed now, not when the run began: a run may be resumed after an upgrade.
+        resolved=resolved.model_copy(update={"lock_digest": audit.lock_digest(packages)}),
+        lock=packages,
+        python=platform.python_version(),
+        trainwright=own_revision(),
+    )
+    # Not in canonical form: the order of splits and of arguments counts.
+    data = plain(recipe.to_json())
+    for n in itertools.count():
+        uri = layout.attempt(AREA, _name_of(data), n)
+        if store.claim(uri):
+            break  # else it was deleted, or is about to be
+    writer = store.writer(uri, afresh=True)
+    writer.put(FILE, data)
+    return writer.seal(KIND, {}, {**provenance, "parents": []})
+
+
+def read_recipe(store: Store, ref: Ref) -> Recipe:
+    """A sealed recipe; CorruptError if its bytes, or what its name stands for, are not as sealed."""
+    manifest = store.verify(ref)
+    check_recipe(store, manifest)
+    return store.read_sealed_as(manifest, FILE, Recipe.from_json)
+
+
+def check_recipe(store: Store, manifest: Manifest) -> None:
+    """Raise CorruptError unless a recipe is what its name, a digest, stands for."""
+    name = manifest.uri.removeprefix(f"{AREA}/").rpartition("-")[0]
+    path = f"{manifest.uri}/{FILE}"
+    if manifest.kind != KIND or _name_of(store.read_sealed(manifest, FILE)) != name:
+        raise CorruptError(f"{path} is not the recipe that its name stands for.", details={"file": path})
+    recipe = store.read_sealed_as(manifest, FILE, Recipe.from_json)
+    if recipe.resolved.lock_digest != audit.lock_digest(recipe.lock):
+        raise CorruptError(f"{path} has a lock that is not the one whose digest it names.", details={"file": path})
+
+
+def _name_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:KEY_LENGTH]
+
+
+@functools.cache
+def own_revision() -> OwnRevision:
+    """The Trainwright that runs in this process."""
+    revision, dirty = audit.revision(CODE_ROOT)
+    return OwnRevision(source=source_digest(), revision=revision, dirty=dirty)
 
 
 def aliases(store: Store, *, ended: bool = False) -> list[tuple[str, str, int]]:

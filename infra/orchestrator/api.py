@@ -19,8 +19,8 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from data_contracts.errors import AWAY, SERVER, StorageUnavailable, UsageError
-from infra.machine.settings import state_folder
 from infra.orchestrator.variables import API_AUTH, API_URL, HOME, NO_ANALYTICS, SERVER_AUTH
+from infra.settings import state_folder
 
 REACH_TIMEOUT_S = 5.0
 

@@ -13,7 +13,7 @@ from prefect.settings import get_current_settings
 
 from infra.orchestrator.api import pages
 from infra.processes.environment import FLOW_RUN
-from infra.telemetry.json_logs import LOG_FORMAT, JsonFormatter
+from infra.telemetry import LOG_FORMAT, JsonFormatter
 
 log = logging.getLogger("trainwright")
 

@@ -13,8 +13,8 @@ import stat
 from pathlib import Path
 
 from data_contracts.errors import UsageError
-from infra.files.atomic import replace_private
-from infra.machine.settings import state_folder
+from infra.files import replace_private
+from infra.settings import state_folder
 
 
 def path() -> Path:

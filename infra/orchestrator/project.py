@@ -15,11 +15,11 @@ import logging
 import shlex
 from pathlib import Path
 
-from infra.files.atomic import replace_private, replace_text
-from infra.machine.settings import state_folder
-from infra.machine.written_files import record_written
+from infra.files import replace_private, replace_text
 from infra.orchestrator.variables import API_AUTH, API_URL
 from infra.processes.processes import CODE_ROOT
+from infra.settings import state_folder
+from infra.written_files import record_written
 
 _HEADER = "# Written by `trainwright up`, taken away by `trainwright down`: `prefect` here talks to its server."
 

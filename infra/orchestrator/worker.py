@@ -26,7 +26,7 @@ from infra.orchestrator.flow_runs.worker_flow_runs import runs_of
 from infra.orchestrator.work_pools import PROCESS
 from infra.processes.processes import find_marked, kill_marked, marked_env, module_command, new_mark
 from infra.stopping import STOP_FILE
-from infra.telemetry.json_logs import prefect_env
+from infra.telemetry import prefect_env
 
 # A checkpoint has 30 s (`Launch.grace_s`), and is committed after that. The unit's TimeoutStopSec is longer.
 GRACE_S = 75.0

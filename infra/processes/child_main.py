@@ -21,10 +21,10 @@ from data_contracts.errors import NodeLost, OutOfMemory, TrainwrightError
 from data_contracts.messages.children import A, Child, R
 from data_contracts.messages.message import Message
 from data_contracts.quoting import type_and_text, withholds
-from infra.files.atomic import replace_json
+from infra.files import replace_json
 from infra.processes.light_imports import end_light_imports
 from infra.processes.processes import MARK, is_alive, kill_marked
-from infra.processes.resources import PROCESS
+from infra.processes.this_process import COUNTERS
 
 PARENT = "TRAINWRIGHT_PARENT"
 # Makes a child print the stacks of its threads to its log, as it does a rank.
@@ -64,7 +64,7 @@ def child_main(child: Child[R, A], work: Callable[[R, Report], A]) -> NoReturn:
     except Exception as error:
         traceback.print_exc()
         answer, code = _failed(TrainwrightError(f"{_name(work)} failed: {type_and_text(error)}."))
-    replace_json(answer_path, {**answer, "used": PROCESS.total().to_json()})
+    replace_json(answer_path, {**answer, "used": COUNTERS.total().to_json()})
     sys.stdout.flush()
     sys.stderr.flush()
     # Not sys.exit: threads that user code left running must not keep a finished child alive.

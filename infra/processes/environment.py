@@ -1,19 +1,33 @@
-"""The environment of a process that runs the user's code: this process's, without credentials that it does not need.
+"""What a process that runs the user's code gets: an environment, a place for what it prints, and a limit on idling.
 
-A pure function of the environment and of the process's request. It guards against leaks (a logger, a crash report or an
-experiment tracker that sends the environment away), not against malicious code, which runs as the same user.
+The environment is this process's, without credentials that it does not need. It guards against leaks (a logger, a crash
+report or an experiment tracker that sends the environment away), not against malicious code, which runs as the same
+user.
+
+Full texts that may hold a sensitive value lie below the state folder, readable only by their owner: the log of a
+process whose output is withheld is a link to such a file, and a message that would quote such a log names the file
+instead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
-from collections.abc import Mapping
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import UserCodeError
+from data_contracts.messages.children import Advanced
 from data_contracts.quoting import APPROVED
+from infra.settings import on_this_machine, state_folder
 
 # Names or patterns (`WANDB_API_KEY HF_*`) that are passed on anyway; set where the processes are started.
 PASS_ENV = "TRAINWRIGHT_PASS_ENV"
@@ -128,3 +142,82 @@ def _needed(request: Mapping[str, Any]) -> set[str]:
     if '"postgresql' in places:
         needed.add("PG*")
     return needed
+
+
+FOLDER = "withheld"
+KEPT_S = 30 * 24 * 3600.0
+
+
+def new_log(name: str) -> Path:
+    """Make an empty file of mode 0600 with a unique name, after removing files older than KEPT_S."""
+    folder = state_folder() / FOLDER
+    with on_this_machine(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.chmod(0o700)
+        _sweep(folder)
+        stamp = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+        path = folder / f"{stamp}-{re.sub(r'[^a-z0-9_-]', '-', name.lower())}.txt"
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    return path
+
+
+def rank_log(node_log: Path, rank: int) -> Path:
+    """The file for a rank's output, beside that of its node."""
+    return node_log.with_name(f"{node_log.stem}-rank-{rank}.txt")
+
+
+def _sweep(folder: Path) -> None:
+    for path in folder.iterdir():
+        # Another process may have removed the file: it sweeps, too.
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > KEPT_S:
+                path.unlink()
+
+
+# As for a rank: half an hour where a piece of work may take long, and ten times the longest piece of work seen.
+STALL_S = 1800.0
+SLOWEST_TIMES = 10
+
+
+@dataclass(frozen=True)
+class IdleLimit:
+    """How long a child may make no progress.
+
+    Attributes:
+        hang_s: seconds between two pieces of work. Ten times the longest interval so far applies if that is longer.
+        stall_s: the same limit before the first piece of work and in phases that the child calls long; no limit
+            exceeds it.
+        excused: called when the limit is reached: whether the time does not count, because the store is unreachable.
+    """
+
+    hang_s: float
+    stall_s: float = STALL_S
+    excused: Callable[[], bool] = lambda: False
+
+
+class IdleWatch:
+    """Takes a child's reports and says when it has made no progress for too long."""
+
+    def __init__(self, limit: IdleLimit, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit, self._clock = limit, clock
+        self._moved = clock()
+        self._slowest_s = 0.0
+        self._long = True
+
+    def hear(self, report: Advanced) -> None:
+        """Take a report in: any report is progress."""
+        now = self._clock()
+        if not self._long and not report.long:
+            self._slowest_s = max(self._slowest_s, now - self._moved)
+        self._moved, self._long = now, report.long
+
+    def overdue_s(self) -> float:
+        """Seconds without progress if they exceed the limit; else 0."""
+        idle_s = self._clock() - self._moved
+        limit, own = self._limit, max(self._limit.hang_s, SLOWEST_TIMES * self._slowest_s)
+        if idle_s <= (limit.stall_s if self._long else min(limit.stall_s, own)):
+            return 0.0
+        if limit.excused():
+            self._moved = self._clock()
+            return 0.0
+        return idle_s

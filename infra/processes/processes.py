@@ -1,27 +1,120 @@
-"""Find and end every descendant of a started process, by a mark in the environment.
+"""Identify processes, run commands, and end every descendant of a started process, by a mark in the environment.
 
 A process group or a session is not enough: torchrun puts each rank in a session of its own, and user code may do so
 too. Every descendant inherits the mark, even after its parent has ended. Marks nest: a process started under two marks
 carries both, so ending the outer mark ends all.
+
+A process's id lets another process of the same machine see whether it has ended. Only what is certain counts: a process
+of another machine or another PID namespace, or one that this user may not see, is never reported as ended, and neither
+is one that is stopped. Without Linux's `/proc`, nothing is known.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
-from infra.processes.process_id import PARENT, STATE, stat_fields
+from infra import stopping
+
+_TEXT = re.compile(r"([0-9a-f]{16})/([1-9][0-9]{0,9})/([0-9]{1,20})")
+# Places of these fields in what `stat_fields` returns; see proc(5).
+STATE, PARENT, NUM_THREADS, STARTED = 0, 1, 17, 19
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """A process, identified uniquely on its machine.
+
+    Attributes:
+        place: digest of the machine's boot, the PID namespace and the time namespace.
+        started: when the process started, in clock ticks since the boot; distinguishes it from a later process with the
+          same pid.
+    """
+
+    place: str
+    pid: int
+    started: int
+
+    def __str__(self) -> str:
+        return f"{self.place}/{self.pid}/{self.started}"
+
+    @classmethod
+    def parse(cls, text: str) -> ProcessId | None:
+        """The process that `str` wrote; None for any other text."""
+        match = _TEXT.fullmatch(text)
+        return None if match is None else cls(match[1], int(match[2]), int(match[3]))
+
+
+def this_process() -> ProcessId | None:
+    """This process; None where a process cannot be identified (no `/proc`, or that of another PID namespace)."""
+    place, fields = _place(), stat_fields(os.getpid())
+    return None if place is None or fields is None else ProcessId(place, os.getpid(), int(fields[STARTED]))
+
+
+def has_ended(process: ProcessId) -> bool:
+    """Whether a process is known to have ended; False if this process cannot tell."""
+    if process.place != _place():
+        return False
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        pass
+    fields = stat_fields(process.pid)
+    if fields is None:
+        # It belongs to another user, and /proc hides it (hidepid).
+        return False
+    # Threads of a process that is being killed may outlive its first thread for a while, and still write.
+    is_zombie = fields[STATE] in ("Z", "X") and int(fields[NUM_THREADS]) <= 1
+    return is_zombie or int(fields[STARTED]) != process.started
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """The fields of `/proc/PID/stat` behind the command's name; None if there is no such process or it is hidden."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The command's name is in parentheses and may itself hold any character.
+    fields = text.rpartition(")")[2].split()
+    return fields if len(fields) > STARTED else None
+
+
+def _place() -> str | None:
+    try:
+        # In a PID namespace without a /proc of its own, numbers in /proc are those of other processes.
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return None
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespaces = [os.readlink("/proc/self/ns/pid"), _time_namespace()]
+    except OSError:
+        return None
+    return hashlib.sha256("\0".join([boot, *namespaces]).encode()).hexdigest()[:16]
+
+
+def _time_namespace() -> str:
+    """A process of another time namespace sees other start times; "" on a kernel without such namespaces."""
+    try:
+        return os.readlink("/proc/self/ns/time")
+    except FileNotFoundError:
+        return ""
+
 
 MARK = "TRAINWRIGHT_MARK"
 CODE_ROOT = Path(__file__).resolve().parents[2]
@@ -235,3 +328,90 @@ def _with_descendants(marked: set[int], parents: dict[int, int]) -> list[int]:
     while more := {pid for pid, parent in parents.items() if parent in found and pid not in found and pid != me}:
         found |= more
     return sorted(found)
+
+
+POLL_S = 0.05
+
+
+def run_to_end(
+    command: Sequence[str],
+    mark: str,
+    environ: Mapping[str, str],
+    *,
+    stdout: int | IO[bytes],
+    stderr: IO[bytes] | None = None,
+    folder: Path | None = None,
+    handles: Sequence[int] = (),
+) -> int | None:
+    """Run a command in a session of its own and return its exit code; None if it does not end even when killed.
+
+    An exception in this process, including KeyboardInterrupt, ends every process with the mark first. Let
+    `infra.processes.tied_to_parent` start the command: it then ends even if this process is killed.
+
+    Args:
+        mark: a new mark, which `environ` carries (`marked_env`).
+        stderr: None: this process's own.
+        folder: the command's working directory; None: this process's own.
+        handles: file descriptors that the command inherits.
+    """
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+            pass_fds=handles,
+        )
+        while process.poll() is None:
+            stopping.check()
+            time.sleep(POLL_S)
+    finally:
+        with uninterrupted():
+            code = end(mark, process)
+    return code
+
+
+class TiedProcess:
+    """A module that runs in a process and session of its own, tied to this process.
+
+    Args:
+        mark: of the process and its descendants.
+        output, log: the files that its standard output and its standard error replace.
+    """
+
+    def __init__(self, module: str, *arguments: str, mark: str, output: Path, log: Path) -> None:
+        command = module_command("infra.processes.tied_to_parent", module, *arguments)
+        with output.open("wb") as to_output, log.open("wb") as to_log:
+            self._process = subprocess.Popen(
+                command,
+                env=marked_env(mark),
+                stdin=subprocess.DEVNULL,
+                stdout=to_output,
+                stderr=to_log,
+                start_new_session=True,
+            )
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code; None while it works."""
+        return self._process.poll()
+
+    def kill(self) -> None:
+        """Kill it and wait until it is gone; its descendants notice its end themselves."""
+        self._process.kill()
+        self._process.wait()
+
+    def interrupt(self, grace_s: float) -> bool:
+        """Interrupt it as Ctrl-C does; returns whether it ended within the time. Does nothing after its end."""
+        if self._process.poll() is not None:
+            return True
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True

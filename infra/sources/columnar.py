@@ -14,7 +14,7 @@ from data_contracts.arrow_types import is_text
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.quoting import column_shown, text_of
-from infra.processes.reading import note
+from infra.processes.this_process import note
 from infra.sources.places import Place
 from infra.sources.streams import whole
 

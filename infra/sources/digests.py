@@ -12,8 +12,7 @@ from pathlib import Path
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import SourceFile
-from infra.files.atomic import replace_json
-from infra.files.digests import hash_stream, stream_digest
+from infra.files import hash_stream, replace_json, stream_digest
 from infra.sources.places import Place, Places, SourceEntry, SourceMissing, source_missing
 
 _FILE = "sources.json"

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.quoting import text_of
-from infra.machine.settings import library_folders
+from infra.settings import library_folders
 from infra.sources.places import SourceEntry, SourceMissing, fixed_folders, has_wildcards, one_star
 from infra.store.s3 import translate
 

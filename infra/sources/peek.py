@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from infra.processes.reading import note
+from infra.processes.this_process import note
 from infra.sources.csv_lines import CsvFile, joined, pieces
 from infra.sources.places import Places
 from infra.sources.read import file_facts

@@ -19,8 +19,8 @@ from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.quoting import text_of
 from infra import scratch
-from infra.files.digests import stream_digest
-from infra.machine.settings import writing
+from infra.files import stream_digest
+from infra.settings import writing
 from infra.sources.places import Place, Stamp, source_missing, stamp_of_stat
 from infra.sources.resolve import base_name
 

@@ -17,7 +17,7 @@ import pyarrow.json
 from data_contracts.errors import UsageError
 from data_contracts.foreign_json import check_nesting
 from data_contracts.quoting import column_shown, text_of, type_shown
-from infra.processes.reading import note
+from infra.processes.this_process import note
 from infra.sources.columnar import refuse_twice_named
 from infra.sources.csv_guess import MARKS, guess_csv, look_like_numbers, other_separator, says_separator
 from infra.sources.csv_lines import CsvFile, joined, pieces, plain_lines

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from data_contracts.errors import UsageError
 from infra import scratch as scratches
-from infra.files.digests import Readable, hash_stream, write_hashed
-from infra.machine.settings import on_this_machine, writing
+from infra.files import Readable, hash_stream, write_hashed
+from infra.settings import on_this_machine, writing
 
 # Manifests, pointers, records and bundled files are read in one piece; none of them is ever this large.
 MAX_READ_BYTES = 2**28

@@ -27,7 +27,7 @@ from sqlalchemy import Column, Connection, Engine, Float, Table, Text, UniqueCon
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from infra.store.backend import MAX_CLOCK_DIFFERENCE_S, Backend, Leftover, Stale, Stored, send_whole
 from infra.store.s3 import check_database, looked_up
 

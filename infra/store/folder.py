@@ -30,8 +30,8 @@ from pathlib import Path
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from data_contracts.plain_file import open_plain
-from infra.files.digests import write_hashed
-from infra.processes.resources import PROCESS
+from infra.files import write_hashed
+from infra.processes.this_process import COUNTERS
 from infra.store.backend import MAX_READ_BYTES, Leftover, Stale, Stored, hash_and_copy
 
 _REFUSED = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
@@ -252,7 +252,7 @@ class FolderBackend:
         """Store `data` once, by hard link."""
         with self._translated(path), self._draft() as draft:
             draft.write(data)
-            PROCESS.put(len(data))
+            COUNTERS.put(len(data))
             self._publish(draft, path)
         return _tag(data)
 
@@ -261,7 +261,7 @@ class FolderBackend:
         with source.open("rb") as reading, self._translated(path), self._draft(private) as draft:
             with BufferedWriter(draft.open()) as writing:
                 shutil.copyfileobj(reading, writing, 2**22)
-                PROCESS.put(writing.tell())
+                COUNTERS.put(writing.tell())
             self._publish(draft, path)
 
     def create_from(self, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
@@ -269,7 +269,7 @@ class FolderBackend:
         with self._translated(path), self._draft() as draft:
             with draft.open() as file:
                 found = write_hashed(pieces, file, sync=True)
-            PROCESS.put(found[0])
+            COUNTERS.put(found[0])
             self._publish(draft, path)
         return found
 
@@ -281,7 +281,7 @@ class FolderBackend:
                     if os.fstat(file.fileno()).st_size > MAX_READ_BYTES:
                         raise CorruptError(f"{path} is too large to be read as a whole.", details={"file": path})
                     data = file.read()
-                    PROCESS.get(len(data))
+                    COUNTERS.get(len(data))
             except NotADirectoryError as error:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path) from error
         return data, _tag(data)
@@ -297,7 +297,7 @@ class FolderBackend:
                 current = ""
             if current != tag:
                 raise Stale(path)
-            PROCESS.put(len(data))
+            COUNTERS.put(len(data))
             with self._draft() as draft:
                 draft.write(data)
                 draft.settle()
@@ -309,12 +309,12 @@ class FolderBackend:
         """Size and BLAKE3; a link or a special file is not followed."""
         with self._translated(path), _opened_plain(self.root, path) as file:
             found = hash_and_copy(file, copy, most)
-        PROCESS.get(found[0])
+        COUNTERS.get(found[0])
         return found
 
     def exists(self, path: str) -> bool:
         """Whether a file is there; CorruptError if something else is."""
-        PROCESS.get()
+        COUNTERS.get()
         with self._translated(path):
             try:
                 mode = (self.root / path).lstat().st_mode
@@ -326,7 +326,7 @@ class FolderBackend:
 
     def names(self, folder: str, starting: str = "") -> list[str]:
         """Sorted names without those that begin with a dot, such as NFS' `.nfs…` of a file deleted while open."""
-        PROCESS.put()  # as a price list of S3 counts a listing
+        COUNTERS.put()  # as a price list of S3 counts a listing
         with self._translated(folder):
             try:
                 names = os.listdir(self.root / folder)

@@ -31,7 +31,7 @@ from data_contracts.errors import (
     UsageError,
 )
 from data_contracts.messages.gang import CancelMarker, Launch
-from infra.processes.process_id import ProcessId, has_ended, this_process
+from infra.processes.processes import ProcessId, has_ended, this_process
 from infra.store import layout
 from infra.store.pointers import Pointer, PointerMoved, Versioned
 from infra.store.records import parsed

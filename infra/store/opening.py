@@ -26,12 +26,10 @@ from blake3 import blake3
 from data_contracts.canonical import digest
 from data_contracts.errors import UsageError
 from data_contracts.messages.children import StoreAddress
-from infra import audit
-from infra.files.atomic import replace_private
-from infra.files.locks import locked
-from infra.machine import settings
-from infra.machine.settings import state_folder
+from infra import audit, settings
+from infra.files import locked, replace_private
 from infra.processes.processes import uninterrupted
+from infra.settings import state_folder
 from infra.store import layout
 from infra.store.backend import Backend, NotImplementedThere, Overtaken, Stale
 from infra.store.records import parsed

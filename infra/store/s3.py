@@ -28,10 +28,9 @@ from urllib.parse import urlsplit
 from blake3 import blake3
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError
-from infra.files.digests import PIECE_BYTES, Readable
-from infra.machine.approved_credentials import check_approved
-from infra.machine.settings import known_stores
-from infra.processes.resources import PROCESS
+from infra.files import PIECE_BYTES, Readable
+from infra.processes.this_process import COUNTERS
+from infra.settings import check_approved, known_stores
 from infra.store.backend import (
     MAX_READ_BYTES,
     Leftover,
@@ -362,13 +361,13 @@ def _sent(request: Any, event_name: str, **_: Any) -> None:
     if operation.startswith(_LIKE_PUT):
         # The body's own length, where the request wraps it in chunks with a checksum.
         sizes = (request.headers.get(name) for name in ("X-Amz-Decoded-Content-Length", "Content-Length"))
-        PROCESS.put(int(next(filter(None, sizes), 0)))
+        COUNTERS.put(int(next(filter(None, sizes), 0)))
     else:
-        PROCESS.get()
+        COUNTERS.get()
 
 
 def _answered(parsed: Mapping[str, Any], **_: Any) -> None:
-    PROCESS.received(parsed.get("ContentLength", 0))
+    COUNTERS.received(parsed.get("ContentLength", 0))
 
 
 class Body:

@@ -34,10 +34,9 @@ from data_contracts.canonical import canonical, digest
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError
 from data_contracts.foreign_json import parse_json
 from data_contracts.handoffs import FileEntry, Ref
-from infra import scratch
-from infra.files import locks
-from infra.files.digests import hash_pieces, hash_stream
-from infra.machine.settings import on_this_machine
+from infra import files, scratch
+from infra.files import hash_pieces, hash_stream
+from infra.settings import on_this_machine
 from infra.store import layout
 from infra.store.backend import MAX_READ_BYTES, Backend
 from infra.store.layout import MANIFEST
@@ -384,7 +383,7 @@ def _seal_of(folder: Path) -> str | None:
 
 def hold(folder: Path) -> bool:
     """Lock a copy against deletion until this process ends, and mark it as used now; False if it does not exist."""
-    handle = locks.hold(folder)
+    handle = files.hold(folder)
     if handle is None:
         return False
     if folder in _held:
@@ -400,7 +399,7 @@ def make_room(base: Path, num_bytes: int, what: str) -> None:
         UsageError: too little space is free for `what` even then.
     """
     copies = [path for path in base.iterdir() if _COPY.fullmatch(path.name)]
-    locks.make_room(copies, lambda: shutil.disk_usage(base).free >= num_bytes)
+    files.make_room(copies, lambda: shutil.disk_usage(base).free >= num_bytes)
     free = shutil.disk_usage(base).free
     if free < num_bytes:
         raise UsageError(

@@ -29,9 +29,9 @@ from data_contracts.handoffs import FileEntry, Ref
 from data_contracts.messages.children import StoreAddress
 from data_contracts.plain_file import open_plain
 from infra import audit
-from infra.files.digests import hash_stream
-from infra.machine.settings import state_folder
-from infra.processes.process_id import ProcessId, this_process
+from infra.files import hash_stream
+from infra.processes.processes import ProcessId, this_process
+from infra.settings import state_folder
 from infra.share import WHOLE, Share
 from infra.store import layout
 from infra.store.backend import Backend, Leftover, Overtaken, Stored, warn_overtaken

@@ -11,7 +11,7 @@ from data_contracts.costs.budgets import Budget, Budgets, Limit
 from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import CorruptError
 from data_contracts.resolved import Price
-from infra.budgets.ledger import Ledger
+from infra.budgets import Ledger
 from infra.store import Store
 from tasks.costs.charges import Charge
 from tasks.costs.sums import charged

@@ -11,8 +11,8 @@ from data_contracts.canonical import is_name
 from data_contracts.costs.budgets import Budget, Budgets, shown
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import PipelineSpec
-from infra.budgets.rules_versions import current_budgets
-from infra.machine.machines import prices
+from infra.budgets import current_budgets
+from infra.prices import prices
 from infra.store import Store, layout
 from tasks.budgets.amounts import BudgetPeriod, month_of
 from tasks.budgets.settling import settle_all, settle_others

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from data_contracts.costs.budgets import Balance, shown
 from data_contracts.errors import OverBudget, UsageError
 from data_contracts.resolved import Price
-from infra.machine.machines import THIS_MACHINE
+from infra.prices import THIS_MACHINE
 from tasks.budgets.amounts import BudgetPeriod, price_fault
 
 _UNCOUNTED = (

@@ -13,12 +13,12 @@ from data_contracts.canonical import is_name
 from data_contracts.costs.budgets import Budgets
 from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import CorruptError, UsageError
-from infra.budgets.ledger import Executed, Ledger
-from infra.processes.process_id import has_ended
+from infra.budgets import Executed, Ledger
+from infra.processes.processes import has_ended
 from infra.store import Store, layout
 from infra.store.lease import held_lease, process_of
 from infra.store.store import write_several
-from infra.usage.executions import executions_of
+from infra.usage import executions_of
 from tasks.budgets.amounts import BudgetPeriod, budget_periods, span_of, uncounted_s
 
 log = logging.getLogger("trainwright")

@@ -19,11 +19,10 @@ from data_contracts.errors import StorageUnavailable, TrainwrightError
 from data_contracts.resolved import Price
 from data_contracts.run_report import RunReport
 from infra.audit import now
-from infra.budgets.ledger import Executed
-from infra.budgets.rules_versions import current_budgets
+from infra.budgets import Executed, current_budgets
 from infra.gang.recovery import UNLIMITED, Allowance
-from infra.processes.clock import now_s
 from infra.processes.processes import uninterrupted
+from infra.processes.this_process import now_s
 from tasks.budgets.amounts import BudgetPeriod, budget_periods, month_of, per_second, price_fault
 from tasks.budgets.refusals import nothing_left, refuse_uncounted
 from tasks.budgets.settling import settle_others, settle_run

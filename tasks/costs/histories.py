@@ -10,7 +10,7 @@ from data_contracts.resolved import Price, Resolved
 from data_contracts.run_report import RunReport
 from infra.store import Store, layout
 from infra.store.records import parsed
-from infra.usage.executions import executions_of
+from infra.usage import executions_of
 from tasks.run.report import latest_report
 from tasks.run.run import Run
 

@@ -20,7 +20,7 @@ from data_contracts.costs.resources import NOTHING
 from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.times import iso_month, month_of
-from infra.machine import machines
+from infra import prices
 from infra.store import Store, layout
 from infra.store.seal import pass_over
 from infra.store.store import read_several
@@ -98,7 +98,7 @@ def idle_pools(month: Month, found: Sequence[MonthCosts], now: datetime) -> list
     Args:
         found: the month's figures in several stores.
     """
-    book, end = machines.prices(), min(month.end, now)
+    book, end = prices.prices(), min(month.end, now)
     length_s = (end - month.start).total_seconds()
     day = f"{end - timedelta(seconds=1):%Y-%m-%d}"
     made = [

@@ -13,9 +13,9 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import Dataset
 from data_contracts.messages.sizes import ModuleSizes
 from data_contracts.price_book import price_on
-from infra.machine import machines
-from infra.machine.machines import Machine
-from infra.records.datasets import find_dataset_by_id
+from infra import prices
+from infra.prices import Machine
+from infra.records.handoffs import find_dataset_by_id
 from tasks.estimates.energy import Energy
 from tasks.estimates.measure import measure
 from tasks.estimates.memory import MemoryNeed, layout_plan, needs, recommendation
@@ -140,9 +140,9 @@ def estimate(run: Run, ahead: Sequence[str]) -> Estimate | None:
     if not ahead:
         return None
     train, past, now = run.spec.train, past_of(run.store, run.spec.name), datetime.now(UTC)
-    machine = machines.catalogue().get(run.resolved.price.machine, Machine(name=run.resolved.price.place))
+    machine = prices.catalogue().get(run.resolved.price.machine, Machine(name=run.resolved.price.place))
     # A training that ignores its machine's devices does not have their memory.
-    on_cpu = machines.on_cpu(run.resolved.lightning)
+    on_cpu = prices.on_cpu(run.resolved.lightning)
     memory_bytes = 0 if on_cpu else machine.memory_bytes
     if TRAIN not in ahead:
         return Estimate(
@@ -192,7 +192,7 @@ def _settings(run: Run) -> str:
 
 
 def _ranks_of_offers() -> list[int]:
-    devices = {one.devices for one in machines.catalogue().values() if one.devices}
+    devices = {one.devices for one in prices.catalogue().values() if one.devices}
     return [1, *(nodes * each for nodes in NODES for each in devices)]
 
 
@@ -223,7 +223,7 @@ def _samples(run: Run, dataset: Dataset | None, past: Past) -> int | None:
 
 def _offers(run: Run, sizes: ModuleSizes, past: Past, samples: int | None) -> tuple[list[Offer], str]:
     """The machines on which the training fits, and where the rate of interruptions is from."""
-    known, train = machines.catalogue(), run.spec.train
+    known, train = prices.catalogue(), run.spec.train
     speeds = {name: one.relative_speed for name, one in known.items() if one.relative_speed}
     sources: set[str] = set()
 

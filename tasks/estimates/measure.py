@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Dataset
 from data_contracts.messages.sizes import MODULE_MEMORY, ModuleSizes, SizeRequest
+from infra import prices
 from infra.child import run_child
-from infra.machine import machines
 from tasks.run.run import Run
 from tasks.stages.memory_check import size_facts
 
@@ -34,7 +34,7 @@ def measure(run: Run, dataset: Dataset | None, rows: Sequence[int]) -> tuple[Mod
         **size_facts(run, dataset),
         columns={} if dataset is None or own else dataset.columns,
         rows=[] if dataset is None or own else wanted,
-        accelerated=not machines.on_cpu(run.resolved.lightning),
+        accelerated=not prices.on_cpu(run.resolved.lightning),
     )
     try:
         sizes = run_child(MODULE_MEMORY, request, project=run.project(), withhold=run.withholds, limit=MOST_S)

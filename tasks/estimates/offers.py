@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_contracts.price_book import MachinePrice, Term, price_on
-from infra.machine.machines import Machine
+from infra.prices import Machine
 from infra.quantities import SECONDS, in_words
 from tasks.estimates.memory import MemoryNeed
 

@@ -13,7 +13,7 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.resolved import Price, Resolved
 from infra.store import Store
 from infra.store.seal import pass_over
-from infra.usage.executions import executions_of
+from infra.usage import executions_of
 from tasks.costs.charges import charges
 from tasks.estimates.energy import PastPower, powers
 from tasks.run.resolve import resolved_runs

@@ -11,12 +11,11 @@ from typing import Any, Literal
 
 from data_contracts.handoffs import FileEntry
 from data_contracts.messages.export import EXPORT, Exported, ExportRequest, Format, Tolerance
-from infra import scratch
+from infra import code_bundle, scratch
 from infra.audit import now
 from infra.child import run_child
-from infra.files.digests import hash_stream
+from infra.files import hash_stream
 from infra.gang.remote_job import idle_limit, lay_out
-from infra.project import code_bundle
 from infra.store import Store
 from tasks.export.card import card
 from tasks.export.facts import ModelFacts, model_facts

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_contracts.errors import UsageError
-from infra.files.locks import delete_unless_held
-from infra.files.new_folder import check_new
-from infra.machine.settings import on_this_machine
+from infra.files import check_new, delete_unless_held
+from infra.settings import on_this_machine
 
 _OTHER = "Name a folder that does not exist yet, or an empty one."
 

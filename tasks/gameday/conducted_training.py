@@ -14,8 +14,7 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.faults import GameTraining
 from infra import scratch
 from infra.child import log_tail
-from infra.processes.processes import kill_marked, new_mark, uninterrupted
-from infra.processes.tied_process import TiedProcess
+from infra.processes.processes import TiedProcess, kill_marked, new_mark, uninterrupted
 from infra.store import Store, layout
 from infra.store.layout import game_day_record
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from data_contracts.costs.budgets import Balance
 from data_contracts.costs.usage import HERE
 from data_contracts.pipeline_spec import PipelineSpec
-from infra.budgets.policy import refuse_by_policy
-from infra.budgets.rules_versions import current_budgets
-from infra.processes.clock import now_s
+from infra.budgets import current_budgets, refuse_by_policy
+from infra.processes.this_process import now_s
 from infra.store import Store, is_store, open_store
 from tasks.budgets.amounts import BudgetPeriod, budget_periods, per_second
 from tasks.budgets.refusals import refuse_uncounted, too_little_for_game_day

@@ -15,10 +15,8 @@ from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageErr
 from data_contracts.pipeline_spec.mirrors import MlflowSpec, OpenLineageSpec
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
-from infra.mirrors import accepted, git_tags
-from infra.mirrors.endpoint import Deadline, Endpoint, credentials
-from infra.mirrors.mlflow import TRIED, Mlflow
-from infra.mirrors.openlineage import PATH, append_events, post_events
+from infra import mirrors
+from infra.mirrors import PATH, TRIED, Deadline, Endpoint, Mlflow, append_events, credentials, post_events
 from infra.models import registry
 from infra.store import Store, layout
 from infra.store.lease import LeaseKeeper
@@ -74,7 +72,7 @@ def tell_after_run(run: Run) -> None:
 
 def accept_mirrors(run: Run) -> None:
     """Let a run's mirrors be told from now on: this user ran it."""
-    accepted.accept(*(_identity(run.resolved, name) for name in run.spec.mirrors.names))
+    mirrors.accept(*(_identity(run.resolved, name) for name in run.spec.mirrors.names))
 
 
 def accept_places(run: Run, places: Sequence[str]) -> None:
@@ -88,7 +86,7 @@ def accept_places(run: Run, places: Sequence[str]) -> None:
             f"--accept: the run {run.run_id} has no mirror at {strange[0]!a}.",
             remedy=f"It has {' and '.join(f'{place!a}' for place in named.values())}.",
         )
-    accepted.accept(*(_identity(run.resolved, name) for name, place in named.items() if place in places))
+    mirrors.accept(*(_identity(run.resolved, name) for name, place in named.items() if place in places))
 
 
 def tell_quietly(store: Store, wait_s: float, find: Callable[[], Sequence[Due]] | None = None) -> None:
@@ -169,7 +167,7 @@ def _identity(about: Resolved, mirror: str) -> dict[str, Any]:
 def _refuse_unknown(one: Due) -> None:
     """UsageError for a mirror that only the store names: its writers may not choose where credentials and lines go."""
     identity = _identity(one.resolved, one.mirror)
-    if accepted.is_accepted(identity):
+    if mirrors.is_accepted(identity):
         return
     section = identity["settings"] if isinstance(identity["settings"], dict) else {}
     place = one.resolved.pipeline().mirrors.place(one.mirror, one.resolved.root)
@@ -261,10 +259,10 @@ def _gto(store: Store, one: Due, deadline: Deadline) -> str:
     if not code.get("commit") or code.get("dirty"):
         return f"version {receipt.version} was not made from a commit alone, so it has no Git tag"
     root, commit = Path(one.resolved.root), str(code["commit"])
-    version = git_tags.register(root, model, receipt.version, commit, f"trainwright run {one.run_id}")
+    version = mirrors.register(root, model, receipt.version, commit, f"trainwright run {one.run_id}")
     if version is None:
         return f"{commit[:12]} is an earlier version of {model} in Git, so version {receipt.version} has no Git tag"
-    return f"{version} and {git_tags.assign(root, model, alias, commit, receipt.ref.seal)} are tags of {commit[:12]}"
+    return f"{version} and {mirrors.assign(root, model, alias, commit, receipt.ref.seal)} are tags of {commit[:12]}"
 
 
 def _huggingface(store: Store, one: Due, deadline: Deadline) -> str:

@@ -6,7 +6,7 @@ import logging
 
 from data_contracts.errors import TrainwrightError
 from data_contracts.run_report import RunReport
-from infra.mirrors.deliveries import newest_delivery, newest_end
+from infra.mirrors import newest_delivery, newest_end
 from infra.orchestrator.events.model_events import announce_canary_end, announce_verdict
 from infra.orchestrator.events.run_events import announce_end
 from tasks.mirrors.outbox import PREFECT, Due, note

@@ -10,7 +10,7 @@ from typing import Any
 
 from data_contracts.canonical import canonical
 from data_contracts.run_report import RunReport
-from infra.mirrors.mlflow import MlflowRun
+from infra.mirrors import MlflowRun
 from tasks.pages.facts import Facts
 
 # A curve is thinned to this many points; the first and the last stay.

@@ -14,10 +14,9 @@ from data_contracts.handoffs import Ref
 from data_contracts.plain_file import read_plain
 from data_contracts.run_report import ModelName, RunReport
 from infra import scratch
-from infra.machine.settings import on_this_machine
-from infra.mirrors.endpoint import Deadline
-from infra.mirrors.mlflow import Kept, Mlflow
+from infra.mirrors import Deadline, Kept, Mlflow
 from infra.models import registry
+from infra.settings import on_this_machine
 from infra.store import Store
 from tasks.export.exports import RECORD, export
 from tasks.mirrors.mlflow_content import tags

@@ -17,7 +17,7 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.operations.deliveries import Delivery
 from data_contracts.resolved import Resolved
 from infra.audit import now
-from infra.mirrors.deliveries import ALIAS, newest_delivery, newest_end
+from infra.mirrors import ALIAS, newest_delivery, newest_end
 from infra.models import canaries, registry
 from infra.store import Store, layout
 from infra.store.seal import pass_over, passing_over

@@ -12,7 +12,7 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import Evaluation, ModelVersion, Ref
 from infra.records.handoffs import read_handoff
 from infra.store import Store, layout
-from infra.weights.arrays import TensorChange, compare, num_bytes
+from infra.weights import TensorChange, compare, num_bytes
 from tasks.pages.facts import Facts, facts_of, gather, tried
 from tasks.run.report import latest_report
 from tasks.run.run import not_found, reopen_run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.weights.arrays import TensorChange
+from infra.weights import TensorChange
 from tasks.charts.bars import Bar, bars
 from tasks.charts.history_panels import SIDES, panels
 from tasks.charts.picture import BLUE

@@ -14,8 +14,7 @@ from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Receipt, Ref
 from data_contracts.run_report import RunReport, StageResult
 from infra.gang.ledger import GenerationSpan, committed, generation_spans
-from infra.records.datasets import find_dataset_by_id
-from infra.records.handoffs import read_handoff
+from infra.records.handoffs import find_dataset_by_id, read_handoff
 from infra.store import Store, layout
 from infra.store.seal import pass_over
 from tasks.pages.rows import Pairs, read_pairs

@@ -15,11 +15,10 @@ from data_contracts.messages.raw_data import COLUMNS, LookRequest, ShardProgress
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.pipeline_spec.csv_format import may_be_csv
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
-from infra import scratch
+from infra import code_bundle, scratch
 from infra.child import run_child
 from infra.gang.remote_job import idle_limit, lay_out
-from infra.machine.settings import state_folder
-from infra.project import code_bundle
+from infra.settings import state_folder
 from infra.sources import resolve_sources
 from infra.sources.named_places import refuse_foreign_credentials
 from infra.sources.resolve import base_name

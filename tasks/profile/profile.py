@@ -17,7 +17,7 @@ from data_contracts.messages.profiling import PROFILE, TRACE, ProfileRequest, St
 from data_contracts.pipeline_spec import TrainSpec
 from infra import scratch
 from infra.child import run_child
-from infra.records.datasets import local_dataset, mixed
+from infra.records.handoffs import local_dataset, mixed
 from tasks.profile.changes import Change, change_for
 from tasks.profile.verdict import (
     NAMES,

@@ -20,11 +20,11 @@ from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
 from data_contracts.installed_packages import InstalledPackage
+from infra import code_bundle
 from infra.environments.packages import split
-from infra.models import recipes, registry
-from infra.models.versions import numbers
-from infra.project import code_bundle
-from infra.records.environments import EARLIER, read_environment
+from infra.models import registry
+from infra.models.registry import numbers
+from infra.records.nodes import EARLIER, read_environment
 from infra.store import Store, layout
 from infra.store.seal import pass_over
 from infra.store.store import read_several
@@ -121,7 +121,7 @@ class _Search:
             store.list(layout.runs_with(EARLIER))
         )
         by_recipe: dict[str, Traces] = defaultdict(frozenset)
-        places = store.list(recipes.AREA) if earlier else []
+        places = store.list(registry.AREA) if earlier else []
         for run_id, traces in read_several(store, partial(self._in_recipe, earlier), places):
             by_recipe[run_id] |= traces
         for run_id in earlier:
@@ -183,10 +183,10 @@ class _Search:
     def _in_recipe(self, run_ids: set[str], name: str) -> tuple[str, Traces]:
         """The run of a recipe, if it is one of these, and its traces in the names and versions that were recorded."""
         try:
-            manifest = self._store.manifest(f"{recipes.AREA}/{name}")
+            manifest = self._store.manifest(f"{registry.AREA}/{name}")
             if manifest.provenance["run_id"] not in run_ids:
                 return "", NOT_KNOWN
-            recipe = recipes.read_recipe(self._store, manifest.ref)
+            recipe = registry.read_recipe(self._store, manifest.ref)
             asked = code_bundle.packages_in(self._store, self._store.manifest(recipe.resolved.code))
             lines = map(split, [*recipe.lock, *(asked.install if asked else ())])
             packages = [InstalledPackage(name=name, version=version) for name, version in lines]

@@ -9,7 +9,7 @@ from typing import Any
 from data_contracts.canonical import digest
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import ShardsSpec
-from infra.project import code_bundle
+from infra import code_bundle
 from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run
 from tasks.stages.decisions.requirements import refuse_early

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import ModelVersion, Receipt, Ref, SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from infra.models import recipes, registry
-from infra.project import code_bundle
+from infra import code_bundle, weights
+from infra.models import registry
 from infra.sources.named_places import NO_PLACES, NamedPlaces, digests_now
 from infra.store import Manifest, Store
-from infra.weights import imported_weights
 from tasks.queries.kept_seal import require_seal
 from tasks.run.versions import find_version
 
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 # Kinds whose names are digests of their content, each with the function that computes the digest again.
 NAMED_BY_CONTENT: dict[str, Callable[[Store, Manifest], None]] = {
     code_bundle.KIND: code_bundle.check_bundle,
-    imported_weights.KIND: imported_weights.check_import,
-    recipes.KIND: recipes.check_recipe,
+    weights.KIND: weights.check_import,
+    registry.KIND: registry.check_recipe,
 }
 
 

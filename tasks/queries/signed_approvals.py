@@ -15,9 +15,8 @@ from data_contracts.approved import Approval
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.foreign_json import parse_json
 from data_contracts.handoffs import Receipt
-from infra.approvals.approval_signatures import keys_of, payload_of
-from infra.approvals.protections import protections
-from infra.models import versions
+from infra.approvals import keys_of, payload_of, protections
+from infra.models import registry
 from infra.store import Store
 from infra.store.records import corrupt, parsed
 
@@ -106,7 +105,7 @@ def _signed_about(store: Store, receipt: Receipt, approval: Approval, key: Publi
 
 def _about(store: Store, receipt: Receipt) -> About:
     assert receipt.candidate is not None
-    candidate = versions.model_version(store, receipt.candidate).checkpoint.ref.id
+    candidate = registry.model_version(store, receipt.candidate).checkpoint.ref.id
     champion = receipt.champion.id if receipt.champion is not None else ""
     gates = gates_digest(receipt.gates)
     return About(model=receipt.model, alias=receipt.alias, candidate=candidate, champion=champion, gates=gates)

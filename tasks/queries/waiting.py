@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from data_contracts.approvals import meaning
 from data_contracts.times import readable
-from infra.approvals.approvals import latest_question, stored_answer
+from infra.approvals import latest_question, stored_answer
 from infra.audit import now
 from infra.store import Store
 

@@ -8,7 +8,7 @@ from typing import Any
 from data_contracts.handoffs import Ref
 from infra.gang.ledger import list_checkpoints
 from infra.store import Manifest, Store
-from infra.weights.weight_differences import TensorDifference, first_difference
+from infra.weights import TensorDifference, first_difference
 from tasks.reproduction.recorded import Recorded
 from tasks.reproduction.remake import Made
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from data_contracts.recipe import Recipe
 from data_contracts.replay import Segment
 from infra import audit
-from infra.models.recipes import own_revision
+from infra.models.registry import own_revision
 
 
 def lock_differences(recipe: Recipe) -> list[str]:

@@ -11,8 +11,8 @@ from data_contracts.recipe import Recipe
 from data_contracts.replay import Segment
 from infra.gang.ledger import list_checkpoints
 from infra.gang.recovery import Replay
-from infra.models.recipes import read_recipe
-from infra.records.checkpoints import verify_checkpoint
+from infra.models.registry import read_recipe
+from infra.records.handoffs import verify_checkpoint
 from infra.store import Manifest, Store, layout
 from infra.store.records import parsed
 from infra.store.seal import passing_over

@@ -16,10 +16,9 @@ from data_contracts.errors import TrainwrightError, UsageError, from_json
 from data_contracts.replay import Segment
 from infra import scratch
 from infra.environments.locked import make_locked
-from infra.files.new_folder import check_new, tag
-from infra.processes.command import run_to_end
+from infra.files import check_new, tag
 from infra.processes.environment import without_signing
-from infra.processes.processes import marked_env, module_command, new_mark, terminable
+from infra.processes.processes import marked_env, module_command, new_mark, run_to_end, terminable
 from infra.sources.named_places import NO_PLACES, NamedPlaces
 from infra.store import Store, open_store
 from tasks.reproduction.comparison import Comparison, compare

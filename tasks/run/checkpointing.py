@@ -10,10 +10,9 @@ from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.resolved import CheckpointInterval
+from infra.checkpoint_interval import DAY_S, PastTrainings, expected_loss, interval, node_mtbf, past_trainings
 from infra.store import Store, layout
-from infra.usage.checkpoint_interval import DAY_S, expected_loss, interval, node_mtbf
-from infra.usage.executions import executions_of
-from infra.usage.past_trainings import PastTrainings, past_trainings
+from infra.usage import executions_of
 
 # Without a measured checkpoint, and without a measured restart.
 DEFAULT_S, RESTART_S = 600.0, 120.0

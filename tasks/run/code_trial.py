@@ -23,11 +23,10 @@ from data_contracts.messages.children import IMPORT_TRIAL, ImportTrialAnswer, Im
 from data_contracts.pipeline_spec import PipelineSpec
 from infra import scratch
 from infra.child import run_child
-from infra.files.atomic import replace_json
-from infra.machine.settings import state_folder
-from infra.project.class_lookup import is_in_project
-from infra.project.code_bundle import CodeBundle, unpack
-from infra.project.project_files import SOURCE, ProjectFiles
+from infra.code_bundle import CodeBundle, unpack
+from infra.files import replace_json
+from infra.project import SOURCE, ProjectFiles, is_in_project
+from infra.settings import state_folder
 from infra.store import Store
 from tasks.run.options import NO_SHAKEDOWN
 from tasks.run.spec_check import named_code, named_tokenizers

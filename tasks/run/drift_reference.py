@@ -13,7 +13,7 @@ from data_contracts.plain_file import read_plain
 from data_contracts.profile.record import Profile
 from data_contracts.resolved import DriftReference
 from infra.contract.profiles import read_profile
-from infra.models import registry, versions
+from infra.models import registry
 from infra.store import Manifest, Store
 from tasks.run.versions import find_version
 
@@ -43,7 +43,7 @@ def resolve_drift(spec: PipelineSpec, path: Path, store: Store) -> DriftReferenc
         if pointer is None:
             return DriftReference(name=name, note=f"there is no {name} yet, so the data is compared with nothing")
         return _of_version(
-            store, name, versions.model_version(store, Ref.model_validate(pointer[0].value["model_version"]))
+            store, name, registry.model_version(store, Ref.model_validate(pointer[0].value["model_version"]))
         )
     if "@" not in against:
         raise SpecError(f"{field}: {against!r} names no data.", remedy=_REMEDY)

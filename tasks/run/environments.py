@@ -7,10 +7,10 @@ from pathlib import Path
 
 from data_contracts.errors import SpecError
 from data_contracts.pipeline_spec import PipelineSpec
+from infra.code_bundle import project_root
 from infra.environments.cache import resolve
 from infra.environments.packages import Packages
 from infra.environments.requirements import Requirements, read_requirements
-from infra.project.code_bundle import project_root
 from infra.store import Store
 
 

@@ -11,7 +11,7 @@ from data_contracts.costs.executions import Crash, Execution
 from data_contracts.errors import CorruptError, Fenced, TrainwrightError
 from data_contracts.run_report import RunReport
 from infra.audit import now
-from infra.records.environments import note_earlier
+from infra.records.nodes import note_earlier
 from infra.store import Store, layout
 from tasks.run.progress import on_page
 from tasks.run.run import Run, artifact_key

@@ -8,9 +8,9 @@ from typing import Any
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
 from data_contracts.pipeline_spec import PipelineSpec
-from infra.records.checkpoints import is_verified
+from infra.records.handoffs import is_verified
 from infra.store import Store, layout
-from infra.weights.imported_weights import import_weights
+from infra.weights import import_weights
 from tasks.run.versions import find_version
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.resolved import Resolved
-from infra.signing.inputs import sign_inputs
+from infra.signing.moves import sign_inputs
 from infra.store import Store, layout
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.pipeline_spec.mesh import SHARDED, is_hsdp
 from data_contracts.pipeline_spec.placement import Spread, in_same_place
 from data_contracts.pipeline_spec.train import TrainSpec
-from infra.machine import machines
+from infra import prices
 
 # Precisions that Lightning's ModelParallelStrategy takes, with their short names.
 _SHARDABLE = ("32-true", "bf16-mixed", "bf16-true", "16-true")
@@ -23,11 +23,11 @@ def check_layouts(spec: PipelineSpec, lightning: Mapping[str, Any]) -> None:
     Args:
         lightning: the Lightning config.
     """
-    machine = machines.machine(spec.train.machine)
-    machines.check_devices(machine, spec.train.devices, lightning)
+    machine = prices.machine(spec.train.machine)
+    prices.check_devices(machine, spec.train.devices, lightning)
     for name, section in (("verify", spec.verify), ("evaluate", spec.evaluate)):
         if in_same_place(section, spec.train):
-            machines.check_devices(machine, section.devices or 1, lightning, name)
+            prices.check_devices(machine, section.devices or 1, lightning, name)
     precision = str((lightning.get("trainer") or {}).get("precision") or "32-true")
     sharded = [one for one in ("train", "verify", "evaluate") if getattr(spec, one).strategy in SHARDED]
     if sharded and _LONG.get(precision, precision) not in _SHARDABLE:

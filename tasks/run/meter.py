@@ -18,15 +18,12 @@ from data_contracts.costs.usage import HERE, ExecutionUsage, Followed, GangUsage
 from data_contracts.errors import TrainwrightError
 from data_contracts.resolved import UNKNOWN_PRICE, Price
 from data_contracts.run_report import RunReport, StageStatus
-from infra.machine.energy import EnergyMeter
-from infra.machine.identity import machine_id
-from infra.processes.clock import now_s
+from infra.machine import EnergyMeter, machine_id
 from infra.processes.processes import uninterrupted
-from infra.processes.resources import PROCESS
+from infra.processes.this_process import COUNTERS, now_s
 from infra.store import layout
 from infra.store.pointers import PointerMoved, Versioned
-from infra.usage.cost import cost
-from infra.usage.executions import executions_of
+from infra.usage import cost, executions_of
 from tasks.run.run import Run
 
 BEAT_S = 30.0
@@ -147,7 +144,7 @@ class Meter:
         # Whether a message has said that a node is another machine than in the price book.
         self.warned_of_machine = False
         # What the process used before belongs to no run.
-        PROCESS.take()
+        COUNTERS.take()
         self._energy, self._taking = EnergyMeter(), threading.Lock()
         self._used = self._used_before = NOTHING
         self._stages: list[StageUsage] = []
@@ -191,7 +188,7 @@ class Meter:
     def _take(self) -> None:
         """Add what the process has used since the last call."""
         with self._taking:
-            self._used += PROCESS.take() + self._energy.sample()
+            self._used += COUNTERS.take() + self._energy.sample()
 
     def _create_part(self, what: str, usage: StageUsage | GangUsage) -> None:
         if not self._is_away:

@@ -8,8 +8,9 @@ from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.price_book import PoolEntry
 from data_contracts.resolved import Price
-from infra.machine import accelerators, machines
-from infra.machine.machines import LOCAL, THIS_MACHINE, VARIABLE
+from infra import machine
+from infra import prices as price_book
+from infra.prices import LOCAL, THIS_MACHINE, VARIABLE
 
 
 def run_prices(spec: PipelineSpec, day: str, store: str = "") -> dict[str, Any]:
@@ -20,20 +21,20 @@ def run_prices(spec: PipelineSpec, day: str, store: str = "") -> dict[str, Any]:
     unknown price. UsageError as `check_pool_machine`.
     """
     check_pool_machine(spec)
-    book, train = machines.prices(), spec.train
+    book, train = price_book.prices(), spec.train
     named = train.machine if train.machine != LOCAL else ""
-    mine = machines.this_machine()
+    mine = price_book.this_machine()
     if train.pool is None and named:
         mine = named
     field = THIS_MACHINE if mine != named else "train.machine"
-    here = machines.machine(mine, field).price(day)
+    here = price_book.machine(mine, field).price(day)
     if mine == LOCAL and not here.devices:
         here = _counted(here)
     if train.pool is None:
         trained = here
     elif named:
         place = book.pools.get(train.pool) or PoolEntry(machine=named)
-        trained = machines.machine(named).price(day, place.region, place.term, train.pool)
+        trained = price_book.machine(named).price(day, place.region, place.term, train.pool)
     else:
         trained = book.of_pool(train.pool, day)
     prices: dict[str, Price] = {"here": here}
@@ -52,7 +53,7 @@ def run_prices(spec: PipelineSpec, day: str, store: str = "") -> dict[str, Any]:
 def check_pool_machine(spec: PipelineSpec) -> None:
     """UsageError for a `train.machine` that is not the machine of the pool: its nodes would have another's price."""
     named, pool = spec.train.machine, spec.train.pool
-    if pool is None or named == LOCAL or pool not in (pools := machines.prices().pools):
+    if pool is None or named == LOCAL or pool not in (pools := price_book.prices().pools):
         return
     if named != pools[pool].machine:
         raise UsageError(
@@ -66,5 +67,5 @@ def _counted(here: Price) -> Price:
 
     Without a machine, nobody knows its GPUs; that is not 0.
     """
-    number = accelerators.num_gpus()
+    number = machine.num_gpus()
     return here.model_copy(update={"machine": ""} if number is None else {"devices": number})

@@ -25,8 +25,8 @@ from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport, StageResult
 from infra.audit import now
 from infra.child import Handlers, run_child
-from infra.processes.idle import IdleLimit
-from infra.processes.process_id import ProcessId
+from infra.processes.environment import IdleLimit
+from infra.processes.processes import ProcessId
 from infra.store import Lease, Store, Versioned, layout
 from infra.store.lease import PATIENCE_S, held_lease, process_of, standing_still, with_process
 from tasks.run.executions import crashes_of, newest_execution, num_ends

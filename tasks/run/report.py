@@ -8,7 +8,7 @@ from data_contracts.run_report import Cost, ModelName, RunReport, Verdict
 from infra.audit import now
 from infra.models import registry
 from infra.store import Store, layout
-from infra.usage.cost import total
+from infra.usage import total
 from tasks.run.run import Run
 
 FINAL: tuple[Verdict, ...] = ("promoted", "canary", "unchanged", "not_promoted", "rejected")

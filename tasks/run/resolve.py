@@ -21,17 +21,15 @@ from data_contracts.lightning_config import check_lightning, inline_lightning
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import StageResult, Trigger
-from infra import audit
+from infra import audit, code_bundle, settings
 from infra.environments.cache import packages_in
 from infra.environments.packages import Packages
-from infra.machine import settings
 from infra.models import registry
-from infra.project import code_bundle
-from infra.project.project_files import NOT_FOUND, ProjectFiles, choose, mentions, not_found_in
-from infra.records.datasets import find_dataset, find_dataset_by_id
+from infra.project import NOT_FOUND, ProjectFiles, choose, mentions, not_found_in
+from infra.records.handoffs import find_dataset, find_dataset_by_id
 from infra.sources import local_files, resolve_sources
 from infra.store import Store, layout
-from infra.weights.imported_weights import ENDING
+from infra.weights import ENDING
 from tasks.run.checkpointing import resolve_interval
 from tasks.run.code_trial import refuse_incomplete
 from tasks.run.drift_reference import resolve_drift

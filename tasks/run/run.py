@@ -20,15 +20,13 @@ from data_contracts.pipeline_spec import PipelineSpec, SourceSpec
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import Cost, StageResult
-from infra import scratch
+from infra import code_bundle, scratch, settings
 from infra.audit import now
-from infra.budgets.policy import refuse_by_policy
+from infra.budgets import refuse_by_policy
 from infra.gang.recovery import Replay
-from infra.machine import settings
-from infra.models.recipes import seal_recipe
-from infra.project import code_bundle
-from infra.records.environments import import_places, note_environment
-from infra.signing.configured import configured_key
+from infra.models.registry import seal_recipe
+from infra.records.nodes import import_places, note_environment
+from infra.signing.moves import configured_key
 from infra.store import Store, absolute_address, layout, open_store
 from tasks.run.idempotency_keys import claim, note_time, of_pipeline, resolved_before
 from tasks.run.inputs import read_inputs, record_inputs

@@ -20,10 +20,10 @@ from data_contracts.pipeline_spec import ContractSpec, PipelineSpec, SourceSpec,
 from data_contracts.pipeline_spec.runner import DaskRunner
 from data_contracts.yaml_document import FieldPath, dotted
 from data_contracts.yaml_text import read_document
-from infra.budgets.policy import refuse_by_policy
-from infra.machine.approved_credentials import PREFECT_SETTINGS, check_approved
-from infra.project import code_bundle
-from infra.project.class_lookup import is_in_project, require_class
+from infra import code_bundle
+from infra.budgets import refuse_by_policy
+from infra.project import is_in_project, require_class
+from infra.settings import PREFECT_SETTINGS, check_approved
 from infra.sources import Window, parse_window
 from tasks.run.canary_check import why_no_fresh_rows
 from tasks.run.environments import read_spec_requirements

@@ -14,7 +14,7 @@ from data_contracts.messages.gang import Launch
 from data_contracts.run_report import Cost
 from infra.gang.ledger import roster
 from infra.gang.members import Progress
-from infra.usage.cost import cost, total
+from infra.usage import cost, total
 from tasks.run.progress import IN_VIEW, GangChanged, GangLaunched, notify, on_page
 from tasks.run.report import total_cost
 from tasks.run.run import Run, artifact_key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from data_contracts.canaries import ALIAS
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import ModelVersion, Ref
-from infra.models import registry, versions
+from infra.models import registry
 from infra.models.canaries import refuse_ended
 from infra.store import Store, layout
 
@@ -15,7 +15,7 @@ def existing_version(store: Store, model: str, number: int) -> ModelVersion:
     version.
     """
     try:
-        version = versions.read_version(store, model, number)
+        version = registry.read_version(store, model, number)
         _check_promoted(store, model, number, version)
         return version
     except FileNotFoundError as error:
@@ -50,4 +50,4 @@ def find_version(store: Store, name: str) -> tuple[ModelVersion, str | None]:
         )
     if alias == ALIAS:
         refuse_ended(store, model)
-    return versions.model_version(store, Ref.model_validate(pointer[0].value["model_version"])), alias
+    return registry.model_version(store, Ref.model_validate(pointer[0].value["model_version"])), alias

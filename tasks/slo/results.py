@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.operations.objectives import Objective, Objectives
-from infra.budgets.rules_files import read_rules
+from infra.budgets import read_rules
 from tasks.slo.burn import WINDOW_S, Alert, Point, alerts, burn
 from tasks.slo.indicators import left_out, points_of
 from tasks.slo.ledger import LedgerRun

@@ -1,7 +1,7 @@
 """A stage's work on a Dask cluster: each piece is a Prefect task there, done in a child process.
 
 Imported only when `shards.runner` or `contract.runner` names a cluster. The stage's own child process cuts and merges
-the work as usual (`infra.pieces.cluster` is its side of this); this module sends the pieces that it requests, and
+the work as usual (`infra.pieces` is its side of this); this module sends the pieces that it requests, and
 returns their outcomes.
 """
 
@@ -33,16 +33,15 @@ from data_contracts.messages.raw_data import (
     SharedFolder,
 )
 from data_contracts.pipeline_spec import DaskRunner
+from infra import code_bundle
 from infra import scratch as scratches
 from infra.child import Handlers, run_child
-from infra.files.atomic import replace_json
-from infra.machine.approved_credentials import PREFECT_SETTINGS, check_approved
-from infra.machine.settings import is_private_place
+from infra.code_bundle import installed
+from infra.files import replace_json
 from infra.orchestrator.api import unreachable
-from infra.processes.idle import IdleLimit
-from infra.project import code_bundle
-from infra.project.installed_versions import installed
-from infra.records.environments import note_lists
+from infra.processes.environment import IdleLimit
+from infra.records.nodes import note_lists
+from infra.settings import PREFECT_SETTINGS, check_approved, is_private_place
 from tasks.policies import piece_policy
 from tasks.run.run import Run
 from tasks.stages.cluster_stage import ClusterStage
@@ -137,14 +136,14 @@ def do_piece(work: str, request: dict[str, Any], wanted: dict[str, str], withhol
     version of them.
     """
     from data_contracts.errors import TrainwrightError, UsageError
-    from infra.project.installed_versions import differences
+    from infra.code_bundle import differences
 
     try:
         if unlike := differences(wanted):
             raise UsageError(f"{request['field']}.dask: a worker has {', '.join(unlike)}.", remedy=SAME)
         from data_contracts.messages.raw_data import PIECE, PieceRequest
         from infra.child import run_child
-        from infra.records.environments import keep_lists
+        from infra.records.nodes import keep_lists
 
         piece = PieceRequest.from_json(request)
         keep_lists(piece.folder, piece.project)
@@ -250,7 +249,7 @@ def _checker(wanted: dict[str, str], folder: str) -> Callable[[], str]:
 
     def check() -> str:
         try:
-            from infra.project.installed_versions import differences
+            from infra.code_bundle import differences
 
             unlike = differences(wanted)
         except ImportError as error:

@@ -11,7 +11,7 @@ from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Ref
 from data_contracts.messages.children import EVALUATE, EvaluateRequest, ScoredSet
 from data_contracts.pipeline_spec import MetricSpec
 from data_contracts.pipeline_spec.promote import MEASURES
-from infra.models import versions
+from infra.models import registry
 from infra.records.handoffs import read_handoff
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with
@@ -87,7 +87,7 @@ def _decided(evaluation: Evaluation) -> Evaluation:
 
 def _champion(run: Run) -> Checkpoint | None:
     ref = run.resolved.champion
-    return None if ref is None else versions.model_version(run.store, ref).checkpoint
+    return None if ref is None else registry.model_version(run.store, ref).checkpoint
 
 
 def _scored(evaluation: Evaluation, *, reused: bool, ranks: str = "") -> StageOutcome[Evaluation]:

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Ref
-from infra.project.code_bundle import check_bundle
-from infra.records.checkpoints import TRAIN, check_against_seal, read_trained_with
+from infra.code_bundle import check_bundle
+from infra.records.handoffs import TRAIN, check_against_seal, read_trained_with
 from infra.store import Store, layout
 from tasks.stages.trainings import VERSION, key_of
 

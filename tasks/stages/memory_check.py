@@ -14,11 +14,11 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import Dataset
 from data_contracts.messages.sizes import MODULE_MEMORY, ModuleSizes, SizeRequest
 from data_contracts.pipeline_spec import TrainSpec
+from infra import prices
 from infra.child import run_child
-from infra.machine import machines
-from infra.machine.machines import Machine
+from infra.prices import Machine
 from infra.quantities import size
-from infra.records.datasets import local_dataset
+from infra.records.handoffs import local_dataset
 from infra.store import layout
 from tasks.run.run import Run
 
@@ -53,8 +53,8 @@ def refuse_unfit(run: Run, dataset: Dataset | None) -> None:
 
     A child builds the user's class without memory.
     """
-    train, machine = run.spec.train, machines.machine(run.spec.train.machine)
-    limited = bool(machine.memory_bytes) and not machines.on_cpu(run.resolved.lightning)
+    train, machine = run.spec.train, prices.machine(run.spec.train.machine)
+    limited = bool(machine.memory_bytes) and not prices.on_cpu(run.resolved.lightning)
     if not limited and not train.sharded and run.resolved.init_from is None:
         return
     sizes = run_child(
@@ -112,7 +112,7 @@ def _remedy(train: TrainSpec, machine: Machine, sizes: ModuleSizes, shard: int, 
                 break
     roomy = [
         one
-        for one in machines.catalogue().values()
+        for one in prices.catalogue().values()
         if one.memory_bytes >= need and one.devices >= train.devices and one.name != machine.name
     ]
     if roomy:

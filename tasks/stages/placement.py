@@ -18,7 +18,7 @@ from infra.gang.members import Progress
 from infra.gang.remote_job import RemoteJobRequest, idle_limit, lay_out, run_remote_job, spent
 from infra.orchestrator.launch_secret import launch_secret
 from infra.store import layout
-from infra.usage.cost import cost
+from infra.usage import cost
 from tasks.budgets.spending import allowance
 from tasks.run.meter import follow, used_by_gang
 from tasks.run.run import Run, slug
@@ -100,7 +100,7 @@ def _price(run: Run, section: str) -> Price:
 def run_here(
     run: Run, child: Child[Any, A], request: Any, *, project: Path | None = None, memory_share: float | None = None
 ) -> A:
-    """Run the child on this machine, again after a hang while `retry.hung` lasts; see `infra.processes.idle`.
+    """Run the child on this machine, again after a hang while `retry.hung` lasts; see `infra.processes.environment`.
 
     Args:
         project, memory_share: as for `run_child`.

@@ -9,7 +9,7 @@ from data_contracts.approved import Force
 from data_contracts.errors import GateNotMet, InsufficientEvidence, OnHold, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, GateResult, Hold, ModelVersion, Receipt, Ref
 from data_contracts.times import readable
-from infra.models import canaries, registry, versions
+from infra.models import canaries, registry
 from infra.records.receipts import without_hold
 from infra.store import PointerMoved, Versioned
 from tasks.run.run import Run
@@ -123,7 +123,7 @@ def _decided(
 ) -> StageOutcome[Receipt] | None:
     if made := _made_before(run, found) or canary_start.stood(run):
         return made
-    champion = versions.model_version(run.store, Ref.model_validate(found[0].value["model_version"]))
+    champion = registry.model_version(run.store, Ref.model_validate(found[0].value["model_version"]))
     return _unchanged(run, champion, evaluation) if champion.checkpoint.ref.id == checkpoint.ref.id else None
 
 
@@ -167,7 +167,7 @@ def _promote(
     if found is not None:
         if decided := _decided(run, found, checkpoint, evaluation):
             return decided
-        theirs = versions.model_version(store, Ref.model_validate(found[0].value["model_version"]))
+        theirs = registry.model_version(store, Ref.model_validate(found[0].value["model_version"]))
     previous, champion = (theirs.version, theirs.ref) if theirs else (None, None)
     held = registry.holds(store, found[0] if found else None)
     hold = _hold(held, checkpoint)
@@ -181,7 +181,7 @@ def _promote(
         hold = hold or canary_start.check_start(run, checkpoint, evaluation, force, _stays(run, previous))
     by = None if stands else approval.approved(run, checkpoint, evaluation, gates, theirs, _state(found))
     provenance = run.provenance(checkpoint.ref, evaluation.ref)
-    version = versions.write_version(store, model, checkpoint, evaluation.ref, {}, run.with_recipe(provenance))
+    version = registry.write_version(store, model, checkpoint, evaluation.ref, {}, run.with_recipe(provenance))
     was = f", was {previous}" if previous else ""
     lifted = "" if hold is None else f'; {run.resolved.actor} lifted its hold: "{force}"'
     receipt = Receipt(

@@ -8,7 +8,7 @@ from typing import Any
 
 from data_contracts.handoffs import Dataset
 from data_contracts.quoting import columns_shown
-from infra.records.datasets import LACKING, ROW_COUNTS
+from infra.records.handoffs import LACKING, ROW_COUNTS
 from infra.store import Store
 from tasks.run.run import Run
 

@@ -11,9 +11,9 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec.mesh import SHARDED, is_hsdp, mesh_of
 from data_contracts.pipeline_spec.placement import Spread, in_same_place
-from infra.machine import machines
+from infra import prices
 from infra.quantities import size
-from infra.records.checkpoints import num_weight_bytes
+from infra.records.handoffs import num_weight_bytes
 from infra.store import layout as store_layout
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with
@@ -135,9 +135,9 @@ def _as_trained(run: Run, checkpoint: Checkpoint | None) -> tuple[int, int, int 
 
 def _memory_of(run: Run, section: Section, train: Mapping[str, Any]) -> int:
     """Bytes of a device's memory where a section runs; 0 if unknown: the spec names the machine of the training."""
-    if not in_same_place(getattr(run.spec, section), run.spec.train) or machines.on_cpu(train["lightning"]):
+    if not in_same_place(getattr(run.spec, section), run.spec.train) or prices.on_cpu(train["lightning"]):
         return 0
-    machine = machines.catalogue().get(run.spec.train.machine)
+    machine = prices.catalogue().get(run.spec.train.machine)
     return machine.memory_bytes if machine is not None else 0
 
 

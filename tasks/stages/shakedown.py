@@ -17,11 +17,11 @@ from data_contracts.errors import Hung, OutOfMemory, UsageError
 from data_contracts.handoffs import Dataset
 from data_contracts.messages.children import SHAKEDOWN, ScoredSet, ShakedownRequest, Shaken
 from data_contracts.quoting import absent_name
+from infra import prices
 from infra.child import run_child
-from infra.files.atomic import replace_json
-from infra.machine import machines
-from infra.machine.settings import state_folder
-from infra.records.datasets import beginning, local_split, mixed
+from infra.files import replace_json
+from infra.records.handoffs import beginning, local_split, mixed
+from infra.settings import state_folder
 from tasks.run.options import NO_SHAKEDOWN
 from tasks.run.run import Run
 from tasks.stages.memory_check import first_weights
@@ -92,7 +92,7 @@ def _request(run: Run, dataset: Dataset | None) -> ShakedownRequest:
         predictions=asked_of(run) is not None,
         pairs=pairs_of(run),
         exports=[gate.to for gate in spec.promote.export],
-        elsewhere=spec.train.pool is not None and not machines.on_cpu(resolved.lightning),
+        elsewhere=spec.train.pool is not None and not prices.on_cpu(resolved.lightning),
         code=resolved.code,
     )
 

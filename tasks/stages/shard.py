@@ -11,7 +11,7 @@ from data_contracts.handoffs import ContractReport, Dataset, Ref, SourceFile
 from data_contracts.messages.raw_data import SHARD, ShardProgress, ShardRequest
 from data_contracts.pipeline_spec import PipelineSpec, SourceSpec
 from infra.child import run_child
-from infra.records.datasets import ANEW, dataset_to_extend, newest_dataset
+from infra.records.handoffs import ANEW, dataset_to_extend, newest_dataset
 from tasks.run.progress import shown
 from tasks.run.run import Run
 from tasks.run.spec_check import FEATURES, suite_called

@@ -28,7 +28,7 @@ from data_contracts.errors import (
 from data_contracts.handoffs import HandOff, Ref
 from data_contracts.run_report import StageResult, StageStatus
 from infra import stopping
-from infra.processes.clock import now_s
+from infra.processes.this_process import now_s
 from infra.store import layout
 from tasks.run.meter import begin_stage, used_by_stage
 from tasks.run.progress import IN_VIEW, StageBegan, StageEnded, notify, on_page

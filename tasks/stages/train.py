@@ -15,8 +15,8 @@ from infra.gang.conductor import finished as is_finished
 from infra.gang.ledger import committed
 from infra.orchestrator.launch_secret import launch_secret
 from infra.store import layout
-from infra.telemetry.trace_context import current
-from infra.usage.cost import cost
+from infra.telemetry import current
+from infra.usage import cost
 from tasks.budgets.spending import allowance
 from tasks.run.meter import follow, used_by_gang
 from tasks.run.progress import GangReleased, NodeHeard, notify

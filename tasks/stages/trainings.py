@@ -11,8 +11,7 @@ from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.gang import Launch
 from data_contracts.run_report import StageResult
 from infra.gang.ledger import at_step, committed, generations, refuse_forged_result, why_from
-from infra.records.checkpoints import verify_checkpoint
-from infra.records.datasets import find_dataset_by_id
+from infra.records.handoffs import find_dataset_by_id, verify_checkpoint
 from infra.store import Store, layout
 from infra.store.seal import noting_damage
 from tasks.run.run import Run

@@ -8,8 +8,7 @@ from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.children import VERIFY, VerifyRequest
 from infra.gang.rank_files import Codes, launch_keys
-from infra.records.checkpoints import is_verified, verify_checkpoint
-from infra.records.handoffs import read_handoff
+from infra.records.handoffs import is_verified, read_handoff, verify_checkpoint
 from infra.store import layout
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with

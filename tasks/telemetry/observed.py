@@ -11,10 +11,17 @@ from collections.abc import Callable, Iterator
 from data_contracts.costs.usage import HERE
 from data_contracts.errors import UsageError
 from data_contracts.run_report import RunReport
-from infra.telemetry.exposition import Common
-from infra.telemetry.json_logs import begin_json_logs, json_asked
-from infra.telemetry.otlp_settings import check_otlp, traces_asked
-from infra.telemetry.settings import METRICS_PORT, METRICS_TOKEN_FILE, MetricsSettings, metrics_settings, metrics_token
+from infra.metrics import Common
+from infra.telemetry import begin_json_logs, json_asked
+from infra.traces import (
+    METRICS_PORT,
+    METRICS_TOKEN_FILE,
+    MetricsSettings,
+    check_otlp,
+    metrics_settings,
+    metrics_token,
+    traces_asked,
+)
 from tasks.run.progress import listening
 from tasks.run.run import Run
 from tasks.telemetry.traced_run import TracedRun
@@ -59,7 +66,7 @@ def _show(run: Run, settings: MetricsSettings, stack: contextlib.ExitStack) -> N
     if settings.ports:
         stack.enter_context(_pulled(common, settings, metrics_token(), watched))
     if settings.push:
-        from infra.telemetry.push import pushing
+        from infra.metrics import pushing
 
         token = metrics_token() if METRICS_TOKEN_FILE in os.environ else None
         stack.enter_context(pushing(settings.push, token, common, watched.samples))
@@ -78,7 +85,7 @@ def _common(run: Run) -> Common:
 
 @contextlib.contextmanager
 def _traced(run: Run) -> Iterator[TracedRun]:
-    from infra.telemetry.spans import Spans
+    from infra.traces import Spans
 
     spans = Spans()
     trace = TracedRun(run, spans)
@@ -91,7 +98,7 @@ def _traced(run: Run) -> Iterator[TracedRun]:
 
 @contextlib.contextmanager
 def _pulled(common: Common, settings: MetricsSettings, token: str, watched: WatchedRun) -> Iterator[None]:
-    from infra.telemetry.endpoint import Endpoint
+    from infra.metrics import Endpoint
 
     try:
         endpoint = Endpoint(settings.address, settings.ports, token, common, watched.samples)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from data_contracts.costs.usage import HERE, ExecutionUsage, GangUsage
-from infra.telemetry.catalogue import Sample
+from infra.metrics import Sample
 from tasks.costs.charges import charges
 
 # What a generation that still works has done since its newest checkpoint: it is kept, or lost, later.

@@ -13,9 +13,9 @@ from data_contracts.costs.usage import GangUsage
 from data_contracts.errors import causes
 from data_contracts.messages.gang import Heartbeat, NodeExit, reports_of
 from data_contracts.run_report import RunReport, StageResult
-from infra.processes.clock import now_s
-from infra.telemetry.spans import Spans
-from infra.telemetry.trace_context import TRACEPARENT, Context, current
+from infra.processes.this_process import now_s
+from infra.telemetry import TRACEPARENT, Context, current
+from infra.traces import Spans
 from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded
 from tasks.run.run import Run
 

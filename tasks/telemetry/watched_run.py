@@ -13,10 +13,9 @@ from typing import Any
 from data_contracts.costs.usage import ExecutionUsage, GangUsage
 from data_contracts.errors import TrainwrightError, causes, from_json
 from data_contracts.messages.gang import Heartbeat, NodeExit
-from infra.processes.clock import now_s
-from infra.telemetry.catalogue import Sample
-from infra.telemetry.node_samples import failed_saves, node_samples
-from infra.usage.executions import executions_of
+from infra.metrics import Sample, failed_saves, node_samples
+from infra.processes.this_process import now_s
+from infra.usage import executions_of
 from tasks.run.executions import num_crashed
 from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded
 from tasks.run.run import Run

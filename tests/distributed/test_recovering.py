@@ -18,10 +18,10 @@ from data_contracts.errors import Hung
 from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import LoaderSpec, RetrySpec
+from infra.code_bundle import pack
 from infra.gang.conductor import TrainingRequest, conduct
 from infra.gang.members import Progress
 from infra.gang.node import Handle, local
-from infra.project.code_bundle import pack
 from infra.store import Store, open_store
 from tests.distributed.conftest import PROJECT
 from tests.support.gang import TRAINING, Gang, answer, seal_dataset

@@ -15,11 +15,11 @@ from data_contracts.errors import Hung
 from data_contracts.messages.children import EVALUATE, VERIFY, Child, LaidOut, RemoteJob
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import RetrySpec
+from infra.code_bundle import pack
 from infra.gang.members import Liveness
 from infra.gang.rank_files import RankFiles, write_launch
 from infra.gang.ranks import take_stacks
 from infra.gang.remote_job import RemoteJobRequest, run_remote_job
-from infra.project.code_bundle import pack
 from infra.store import layout
 from tests.distributed.conftest import PROJECT
 from tests.support.gang import torchrun

@@ -45,15 +45,15 @@ from data_contracts.messages.gang import Launch  # noqa: E402
 from data_contracts.messages.sizes import MODULE_MEMORY, SizeRequest  # noqa: E402
 from data_contracts.pipeline_spec import RetrySpec, TrainSpec  # noqa: E402
 from infra.child import run_child  # noqa: E402
+from infra.code_bundle import CodeBundle, pack  # noqa: E402
 from infra.gang.conductor import (  # noqa: E402
     GangOutcome,
     TrainingRequest,
     conduct,
 )
 from infra.gang.ranks import threads_per_rank  # noqa: E402
-from infra.machine.energy import Gpus, gpu_readings, installed_nvml  # noqa: E402
+from infra.machine import Gpus, gpu_readings, installed_nvml  # noqa: E402
 from infra.processes.processes import MARK, find_marked, kill_marked, marked_env, new_mark, terminable  # noqa: E402
-from infra.project.code_bundle import CodeBundle, pack  # noqa: E402
 from infra.store import open_store  # noqa: E402
 from training import formats  # noqa: E402
 from training.formats.normalize import finish, narrow, settle  # noqa: E402

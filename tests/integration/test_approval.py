@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.approvals.approvals import latest_question, stored_answer
+from infra.approvals import latest_question, stored_answer
 from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease
 from tasks.queries.alias_moves import Move, moves_of

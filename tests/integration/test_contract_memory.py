@@ -23,7 +23,7 @@ Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 from data_contracts.contract.suites import load_suite
 from data_contracts.messages.raw_data import ContractRequest
 from infra.contract import contract_worker
-from infra.files.digests import file_digest
+from infra.files import file_digest
 path = Path(sys.argv[2])
 asked = [("values_to_be_unique", {"column": "id"}),
          ("unique_value_count_to_be_between", {"column": "name", "min_value": int(sys.argv[3])})]

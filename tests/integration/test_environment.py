@@ -12,9 +12,9 @@ import pytest
 from data_contracts.errors import SpecError, UsageError
 from data_contracts.load import load_spec
 from flows.stages import stages
+from infra import code_bundle
 from infra.environments import cache, uv
-from infra.project import code_bundle
-from infra.records.environments import installed_packages
+from infra.records.nodes import installed_packages
 from tasks.queries.affected import affected
 from tasks.queries.proof import Environment, prove
 from tasks.run.environments import resolve_environment

@@ -16,7 +16,7 @@ from data_contracts.costs.executions import Crash, Execution
 from infra.processes.processes import find_marked, kill_marked
 from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease
-from infra.telemetry.json_logs import LOG_FORMAT, PREFECT_IN_JSON
+from infra.telemetry import LOG_FORMAT, PREFECT_IN_JSON
 from tests.support.night import is_worker, kill, words_of
 from tests.support.pool import FINAL, Site, processes_of, site_of, until
 from tests.support.tiny import SPEC, slowed, trainwright, write_project

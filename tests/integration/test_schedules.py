@@ -14,10 +14,10 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 
 from data_contracts.costs.executions import Crash
 from data_contracts.errors import Fenced
-from infra.machine.machines import VARIABLE
 from infra.orchestrator.deployments.reaper_deployments import ensure_reaper
 from infra.orchestrator.flow_runs.lost_flow_runs import MOST_STARTS, start_lost_again
 from infra.orchestrator.flow_runs.resuming import PrefectResumer
+from infra.prices import VARIABLE
 from infra.store import Store, layout, open_store
 from tasks.run.options import scheduled_key
 from tests.support.pool import FINAL, Site, password_in, processes_of, site_of, until

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
-from infra.project.installed_versions import ROOMS
+from infra.code_bundle import ROOMS
 from tasks.run.run import open_run
 from tasks.stages import dask_cluster
 from tasks.stages.shard import ON_CLUSTER, shard

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from infra.telemetry.catalogue import METRICS
-from infra.telemetry.settings import metrics_token
+from infra.metrics import METRICS
+from infra.traces import metrics_token
 from tests.support.prometheus import ask, free_port, prometheus
 from tests.support.stub_server import Asked, serving
 from tests.support.tiny import SPEC, trainwright, write_project

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save
 
 from data_contracts.canonical import digest
 from data_contracts.handoffs import FileEntry
-from infra.files.digests import file_digest
-from infra.machine.settings import state_folder
+from infra.files import file_digest
+from infra.settings import state_folder
 from infra.store import layout, open_store
 from infra.store.seal import read_manifest, write_manifest
 from tests.support.damage import overwrite

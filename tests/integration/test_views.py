@@ -15,10 +15,8 @@ import yaml
 from data_contracts.costs.resources import GpuReading, Resources
 from data_contracts.messages.gang import Heartbeat
 from data_contracts.messages.ranks import RankMeasures, RankReport
-from infra.telemetry.catalogue import Sample
-from infra.telemetry.endpoint import Endpoint
-from infra.telemetry.node_samples import node_samples
-from infra.telemetry.settings import metrics_token
+from infra.metrics import Endpoint, Sample, node_samples
+from infra.traces import metrics_token
 from tests.support import views
 from tests.support.prometheus import answer, free_port, prometheus
 from tests.support.tiny import MODEL, SPEC, trainwright, write_project

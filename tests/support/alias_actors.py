@@ -26,12 +26,11 @@ import tasks.stages.promote
 from data_contracts.errors import StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Checkpoint, Evaluation, Ref
 from data_contracts.resolved import Resolved
-from infra.approvals.approval_signatures import signing_key
-from infra.models import registry, versions
+from infra.approvals import signing_key
+from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
-from infra.signing.configured import configured_key
-from infra.signing.inputs import sign_inputs
 from infra.signing.keys import PRIVATE_FILE
+from infra.signing.moves import configured_key, sign_inputs
 from infra.store import Store, layout
 from infra.store.database import NamedBackend, Names
 from infra.store.folder import FolderBackend
@@ -298,7 +297,7 @@ def polled(store: Store, connection: Connection) -> list[tuple[int, str, int]]:
         pointer, number = found
         one = (pointer.version, pointer.value["receipt"]["seal"], number)
         if not seen or seen[-1] != one:
-            version = versions.model_version(store, Ref.model_validate(pointer.value["model_version"]))
+            version = registry.model_version(store, Ref.model_validate(pointer.value["model_version"]))
             assert version.version == number
             store.verify(version.checkpoint.ref)
             seen.append(one)

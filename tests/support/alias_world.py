@@ -25,8 +25,8 @@ from unittest import mock
 from data_contracts.approvals import Answer, Question
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Receipt, Ref
-from infra.approvals.approval_signatures import signing_key
-from infra.models import registry, versions
+from infra.approvals import signing_key
+from infra.models import registry
 from infra.records.receipts import chain, holds_after, is_rollback, read_receipt
 from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE, PublicKey, load_public_key
 from infra.signing.signatures import verify_receipt
@@ -112,7 +112,7 @@ class World:
         self.checkpoints = [_checkpoint(self.store, n) for n in range(CHECKPOINTS)]
         _damage(self.store, self.checkpoints[DAMAGED])
         for n in (0, DAMAGED):  # the second could be gone back to by its number
-            versions.write_version(self.store, MODEL, self.checkpoints[n], evaluation(n).ref, {}, {})
+            registry.write_version(self.store, MODEL, self.checkpoints[n], evaluation(n).ref, {}, {})
         if protected:
             self._protect()
         self.chain: list[Manifest] = []
@@ -256,7 +256,7 @@ class World:
         assert run_id not in {one.provenance["run_id"] for one in self.chain}, f"{run_id} moved the alias twice"
         assert receipt.previous == before
         assert receipt.candidate is not None
-        version = versions.model_version(self.store, receipt.candidate)
+        version = registry.model_version(self.store, receipt.candidate)
         assert (version.version, version.name) == (receipt.version, MODEL)
         self.store.verify(version.checkpoint.ref)
         assert version.checkpoint.ref.id != self.checkpoints[DAMAGED].ref.id, "a damaged checkpoint is the champion"
@@ -269,7 +269,7 @@ class World:
         elif act.what == "back":
             assert is_rollback(receipt)
             assert receipt.champion is not None
-            left = versions.model_version(self.store, receipt.champion).checkpoint.ref.id
+            left = registry.model_version(self.store, receipt.champion).checkpoint.ref.id
             assert act.version is not None or checkpoint not in self.held, "went back to a checkpoint on hold"
             assert held == (self.held | {left}) - {checkpoint}
         else:
@@ -292,7 +292,7 @@ class World:
         assert receipt.candidate is not None
         question = self.store.read_as(layout.question(run_id, receipt.approval.n), Question.from_json)
         answered = self.store.read_as(layout.answer(run_id, question.n), Answer.from_json)
-        candidate = versions.model_version(self.store, receipt.candidate).checkpoint.ref
+        candidate = registry.model_version(self.store, receipt.candidate).checkpoint.ref
         assert question.state == (self.chain[-1].seal if self.chain else ""), "the alias was moved since it was asked"
         assert bool(receipt.approval.keys) == bool(self.keys)
         asked = (question.run_id, question.champion, question.candidate)
@@ -316,7 +316,7 @@ class World:
         self.recovers()
         self.compare()
         if self.keys and (now := self._now()) is not None:
-            version = versions.read_version(self.store, MODEL, now)
+            version = registry.read_version(self.store, MODEL, now)
             proven, _ = signed_history(self.store, version, ALIAS, [self._release])
             assert (proven.receipts, proven.before) == (len(self.chain), 0)
 
@@ -345,7 +345,7 @@ class World:
                 self._plainly(self.attempt(act))
         good = [n for n in range(CHECKPOINTS) if n != DAMAGED]
         now = self._now()
-        standing = None if now is None else versions.read_version(self.store, MODEL, now).checkpoint.ref.id
+        standing = None if now is None else registry.read_version(self.store, MODEL, now).checkpoint.ref.id
         other = next(self.checkpoints[n] for n in good if self.checkpoints[n].ref.id != standing)
         last = self.act("promote", checkpoint=other, force=True)
         word, sentence = self._plainly(last)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 
-from infra.machine.approved_credentials import APPROVED, approved_in_environment
+from data_contracts.quoting import APPROVED
+from infra.settings import approved_in_environment
 
 S3_CREDENTIALS = ("env:TEST_S3_KEY", "env:TEST_S3_SECRET")
 

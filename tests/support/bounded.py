@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from data_contracts.messages.raw_data import ShardRequest
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from infra.store import open_store
 from training.shard.splitter import REQUIRED
 from training.shard.worker import main

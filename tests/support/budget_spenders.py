@@ -20,10 +20,10 @@ from typing import Any
 from data_contracts.costs.budgets import Budgets
 from data_contracts.errors import OverBudget
 from data_contracts.resolved import Price
-from infra.budgets.rules_versions import apply_rules
+from infra.budgets import apply_rules
 from infra.store import Lease, Store, layout, open_store
 from infra.store.lease import with_process
-from infra.usage.executions import executions_of
+from infra.usage import executions_of
 from tasks.budgets import spending
 from tasks.budgets.amounts import BudgetPeriod
 from tasks.budgets.settling import settle_all

@@ -17,7 +17,7 @@ from data_contracts.handoffs import Ref
 from data_contracts.messages.children import Advanced, Child, LaidOut, StoreAddress
 from data_contracts.messages.message import Message
 from infra.processes.child_main import Report, child_main
-from infra.processes.reading import note
+from infra.processes.this_process import note
 
 # A descendant that leaves its parent's session, as torchrun's ranks do, and says when it runs.
 STRAY = """import os, sys, time

@@ -22,7 +22,7 @@ from data_contracts.pipeline_spec.train import SelectSpec
 from infra.gang.conductor import GangOutcome, TrainingRequest, conduct
 from infra.gang.ledger import Ledger
 from infra.gang.members import Progress
-from infra.processes import process_id
+from infra.processes import processes
 from infra.store import Store, Versioned, open_store
 from tests.support.foreground import foreground
 
@@ -94,7 +94,7 @@ def steps_in(folder: Path) -> dict[tuple[int, int], list[int]]:
 def main() -> None:
     foreground()
     if os.environ.get(ELSEWHERE):
-        process_id._place = lambda: "0" * 16
+        processes._place = lambda: "0" * 16
     store_uri, fake, options = sys.argv[1:]
 
     def say(progress: Progress) -> None:

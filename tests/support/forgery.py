@@ -12,8 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from infra.signing.envelopes import IN_TOTO, sign_bytes, unverified_payload
-from infra.signing.keys import SigningKey
+from infra.signing.keys import IN_TOTO, SigningKey, sign_bytes, unverified_payload
 from infra.store import layout
 from infra.store.records import write_record
 from tests.support.reseal import reseal

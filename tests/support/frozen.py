@@ -37,7 +37,7 @@ INTERNAL = {
     "errors": "data_contracts.errors.TrainwrightError",
     "features_key": "tasks.stages.contract.features.features_key",
     "handoffs": "data_contracts.handoffs",
-    "metrics": "infra.telemetry.catalogue.METRICS",
+    "metrics": "infra.metrics.METRICS",
     "open_run": "tasks.run.run.open_run",
     "options": "tasks.run.options.RunOptions",
     "parser": "flows.cli.parser",
@@ -61,14 +61,14 @@ RECORDS, PATHS = "data_contracts", "infra.store.layout"
 # The functions that take a key of Prefect's artifacts (as the last argument), or the key itself (as the first).
 ARTIFACTS = ("artifact_key", "_artifact")
 # Names that are not told by their form: the metrics' path, the work pool and the file of a store.
-CONSTANTS = ("infra.telemetry.endpoint.PATH", "infra.orchestrator.local_pool.POOL", "infra.store.layout.STORE")
+CONSTANTS = ("infra.metrics.PATH", "infra.orchestrator.local_pool.POOL", "infra.store.layout.STORE")
 # What writes a table without a class: to a store, or for those who read events, logs, what CI gets, and `--json`.
 WRITERS = (
     *("infra.store.lease._value", "infra.store.seal.write_manifest", "infra.store.opening.make"),
     *("tasks.run.run.Run.provenance", "tasks.run.run.Run.raw_provenance"),
     *("infra.models.registry.move_alias", "infra.models.registry._seal_next", "infra.models.registry._seal_receipt"),
     *("infra.orchestrator.events.run_events.announce_end", "infra.orchestrator.events.model_events._send"),
-    *("infra.telemetry.json_logs.json_line", "tasks.ci.outputs.values", "flows.commands.guard.fail"),
+    *("infra.telemetry.json_line", "tasks.ci.outputs.values", "flows.commands.guard.fail"),
 )
 # Specs of which validate and shard are carried out; their bytes are those of no library.
 MADE = ("evaluation sets", "documents by tokens")
@@ -154,7 +154,7 @@ def sources() -> Iterator[ast.AST]:
 
 def names(_: Path) -> dict[str, str]:
     """Names that others search for: events, labels, environment variables, artifact keys, tags, metrics."""
-    words, artifacts = {*map(internal, CONSTANTS), *internal("infra.telemetry.catalogue.COMMON")}, set[str]()
+    words, artifacts = {*map(internal, CONSTANTS), *internal("infra.metrics.COMMON")}, set[str]()
     for node in sources():
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and NAME.fullmatch(node.value):
             words.add(node.value)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_contracts.handoffs import Dataset
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from infra.store import Store, open_store
 from tests.support import warm
 from tests.support.normalised import normalised

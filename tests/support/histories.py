@@ -15,7 +15,7 @@ from typing import Any
 
 from data_contracts.handoffs import Checkpoint, Receipt, Ref
 from infra.gang.ledger import Ledger
-from infra.models import registry, versions
+from infra.models import registry
 from infra.store import Lease, Store, layout
 
 DAY_S = 86_400
@@ -91,7 +91,7 @@ class History:
     def version(self, age_s: float, training: str, evaluation: str, model: str = "m") -> registry.ModelVersion:
         """A model version, which is a root whatever its age."""
         checkpoint, judged = self.checkpoints[training], self.refs[evaluation]
-        made = versions.write_version(self.store, model, checkpoint, judged, {"n": self._next()}, {"parents": []})
+        made = registry.write_version(self.store, model, checkpoint, judged, {"n": self._next()}, {"parents": []})
         self._note(Part(made.ref.uri, age_s, [checkpoint.ref.uri, training, evaluation], root=True))
         return made
 

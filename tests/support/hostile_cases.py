@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save
 
 from data_contracts.canonical import canonical, digest
 from data_contracts.handoffs import Checkpoint, FileEntry
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from infra.store.seal import write_manifest
 from tests.support.damage import overwrite
 

@@ -24,8 +24,7 @@ import psutil
 
 from data_contracts.handoffs import Checkpoint
 from infra.processes.environment import FLOW_RUN
-from infra.processes.process_id import has_ended
-from infra.processes.processes import find_marked, kill_marked
+from infra.processes.processes import find_marked, has_ended, kill_marked
 from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease, process_of
 from tests.support.pool import ASKED, Site, password_in

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.handoffs import Dataset
-from infra.records.datasets import local_dataset
+from infra.records.handoffs import local_dataset
 from tasks.run.options import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.stages import shard as stage

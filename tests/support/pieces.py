@@ -8,8 +8,8 @@ from pathlib import Path
 
 from data_contracts.errors import UsageError
 from data_contracts.messages.raw_data import PieceOrder, PieceOutcome
-from infra.pieces.cluster import Cluster
-from infra.pieces.piece_worker import do_piece
+from infra.piece_worker import do_piece
+from infra.pieces import Cluster
 
 
 class Elsewhere:

@@ -13,11 +13,10 @@ import pytest
 from data_contracts.handoffs import Checkpoint, ModelVersion, Receipt, Ref
 from data_contracts.installed_packages import InstalledPackage, InstalledPackages
 from data_contracts.resolved import Resolved
-from infra import audit
+from infra import audit, code_bundle
 from infra.environments.packages import Packages
-from infra.models import recipes, registry, versions
-from infra.project import code_bundle
-from infra.records.environments import note_earlier, note_packages
+from infra.models import registry
+from infra.records.nodes import note_earlier, note_packages
 from infra.store import Store, layout
 
 GOOD, BAD = "2.6.4", "2.6.2"
@@ -78,7 +77,7 @@ class Planted:
             self.checkpoints[kind] = checkpoint
         evaluation = self._sealed(f"evaluations/k{n}-0", {"n": n}, [checkpoint.ref], about)
         provenance = self._about([checkpoint.ref, evaluation], about)
-        version = versions.write_version(self.store, model, checkpoint, evaluation, {"n": n}, provenance)
+        version = registry.write_version(self.store, model, checkpoint, evaluation, {"n": n}, provenance)
         self.made[kind].append((model, version.version))
         if n <= PROMOTED:
             self._promote(version)
@@ -112,7 +111,7 @@ class Planted:
         if kind != "silent":
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(audit, "lock", lambda: lock)
-                recipes.seal_recipe(self.store, resolved, {"run_id": run_id})
+                registry.seal_recipe(self.store, resolved, {"run_id": run_id})
 
     def _checkpoint(self, n: int, generation: int, parents: list[Ref], about: dict[str, Any]) -> Checkpoint:
         training = layout.training(f"k{n}", 0)

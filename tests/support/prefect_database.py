@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from infra.files.locks import locked
+from infra.files import locked
 from tests.support.warm_children import import_path
 
 

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from infra.processes import process_id
-from infra.processes.process_id import ProcessId
+from infra.processes import processes
+from infra.processes.processes import ProcessId
 
 SLEEP = "import time; print(flush=True); time.sleep(600)"
 
@@ -27,7 +27,7 @@ def a_process(code: str = SLEEP) -> Iterator[subprocess.Popen[bytes]]:
 
 def identified(process: subprocess.Popen[bytes]) -> ProcessId:
     """The process as it would identify itself."""
-    place, fields = process_id._place(), process_id.stat_fields(process.pid)
+    place, fields = processes._place(), processes.stat_fields(process.pid)
     assert place is not None, "this test needs /proc"
     assert fields is not None
-    return ProcessId(place, process.pid, int(fields[process_id.STARTED]))
+    return ProcessId(place, process.pid, int(fields[processes.STARTED]))

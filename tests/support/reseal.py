@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.handoffs import FileEntry, Ref
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from infra.store.seal import write_manifest
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from data_contracts.handoffs import Dataset, Ref, ShardFile
 from data_contracts.messages.contamination import Side
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from training import formats
 from training.contamination.sides import Compared, open_sides
 from training.formats import schema as schemas

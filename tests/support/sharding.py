@@ -14,7 +14,7 @@ from blake3 import blake3
 
 from data_contracts.handoffs import FileEntry, SourceFile
 from data_contracts.pipeline_spec import ShardsSpec, SourceSpec
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from training import formats
 from training.shard.source_units import Source
 from training.shard.spill import Spill

@@ -11,9 +11,9 @@ from typing import Any
 from data_contracts.approved import Approval
 from data_contracts.canonical import canonical
 from data_contracts.handoffs import Checkpoint, Evaluation, FileEntry, MetricValue, ModelVersion, Receipt, Ref
-from infra.files.digests import file_digest
-from infra.models import registry, versions
-from infra.project import code_bundle
+from infra import code_bundle
+from infra.files import file_digest
+from infra.models import registry
 from infra.signing.keys import PublicKey, SigningKey, load_public_key, load_signing_key, make_key_pair
 from infra.store import Store, layout, open_store
 from tasks.stages.decisions.rollback import release, rollback
@@ -94,7 +94,7 @@ class SignedStore:
         self.store.create_json(layout.verified(uri), {"schema_version": 1, "checkpoint": ref.to_json()})
         evaluation = self.evaluation(n, checkpoint)
         about = self.about(ref, evaluation.ref)
-        return versions.write_version(self.store, MODEL, checkpoint, evaluation.ref, {}, about), evaluation
+        return registry.write_version(self.store, MODEL, checkpoint, evaluation.ref, {}, about), evaluation
 
     def evaluation(self, n: int, checkpoint: Checkpoint) -> Evaluation:
         """The scores of a checkpoint."""

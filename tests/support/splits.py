@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from data_contracts.handoffs import Dataset
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from tests.support.normalised import normalised
 from training import formats
 from training.formats.schema import FILE, columns_of, to_json

@@ -16,7 +16,7 @@ from data_contracts.pipeline_spec.canary import CanarySpec
 from data_contracts.pipeline_spec.evaluate import MetricSpec
 from data_contracts.pipeline_spec.promote import PromoteSpec
 from data_contracts.profile.hashes import mixed
-from infra.approvals import approvals
+from infra import approvals
 from infra.models import canaries, registry
 from infra.models.canaries import Canary
 from infra.records.evaluations import Outcomes

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_contracts.handoffs import Checkpoint, Receipt, Ref
-from infra.models import registry, versions
+from infra.models import registry
 from infra.store import Lease, PointerMoved, Store, open_store
 
 HEX = "ab" * 32
@@ -40,7 +40,7 @@ def write_versions(store: Store) -> None:
     for n in (1, 2):
         ref = Ref(uri=f"trainings/k-0/checkpoints/{n}-g0", id=f"{n:064x}", seal=HEX)
         checkpoint = Checkpoint(ref=ref, key="k", training="trainings/k-0", step=n, epoch=1, generation=0, world_size=1)
-        versions.write_version(store, MODEL, checkpoint, Ref(uri="evaluations/e-0", id=HEX, seal=HEX), {}, {})
+        registry.write_version(store, MODEL, checkpoint, Ref(uri="evaluations/e-0", id=HEX, seal=HEX), {}, {})
 
 
 def strike(kind: str, store: Path, logs: Path, *, enough: int, strikes: int, writers: int = 4, seed: int = 1) -> Struck:
@@ -103,7 +103,7 @@ class _Log:
 
 
 def _move(store: Store, number: str, log: _Log) -> None:
-    two = {n: versions.read_version(store, MODEL, n) for n in (1, 2)}
+    two = {n: registry.read_version(store, MODEL, n) for n in (1, 2)}
     turn = 0
     while True:
         name = f"{number}.{turn}"

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from infra.files.locks import locked
+from infra.files import locked
 
 ROOT = Path(__file__).resolve().parents[2]
 # The folder of the session's sockets, which pytest's workers are told; a process that is told none makes its own.

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from data_contracts.errors import UsageError
-from infra.records.checkpoints import WEIGHT_FILES
+from infra.records.handoffs import WEIGHT_FILES
 from training.checkpoint.files import DTYPES
 from training.checkpoint.state import UnsupportedState, encode
 from training.checkpoint.tensors import OWN, WEIGHTS, Entry, Index, Piece, find_fault

@@ -24,10 +24,10 @@ from data_contracts.foreign_json import parse_json
 from data_contracts.handoffs import HandOff, Record
 from data_contracts.plain_file import read_plain
 from data_contracts.quoting import text_of, type_and_text
-from infra.records.checkpoints import WEIGHT_FILES, plain_name
+from infra.records.handoffs import WEIGHT_FILES, plain_name
 from infra.share import WHOLE, Share
 from infra.store.store import PIECE_BYTES, sealed_file
-from infra.weights.arrays import tensor_entries
+from infra.weights import tensor_entries
 from training.checkpoint.files import DTYPES
 from training.checkpoint.state import Get, decode
 

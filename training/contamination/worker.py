@@ -21,8 +21,7 @@ from data_contracts.messages.contamination import (
 from data_contracts.quoting import column_shown
 from infra import scratch
 from infra.processes.child_main import Report, child_main
-from infra.records.datasets import local_dataset
-from infra.records.handoffs import put_handoff
+from infra.records.handoffs import local_dataset, put_handoff
 from infra.store import Store, Writer, open_at
 from infra.store.store import seal_from
 from training.contamination.drop import Masks, copies, rows_dropped, write_without

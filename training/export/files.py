@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 from data_contracts.errors import UserCodeError
 from data_contracts.messages.export import Exported
 from data_contracts.quoting import describe
-from infra.records.checkpoints import plain_name
+from infra.records.handoffs import plain_name
 from training.export.portable import Course
 from training.export.tracing import Untraceable
 

@@ -23,8 +23,7 @@ from data_contracts.pipeline_spec import OWN
 from data_contracts.quoting import type_and_text
 from infra.gang.rank_files import SCRATCH, RankFiles
 from infra.processes.light_imports import light_imports
-from infra.records.checkpoints import verify_checkpoint
-from infra.records.datasets import mixed
+from infra.records.handoffs import mixed, verify_checkpoint
 from infra.store import Store
 from training.fit.launch_context import Context, read_context
 from training.fit.reporting.reports import Reports

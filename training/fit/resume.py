@@ -13,7 +13,7 @@ import lightning as L
 from torch import Tensor, nn
 
 from data_contracts.errors import CorruptError, TrainwrightError
-from infra.records.checkpoints import plain_name
+from infra.records.handoffs import plain_name
 from training.checkpoint.rng import capture_rng, restore_rng, seed_rank
 from training.checkpoint.save import read_history, read_rank_state
 from training.fit.divergence import all_finite, check_resumed

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from data_contracts.errors import UsageError
-from infra.records.checkpoints import plain_name
+from infra.records.handoffs import plain_name
 from training.checkpoint.files import DTYPES
 from training.checkpoint.tensors import INDEX, WEIGHTS, Entry, Index, Piece, TensorFile, TensorReader, read_index
 from training.lightning_adapter import dump_checkpoint

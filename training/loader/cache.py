@@ -24,9 +24,9 @@ from blake3 import blake3
 
 from data_contracts.canonical import digest
 from data_contracts.errors import StorageUnavailable
-from infra.files import locks
+from infra import files
 from infra.gang.rank_files import SCRATCH
-from infra.machine.settings import state_folder
+from infra.settings import state_folder
 from training.formats.shards import Shards
 from training.loader.columns import Column, Fixed, names_of
 from training.loader.rows import AllRows, row_bytes
@@ -51,8 +51,8 @@ def open_cache(columns: list[Column], shards: Shards, cache_bytes: int) -> AllRo
     base.mkdir(exist_ok=True)
     key = _key(columns, shards)
     folder = base / key
-    with locks.locked(base / f"{key}.making"):
-        using = locks.hold(folder)
+    with files.locked(base / f"{key}.making"):
+        using = files.hold(folder)
         if using is not None and not _is_whole(folder):
             os.close(using)
             shutil.rmtree(folder)
@@ -63,7 +63,7 @@ def open_cache(columns: list[Column], shards: Shards, cache_bytes: int) -> AllRo
                 return None
             _make_room(base, cache_bytes - needed)
             _make(folder, columns, shards)
-            using = locks.hold(folder)
+            using = files.hold(folder)
         try:
             held = AllRows(columns, shards.rows, _map(folder, columns, shards), "cache")
         except BaseException:
@@ -209,7 +209,7 @@ def _make_room(base: Path, most_bytes: int) -> None:
     """Delete folders that no process maps, the least recently used first, until the rest takes at most `most_bytes`."""
     found = [path for path in base.iterdir() if path.is_dir() and (path / LAYOUT).exists()]
     sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for path in found}
-    locks.make_room(found, lambda: sum(size for path, size in sizes.items() if path.exists()) <= most_bytes)
+    files.make_room(found, lambda: sum(size for path, size in sizes.items() if path.exists()) <= most_bytes)
 
 
 def _sync(path: Path) -> None:

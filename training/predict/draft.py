@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.files import locks
-from infra.files.atomic import replace_json
-from infra.machine.written_files import record_written
+from infra import files
+from infra.files import replace_json
+from infra.written_files import record_written
 
 # A child whose parent was killed ends within a second, and holds the lock until then.
 WAIT_S = 10.0
@@ -182,7 +182,7 @@ def room(output: Path, rows: int) -> Iterator[None]:
 
 def _taken(handle: int, path: Path) -> bool:
     """Whether this process has the lock now, on the file that still is at `path`."""
-    if not locks.take(handle):
+    if not files.take(handle):
         return False
     with contextlib.suppress(FileNotFoundError):
         return os.stat(path).st_ino == os.fstat(handle).st_ino

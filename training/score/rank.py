@@ -20,10 +20,10 @@ from data_contracts.messages.gang import Launch
 from data_contracts.messages.message import Message
 from data_contracts.messages.ranks import RankAnswer
 from data_contracts.quoting import PROJECT
+from infra.code_bundle import unpack
 from infra.gang.rank_files import SCRATCH, STORE, RankFiles, read_launch, store_options
 from infra.gang.remote_job import lay_out
 from infra.processes.light_imports import light_imports
-from infra.project.code_bundle import unpack
 from infra.store import open_store
 from infra.store.records import parsed
 from training.fit.reporting.reports import Reports

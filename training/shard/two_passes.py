@@ -22,7 +22,7 @@ import pyarrow as pa
 from data_contracts.handoffs import FileEntry, ShardFile, SourceFile
 from data_contracts.pipeline_spec import ShardsSpec
 from infra.contract.quarantine import LeftOut
-from infra.pieces.cluster import Cluster, in_order
+from infra.pieces import Cluster, in_order
 from training import formats
 from training.formats.facts import Mismatch, Size
 from training.formats.normalize import settle

@@ -21,13 +21,12 @@ from data_contracts.messages.raw_data import SHARD, ShardRequest
 from data_contracts.pipeline_spec import ShardsSpec
 from infra import scratch
 from infra.contract.quarantine import read_left_out
-from infra.files.digests import hash_pieces
-from infra.pieces.cluster import Cluster
+from infra.files import hash_pieces
+from infra.pieces import Cluster
 from infra.processes.child_main import Report, child_main
 from infra.processes.without_pandas import without_pandas
-from infra.records.datasets import ANEW, LACKING, ROW_COUNTS, TYPES
+from infra.records.handoffs import ANEW, LACKING, ROW_COUNTS, TYPES, put_handoff, read_handoff
 from infra.records.handoffs import FILE as HANDOFF_FILE
-from infra.records.handoffs import put_handoff, read_handoff
 from infra.sources.window import Window
 from infra.store import Store, Writer, open_at
 from training import formats

@@ -18,7 +18,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from data_contracts.errors import NodeLost, OutOfMemory
-from infra.pieces.cluster import Cluster, in_order
+from infra.pieces import Cluster, in_order
 from infra.processes.processes import die_with_parent, oom_kills
 from infra.processes.without_pandas import without_pandas
 

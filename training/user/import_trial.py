@@ -25,7 +25,7 @@ from data_contracts.messages.children import (
 )
 from data_contracts.pipeline_spec import SourceSpec
 from infra.processes.child_main import Report, child_main
-from infra.project.project_files import not_found_in
+from infra.project import not_found_in
 from training.user.imports import add_project, load_callable, make_object
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ import urllib.request
 from urllib.parse import urlsplit
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.machine.settings import state_folder
 from infra.orchestrator import api, password
 from infra.orchestrator.api import REACH_TIMEOUT_S, Server
 from infra.orchestrator.server import services
@@ -26,6 +25,7 @@ from infra.orchestrator.server.server_access import ip_address_of
 from infra.orchestrator.server.services import Service
 from infra.orchestrator.variables import ANY_SERVER, API_URL, HOME, PAGES_URL, SERVER_AUTH, SERVER_HOST
 from infra.processes.processes import module_command, new_mark
+from infra.settings import state_folder
 
 FIRST_PORT = 4210
 PORTS = 100

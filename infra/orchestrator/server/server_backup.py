@@ -20,9 +20,7 @@ from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from data_contracts.foreign_json import parse_json
 from data_contracts.operations.server_backup import ServerBackup
 from data_contracts.plain_file import read_plain
-from infra.files.atomic import replace_private
-from infra.files.digests import file_digest
-from infra.files.new_folder import check_new, tag
+from infra.files import check_new, file_digest, replace_private, tag
 from infra.orchestrator.server import server_database
 from infra.orchestrator.server.server_database import Database
 

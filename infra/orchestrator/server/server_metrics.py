@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from infra.telemetry.catalogue import SERVER_METRICS
+from infra.metrics import SERVER_METRICS
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Response

@@ -20,11 +20,10 @@ from pathlib import Path
 
 import psutil
 
-from infra import scratch
-from infra.files import locks
-from infra.files.atomic import replace_private
-from infra.machine.settings import state_folder
+from infra import files, scratch
+from infra.files import replace_private
 from infra.processes.processes import MARK, find_marked, is_alive, kill_marked, marked_env, uninterrupted
+from infra.settings import state_folder
 
 # A shell starts jobs with `&` with SIGINT ignored, and all children inherit that. A worker that inherits it ignores its
 # first signal and continues to take runs.
@@ -169,5 +168,5 @@ def _private(path: str, flags: int) -> int:
 @contextlib.contextmanager
 def locked() -> Iterator[None]:
     """Hold this state folder's lock, so that of two commands one starts a service and the other finds it."""
-    with locks.locked(state_folder() / "services.lock"):
+    with files.locked(state_folder() / "services.lock"):
         yield

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from data_contracts.errors import StorageUnavailable, UsageError
 from infra.orchestrator.server.server_access import ip_address_of
 from infra.orchestrator.variables import ANY_SERVER, LEASE_STORAGE, SERVER_AUTH
-from infra.telemetry.json_logs import prefect_env
+from infra.telemetry import prefect_env
 
 DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 REDIS = "PREFECT_REDIS_MESSAGING_URL"

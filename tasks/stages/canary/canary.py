@@ -14,10 +14,10 @@ from data_contracts.canaries import ALIAS, CanaryAsk, CanaryEnd, CanaryTerms, Ou
 from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, GateNotMet
 from data_contracts.handoffs import Dataset, Evaluation, ModelVersion, Receipt, Ref
 from data_contracts.times import readable
-from infra.approvals import approvals
-from infra.approvals.approvals import stored_answer
+from infra import approvals
+from infra.approvals import stored_answer
 from infra.audit import now
-from infra.models import canaries, registry, versions
+from infra.models import canaries, registry
 from infra.models.canaries import Canary
 from infra.records.handoffs import read_handoff
 from infra.store import Versioned
@@ -64,7 +64,7 @@ def settle(run: Run, dataset: Dataset | None) -> Settled:
     end = canaries.end_of(store, canary)  # of a run that was stopped before the aliases followed
     if end is not None or found is None:
         return (None, "") if end is None else _ended(run, canary, end)
-    champion = Champion(found[0], versions.model_version(store, Ref.model_validate(found[0].value["model_version"])))
+    champion = Champion(found[0], registry.model_version(store, Ref.model_validate(found[0].value["model_version"])))
     ask = canaries.ask_of(store, canary, champion.number)
     if over := _over(run, canary, champion, ask):
         return _ended(run, canary, _end(run, canary, *over, stored_standing(store, canary, champion.number)))
@@ -252,7 +252,7 @@ def _is_approved(run: Run, canary: Canary, end: CanaryEnd) -> bool:
     found = registry.read_alias(run.store, canary.model, canary.terms.alias)
     if end.approval is None or end.gate is None or found is None:
         return False
-    champion = versions.model_version(run.store, Ref.model_validate(found[0].value["model_version"]))
+    champion = registry.model_version(run.store, Ref.model_validate(found[0].value["model_version"]))
     evaluation = read_handoff(run.store, canary.version.evaluation, Evaluation)
     checkpoint, state, asker = canary.version.checkpoint, found[0].value["receipt"]["seal"], end.approval.run_id
     try:

@@ -12,7 +12,7 @@ from data_contracts.canaries import ALIAS, CanaryEnd, CanaryNote, Night, Outcome
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Hold, Receipt, Ref
 from infra.audit import now
-from infra.models import canaries, registry, versions
+from infra.models import canaries, registry
 from infra.models.canaries import Canary
 from infra.records.receipts import chain, has_ended, read_receipt, with_hold, without_hold
 from infra.store import Store, Versioned
@@ -182,7 +182,7 @@ def _ended(store: Store, canary: Canary, end: CanaryEnd, mover: Mover, failed: s
 
 def free(store: Store, model: str, current: Versioned, reason: str, mover: Mover) -> Receipt:
     """End an alias `canary` that names no standing canary, because a person or another pipeline moved it."""
-    version = versions.model_version(store, Ref.model_validate(current.value["model_version"]))
+    version = registry.model_version(store, Ref.model_validate(current.value["model_version"]))
     receipt = Receipt(
         decision="ended",
         model=model,

@@ -11,8 +11,7 @@ from data_contracts.canonical import reuse_key
 from data_contracts.handoffs import ContractReport, Dataset, SourceFile
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
-from infra.records.datasets import local_dataset
-from infra.records.handoffs import newest_handoff
+from infra.records.handoffs import local_dataset, newest_handoff
 from tasks.run.run import Run
 from tasks.stages.contract.contract_check import code_of
 from tasks.stages.contract.raw_rows import suite_settings

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Literal
 from data_contracts.approvals import MOST_NAME, Answer, Question, expired, meaning
 from data_contracts.errors import ApprovalRefused, UsageError
 from data_contracts.times import readable
-from infra.approvals import approvals
-from infra.approvals.approval_signatures import keys_of, refuse_stranger, signed
-from infra.approvals.protections import protection
+from infra import approvals
+from infra.approvals import keys_of, protection, refuse_stranger, signed
 from infra.store import Store
 from tasks.run.report import FINAL, latest_report
 from tasks.stages.decisions.rollback import checked_reason

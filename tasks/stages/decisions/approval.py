@@ -17,8 +17,8 @@ from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError
 from data_contracts.handoffs import Checkpoint, Evaluation, GateResult, ModelVersion
 from data_contracts.pipeline_spec.arrival import length_of
 from data_contracts.times import readable
-from infra.approvals import approvals
-from infra.approvals.approval_signatures import Approvers
+from infra import approvals
+from infra.approvals import Approvers
 from infra.audit import now
 from infra.models import canaries
 from infra.store import layout

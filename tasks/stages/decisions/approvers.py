@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from data_contracts.approvals import Protection
 from data_contracts.errors import UsageError
-from infra.approvals.approval_signatures import Approvers, keys_of
-from infra.approvals.protections import protections, refuse_forged, refuse_gone
+from infra.approvals import Approvers, keys_of, protections, refuse_forged, refuse_gone
 from infra.models import registry
-from infra.signing.configured import configured_key
+from infra.signing.moves import configured_key
 from tasks.run.run import Run
 
 if TYPE_CHECKING:

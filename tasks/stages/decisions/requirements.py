@@ -15,8 +15,7 @@ from data_contracts.handoffs import Checkpoint, ContractReport, Dataset
 from infra.processes.environment import SIGNING_KEY
 from infra.records.handoffs import read_handoff
 from infra.records.receipts import pointed_at
-from infra.signing.configured import configured_key
-from infra.signing.inputs import refuse_unsigned_inputs
+from infra.signing.moves import configured_key, refuse_unsigned_inputs
 from infra.store import Manifest
 from tasks.run.run import Run
 from tasks.stages.decisions.approvers import approvers_of

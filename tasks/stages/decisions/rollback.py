@@ -10,8 +10,8 @@ from data_contracts.canaries import ALIAS
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Hold, ModelVersion, Receipt, Ref
 from data_contracts.incidents import Incident
-from infra.approvals.protections import protection
-from infra.models import registry, versions
+from infra.approvals import protection
+from infra.models import registry
 from infra.models.canaries import is_of_canaries
 from infra.records.receipts import Holds, with_hold, without_hold
 from infra.store import PointerMoved, Store, Versioned
@@ -55,7 +55,7 @@ def rollback(
         raise UsageError(f"{model}@{alias} has no other version to go back to.", remedy="Name one with --to.")
     back = existing_version(store, model, target)
     read = read_again(store, back, stays=f"{model}@{alias} stays at version {version}")
-    left = versions.model_version(store, Ref.model_validate(current.value["model_version"]))
+    left = registry.model_version(store, Ref.model_validate(current.value["model_version"]))
     incident = noted(store, left, back, registry.moves(store, model, alias), read)
     receipt = _went_back(model, alias, left, back, incident.model_copy(update={"reason": why, "evidence": shown}))
     by, at = provenance.get("actor") or "someone", provenance.get("finished", "")
@@ -142,7 +142,7 @@ def _stay(
     while True:
         current, version = _named(store, model, alias)
         held, sentence = decide(registry.holds(store, current), provenance.get("actor") or "someone")
-        stays = versions.model_version(store, Ref.model_validate(current.value["model_version"]))
+        stays = registry.model_version(store, Ref.model_validate(current.value["model_version"]))
         receipt = Receipt(
             decision="unchanged",
             model=model,

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.handoffs import Dataset, Evaluation, MetricValue
 from data_contracts.pipeline_spec import GateSpec
-from infra.records.evaluations import Outcomes, measures_of, outcomes_of, pairs_of
-from infra.records.row_sketch import TestRows
+from infra.records.evaluations import Outcomes, TestRows, measures_of, outcomes_of, pairs_of
 from tasks.evidence.decision import Measured
 from tasks.evidence.paired_counts import PairedCounts
 from tasks.evidence.paired_values import PairedValues

@@ -18,8 +18,8 @@ from data_contracts.expressions.row_conditions import Condition
 from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import SliceSpec
 from data_contracts.row_hashes import row_hashes, value_hashes
-from infra.records.datasets import local_split
-from infra.records.row_sketch import TestRows
+from infra.records.evaluations import TestRows
+from infra.records.handoffs import local_split
 from infra.sources.texts import PLACE
 from tasks.run.run import Run
 from tasks.stages.column_check import check_unit_and_slices, meeting

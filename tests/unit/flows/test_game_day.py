@@ -15,8 +15,8 @@ from data_contracts.messages.faults import GameTraining
 from data_contracts.pipeline_spec import PipelineSpec
 from flows.commands.gameday import _error
 from flows.game_day import GameDay, carry_out
-from infra.machine.settings import known_stores
-from infra.processes.tied_process import TiedProcess
+from infra.processes.processes import TiedProcess
+from infra.settings import known_stores
 from infra.store import open_store
 from tasks.gameday import short_training
 from tasks.gameday.conducted_training import ConductedTraining, answer_of

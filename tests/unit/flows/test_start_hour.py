@@ -13,7 +13,7 @@ import pytest
 from prefect.exceptions import Abort
 
 from flows import start_hour
-from infra.machine.machines import VARIABLE
+from infra.prices import VARIABLE
 from infra.store import layout, open_store
 from tests.support.tiny import write_project
 

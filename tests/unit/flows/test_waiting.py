@@ -8,7 +8,7 @@ import pytest
 
 from data_contracts.errors import ApprovalRefused
 from flows import waiting
-from infra.approvals import approvals
+from infra import approvals
 from infra.orchestrator.flow_runs.suspension import FormAnswer
 from tasks.stages.decisions import approval
 from tests.unit.tasks.stages.decisions.test_approval import Waiting

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.project.code_bundle import pack, unpack
+from infra.code_bundle import pack, unpack
 from infra.store import open_store
 from tasks.run.run import open_run
 from tests.support.tiny import SPEC, write_project

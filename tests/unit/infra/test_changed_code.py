@@ -10,8 +10,8 @@ from blake3 import blake3
 
 from data_contracts.canonical import KEY_LENGTH, digest
 from data_contracts.errors import CorruptError
-from infra.files.digests import file_digest
-from infra.project.code_bundle import pack, unpack
+from infra.code_bundle import pack, unpack
+from infra.files import file_digest
 from infra.store import Store, layout, open_store
 from tests.support.reseal import reseal
 

@@ -25,7 +25,7 @@ from data_contracts.errors import (
 from infra import child, stopping
 from infra.child import answer_of, run_child
 from infra.processes.child_main import ChildFiles
-from infra.processes.idle import IdleLimit
+from infra.processes.environment import IdleLimit
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from tests.support.child_module import CHILD, Ask, Hanging, Step
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from infra import traces as telemetry
 from infra.orchestrator.server import team_server
-from infra.telemetry import settings as telemetry
-from infra.telemetry.json_logs import json_asked
+from infra.telemetry import json_asked
 from tests.support.postgres import PASSWORD, Postgres
 
 FOLDER = Path(__file__).parents[3] / "infra" / "compose"

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from infra import audit
+from infra import audit, mirrors
+from infra import project as project_module
 from infra.git import run_git
-from infra.mirrors import git_tags
-from infra.project import project_files
 from tests.support.frozen import PACKAGES, ROOT
 
 
@@ -80,12 +79,12 @@ def test_no_call_of_ours_runs_one(tmp_path: Path) -> None:
     commit = git(project, "rev-parse", "HEAD").strip()
     arm(project, marks)
     assert audit.revision(project) == (commit, True)
-    assert {path.name for path in project_files._tracked(project)} == {"model.py", "rows.dat", ".gitattributes"}
-    assert list(project_files._ignored(project)) == []
-    assert git_tags.register(project, "tiny", 1, commit, "made") == "tiny@v1.0.0"
-    assert git_tags.assign(project, "tiny", "champion", commit, "r1") == "tiny#champion#1"
-    with pytest.raises(git_tags.UsageError):
-        git_tags.register(project, "tiny", 2, "ab" * 20, "an object that is not there")
+    assert {path.name for path in project_module._tracked(project)} == {"model.py", "rows.dat", ".gitattributes"}
+    assert list(project_module._ignored(project)) == []
+    assert mirrors.register(project, "tiny", 1, commit, "made") == "tiny@v1.0.0"
+    assert mirrors.assign(project, "tiny", "champion", commit, "r1") == "tiny#champion#1"
+    with pytest.raises(mirrors.UsageError):
+        mirrors.register(project, "tiny", 2, "ab" * 20, "an object that is not there")
     run_git(project, "diff")
     run_git(project, "fetch", "away")
     assert os.listdir(marks) == []
@@ -117,8 +116,8 @@ def test_a_name_that_cannot_be_switched_off_is_refused(tmp_path: Path) -> None:
     project = repository(tmp_path / "project")
     git(project, "config", "filter.a=b.clean", "/bin/false")
     assert audit.revision(project) == (None, True)
-    with pytest.raises(project_files.UsageError, match="its setting 'filter.a=b.clean' cannot be switched off"):
-        project_files._tracked(project)
+    with pytest.raises(project_module.UsageError, match="its setting 'filter.a=b.clean' cannot be switched off"):
+        project_module._tracked(project)
 
 
 def test_filters_of_the_user_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

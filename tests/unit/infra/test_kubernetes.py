@@ -15,11 +15,11 @@ from kubernetes_validate.utils import ValidationError
 from prefect.logging.configuration import DEFAULT_LOGGING_SETTINGS_PATH, load_logging_config
 from prefect.utilities.templating import apply_values
 
+from infra import traces as telemetry
 from infra.orchestrator.server.server_access import addresses
 from infra.orchestrator.worker import GRACE_S
 from infra.records import nodes
-from infra.telemetry import settings as telemetry
-from infra.telemetry.json_logs import LOG_FORMAT, json_asked
+from infra.telemetry import LOG_FORMAT, json_asked
 
 VERSIONS = ("1.34.0", "1.37.0")
 # Our variables' names, as the code reads them.

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from infra import scratch
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from infra.scratch_owner import NOTE, SWEEP_AFTER_S, _boot
 from infra.store import open_store

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from data_contracts.errors import TrainwrightError, UsageError, UserCodeError
 from data_contracts.handoffs import Dataset, Ref
 from data_contracts.messages.children import ScoredSet, ShakedownRequest, Shaken
-from infra.records.datasets import beginning
+from infra.records.handoffs import beginning
 from tests.support.gang import make_dataset
 from training.shakedown import main
 

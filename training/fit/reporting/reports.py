@@ -16,8 +16,7 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.ranks import RankAnswer, RankReport, Saved, TrainingSummary
 from infra.gang.rank_files import RankFiles, stop_file
-from infra.processes.clock import now_s
-from infra.processes.resources import PROCESS
+from infra.processes.this_process import COUNTERS, now_s
 from training.fit.reporting.measures import Measures
 from training.fit.reporting.rank_activity import RankActivity
 
@@ -190,6 +189,6 @@ class Reports:
             moves=activity.moves,
             own_s=round(activity.own_s, 6),
             steps=activity.steps,
-            used=PROCESS.total(),
+            used=COUNTERS.total(),
             measured=self.measures.record(activity.spent_s),
         )

@@ -11,7 +11,7 @@ import pytest
 from data_contracts.approvals import Question
 from data_contracts.handoffs import GateResult
 from flows.cli import main
-from infra.approvals.approvals import ask, latest_question
+from infra.approvals import ask, latest_question
 from infra.signing.keys import make_key_pair
 from infra.store import Store, layout, open_store
 from tasks.stages.decisions.protect import protect

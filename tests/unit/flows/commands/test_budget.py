@@ -18,14 +18,11 @@ from data_contracts.load import load_spec
 from data_contracts.resolved import Price
 from flows.cli import main
 from flows.commands.deploy import _load
-from infra.budgets import rules_versions
-from infra.budgets.ledger import Executed
-from infra.budgets.policy import POLICY, refuse_by_policy
-from infra.budgets.rules_files import read_rules
-from infra.budgets.rules_versions import apply_rules, current_budgets, newest_rules
+from infra import budgets
+from infra.budgets import POLICY, Executed, apply_rules, current_budgets, newest_rules, read_rules, refuse_by_policy
 from infra.processes.environment import SIGNING_KEY
-from infra.signing.configured import configured_key
 from infra.signing.keys import make_key_pair
+from infra.signing.moves import configured_key
 from infra.store import Store, layout, open_store
 from tasks.budgets.amounts import BudgetPeriod, month_of
 from tasks.budgets.balances import balances_of_spec
@@ -282,7 +279,7 @@ def test_what_an_earlier_version_signed_without_a_store_counts_until_one_is_sign
 ) -> None:
     def signed_before(n: int) -> RulesVersion:
         made = RulesVersion(kind="budgets", n=n, content=limited_to(n + 1), by="ada", at="2026-11-25")
-        return rules_versions._signed(made, configured_key())  # type: ignore[arg-type]
+        return budgets._signed(made, configured_key())  # type: ignore[arg-type]
 
     path = layout.rules_version
     store.create_once(path("budgets", 0), signed_before(0).to_json())

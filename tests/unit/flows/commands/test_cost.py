@@ -17,7 +17,7 @@ from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.resolved import Price, StoreRates
 from flows.cli import main
 from flows.commands.cost import _idle_pools, _unpriced, window_since
-from infra.machine.machines import THIS_MACHINE, VARIABLE
+from infra.prices import THIS_MACHINE, VARIABLE
 from infra.store import Store, layout, open_store
 from tasks.costs.sums import charged, sums
 from tasks.pages.cost_page import missing_words

@@ -10,7 +10,7 @@ import pytest
 
 from data_contracts.handoffs import Receipt
 from flows.cli import main
-from infra.models import registry, versions
+from infra.models import registry
 from infra.store import Store, layout, open_store
 from tests.support.tiny import promote_tiny, work_on_a_copy, write_project
 
@@ -73,7 +73,7 @@ def test_history_tells_who_moved_an_alias_from_which_version_to_which_and_why(
     assert incident["left"]["since"] == second["at"]
     assert incident["left"]["gates"] == [incident["left"]["gates"][0]]
     store = store_of(project)
-    checkpoint = versions.read_version(store, "tiny", 1).checkpoint.ref
+    checkpoint = registry.read_version(store, "tiny", 1).checkpoint.ref
     files = store.manifest(checkpoint).files
     assert (incident["checked_files"], incident["checked_bytes"]) == (len(files), sum(one.bytes for one in files))
     scores = f"accuracy: {incident['left']['metrics']['accuracy']:.4g} → "
@@ -109,7 +109,7 @@ def test_a_rollback_to_a_version_that_is_not_whole_moves_nothing(
     project: Path, harm: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = store_of(project)
-    ref = versions.read_version(store, "tiny", 1).checkpoint.ref
+    ref = registry.read_version(store, "tiny", 1).checkpoint.ref
     folder = project / ".trainwright" / ref.uri
     file = folder / (
         max(store.manifest(ref).files, key=lambda one: one.bytes).path if harm == "changed" else layout.MANIFEST
@@ -131,7 +131,7 @@ def test_old_scores_that_are_gone_do_not_keep_an_alias_from_going_back(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = store_of(project)
-    evaluation = versions.read_version(store, "tiny", 1).evaluation
+    evaluation = registry.read_version(store, "tiny", 1).evaluation
     (project / ".trainwright" / evaluation.uri / layout.MANIFEST).unlink()
     said(capsys, "rollback", "tiny", "--reason", "why")
     note = registry.history(store, "tiny", "champion")[-1].incident

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
-from infra.approvals.protections import protection, protections
+from infra.approvals import protection, protections
 from infra.signing.keys import make_key_pair
 from infra.store import Store, open_store
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from data_contracts.quoting import APPROVED
 from flows.cli import main
-from infra.machine.approved_credentials import APPROVED
 from tests.support.tiny import SPEC, write_project
 
 

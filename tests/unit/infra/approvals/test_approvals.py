@@ -8,7 +8,7 @@ import pytest
 
 from data_contracts.approvals import Answer, meaning
 from data_contracts.errors import CorruptError
-from infra.approvals.approvals import answer_to, ask, give, latest_question
+from infra.approvals import answer_to, ask, give, latest_question
 from infra.store import Store, layout
 from tests.support.raced import Memory
 from tests.unit.data_contracts.test_approvals import AFTER, ASKED, answer, question

@@ -13,7 +13,7 @@ import pytest
 
 from data_contracts.costs.budgets import BudgetWarning
 from data_contracts.errors import CorruptError
-from infra.budgets.ledger import Executed, Ledger
+from infra.budgets import Executed, Ledger
 from infra.store import Store, layout, open_store
 
 A, B = Executed("run-a", "1-a"), Executed("run-b", "1-b")

@@ -24,7 +24,7 @@ from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
 from infra.contract import contract_parts, contract_worker, measured_files
 from infra.contract.contract_parts import KNOWN, NEW
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from infra.sources import read, resolve_sources
 
 POSSIBLE: list[tuple[str, dict[str, Any]]] = [

@@ -20,7 +20,7 @@ from data_contracts.pipeline_spec import SourceSpec
 from infra.contract import contract_worker, measured_files
 from infra.contract.contract_parts import KNOWN, NEW
 from infra.contract.measured_files import in_pieces, read_facts
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from infra.sources import read
 from tests.support.pieces import Elsewhere
 

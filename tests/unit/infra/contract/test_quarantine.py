@@ -14,7 +14,7 @@ from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import QuarantineSpec, SourceSpec
 from infra.contract import contract_worker
 from infra.contract.quarantine import FILE, LeftOut
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from tests.support.expectations import E, suite
 from training.shard import source_units
 from training.shard.quarantined import without_quarantined

@@ -12,11 +12,11 @@ import pytest
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.messages.gang import Launch
+from infra.code_bundle import changed_parts, pack, packages_in, unpack
 from infra.environments import cache
 from infra.environments.packages import INSTALL, SEALED, Packages
 from infra.gang.supervisor import lay_out_inputs
 from infra.processes.processes import CODE_ROOT, is_alive
-from infra.project.code_bundle import changed_parts, pack, packages_in, unpack
 from infra.store import Store, open_store
 from tests.support.wheels import write_wheel
 from tests.unit.infra.environments.conftest import Resolve

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.files.atomic import replace_json, replace_private, replace_text
+from infra.files import replace_json, replace_private, replace_text
 
 
 def test_a_reader_that_has_opened_the_old_file_reads_all_of_it(tmp_path: Path) -> None:

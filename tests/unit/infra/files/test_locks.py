@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.files.locks import hold, locked, make_room
+from infra.files import hold, locked, make_room
 
 
 @pytest.mark.parametrize("name", ["a folder", "a file that is made"])

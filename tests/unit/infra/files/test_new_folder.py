@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.files.new_folder import check_new
+from infra.files import check_new
 
 
 def test_a_folder_that_is_new_or_empty_may_be_filled(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from data_contracts.handoffs import Ref
 from data_contracts.messages.children import EVALUATE, VERIFY, EvaluateRequest, RemoteJob, VerifyRequest
 from data_contracts.messages.gang import Latest
 from data_contracts.pipeline_spec import RetrySpec
+from infra.code_bundle import pack
 from infra.gang.ledger import roster
 from infra.gang.members import Progress
 from infra.gang.node import Start, local
 from infra.gang.remote_job import RemoteJobRequest, lay_out, run_remote_job
 from infra.processes.processes import find_marked, kill_marked, new_mark
-from infra.project.code_bundle import pack
 from infra.store import Store, layout, open_store
 from tests.support.child_module import CHILD, Ask, Told
 

@@ -15,6 +15,7 @@ import pytest
 
 from data_contracts.errors import NodeLost, StorageUnavailable
 from data_contracts.messages.gang import Launch
+from infra.code_bundle import pack
 from infra.gang import node as local_module
 from infra.gang import supervisor as node_module
 from infra.gang.node import LocalNode, local
@@ -22,7 +23,6 @@ from infra.gang.rank_files import NO_CODES
 from infra.gang.supervisor import Publisher, run_node
 from infra.processes import processes
 from infra.processes.processes import find_marked, kill_marked, new_mark
-from infra.project.code_bundle import pack
 from infra.store import Lease, Store, layout, lease, open_store
 from tests.support.coded import publish
 from tests.support.conducting import steps

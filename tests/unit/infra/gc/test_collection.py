@@ -14,13 +14,11 @@ from data_contracts.errors import CorruptError, Interrupted, UsageError
 from data_contracts.handoffs import Ref
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import RetrySpec
-from infra.approvals.approvals import ask, give
+from infra.approvals import ask, give
+from infra.code_bundle import pack
 from infra.gang.conductor import TrainingRequest, conduct
-from infra.gc import Limits, collect
-from infra.gc.census import names_in, take_census
-from infra.project.code_bundle import pack
-from infra.records.datasets import find_dataset, find_dataset_by_id
-from infra.records.handoffs import put_handoff
+from infra.garbage import Limits, collect, names_in, take_census
+from infra.records.handoffs import find_dataset, find_dataset_by_id, put_handoff
 from infra.store import Lease, Store, layout, open_store
 from infra.store.lease import LeaseKeeper
 from tests.support.damage import overwrite

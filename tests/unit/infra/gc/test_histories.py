@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.gc import Limits, collect
+from infra.garbage import Limits, collect
 from infra.store import Store, layout, open_store
 from tests.support.histories import DAY_S, OLD_S, RECENT_S, YOUNG_S, History
 
@@ -191,7 +191,7 @@ def test_what_is_taken_up_meanwhile_stays_with_all_that_it_names(
         real(path, value)
 
     if way == "before the tombstone":
-        monkeypatch.setattr("infra.gc.collection.items_to_delete", claiming(store, child))
+        monkeypatch.setattr("infra.garbage.items_to_delete", claiming(store, child))
     else:
         monkeypatch.setattr(store, "create_json", claim)
     done = collect(store, by="a test")
@@ -205,7 +205,7 @@ def test_what_is_taken_up_meanwhile_stays_with_all_that_it_names(
 
 def claiming(store: Store, uri: str) -> Callable[..., Any]:
     """`items_to_delete`, after which a line takes up `uri`."""
-    from infra.gc.retention import items_to_delete
+    from infra.garbage import items_to_delete
 
     def condemn_and_claim(*arguments: Any) -> Any:
         deletions = items_to_delete(*arguments)

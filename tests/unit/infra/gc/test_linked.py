@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import CorruptError
-from infra.gc import Limits, collect
+from infra.garbage import Limits, collect
 from infra.store import open_store
 from tests.support.histories import OLD_S, History
 

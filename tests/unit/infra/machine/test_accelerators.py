@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.machine.accelerators import num_gpus
+from infra.machine import num_gpus
 
 
 @pytest.mark.parametrize(

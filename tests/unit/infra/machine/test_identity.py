@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from infra.machine import identity
+from infra import machine
 from infra.processes.processes import CODE_ROOT
 
 
 def test_all_processes_of_a_machine_find_one_name() -> None:
-    asked = [sys.executable, "-c", "from infra.machine.identity import machine_id; print(machine_id())"]
+    asked = [sys.executable, "-c", "from infra.machine import machine_id; print(machine_id())"]
     other = subprocess.run(asked, cwd=CODE_ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    assert other == identity.machine_id()
+    assert other == machine.machine_id()
     assert re.fullmatch("[0-9a-f]{16}", other)
 
 
 def test_a_container_is_a_machine_of_its_own_and_without_a_boot_nothing_is_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    find = identity.machine_id.__wrapped__
+    find = machine.machine_id.__wrapped__
     mine = find()
     monkeypatch.setattr(platform, "node", lambda: "pod-7")
     assert find() not in (mine, "")
-    monkeypatch.setattr(identity, "_BOOT", tmp_path / "none")
+    monkeypatch.setattr(machine, "_BOOT", tmp_path / "none")
     assert find() == ""

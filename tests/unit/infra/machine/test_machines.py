@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.machine.machines import VARIABLE, catalogue, machine, prices
+from infra.prices import VARIABLE, catalogue, machine, prices
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.machine.memory_limit import group_limit_bytes
+from infra.machine import group_limit_bytes
 
 
 def _written(root: Path, files: dict[str, str]) -> Path:

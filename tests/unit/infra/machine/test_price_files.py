@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.machine.price_files import read_book
+from infra.prices import read_book
 
 BOOK = "version: 1\nmachines:\n  a:\n    prices:\n"
 STORE = "version: 1\nstores:\n  s3:\n    region: eu\n    prices: "

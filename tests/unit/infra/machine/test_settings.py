@@ -12,9 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.files.atomic import replace_private
-from infra.files.new_folder import TAG
-from infra.machine.settings import is_private_place, known_stores, remember_store, state_folder
+from infra.files import TAG, replace_private
+from infra.settings import is_private_place, known_stores, remember_store, state_folder
 
 
 def mode(path: Path) -> int:
@@ -111,7 +110,7 @@ def test_a_place_is_not_private_where_others_of_its_group_can_rename(tmp_path: P
 
 def test_a_group_that_is_this_users_alone_is_not_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     user = SimpleNamespace(pw_name="me", pw_gid=tmp_path.stat().st_gid)
-    monkeypatch.setattr("infra.machine.settings.pwd.getpwuid", lambda uid: user)
+    monkeypatch.setattr("infra.settings.pwd.getpwuid", lambda uid: user)
     tmp_path.chmod(0o775)
     for name, members, private in (
         ("me", [], True),
@@ -120,7 +119,7 @@ def test_a_group_that_is_this_users_alone_is_not_others(tmp_path: Path, monkeypa
         ("staff", [], False),
     ):
         group = SimpleNamespace(gr_name=name, gr_mem=members)
-        monkeypatch.setattr("infra.machine.settings.grp.getgrgid", lambda gid, group=group: group)
+        monkeypatch.setattr("infra.settings.grp.getgrgid", lambda gid, group=group: group)
         assert is_private_place(tmp_path) is private, (name, members)
 
 
@@ -129,7 +128,7 @@ def test_a_group_that_is_this_users_alone_is_not_others(tmp_path: Path, monkeypa
 def test_an_access_list_lets_others_rename_who_are_not_of_the_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rights: int, private: bool
 ) -> None:
-    monkeypatch.setattr("infra.machine.settings._has_own_group", lambda gid: True)
+    monkeypatch.setattr("infra.settings._has_own_group", lambda gid: True)
     nobody, unnamed = 65534, 2**32 - 1
     # Owner, user nobody, group, mask (which the mode shows as the group's bits), others.
     entries = [(1, 7, unnamed), (2, rights, nobody), (4, 0, unnamed), (16, rights, unnamed), (32, 0, unnamed)]

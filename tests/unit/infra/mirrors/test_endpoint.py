@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.mirrors import endpoint
-from infra.mirrors.endpoint import Deadline, Endpoint, credentials
+from infra import mirrors
+from infra.mirrors import Deadline, Endpoint, credentials
 from tests.support.approved import approve_here
 from tests.support.stub_server import Answer, Asked, serving
 
@@ -111,7 +111,7 @@ def test_a_server_that_dribbles_is_given_up_at_the_deadline() -> None:
 
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(mirrors, "FIRST_PAUSE_S", 0.001)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     address = f"http://127.0.0.1:{port}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.mirrors.git_tags import assign, register
+from infra.mirrors import assign, register
 
 
 def git(folder: Path, *words: str) -> str:

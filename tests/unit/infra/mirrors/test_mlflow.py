@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.mirrors.endpoint import Deadline, Endpoint
-from infra.mirrors.mlflow import Kept, Mlflow, MlflowRun
+from infra.mirrors import Deadline, Endpoint, Kept, Mlflow, MlflowRun
 from tests.support.stub_server import FakeMlflow, serving
 
 RUN = MlflowRun(

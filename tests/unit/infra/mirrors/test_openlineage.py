@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.mirrors.endpoint import Deadline, Endpoint
-from infra.mirrors.openlineage import append_events, post_events
+from infra.mirrors import Deadline, Endpoint, append_events, post_events
 from tests.support.stub_server import serving
 
 EVENTS = [{"n": 1, "text": "ä\n"}, {"n": 2}]

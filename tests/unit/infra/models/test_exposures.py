@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.exposures import ExposureEntry
 from data_contracts.handoffs import Ref
-from infra.gc import Limits, collect
-from infra.gc.census import take_census
+from infra.garbage import Limits, collect, take_census
 from infra.models.exposures import (
     Exposure,
     expose,
@@ -27,7 +26,7 @@ from infra.models.exposures import (
     spent,
     was_better,
 )
-from infra.records.row_sketch import TestRows
+from infra.records.evaluations import TestRows
 from infra.store import Store, layout, open_store
 from tests.support.damage import overwrite
 from tests.support.s3 import S3Server

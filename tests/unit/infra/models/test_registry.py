@@ -8,9 +8,17 @@ import pytest
 
 from data_contracts.errors import CorruptError, StorageUnavailable
 from data_contracts.handoffs import Checkpoint, ModelVersion, Receipt, Ref
-from infra.models import registry, versions
-from infra.models.registry import aliases, history, holds, move_alias, read_alias
-from infra.models.versions import next_version, read_version, write_version
+from infra.models import registry
+from infra.models.registry import (
+    aliases,
+    history,
+    holds,
+    move_alias,
+    next_version,
+    read_alias,
+    read_version,
+    write_version,
+)
 from infra.records.receipts import chain
 from infra.store import Pointer, PointerMoved, Store, Versioned, layout, open_store
 from infra.store.s3 import S3Backend
@@ -75,7 +83,7 @@ def test_a_promotion_that_is_repeated_makes_no_second_version(store: Store) -> N
 def test_a_number_taken_by_another_is_passed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     write(store, 10)
     write(store, 20)
-    monkeypatch.setattr(versions, "next_version", lambda store, name: 1)
+    monkeypatch.setattr(registry, "next_version", lambda store, name: 1)
     assert write(store, 30).version == 3
     assert write(store, 10).version == 1, "the same content: the winner's is ours"
 
@@ -315,7 +323,7 @@ def test_what_an_alias_names_must_be_there(store: Store) -> None:
         history(store, "digits", "champion")
     store.remove(version.ref.uri, why="test", by="test")
     with pytest.raises(CorruptError, match=r"^models/digits/1/manifest\.json, which .* is missing"):
-        versions.model_version(store, version.ref)
+        registry.model_version(store, version.ref)
 
 
 @pytest.mark.parametrize("lie", ["receipt.json", "manifest.json"])

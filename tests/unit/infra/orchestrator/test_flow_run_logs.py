@@ -19,7 +19,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
 from flows.connection import QUIET
 from infra.orchestrator.flow_run_logs import begin_flow_run_logs
 from infra.processes.environment import FLOW_RUN
-from infra.telemetry.json_logs import LOG_FORMAT, PREFECT_IN_JSON
+from infra.telemetry import LOG_FORMAT, PREFECT_IN_JSON
 from tasks.run.progress import on_page
 from tests.support.stub_server import serving
 
@@ -100,7 +100,7 @@ import sys
 from prefect.logging import get_logger
 from prefect.logging.configuration import setup_logging
 from infra.orchestrator.flow_run_logs import begin_flow_run_logs
-from infra.telemetry.json_logs import begin_json_logs
+from infra.telemetry import begin_json_logs
 setup_logging()
 if "worker" in sys.argv:
     get_logger("workers.process").info("submitted", extra={"flow_run_id": "another"})

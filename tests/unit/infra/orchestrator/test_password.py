@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.files.new_folder import TAG
+from infra.files import TAG
 from infra.orchestrator import password
 
 

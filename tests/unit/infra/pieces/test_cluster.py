@@ -11,9 +11,9 @@ import pytest
 
 from data_contracts.errors import UsageError
 from data_contracts.messages.raw_data import PieceOrder, PieceOutcome
-from infra.pieces import cluster
-from infra.pieces.cluster import Cluster
-from infra.pieces.piece_worker import do_piece
+from infra import pieces
+from infra.piece_worker import do_piece
+from infra.pieces import Cluster
 from tests.support.pieces import Elsewhere
 from tests.support.sharding import Shards
 from training.shard.workers import Workers
@@ -64,7 +64,7 @@ def test_a_folder_that_a_worker_does_not_see_is_named(field: str, tmp_path: Path
 def test_whoever_waits_for_a_piece_is_heard_of_and_reads_its_result_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "STILL_WAITING_S", 0.0)
+    monkeypatch.setattr(pieces, "STILL_WAITING_S", 0.0)
     ordered: list[PieceOrder] = []
 
     def on_wait() -> None:

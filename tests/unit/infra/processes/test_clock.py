@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from infra.processes import clock
-from infra.processes.clock import Clock
+from infra.processes import this_process
+from infra.processes.this_process import Clock
 
 DAY_S = 86_400.0
 
@@ -43,6 +43,6 @@ def test_a_suspended_machine_is_not_counted() -> None:
 
 
 def test_this_process_has_one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = clock.now_s()
+    before = this_process.now_s()
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    assert before <= clock.now_s() < before + 60
+    assert before <= this_process.now_s() < before + 60

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from infra import stopping
-from infra.processes.command import run_to_end
-from infra.processes.processes import find_marked, marked_env, new_mark
+from infra.processes.processes import find_marked, marked_env, new_mark, run_to_end
 
 
 def test_it_returns_the_exit_code_and_writes_where_it_is_told(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from data_contracts.messages.children import Advanced
-from infra.processes.idle import IdleLimit, IdleWatch
+from infra.processes.environment import IdleLimit, IdleWatch
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from infra.child import log_tail, run_child
 from infra.gang import ranks
 from infra.gang.rank_files import RankFiles
 from infra.gang.ranks import RankLogs, RankWatch, kept_log
-from infra.processes.private_texts import KEPT_S, new_log
+from infra.processes.environment import KEPT_S, new_log
 from infra.store import open_store
 from tests.support.child_module import CHILD, Ask
 

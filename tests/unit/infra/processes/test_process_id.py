@@ -12,15 +12,15 @@ from dataclasses import replace
 
 import pytest
 
-from infra.processes import process_id
-from infra.processes.process_id import ProcessId, has_ended, this_process
+from infra.processes import processes
+from infra.processes.processes import ProcessId, has_ended, this_process
 from tests.support.processes import a_process, identified
 
 NAMESPACES = os.geteuid() == 0 and shutil.which("unshare") is not None
 needs_namespaces = pytest.mark.skipif(not NAMESPACES, reason="namespaces need root and unshare")
 # Prints what it sees of the process that its argument names.
 LOOK = (
-    "import sys\nfrom infra.processes.process_id import *\n"
+    "import sys\nfrom infra.processes.processes import *\n"
     "print(this_process(), has_ended(ProcessId.parse(sys.argv[1])))"
 )
 
@@ -76,17 +76,17 @@ def test_a_zombie_with_a_thread_that_still_runs_has_not_ended() -> None:
     )
     with a_process(code) as process:
         known = identified(process)
-        while process_id.stat_fields(process.pid)[0] != "Z":
+        while processes.stat_fields(process.pid)[0] != "Z":
             pass
         assert not has_ended(known)
 
 
 HIDDEN: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
-    "another machine or namespace": lambda patch: patch.setattr(process_id, "_place", lambda: "0" * 16),
-    "no /proc": lambda patch: patch.setattr(process_id, "_place", lambda: None),
+    "another machine or namespace": lambda patch: patch.setattr(processes, "_place", lambda: "0" * 16),
+    "no /proc": lambda patch: patch.setattr(processes, "_place", lambda: None),
     "another user, behind hidepid": lambda patch: (
         patch.setattr(os, "kill", refuse),
-        patch.setattr(process_id, "stat_fields", lambda pid: None),
+        patch.setattr(processes, "stat_fields", lambda pid: None),
     ),
 }
 

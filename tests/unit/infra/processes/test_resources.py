@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from data_contracts.costs.resources import NOTHING, Resources
-from infra.processes.resources import Counters
+from infra.processes.this_process import Counters
 
 
 def test_each_quantity_is_taken_once() -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.processes.processes import find_marked, kill_marked, new_mark
-from infra.processes.tied_process import TiedProcess
+from infra.processes.processes import TiedProcess, find_marked, kill_marked, new_mark
 from tests.support.pool import until
 
 MODULE = """\

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.project.class_lookup import require_class
+from infra.project import require_class
 
 FOUND = [
     "net.model.Net",
@@ -26,7 +26,7 @@ FOUND = [
     "space.part.Thing",
     "single.Thing",
     "json.decoder.JSONDecoder",
-    "infra.machine.machines.Machine",
+    "infra.prices.Machine",
     "torchmetrics.classification.MulticlassAccuracy",
     "math.sqrt",
     "sys.path",
@@ -41,7 +41,7 @@ NOT_FOUND = [
     ("net.model.Xyzzy", "there is no Xyzzy in {root}/net/model.py. Check the spelling"),
     ("net.model", "'net.model' names a module. Name a class in it, as in net.model.MyModel."),
     ("space.Thing", "there is no module space.Thing."),
-    ("infra.machine.machines.Nothing", "there is no Nothing in"),
+    ("infra.prices.Nothing", "there is no Nothing in"),
 ]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError
-from infra.project import project_files
-from infra.project.code_bundle import pack, project_root, unpack
+from infra import project as project_module
+from infra.code_bundle import pack, project_root, unpack
 from infra.store import Store, open_store
 from tests.support.damage import overwrite
 
@@ -102,7 +102,7 @@ def test_where_git_fails_nothing_is_packed_that_it_may_ignore(
     def hangs(command: list[str], **more: object) -> None:
         raise subprocess.TimeoutExpired(command, 60)
 
-    monkeypatch.setattr(project_files.subprocess, "run", hangs)
+    monkeypatch.setattr(project_module.subprocess, "run", hangs)
     with pytest.raises(UsageError, match=r"ignores: it had not answered after 60 s\."):
         pack(project, store)
     assert store.list("code") == []
@@ -232,7 +232,7 @@ def test_the_root_is_the_nearest_project(tmp_path: Path, repository: Path) -> No
 
 def test_without_git_everything_is_walked(project: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with_git = pack(project, store)
-    monkeypatch.setattr(project_files.shutil, "which", lambda name: None)
+    monkeypatch.setattr(project_module.shutil, "which", lambda name: None)
     assert pack(project, store) == with_git
 
 

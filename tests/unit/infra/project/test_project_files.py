@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from infra import scratch
-from infra.files.new_folder import tag
-from infra.machine.settings import state_folder
-from infra.machine.written_files import LIST, record_written
-from infra.project import project_files
-from infra.project.project_files import ProjectFiles, choose
+from infra import project, scratch
+from infra.files import tag
+from infra.project import ProjectFiles, choose
+from infra.settings import state_folder
 from infra.store import Store, open_store
+from infra.written_files import LIST, record_written
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def test_secrets_and_sources_stay_out(root: Path, store: Store) -> None:
     chosen = choose(root, store, sources=sources)
     assert chosen.packed.keys() == KEPT | {"raw/notes.txt", "raw/rows.py"}, "a module that is read as data is code too"
     secrets = ["credentials/key.json", "secrets/db.json", "terraform.tfstate", "token.json"]
-    assert reasons(chosen) == {**dict.fromkeys(secrets, project_files.SECRET), "raw/rows.json": project_files.SOURCE}
+    assert reasons(chosen) == {**dict.fromkeys(secrets, project.SECRET), "raw/rows.json": project.SOURCE}
     assert {one.bytes for one in chosen.left_out} == {1}
 
 
@@ -64,7 +63,7 @@ def test_the_wheels_of_an_environment_stay_out(root: Path, store: Store) -> None
     write(root, "wheels/helper-1-py3-none-any.whl", "wheels/README")
     chosen = choose(root, store, environment=True)
     assert chosen.packed.keys() == KEPT | {"wheels/README"}
-    assert reasons(chosen) == {"wheels/helper-1-py3-none-any.whl": project_files.WHEEL}
+    assert reasons(chosen) == {"wheels/helper-1-py3-none-any.whl": project.WHEEL}
     assert "wheels/helper-1-py3-none-any.whl" in choose(root, store).packed
     assert "wheels/helper-1-py3-none-any.whl" in choose(root, store, environment=True, include=["wheels"]).packed
 
@@ -92,8 +91,8 @@ def test_links_stay_within_what_is_packed(root: Path, store: Store, tmp_path: Pa
     assert chosen.packed.keys() == KEPT | {"net/deep.txt", "inside.txt", "twice.txt"}
     found = reasons(chosen)
     left = ["notes.txt", "words.txt", "module.py", "db.txt", "again.txt", "hidden.txt"]
-    assert {name: found[name] for name in left} == dict.fromkeys(left, project_files.LINK)
-    assert found["rows.txt"] == project_files.SOURCE
+    assert {name: found[name] for name in left} == dict.fromkeys(left, project.LINK)
+    assert found["rows.txt"] == project.SOURCE
 
 
 def test_a_tracked_folder_that_became_a_link_is_not_followed(tmp_path: Path, store: Store) -> None:
@@ -118,7 +117,7 @@ def test_without_git_data_stay_out(root: Path, store: Store) -> None:
         assert chosen.packed.keys() == texts | set(data)
     else:
         assert chosen.packed.keys() == texts
-        assert reasons(chosen) == dict.fromkeys(data, project_files.DATA)
+        assert reasons(chosen) == dict.fromkeys(data, project.DATA)
 
 
 def test_without_git_copies_dumps_and_logs_are_data_too(root: Path, store: Store) -> None:
@@ -131,7 +130,7 @@ def test_without_git_copies_dumps_and_logs_are_data_too(root: Path, store: Store
         assert chosen.packed.keys() == KEPT | texts | set(data)
     else:
         assert chosen.packed.keys() == KEPT | texts
-        assert reasons(chosen) == dict.fromkeys(data, project_files.DATA)
+        assert reasons(chosen) == dict.fromkeys(data, project.DATA)
 
 
 def test_a_hard_link_to_a_source_is_the_source(root: Path, store: Store, tmp_path: Path) -> None:
@@ -142,7 +141,7 @@ def test_a_hard_link_to_a_source_is_the_source(root: Path, store: Store, tmp_pat
     sources = [tmp_path / "far.txt", root / "near.txt", root / "gone.txt"]
     chosen = choose(root, store, sources=sources)
     assert chosen.packed.keys() == KEPT | {"other.txt"}
-    assert reasons(chosen) == dict.fromkeys(["again.txt", "near.txt", "words.txt"], project_files.SOURCE)
+    assert reasons(chosen) == dict.fromkeys(["again.txt", "near.txt", "words.txt"], project.SOURCE)
     assert "words.txt" in choose(root, store, sources=sources, include=["words.txt"]).packed
 
 
@@ -157,8 +156,8 @@ def test_what_dvc_makes_and_stage_verbs_write_stays_out(root: Path, store: Store
     assert chosen.packed.keys() == KEPT | {"rows.json.dvc", "dvc.yaml", "broken/dvc.yaml", "made/f.txt"}
     made = ["rows.json", "made/b.txt", "made/c.txt", "made/d/e.txt"]
     assert reasons(chosen) == {
-        **dict.fromkeys(made, project_files.TRACKED_DATA),
-        "handoffs/dataset.json": project_files.HANDOFF,
+        **dict.fromkeys(made, project.TRACKED_DATA),
+        "handoffs/dataset.json": project.HANDOFF,
     }
 
 
@@ -197,7 +196,7 @@ def test_folders_that_trainwright_wrote_stay_out_wherever_they_lie(
         ours = ["earlier/state/", "exported/", "prefect/", "reproduced/", f"shared/{folder.path.name}/", "state/"]
     theirs = {"shared/notes.txt", "shared/net.py", "theirs/README.md", "theirs/export.json"}
     assert chosen.packed.keys() == KEPT | theirs
-    assert reasons(chosen) == dict.fromkeys([*ours, "tmp/"], project_files.WRITTEN)
+    assert reasons(chosen) == dict.fromkeys([*ours, "tmp/"], project.WRITTEN)
 
 
 def test_a_file_that_a_command_wrote_stays_out_until_its_user_changes_it(
@@ -213,12 +212,12 @@ def test_a_file_that_a_command_wrote_stays_out_until_its_user_changes_it(
     with caplog.at_level(logging.WARNING):
         before = choose(root, store)
     ours = ["elsewhere.html", "out/page.html", "out/same.html"]
-    assert reasons(before) == dict.fromkeys([*ours, "out/theirs.html"], project_files.WRITTEN)
+    assert reasons(before) == dict.fromkeys([*ours, "out/theirs.html"], project.WRITTEN)
     assert (before.packed.keys(), caplog.text) == (KEPT, "")
     write(root, "out/theirs.html", text="a template of their own")
     with caplog.at_level(logging.WARNING):
         after = choose(root, store)
-    assert reasons(after) == dict.fromkeys(ours, project_files.WRITTEN)
+    assert reasons(after) == dict.fromkeys(ours, project.WRITTEN)
     assert after.packed.keys() == KEPT | {"out/theirs.html"}
     assert "out/theirs.html is packed as code: Trainwright wrote a file there, but its content" in caplog.text
     caplog.clear()
@@ -249,9 +248,9 @@ def test_what_git_ignores_is_reported(tmp_path: Path, store: Store) -> None:
     subprocess.run(["git", "-C", str(root), "init"], check=True, capture_output=True)
     found = reasons(choose(root, store))
     assert found == {
-        ".gitignore": project_files.HIDDEN,
-        "vocab.bin": project_files.IGNORED,
-        "raw/": project_files.IGNORED,
+        ".gitignore": project.HIDDEN,
+        "vocab.bin": project.IGNORED,
+        "raw/": project.IGNORED,
     }
 
 
@@ -270,9 +269,9 @@ def test_include_brings_in_what_a_glob_names_but_no_secret(root: Path, store: St
     assert included(root, store, "words/**", sources=sources) == {"words/a.npy"}
     assert included(root, store, "**/*.npy", sources=sources) == {"words/a.npy"}
     found = reasons(choose(root, store, include=["words/**"], sources=sources))
-    assert found["words/token.json"] == project_files.SECRET
-    assert found["words/deep/b.csv"] == project_files.SOURCE
-    assert found["words/far.npy"] == project_files.LINK
+    assert found["words/token.json"] == project.SECRET
+    assert found["words/deep/b.csv"] == project.SOURCE
+    assert found["words/far.npy"] == project.LINK
 
 
 def test_include_takes_an_exact_path_whatever_it_is(root: Path, store: Store, tmp_path: Path) -> None:

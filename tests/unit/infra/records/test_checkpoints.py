@@ -11,7 +11,7 @@ import torch
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint
 from infra.gang.ledger import Ledger
-from infra.records.checkpoints import num_weight_bytes, read_trained_with, verify_checkpoint
+from infra.records.handoffs import num_weight_bytes, read_trained_with, verify_checkpoint
 from infra.store import Store, layout, open_store
 from training.checkpoint.capture import capture
 from training.checkpoint.save import Place, save

@@ -8,8 +8,7 @@ import pytest
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Dataset, ShardFile
-from infra.records.datasets import dataset_to_extend, local_dataset, local_split, newest_dataset
-from infra.records.handoffs import put_handoff
+from infra.records.handoffs import dataset_to_extend, local_dataset, local_split, newest_dataset, put_handoff
 from infra.store import Store, open_store
 from tests.support.s3 import S3Server
 

@@ -12,7 +12,7 @@ import pytest
 
 from data_contracts.errors import CorruptError
 from infra.environments.installed import packages_folder_in
-from infra.records.environments import (
+from infra.records.nodes import (
     import_places,
     installed_packages,
     keep_lists,

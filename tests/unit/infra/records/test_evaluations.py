@@ -87,7 +87,7 @@ def test_what_another_process_is_writing_stays_and_is_not_sealed(store: Store, t
 def test_what_pages_read_imports_no_pandas(repository: Path, home: Path) -> None:
     code = f"""
 import sys
-from infra.records.datasets import find_dataset
+from infra.records.handoffs import find_dataset
 from infra.records.evaluations import outcomes_of
 from infra.records.handoffs import read_handoff
 from infra.store import open_store

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from infra.records.row_sketch import SAMPLE, TestRows
+from infra.records.evaluations import SAMPLE, TestRows
 
 RNG = np.random.default_rng(7)
 POOL = np.unique(RNG.integers(0, 2**64, 220_000, dtype=np.uint64))

@@ -15,8 +15,7 @@ from securesystemslib.signer import SSlibKey
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
-from infra.signing.envelopes import IN_TOTO, sign_bytes, unverified_payload, verify
-from infra.signing.keys import PublicKey, SigningKey
+from infra.signing.keys import IN_TOTO, PublicKey, SigningKey, sign_bytes, unverified_payload, verify
 
 KEYS = {"P-256": ec.generate_private_key(ec.SECP256R1()), "Ed25519": ed25519.Ed25519PrivateKey.generate()}
 ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from data_contracts.approvals import Protection
 from data_contracts.errors import CorruptError, UsageError
-from infra.approvals.approval_signatures import keys_of
+from infra.approvals import keys_of
 from infra.signing.keys import (
     PASSWORD_VARIABLE,
     PRIVATE_FILE,

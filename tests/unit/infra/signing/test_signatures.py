@@ -17,7 +17,7 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.signer import SSlibKey
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
-from infra.models import registry, versions
+from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE
 from infra.store import PointerMoved, layout
@@ -67,7 +67,7 @@ def test_every_move_is_signed_and_others_tools_verify_it(made: SignedStore, tmp_
     needed = {one["uri"]: one["digest"] for one in slsa["buildDefinition"]["resolvedDependencies"]}
     assert needed.keys() == {"contracts/c-0", "datasets/d-0", made.code.uri, str(made.project / "rows.csv")}
     assert needed[made.code.uri] == {"sha256": made.code.seal, "gitCommit": "c" * 40}
-    version = versions.read_version(made.store, MODEL, 1)
+    version = registry.read_version(made.store, MODEL, 1)
     assert said["provenance"]["subject"][0]["digest"] == {"sha256": version.checkpoint.ref.seal}
     folder = made.root / version.checkpoint.ref.uri
     signature = made.root / f"{receipt.ref.uri}.model.sig"

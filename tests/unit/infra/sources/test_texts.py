@@ -155,7 +155,7 @@ import resource, sys
 from pathlib import Path
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from infra.sources import read_batches
 path = Path(sys.argv[1])
 file = SourceFile(uri=str(path), bytes=path.stat().st_size, blake3=file_digest(path), format="text",

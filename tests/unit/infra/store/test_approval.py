@@ -12,9 +12,9 @@ import pytest
 
 from data_contracts.errors import StorageUnavailable, UsageError
 from data_contracts.messages.children import StoreAddress
-from infra.files.atomic import replace_private
+from infra.files import replace_private
 from infra.gang.node import local
-from infra.machine.settings import known_stores, remember_store, state_folder
+from infra.settings import known_stores, remember_store, state_folder
 from infra.store import Store, layout, open_store
 from infra.store.opening import STORE_POINTERS
 from tests.support.approved import approve_here

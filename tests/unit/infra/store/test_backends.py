@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError
-from infra.processes.resources import PROCESS
+from infra.processes.this_process import COUNTERS
 from infra.store import Store
 from infra.store.backend import Stale
 from infra.store.s3 import S3Backend
@@ -33,12 +33,12 @@ def test_reads_what_was_written(store: Store, data: bytes) -> None:
 
 def test_requests_and_bytes_are_counted(store: Store, request: pytest.FixtureRequest) -> None:
     store.exists("nothing")
-    PROCESS.take()
+    COUNTERS.take()
     store.create("x", b"12345")
     store.read("x")
     store.list("")
     store.exists("x")
-    used = PROCESS.take()
+    used = COUNTERS.take()
     assert (used.written_bytes, used.read_bytes) == (5, 5)
     if "named" in request.node.name:
         assert (used.put_requests, used.get_requests) == (1, 2), "the database knows which names there are"

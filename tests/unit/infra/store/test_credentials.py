@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.machine.approved_credentials import APPROVED, approve
-from infra.machine.settings import remember_store, state_folder
+from data_contracts.quoting import APPROVED
+from infra.settings import approve, remember_store, state_folder
 from infra.store.s3 import check_database, resolve
 
 MINIO = "http://minio:9000"

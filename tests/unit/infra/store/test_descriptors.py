@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import CorruptError
-from infra.gc import Limits, collect
+from infra.garbage import Limits, collect
 from infra.store import Store, open_store
 from infra.store.folder import FolderBackend
 

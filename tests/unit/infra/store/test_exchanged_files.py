@@ -22,7 +22,7 @@ from torch import nn
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Dataset, Ref, ShardFile
-from infra.project import code_bundle
+from infra import code_bundle
 from infra.store import Store, open_store, seal
 from infra.store.store import PIECE_BYTES, SealedFile, sha256_as_sealed
 from training import formats

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from data_contracts.errors import Fenced, StorageUnavailable
-from infra.processes.process_id import ProcessId, this_process
+from infra.processes.processes import ProcessId, this_process
 from infra.store import Lease, PointerMoved, Store
 from infra.store.lease import RENEW_EVERY_S, process_of, standing_still, with_process
 from tests.support.processes import a_process, identified

@@ -10,8 +10,8 @@ import pytest
 
 from data_contracts.errors import UsageError
 from flows.commands import doctor
-from infra.machine.settings import remember_store
-from infra.processes.resources import PROCESS
+from infra.processes.this_process import COUNTERS
+from infra.settings import remember_store
 from infra.store import PointerMoved, Store, check_promises, open_store, opening
 from tests.support.s3 import S3Server
 
@@ -45,9 +45,9 @@ def test_each_machine_tests_the_server_for_itself(
 ) -> None:
     store = made(s3)
     s3.fault("ignore", times=ALWAYS)
-    PROCESS.take()
+    COUNTERS.take()
     opened(store)
-    assert PROCESS.take().put_requests == 0, "it was tested a moment ago"
+    assert COUNTERS.take().put_requests == 0, "it was tested a moment ago"
     with monkeypatch.context() as later:
         later.setattr(opening, "TESTED_FOR_S", 0)
         with pytest.raises(UsageError, match="does not honour conditional writes"):
@@ -126,9 +126,9 @@ def test_who_was_followed_by_another_is_told_what_the_pointer_holds(
 
 def test_reading_back_costs_one_small_request_for_each_write_that_decides(s3: S3Server) -> None:
     store = made(s3)
-    PROCESS.take()
+    COUNTERS.take()
     read = store.pointer("p").create(1)
     store.pointer("p").swap(read, 2)
     store.create_once("x", b"")
-    used = PROCESS.take()
+    used = COUNTERS.take()
     assert (used.put_requests, used.get_requests) == (3, 3)

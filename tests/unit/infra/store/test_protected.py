@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.project import code_bundle
+from infra import code_bundle
 from infra.store import Store, open_store
 
 NOBODY, COLLEAGUE, GROUP = 65534, 65533, 65534

@@ -9,8 +9,8 @@ from botocore.hooks import HierarchicalEmitter
 from fsspec.asyn import get_loop
 
 from data_contracts.costs.resources import Resources
-from infra.files.digests import PIECE_BYTES
-from infra.processes.resources import Counters
+from infra.files import PIECE_BYTES
+from infra.processes.this_process import Counters
 from infra.store import s3
 from infra.store.s3 import Body, S3Requests, count_requests
 

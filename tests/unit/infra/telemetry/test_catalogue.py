@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from infra.telemetry.catalogue import COMMON, METRICS, SERVER_METRICS
+from infra.metrics import COMMON, METRICS, SERVER_METRICS
 
 PAGE = Path(__file__).parents[4] / "docs/telemetry.md"
 

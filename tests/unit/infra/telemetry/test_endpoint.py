@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.telemetry import endpoint as module
-from infra.telemetry.catalogue import Sample
-from infra.telemetry.endpoint import MOST_CLIENTS, Endpoint
+from infra import metrics as module
+from infra.metrics import MOST_CLIENTS, Endpoint, Sample
 
 TINY = {"pipeline": "tiny", "pool": "gpus", "queue": "default"}
 TOKEN = "a-secret-of-the-test"

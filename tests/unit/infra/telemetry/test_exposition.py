@@ -9,8 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_format
 
 from data_contracts.messages.ranks import STEP_BOUNDS
-from infra.telemetry.catalogue import METRICS, Counts, Metric, Sample
-from infra.telemetry.exposition import page
+from infra.metrics import METRICS, Counts, Metric, Sample, page
 
 TINY = {"pipeline": "tiny", "pool": "gpus", "queue": "default"}
 

@@ -16,8 +16,16 @@ import pytest
 from data_contracts.errors import UsageError
 from data_contracts.messages.gang import Launch
 from infra.gang.ranks import origin_env
-from infra.telemetry.json_logs import LOG_FIELDS, LOG_FORMAT, JsonFormatter, begin_json_logs, fields_env, json_asked
-from infra.telemetry.trace_context import TRACEPARENT, new_context
+from infra.telemetry import (
+    LOG_FIELDS,
+    LOG_FORMAT,
+    TRACEPARENT,
+    JsonFormatter,
+    begin_json_logs,
+    fields_env,
+    json_asked,
+    new_context,
+)
 
 NAME = "trainwright.test_of_json_logs"
 

@@ -7,8 +7,7 @@ from typing import Any
 from data_contracts.costs.resources import GpuReading, Resources
 from data_contracts.messages.gang import Heartbeat, NodeExit
 from data_contracts.messages.ranks import RankEnd, RankMeasures, RankReport
-from infra.telemetry.catalogue import Counts, Sample
-from infra.telemetry.node_samples import failed_saves, node_samples
+from infra.metrics import Counts, Sample, failed_saves, node_samples
 
 MEASURED = RankMeasures(
     spent_s={"fetching": 1.5, "daydreaming": 9.0},

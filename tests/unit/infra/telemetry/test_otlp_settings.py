@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.telemetry.otlp_settings import ENDPOINT, check_otlp, traces_asked
+from infra.traces import ENDPOINT, check_otlp, traces_asked
 
 AT = {ENDPOINT: "http://collector:4318"}
 

@@ -6,8 +6,7 @@ import logging
 
 import pytest
 
-from infra.telemetry.catalogue import Sample
-from infra.telemetry.push import pushing
+from infra.metrics import Sample, pushing
 from tests.support.stub_server import serving
 
 TINY = {"pipeline": "tiny", "pool": "gpus", "queue": "default"}

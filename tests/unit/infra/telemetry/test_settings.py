@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.telemetry.settings import (
+from infra.traces import (
     METRICS_ADDRESS,
     METRICS_PORT,
     METRICS_PUSH,

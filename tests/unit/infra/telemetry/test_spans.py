@@ -8,9 +8,8 @@ import time
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from infra.telemetry.otlp_settings import ENDPOINT
-from infra.telemetry.spans import Spans
-from infra.telemetry.trace_context import Context, new_context
+from infra.telemetry import Context, new_context
+from infra.traces import ENDPOINT, Spans
 from tests.support.stub_server import serving
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.telemetry.trace_context import TRACEPARENT, Context, current, new_context, parsed
+from infra.telemetry import TRACEPARENT, Context, current, new_context, parsed
 
 TEXT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.telemetry.catalogue import METRICS, SERVER_METRICS, Metric
+from infra.metrics import METRICS, SERVER_METRICS, Metric
 from tests.support.views import (
     ALERTS,
     BOARDS,

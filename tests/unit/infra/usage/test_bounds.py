@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts.costs.usage import NodeUsage
-from infra.usage.bounds import CLOCKS_S, bounded, launched_once
+from infra.usage import CLOCKS_S, bounded, launched_once
 from tests.unit.tasks.costs.test_charges import BEGAN, execution, gang, node
 
 RUN = "20251124-160000-abcdef"  # began at BEGAN

@@ -6,7 +6,7 @@ import pytest
 
 from data_contracts.resolved import Price
 from data_contracts.run_report import Cost
-from infra.usage.cost import cost, total
+from infra.usage import cost, total
 
 BIG = Price(machine="big", per_hour=36.0, price_date="2026-11-09", devices=8)
 EUROS = Price(machine="eu", per_hour=36.0, price_date="2026-11-09", currency="EUR")

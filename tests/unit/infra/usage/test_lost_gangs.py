@@ -10,7 +10,7 @@ import pytest
 from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit
 from data_contracts.messages.ranks import RankAnswer, RankEnd, RankReport
 from infra.store import Store, layout, open_store
-from infra.usage.lost_gangs import gang_by_its_nodes
+from infra.usage import gang_by_its_nodes
 
 WHERE = "trainings/k-0"
 BEGAN = 1_764_000_000.0

@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts.costs.usage import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.resolved import Price
-from infra.usage.past_trainings import PastTrainings, past_trainings
+from infra.checkpoint_interval import PastTrainings, past_trainings
 
 GPU = Price(machine="gpu", per_hour=1.0, price_date="2026-11-01", pool="gpu")
 

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Ref
 from infra.store import Store, open_store
-from infra.weights.arrays import compare, num_bytes, weights
+from infra.weights import compare, num_bytes, weights
 from tests.support.damage import overwrite
 
 FIRST = "trainings/e9d60c325e5da602f6f0e655e052167d0c60c7ba-0/checkpoints/45-g0"
@@ -168,7 +168,7 @@ def test_tied_weights_are_put_together_once(store: Store) -> None:
 def test_a_tensor_that_is_said_to_be_larger_than_its_pieces_is_not_put_together(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.weights.arrays._whole", lambda *_: pytest.fail("it was put together"))
+    monkeypatch.setattr("infra.weights._whole", lambda *_: pytest.fail("it was put together"))
     made = {"weights-0.safetensors": save({"w": np.ones((2, 2), np.float32)})}  # the index says 4 x 2
     ref = sealed(store, "trainings/a-0/checkpoints/1-g0", made, {"w": [piece("weights-0.safetensors", rows=2)]})
     with pytest.raises(CorruptError, match="does not match the tensors in its files"):

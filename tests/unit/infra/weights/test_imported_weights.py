@@ -17,7 +17,7 @@ from data_contracts.errors import CorruptError, TrainwrightError, UsageError
 from data_contracts.handoffs import Ref
 from data_contracts.pipeline_spec import InitSpec
 from infra.store import Store, layout, open_store
-from infra.weights.imported_weights import check_import, import_weights
+from infra.weights import check_import, import_weights
 from tests.support.damage import overwrite
 from tests.support.reseal import reseal
 from tests.support.s3 import S3Server

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infra.weights import weight_differences
-from infra.weights.weight_differences import TensorDifference, first_difference
+from infra import weights
+from infra.weights import TensorDifference, first_difference
 
 F = np.float32
 
 
 def found(monkeypatch: pytest.MonkeyPatch, before: dict[str, Any], after: dict[str, Any]) -> TensorDifference | None:
     tensors: dict[Any, dict[str, Any]] = {"before": before, "after": after}
-    monkeypatch.setattr(weight_differences, "weights", lambda store, ref: iter(sorted(tensors[ref].items())))
+    monkeypatch.setattr(weights, "weights", lambda store, ref: iter(sorted(tensors[ref].items())))
     one: Any = object()
     return first_difference((one, one), ("before", "after"))  # type: ignore[arg-type]
 
@@ -67,7 +67,7 @@ def test_tensors_of_another_shape_or_type_or_name_differ(monkeypatch: pytest.Mon
 
 
 def test_large_tensors_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_differences, "_CHUNK", 4)
+    monkeypatch.setattr(weights, "_CHUNK", 4)
     before = np.arange(1, 11, dtype=F)
     after = before.copy()
     after[[0, 9]] += F(1)

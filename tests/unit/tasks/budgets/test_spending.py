@@ -15,8 +15,7 @@ from data_contracts.costs.budgets import Budgets, BudgetWarning
 from data_contracts.costs.usage import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.errors import CorruptError, OverBudget, StorageUnavailable, UsageError
 from data_contracts.resolved import Price
-from infra.budgets.ledger import Executed, Ledger
-from infra.budgets.rules_versions import apply_rules
+from infra.budgets import Executed, Ledger, apply_rules
 from infra.orchestrator.events import budget_events
 from infra.store import Store, layout, open_store
 from tasks.budgets import spending

@@ -14,7 +14,7 @@ from data_contracts.costs.resources import Resources
 from data_contracts.errors import UsageError
 from data_contracts.resolved import StoreRates
 from data_contracts.run_report import Cost, RunReport
-from infra.gc import Limits
+from infra.garbage import Limits
 from infra.store import Store, layout, open_store
 from tasks.costs import months
 from tasks.costs.histories import Usage, usage_of

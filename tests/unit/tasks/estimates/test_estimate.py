@@ -14,7 +14,7 @@ from data_contracts.messages.sizes import ModuleSizes
 from data_contracts.price_book import MachinePrice
 from data_contracts.resolved import Price
 from flows.commands.plan_page import estimate_lines
-from infra.machine.machines import Machine
+from infra.prices import Machine
 from tasks.estimates import estimate as module
 from tasks.estimates.estimate import Estimate, estimate
 from tasks.estimates.past import Past, add

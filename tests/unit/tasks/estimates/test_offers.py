@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from data_contracts.price_book import MachinePrice
-from infra.machine.machines import Machine
+from infra.prices import Machine
 from tasks.estimates.memory import USABLE, MemoryNeed
 from tasks.estimates.offers import (
     MOST_OFFERS,

@@ -9,9 +9,8 @@ import pytest
 
 from data_contracts.errors import OverBudget, SpecError, UsageError
 from data_contracts.pipeline_spec import PipelineSpec
-from infra.budgets.ledger import Executed
-from infra.budgets.rules_versions import apply_rules, current_budgets
-from infra.processes.clock import now_s
+from infra.budgets import Executed, apply_rules, current_budgets
+from infra.processes.this_process import now_s
 from infra.store import Store, open_store
 from tasks.budgets.amounts import budget_periods
 from tasks.gameday.store_rules import refuse_by_store

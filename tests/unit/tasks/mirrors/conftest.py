@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from infra.mirrors import accepted
+from infra import mirrors as mirrors_module
 from tasks.mirrors import deliver
 from tests.support.stub_server import FakeMlflow, serving
 from tests.support.tiny import home_with_server, trainwright, work_on_a_copy, write_project
@@ -36,7 +36,7 @@ def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
     with home_with_server(home, shared_folder):
         ran = trainwright("run", spec)
     assert ran.returncode == 0, ran.stderr
-    shutil.copy(home / accepted.FILE, spec.parent)
+    shutil.copy(home / mirrors_module.FILE, spec.parent)
     (spec.parent / "log.txt").write_text(ran.stderr)
     shutil.copy(spec.parent / "events.jsonl", spec.parent / "first-events.jsonl")
     return spec.parent
@@ -46,7 +46,7 @@ def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
 def project(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     copy = work_on_a_copy(line, tmp_path, monkeypatch)
     (tmp_path / "home").mkdir()
-    shutil.copy(copy / accepted.FILE, tmp_path / "home")  # the same user's, who ran the line
+    shutil.copy(copy / mirrors_module.FILE, tmp_path / "home")  # the same user's, who ran the line
     return copy
 
 

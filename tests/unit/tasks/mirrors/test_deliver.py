@@ -23,8 +23,8 @@ from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec.mirrors import MirrorsSpec
 from data_contracts.run_report import RunReport
 from flows.cli import main
-from infra.mirrors.endpoint import Deadline
-from infra.models import registry, versions
+from infra.mirrors import Deadline
+from infra.models import registry
 from infra.store import Store, layout, open_store
 from tasks.mirrors import deliver, outbox
 from tasks.mirrors.lineage_events import lineage_events
@@ -184,9 +184,9 @@ def promote_again(store: Store, number: int) -> None:
     """Another version of the same checkpoint, promoted as a run would."""
     named = registry.read_alias(store, "tiny", "champion")
     assert named is not None
-    first = versions.read_version(store, "tiny", 1)
+    first = registry.read_version(store, "tiny", 1)
     about = store.manifest(first.ref).provenance
-    version = versions.write_version(store, "tiny", first.checkpoint, first.evaluation, {"n": number}, about)
+    version = registry.write_version(store, "tiny", first.checkpoint, first.evaluation, {"n": number}, about)
     [receipt, *_] = registry.history(store, "tiny", "champion")
     told = receipt.model_copy(update={"version": number, "previous": named[1], "ref": None})
     registry.move_alias(store, named[0], version, told, {**about, "run_id": f"by-hand-{number}"}, ())

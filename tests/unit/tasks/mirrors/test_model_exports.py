@@ -13,8 +13,7 @@ from safetensors.numpy import load_file
 
 from data_contracts.errors import GateNotMet, StorageUnavailable, TrainwrightError, UsageError, UserCodeError
 from flows.cli import main
-from infra.mirrors.endpoint import Deadline, Endpoint
-from infra.mirrors.mlflow import Kept, Mlflow
+from infra.mirrors import Deadline, Endpoint, Kept, Mlflow
 from infra.store import Store
 from tasks.mirrors import deliver, model_exports
 from tasks.mirrors.model_exports import FILES_TAG, NOT_WANTED, put_folder, put_version

@@ -15,8 +15,7 @@ from data_contracts.costs.budgets import Budgets
 from data_contracts.errors import StorageUnavailable
 from data_contracts.operations.node_standing import NodeMishap
 from data_contracts.operations.objectives import Objectives
-from infra.budgets.ledger import Executed
-from infra.budgets.rules_versions import apply_rules
+from infra.budgets import Executed, apply_rules
 from infra.records.nodes import decide, record_mishap
 from infra.store import Store, layout, open_store
 from tasks.budgets.amounts import BudgetPeriod, month_of

@@ -19,7 +19,7 @@ from data_contracts.handoffs import Evaluation
 from data_contracts.messages.profiling import Operation, StepProfile
 from data_contracts.operations.node_standing import NodeMishap
 from data_contracts.operations.objectives import Objectives
-from infra.budgets.rules_versions import apply_rules
+from infra.budgets import apply_rules
 from infra.records.nodes import record_mishap
 from infra.store import Store, open_store
 from tasks.costs.months import month_before, month_costs

@@ -14,8 +14,7 @@ import pytest
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Dataset, Evaluation, MetricValue, Ref
-from infra.records.datasets import find_dataset
-from infra.records.handoffs import read_handoff
+from infra.records.handoffs import find_dataset, read_handoff
 from infra.store import Store, open_store
 from tasks.pages.rows import pairs_of, read_pairs, rows_at, shown, worst_rows
 from tests.support.damage import overwrite

@@ -29,7 +29,7 @@ from data_contracts.messages.predicting import PREDICT
 from data_contracts.messages.raw_data import COLUMNS
 from flows.cli import main
 from infra import child
-from infra.models import versions
+from infra.models import registry
 from infra.records.handoffs import read_handoff
 from infra.store import Store, open_store
 from tasks.predict import predict as predicting
@@ -90,7 +90,7 @@ def refused(kind: type[TrainwrightError], work: Callable[[], object]) -> str:
 
 def test_raw_rows_get_the_predictions_that_evaluate_computed_to_the_bit(project: Path) -> None:
     store = store_of(project)
-    evaluation = read_handoff(store, versions.read_version(store, "tiny", 1).evaluation, Evaluation)
+    evaluation = read_handoff(store, registry.read_version(store, "tiny", 1).evaluation, Evaluation)
     table = pq.read_table(project / ".trainwright" / evaluation.ref.uri / evaluation.predictions[""].file)
     dataset = read_handoff(
         store,
@@ -296,7 +296,7 @@ def test_an_attempt_with_other_options_or_another_input_begins_anew(
 def test_a_checkpoint_that_was_changed_is_not_used(project: Path) -> None:
     write(project / "new.csv", [raw(0)])
     store = store_of(project)
-    ref = versions.read_version(store, "tiny", 1).checkpoint.ref
+    ref = registry.read_version(store, "tiny", 1).checkpoint.ref
     file = max((project / ".trainwright" / ref.uri).glob("*.safetensors"), key=lambda path: path.stat().st_size)
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
@@ -318,7 +318,7 @@ def test_a_dataset_that_does_not_name_its_transform_gets_it_from_its_run(
     from tasks.predict import model
 
     store = store_of(project)
-    version = versions.read_version(store, "tiny", 1)
+    version = registry.read_version(store, "tiny", 1)
     found = model.open_model(store, "tiny@1")
     made = store.manifest(found.dataset.ref)
     earlier = made.provenance.pop("preparation")

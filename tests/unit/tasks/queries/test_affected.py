@@ -12,7 +12,7 @@ from data_contracts.errors import UsageError
 from data_contracts.resolved import Resolved
 from flows.cli import main
 from infra.models import registry
-from infra.records.environments import note_packages
+from infra.records.nodes import note_packages
 from infra.store import Store, open_store
 from tasks.queries.affected import Affected, AffectedVersion, affected
 from tasks.run.run import open_run

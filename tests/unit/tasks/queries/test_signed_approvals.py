@@ -11,7 +11,7 @@ from data_contracts.approvals import Answer, Question
 from data_contracts.approved import Approval
 from data_contracts.errors import CorruptError
 from flows.cli import main
-from infra.approvals.approval_signatures import signed
+from infra.approvals import signed
 from infra.signing.keys import SigningKey
 from tasks.queries.proof import prove
 from tasks.stages.decisions.protect import protect

@@ -13,9 +13,8 @@ import pytest
 
 from data_contracts.errors import CorruptError, UsageError
 from flows.cli import main
-from infra.gc.census import take_census
-from infra.gc.retention import Limits, StoreItem, items_to_delete
-from infra.models.recipes import read_recipe
+from infra.garbage import Limits, StoreItem, items_to_delete, take_census
+from infra.models.registry import read_recipe
 from infra.sources.named_places import NO_PLACES, NamedPlaces
 from infra.store import Store, open_store
 from infra.store.store import copy_sealed

@@ -11,7 +11,7 @@ import pytest
 
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.messages.children import Child, ImportTrialAnswer, ImportTrialRequest
-from infra.machine.written_files import record_written
+from infra.written_files import record_written
 from tasks.run import code_trial
 from tasks.run.options import NO_SHAKEDOWN
 from tasks.run.resolve import explain_left_out

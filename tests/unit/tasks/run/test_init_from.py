@@ -14,7 +14,7 @@ from safetensors.numpy import save
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Checkpoint, Receipt, Ref
-from infra.models import registry, versions
+from infra.models import registry
 from infra.store import Store, layout, open_store
 from tasks.run.run import Run, open_run
 from tasks.stages.trainings import sealed_settings, training_key
@@ -53,7 +53,7 @@ def test_a_checkpoint_a_model_and_a_file_are_recorded_as_what_they_are_now(store
     run = opened(store, URI)
     assert run.resolved.init_from == checkpoint.ref
     evaluation = Ref(uri="evaluations/e-0", id="e" * 64, seal="s" * 64)
-    version = versions.write_version(store, "digits", checkpoint, evaluation, {}, {"parents": []})
+    version = registry.write_version(store, "digits", checkpoint, evaluation, {}, {"parents": []})
     receipt = Receipt(decision="promoted", model="digits", alias="champion", version=1, previous=None, sentence="")
     registry.move_alias(store, None, version, receipt, {"run_id": "r"}, ())
     for name in ("digits@champion", "digits@1"):

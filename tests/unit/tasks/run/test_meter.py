@@ -13,8 +13,8 @@ from data_contracts.costs.usage import Followed, GangUsage, NodeUsage
 from data_contracts.errors import NodeLost, StorageUnavailable
 from data_contracts.resolved import Price
 from data_contracts.run_report import RunReport
-from infra.machine.identity import machine_id
-from infra.processes.clock import now_s
+from infra.machine import machine_id
+from infra.processes.this_process import now_s
 from infra.store import Store, layout, open_store
 from tasks.costs.charges import charges
 from tasks.costs.histories import usage_of, usage_of_run

@@ -10,7 +10,7 @@ import pytest
 from data_contracts.errors import UsageError
 from data_contracts.load import load_spec
 from data_contracts.resolved import Price
-from infra.machine.machines import THIS_MACHINE, VARIABLE
+from infra.prices import THIS_MACHINE, VARIABLE
 from tasks.run.prices import run_prices
 from tests.support.tiny import write_project
 
@@ -102,7 +102,7 @@ def test_a_machine_that_is_not_the_pools_is_refused(priced: Any) -> None:
 def test_the_gpus_of_a_machine_that_nobody_names_are_counted_or_unknown(
     gpus: int | None, machine: str, devices: int, priced: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.machine.accelerators.num_gpus", lambda: gpus)
+    monkeypatch.setattr("infra.machine.num_gpus", lambda: gpus)
     here = priced()["here"]
     assert (here.machine, here.devices, here.knows_devices) == (machine, devices, gpus is not None)
     assert priced("train.machine=small")["here"].devices == 1, "the book's word comes first"

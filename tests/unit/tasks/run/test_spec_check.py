@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import SpecError, UsageError
-from infra.machine.machines import VARIABLE
+from infra.prices import VARIABLE
 from tasks.run.spec_check import check_spec
 from tests.support.tiny import SPEC, write_project
 

@@ -14,7 +14,7 @@ from prefect.states import Completed, Crashed, Failed
 from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
 from data_contracts.messages.raw_data import ContractRequest, PieceOutcome
 from infra import child
-from infra.project.installed_versions import installed
+from infra.code_bundle import installed
 from tasks.run.run import open_run
 from tasks.stages.contract.contract_check import ON_CLUSTER
 from tasks.stages.dask_cluster import _piece_request, _Pieces, _shared_folder, do_piece

@@ -11,7 +11,7 @@ from data_contracts.errors import UsageError
 from data_contracts.messages.sizes import ModuleSizes
 from data_contracts.pipeline_spec import TrainSpec
 from flows.stages import stages
-from infra.machine.machines import VARIABLE, machine
+from infra.prices import VARIABLE, machine
 from infra.store import layout, open_store
 from tasks.queries.plan import plan
 from tasks.run.run import open_run

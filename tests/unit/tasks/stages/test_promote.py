@@ -13,7 +13,7 @@ from data_contracts.errors import GateNotMet, InsufficientEvidence, OnHold, Usag
 from data_contracts.handoffs import Checkpoint, Evaluation, MetricValue, Ref
 from data_contracts.pipeline_spec import GateSpec
 from data_contracts.pipeline_spec.promote import PromoteSpec
-from infra.models import registry, versions
+from infra.models import registry
 from infra.store import Store, layout
 from tasks.stages import promote as stage
 from tasks.stages.decisions.rollback import rollback
@@ -84,7 +84,7 @@ class Place:
         return found[1], [hold.version for hold in registry.holds(self.store, found[0])]
 
     def version(self, n: int) -> Ref:
-        return versions.read_version(self.store, "tiny", n).ref
+        return registry.read_version(self.store, "tiny", n).ref
 
 
 def scored(n: int, rows: int = 100) -> Evaluation:
@@ -112,7 +112,7 @@ def test_the_first_version(place: Place) -> None:
     assert (receipt.candidate, receipt.evaluation) == (version, scored(1).ref)
     assert receipt.sentence == done.sentence
     assert place.compared == [], "there is nobody to compare with"
-    sealed = versions.read_version(place.store, "tiny", 1)
+    sealed = registry.read_version(place.store, "tiny", 1)
     assert (sealed.checkpoint.ref, sealed.evaluation) == (place.checkpoints[1].ref, scored(1).ref)
     assert place.asked == [
         (place.checkpoints[1].ref.uri, scored(1).ref.uri),
@@ -183,7 +183,7 @@ def test_gates_that_are_not_met_are_all_named(place: Place) -> None:
         f"Not promoted, 2 of 3 gates not met: {low['sentence']}; {high['sentence']}; no version was made."
     )
     assert registry.read_alias(place.store, "tiny", "champion") is None
-    assert versions.next_version(place.store, "tiny") == 1
+    assert registry.next_version(place.store, "tiny") == 1
     place.promoted(2)
     with pytest.raises(GateNotMet, match=rf"1 of 1 gates not met: .*; {NAME} stays at version 1\."):
         place.promoted(1, gate(min_gain=0.0))

@@ -12,7 +12,7 @@ import pytest
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Ref
-from infra.models import versions
+from infra.models import registry
 from infra.records.handoffs import FILE
 from infra.store import Store, layout
 from tasks.queries.proof import prove, read_again
@@ -58,7 +58,7 @@ class Held:
         (self.run_id,) = sorted(path.name for path in (folder / "runs").iterdir())
         self.run = reopen_run(self.run_id, str(folder))
         self.store: Store = self.run.store
-        self.version = versions.read_version(self.store, "tiny", 1)
+        self.version = registry.read_version(self.store, "tiny", 1)
 
     def reseal(self, uri: str, **changes: Any) -> Ref:
         return reseal(self.folder, uri, **changes)

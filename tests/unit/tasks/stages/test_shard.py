@@ -12,7 +12,7 @@ import pytest
 
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import Dataset
-from infra.records.datasets import local_dataset, verify_elsewhere
+from infra.records.handoffs import local_dataset, verify_elsewhere
 from tasks.run.run import Run, open_run
 from tasks.stages import shard as stage
 from tests.support.damage import overwrite

@@ -13,7 +13,7 @@ from data_contracts.handoffs import Receipt
 from data_contracts.run_report import Cost
 from flows.stages import verbs
 from infra import stopping
-from infra.gc import Limits, collect
+from infra.garbage import Limits, collect
 from infra.models import registry
 from infra.store import layout
 from tasks.queries.proof import prove

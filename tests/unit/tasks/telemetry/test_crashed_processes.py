@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as text_format
 
-from infra.telemetry.settings import METRICS_PORT, metrics_token
+from infra.traces import METRICS_PORT, metrics_token
 from tests.support.prometheus import free_port
 from tests.support.tiny import write_project
 
@@ -20,7 +20,7 @@ from tests.support.tiny import write_project
 PROCESS = """
 import sys
 from data_contracts.costs.usage import GangUsage, NodeUsage
-from infra.processes.clock import now_s
+from infra.processes.this_process import now_s
 from tasks.run.attach import attach
 from tasks.run.meter import metered, used_by_gang
 from tasks.run.options import RunOptions

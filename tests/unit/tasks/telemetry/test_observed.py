@@ -14,9 +14,9 @@ import pytest
 from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import UsageError
 from data_contracts.resolved import Price
-from infra.processes.clock import now_s
+from infra.processes.this_process import now_s
 from infra.store import open_store
-from infra.telemetry.settings import METRICS_PORT, metrics_token
+from infra.traces import METRICS_PORT, metrics_token
 from tasks.run.progress import StageBegan, notify
 from tasks.telemetry.observed import observed, refuse_wrong_settings
 

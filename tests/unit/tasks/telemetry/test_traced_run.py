@@ -13,7 +13,7 @@ from data_contracts.messages.gang import Heartbeat, Launch
 from data_contracts.messages.ranks import RankMeasures, RankReport, Saved
 from data_contracts.run_report import StageResult
 from infra.gang.ranks import origin_env
-from infra.telemetry.trace_context import TRACEPARENT, Context, current, new_context
+from infra.telemetry import TRACEPARENT, Context, current, new_context
 from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded
 from tasks.telemetry.traced_run import TracedRun
 

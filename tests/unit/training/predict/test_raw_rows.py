@@ -12,7 +12,7 @@ import pytest
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from training.predict import raw_rows
 from training.predict.raw_rows import block_rows, look_at, type_from
 

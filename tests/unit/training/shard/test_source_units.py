@@ -11,7 +11,7 @@ import pytest
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from infra.sources import read as reading
 from training.shard import source_units
 from training.shard.source_units import Fetcher, Source, open_source, tasks_of

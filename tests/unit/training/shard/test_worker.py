@@ -18,7 +18,7 @@ from data_contracts.errors import CorruptError, UsageError, UserCodeError
 from data_contracts.handoffs import Dataset
 from data_contracts.messages.raw_data import SHARD, ShardProgress, ShardRequest
 from infra.child import run_child
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from infra.records.handoffs import read_handoff
 from infra.store import open_store
 from training import formats

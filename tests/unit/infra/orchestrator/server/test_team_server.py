@@ -16,7 +16,7 @@ import pytest
 from data_contracts.errors import UsageError
 from infra.orchestrator.server import team_server
 from infra.orchestrator.server.team_server import Settings, check, environment
-from infra.telemetry.json_logs import LOG_FORMAT, PREFECT_IN_JSON
+from infra.telemetry import LOG_FORMAT, PREFECT_IN_JSON
 
 GOOD = Settings(
     auth_string="team:a-long-enough-password", database="postgresql+asyncpg://me:in-the-database@db/prefect"

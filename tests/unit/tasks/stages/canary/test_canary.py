@@ -10,7 +10,7 @@ import pytest
 from data_contracts.canaries import ALIAS, CanaryEnd
 from data_contracts.errors import GateNotMet, OnHold, StorageUnavailable, UsageError
 from data_contracts.pipeline_spec import GateSpec
-from infra.models import canaries, versions
+from infra.models import canaries, registry
 from infra.store import layout
 from tasks.queries.canaries import canary_of
 from tasks.run.versions import find_version
@@ -205,7 +205,7 @@ def test_one_canary_of_a_model_stands_at_a_time(place: CanaryPlace) -> None:
 def test_the_canarys_own_checkpoint_as_candidate_changes_nothing(place: CanaryPlace) -> None:
     place.stands()
     assert place.night(0, 50, n=2).version == 2
-    assert versions.next_version(place.store, "tiny") == 3
+    assert registry.next_version(place.store, "tiny") == 3
 
 
 def test_a_resumed_run_finds_what_it_did(place: CanaryPlace) -> None:

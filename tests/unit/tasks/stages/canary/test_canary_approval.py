@@ -8,7 +8,7 @@ from data_contracts.approved import Approval
 from data_contracts.canaries import ALIAS, CanaryEnd
 from data_contracts.errors import ApprovalPending, ApprovalRefused, UsageError
 from data_contracts.gate_results import GateResult
-from infra.approvals import approvals
+from infra import approvals
 from infra.models import canaries, registry
 from tasks.stages.canary.canary_withdrawal import withdraw
 from tasks.stages.decisions.answers import answer

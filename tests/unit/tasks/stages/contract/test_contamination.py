@@ -14,8 +14,7 @@ from data_contracts.errors import ContractRejected, UsageError
 from data_contracts.handoffs import Dataset
 from data_contracts.messages.contamination import ContaminationReport
 from infra.contract.profiles import read_profile
-from infra.records.datasets import local_dataset
-from infra.records.handoffs import read_handoff
+from infra.records.handoffs import local_dataset, read_handoff
 from infra.store import open_store
 from tasks.run.run import Run, open_run
 from tasks.stages.contract import contamination as stage

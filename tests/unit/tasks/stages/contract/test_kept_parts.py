@@ -19,7 +19,7 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import QuarantineSpec, SourceSpec
 from infra.contract import contract_worker, measured_files
-from infra.files.digests import file_digest
+from infra.files import file_digest
 from infra.sources import read
 from infra.store import open_store
 from tasks.stages.contract import kept_parts

@@ -14,8 +14,7 @@ import pytest
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import ContractReport, Dataset
 from infra.contract.quarantine import FILE
-from infra.records.datasets import local_dataset
-from infra.records.handoffs import read_handoff
+from infra.records.handoffs import local_dataset, read_handoff
 from tasks.queries.plan import plan
 from tasks.run.run import Run, open_run
 from tasks.stages.artifacts import artifact_pages

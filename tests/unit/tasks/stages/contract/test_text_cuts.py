@@ -11,7 +11,7 @@ import pytest
 
 from data_contracts.errors import CorruptError, SpecError, UsageError, UserCodeError
 from data_contracts.handoffs import ContractReport, Dataset
-from infra.records.datasets import local_dataset
+from infra.records.handoffs import local_dataset
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import check_spec
 from tasks.stages import shard, validate

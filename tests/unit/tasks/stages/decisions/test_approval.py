@@ -14,12 +14,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from data_contracts.approvals import Answer, Question
 from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, GateNotMet, OnHold, UsageError
-from infra.approvals import approvals, protections
-from infra.approvals.approval_signatures import signed, signing_key
+from infra import approvals
+from infra.approvals import signed, signing_key
 from infra.audit import now
 from infra.models import registry
-from infra.signing.envelopes import sign_bytes
-from infra.signing.keys import SigningKey
+from infra.signing.keys import SigningKey, sign_bytes
 from infra.store import layout
 from tasks.stages.decisions import approval as stage
 from tasks.stages.decisions.answers import answer, open_question
@@ -190,7 +189,7 @@ def test_a_rollback_of_a_protected_alias_needs_a_reason(place: Place) -> None:
 def test_decisions_about_protection_are_kept_and_a_gap_is_damage(place: Place) -> None:
     for k in range(3):
         protect(place.store, "tiny", "champion", "cto", f"reason {k}")
-    found = protections.protections(place.store, "tiny", "champion")
+    found = approvals.protections(place.store, "tiny", "champion")
     assert [one.reason for one in found] == ["reason 0", "reason 1", "reason 2"]
     assert datetime.fromisoformat(found[-1].at) <= datetime.fromisoformat(now())
     place.store.create_json(layout.protection("tiny", "champion", 4), found[0].to_json())
@@ -290,7 +289,7 @@ def test_a_signed_answer_is_not_an_answer_to_another_run(place: Place, keys: lis
     stolen = Answer.from_json(place.store.read_json(layout.answer(first.run.run_id, 0)))
     for forged in (stolen, stolen.model_copy(update={"question": asked.digest})):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("infra.approvals.approvals.answer_to", lambda *_, forged=forged: forged)
+            patch.setattr("infra.approvals.answer_to", lambda *_, forged=forged: forged)
             with pytest.raises(ApprovalRefused):
                 second.resumed()
 

@@ -14,9 +14,8 @@ import pytest
 
 from data_contracts.approvals import Answer, Protection
 from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, UsageError
-from infra.approvals import approvals
-from infra.approvals.approval_signatures import signed, signed_protection
-from infra.approvals.protections import protections
+from infra import approvals
+from infra.approvals import protections, signed, signed_protection
 from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE, SigningKey

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from data_contracts.errors import ApprovalRefused, UsageError
-from infra.approvals import approvals
+from infra import approvals
 from tasks.stages.decisions.rollback import rollback
 from tests.unit.tasks.stages.decisions.test_approval import Waiting
 from tests.unit.tasks.stages.test_promote import ANN, Place
@@ -88,7 +88,7 @@ def test_an_expired_question_is_asked_again_by_the_next_night(place: Place, monk
     asked = run.waits()
     late = (datetime.fromisoformat(asked.deadline) + timedelta(seconds=1)).astimezone(UTC).isoformat()
     with monkeypatch.context() as patch:
-        patch.setattr("infra.approvals.approvals.time_of", lambda _: late)
+        patch.setattr("infra.approvals.time_of", lambda _: late)
         with pytest.raises(ApprovalRefused, match="nobody answered"):
             run.resumed()
     nightly(place, 2).waits()

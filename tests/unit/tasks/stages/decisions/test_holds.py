@@ -12,7 +12,7 @@ import pytest
 from data_contracts.canonical import canonical
 from data_contracts.errors import OnHold, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, ModelVersion, Receipt, Ref
-from infra.models import registry, versions
+from infra.models import registry
 from infra.records.receipts import Holds
 from infra.store import Store, layout, open_store
 from tasks.queries.proof import prove
@@ -63,7 +63,7 @@ def small(tmp_path: Path) -> Store:
         ref = writer.seal("checkpoint", {"step": n}, {}, [writer.put("state.json", b"{}")])
         told = {"training": "trainings/k-0", "epoch": 0, "generation": 0, "world_size": 1}
         scores = Ref(uri="evaluations/e-0", id="e" * 64, seal="s" * 64)
-        version = versions.write_version(store, "tiny", Checkpoint(ref=ref, key="k", step=n, **told), scores, {}, {})
+        version = registry.write_version(store, "tiny", Checkpoint(ref=ref, key="k", step=n, **told), scores, {}, {})
         found = registry.read_alias(store, "tiny", "champion")
         receipt = Receipt(decision="promoted", model="tiny", alias="champion", version=n, previous=n - 1 or None,
                           candidate=version.ref, sentence=f"tiny@champion is version {n}")  # fmt: skip
@@ -211,7 +211,7 @@ def test_a_release_without_a_hold_is_refused(
 def test_a_release_by_the_checkpoints_id(small: Store) -> None:
     back(small)
     back(small)
-    checkpoint = versions.read_version(small, "tiny", 3).checkpoint
+    checkpoint = registry.read_version(small, "tiny", 3).checkpoint
     release(small, "tiny", "champion", checkpoint.ref.id[:16], "why", BOB)
     assert now(small) == (1, [2])
 
@@ -221,7 +221,7 @@ def test_a_rollback_between_the_look_and_the_move(again: Callable[..., Made], mo
     store = made[0].store
     back(store)
     release(store, "tiny", "champion", 2, "why", BOB)
-    write, raced = versions.write_version, []
+    write, raced = registry.write_version, []
 
     def slow(*arguments: Any) -> ModelVersion:
         if not raced:
@@ -229,7 +229,7 @@ def test_a_rollback_between_the_look_and_the_move(again: Callable[..., Made], mo
             raced.append(back(store, 1))
         return write(*arguments)
 
-    monkeypatch.setattr(versions, "write_version", slow)
+    monkeypatch.setattr(registry, "write_version", slow)
     with pytest.raises(OnHold):
         promote(*made)
     assert now(store) == (1, [2])

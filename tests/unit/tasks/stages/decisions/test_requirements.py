@@ -15,7 +15,7 @@ from data_contracts.handoffs import Dataset, Ref
 from data_contracts.load import load_spec
 from data_contracts.pipeline_spec.promote import PromoteSpec
 from flows.cli import main
-from infra.models import versions
+from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE
 from tasks.stages.decisions.requirements import met, refuse_early, signing_key
@@ -48,7 +48,7 @@ def run_of(made: SignedStore, *require: str, commit: str | None = "c", dirty: bo
 
 def judged(made: SignedStore, *require: str) -> list[str]:
     made.promote(1)
-    checkpoint = versions.read_version(made.store, MODEL, 1).checkpoint
+    checkpoint = registry.read_version(made.store, MODEL, 1).checkpoint
     handoff = {"ref": made.dataset, "key": "d", "format": "parquet", "splits": {}, "columns": {}}
     return met(run_of(made, *require), checkpoint, Dataset.model_validate(handoff))
 
@@ -119,7 +119,7 @@ def test_a_contract_that_says_too_little_is_not_enough(
 )
 def test_weights_from_uncommitted_code_stay_so(code: dict[str, Any], words: str, made: SignedStore) -> None:
     made.promote(1)
-    checkpoint = versions.read_version(made.store, MODEL, 1).checkpoint
+    checkpoint = registry.read_version(made.store, MODEL, 1).checkpoint
     ref: Ref = reseal(made.root, checkpoint.ref.uri, provenance=lambda about: about.update(code=code))
     with pytest.raises(GateNotMet, match=words):
         met(run_of(made, "clean_commit"), checkpoint.model_copy(update={"ref": ref}), None)

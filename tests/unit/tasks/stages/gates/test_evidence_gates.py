@@ -15,7 +15,7 @@ from data_contracts.handoffs import Evaluation, MetricValue, Ref
 from data_contracts.pipeline_spec import EvaluateSpec, GateSpec
 from data_contracts.pipeline_spec.promote import PromoteSpec
 from infra.models.exposures import spent
-from infra.records.row_sketch import TestRows
+from infra.records.evaluations import TestRows
 from infra.store import Store, open_store
 from tasks.evidence.levels import Spent, level
 from tasks.evidence.paired_counts import PairedCounts

@@ -16,8 +16,8 @@ import pytest
 from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.handoffs import Evaluation
 from data_contracts.pipeline_spec import EvaluateSpec, GateSpec
+from infra.records.evaluations import TestRows
 from infra.records.handoffs import put_handoff
-from infra.records.row_sketch import TestRows
 from infra.store import Store, open_store
 from tasks.evidence.paired_counts import PairedCounts
 from tasks.evidence.paired_scores import PairedScores

@@ -16,7 +16,7 @@ import pytest
 from data_contracts.errors import CorruptError, InsufficientEvidence, UsageError
 from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import SliceSpec
-from infra.records.row_sketch import TestRows
+from infra.records.evaluations import TestRows
 from tasks.run.run import open_run
 from tasks.stages.gates import test_rows
 from tasks.stages.gates.test_rows import SetRows, read_test_rows

@@ -1,0 +1,556 @@
+"""Garbage collection: the census of a store, what stays and what goes, and the deletion of what nothing reaches.
+
+The census has every part that stays or goes as a whole, how old it is, and what it names. An item stays while it is
+young, while it is a root, or while an item that stays names it, by its URI or by its id, anywhere in its content. So a
+field that a later version adds keeps what it names without a change here.
+
+Items are deleted one after the other, each checked again at the last moment. A collection may be interrupted anywhere
+and repeated: a tombstone is written before each deletion, and nothing is deleted before the items that name it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from data_contracts.approvals import meaning
+from data_contracts.canonical import digest
+from data_contracts.errors import ApprovalPending, CorruptError, Interrupted, OverBudget, UsageError
+from data_contracts.foreign_json import parse_json
+from infra.approvals import latest_question, stored_answer
+from infra.audit import now
+from infra.models import registry
+from infra.models.canaries import standing_canary
+from infra.quantities import duration
+from infra.store import Manifest, Store, layout
+from infra.store.backend import MAX_CLOCK_DIFFERENCE_S, Leftover, Stored
+from infra.store.lease import PATIENCE_S, LeaseKeeper
+from infra.store.store import day_end_s
+
+__all__ = ["Collected", "Deletion", "Limits", "StoreItem", "collect", "items_to_delete"]
+
+
+Kind = Literal[
+    "model", "receipt", "alias", "run", "trigger", "training", "checkpoint", "log",
+    "evaluation", "dataset", "contract", "code", "import", "recipe", "delivery", "canary",
+]  # fmt: skip
+# Only a sealed directory of these kinds is named by another item's record.
+_NAMED_WHEN_SEALED = ("evaluation", "dataset", "contract", "code", "import", "recipe")
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How old an item must be before it may go.
+
+    Attributes:
+        keep_s: for finished results and records of runs, counted from when they were made or last claimed for use.
+        grace_s: for unfinished and all other items: no work in progress is this old.
+    """
+
+    keep_s: float = 31 * DAY_S
+    grace_s: float = DAY_S
+
+
+@dataclass(frozen=True)
+class StoreItem:
+    """A part of the store that stays or goes as a whole.
+
+    Attributes:
+        id: the id in its manifest; "" without a manifest.
+        touched_s: when it was last written or claimed for use, as Unix time.
+        names: URIs and ids that it names.
+        root: why it stays whatever its age, or "".
+        whole: whether it is finished: sealed, or a record that is complete by itself.
+        broken: what is wrong with it, if it is unknown what it names; else "".
+    """
+
+    uri: str
+    kind: Kind
+    bytes: int
+    touched_s: float
+    id: str = ""
+    names: frozenset[str] = frozenset()
+    root: str = ""
+    whole: bool = True
+    broken: str = ""
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """An item that goes, and the reason as a clause for a person."""
+
+    item: StoreItem
+    why: str
+
+
+def items_to_delete(items: Iterable[StoreItem], now_s: float, limits: Limits) -> list[Deletion]:
+    """The items that may go, in an order in which each item goes after everything that names it.
+
+    Raises CorruptError if an item that stays cannot be read: it is then unknown what else must stay.
+    """
+    census = {item.uri: item for item in items}
+    stays = reachable([one for one in census.values() if one.root or _is_young(one, now_s, limits)], census)
+    named = {name for uri in stays for name in census[uri].names}
+    for uri in sorted(stays):
+        broken = census[uri].broken
+        if uri in named and not census[uri].whole and census[uri].kind in _NAMED_WHEN_SEALED:
+            broken = f"{uri}/manifest.json is missing."
+        if broken:
+            raise CorruptError(
+                f"{broken} Nothing was deleted, because it is unknown what this file refers to.",
+                remedy="Restore the file from a copy, or remove it if it is not needed.",
+            )
+    goes = {uri: item for uri, item in census.items() if uri not in stays}
+    return [Deletion(item, _why(item, now_s)) for item in _namers_first(goes)]
+
+
+def reachable(roots: Iterable[StoreItem], census: Mapping[str, StoreItem]) -> set[str]:
+    """The URIs of `roots` and of all that they name, directly or through others."""
+    by_id: dict[str, list[str]] = {}
+    for item in census.values():
+        by_id.setdefault(item.id, []).append(item.uri)
+    seen: set[str] = set()
+    waiting = [item.uri for item in roots]
+    while waiting:
+        uri = waiting.pop()
+        if uri not in seen:
+            seen.add(uri)
+            waiting += _named(census[uri], census, by_id)
+    return seen
+
+
+def _named(item: StoreItem, census: Mapping[str, StoreItem], by_id: Mapping[str, list[str]]) -> Iterator[str]:
+    for name in item.names:
+        if name:
+            yield from by_id.get(name, ())
+        # A checkpoint, or a mark beside it, names the training that it is part of.
+        while name:
+            if name in census:
+                yield name
+            name = name.rpartition("/")[0]
+
+
+def _is_young(item: StoreItem, now_s: float, limits: Limits) -> bool:
+    return now_s - item.touched_s < limit_s(item, limits)
+
+
+def limit_s(item: StoreItem, limits: Limits) -> float:
+    """How old this item must be before it may go."""
+    lasts = item.whole and item.kind not in ("checkpoint", "trigger")
+    return max(limits.keep_s, limits.grace_s) if lasts else limits.grace_s
+
+
+def _why(item: StoreItem, now_s: float) -> str:
+    days = f"{(now_s - item.touched_s) / DAY_S:.0f} days"
+    if item.kind == "run":
+        return f"ended {days} ago"
+    if item.kind == "trigger":
+        return "its run is deleted"
+    if item.kind == "log":
+        return f"of a generation that ended, {days} old"
+    if item.kind == "checkpoint":
+        return f"never committed, or its training is deleted; {days} old"
+    if not item.whole:
+        return f"never finished, untouched for {days}"
+    return f"nothing names it, not used for {days}"
+
+
+def _namers_first(goes: Mapping[str, StoreItem]) -> list[StoreItem]:
+    by_id: dict[str, list[str]] = {}
+    for item in goes.values():
+        by_id.setdefault(item.id, []).append(item.uri)
+    done: set[str] = set()
+    ordered: list[StoreItem] = []
+    for start in sorted(goes):
+        waiting = [(start, False)]
+        while waiting:
+            uri, is_left = waiting.pop()
+            if is_left:
+                ordered.append(goes[uri])
+            elif uri not in done:
+                done.add(uri)
+                waiting.append((uri, True))
+                waiting += [(name, False) for name in sorted(set(_named(goes[uri], goes, by_id)))]
+    return ordered[::-1]
+
+
+SEALED: dict[str, Kind] = {
+    "contracts": "contract",
+    "datasets": "dataset",
+    "evaluations": "evaluation",
+    "code": "code",
+    "imports": "import",
+    "recipes": "recipe",
+}
+# Files of a sealed directory that name other directories, besides its manifest.
+_REFERRING = ("handoff.json", "receipt.json", "train.json")
+_NAME = re.compile(rf"[0-9a-f]{{64}}|({'|'.join([*SEALED, 'models', 'trainings', 'runs', 'triggers'])})/.+")
+# A run that ended with one of these exit codes can be resumed; after any other failure it is over.
+_WAITING = ApprovalPending.exit_code
+_RESUMABLE = (Interrupted.exit_code, OverBudget.exit_code, _WAITING, 130)
+
+
+def take_census(store: Store) -> list[StoreItem]:
+    """Everything that `infra.garbage` decides about.
+
+    Raises: UsageError for a newer schema. Items that cannot be read are listed as broken.
+    """
+    return _Census(store).items()
+
+
+def names_in(value: Any) -> frozenset[str]:
+    """All texts in a JSON value that can be a URI below the store's root, or an id."""
+    return frozenset(text for text in _texts(value) if _NAME.fullmatch(text))
+
+
+class _Census:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.files: dict[str, list[Stored]] = defaultdict(list)
+        self.claims: dict[str, float] = {}
+        # The trainings that a run began, by the run's URI: the run itself names only what it has finished.
+        self.begun: dict[str, set[str]] = defaultdict(set)
+        for file in store.stored():
+            area, _, rest = file.path.partition("/")
+            if area == "uses":
+                uri, _, day = rest.rpartition("/")
+                self.claims[uri] = max(self.claims.get(uri, 0.0), day_end_s(day))
+            else:
+                self.files[area].append(file)
+        self.tombstones = {file.path for file in self.files["tombstones"]}
+
+    def items(self) -> list[StoreItem]:
+        return [*self._sealed(), *self._registry(), *self._trainings(), *self._runs()]
+
+    def _sealed(self) -> Iterator[StoreItem]:
+        for area, kind in SEALED.items():
+            for uri, files in _by_folder(self.files[area], 2).items():
+                yield self._directory(uri, kind, files)
+
+    def _registry(self) -> Iterator[StoreItem]:
+        for uri, files in _by_folder(self.files["models"], 3).items():
+            yield self._directory(uri, "model", files, root="a model version")
+        for uri, files in _by_folder(self.files["aliases"], 5).items():
+            yield self._directory(uri, "receipt", files, root="an alias' history")
+        for model, alias, _ in registry.aliases(self.store, ended=True):
+            held = registry.read_alias(self.store, model, alias)
+            names = names_in(held[0].value if held else None)
+            yield StoreItem(layout.alias(model, alias), "alias", 0, 0.0, names=names, root="an alias")
+        yield from self._canaries()
+
+    def _canaries(self) -> Iterator[StoreItem]:
+        """What was tallied for each canary: it stays while the canary stands, its end is in the receipts."""
+        for uri, files in _by_folder(self.files["canaries"], 3).items():
+            _, model, k = uri.split("/")
+            try:
+                standing = standing_canary(self.store, model)
+                root = "a canary that stands" if standing is not None and str(standing.k) == k else ""
+            except (CorruptError, UsageError):
+                root = "it is unknown whether its canary stands"
+            yield StoreItem(uri, "canary", _bytes(files), self._touched(uri, files), root=root)
+
+    def _directory(self, uri: str, kind: Kind, files: list[Stored], root: str = "") -> StoreItem:
+        """A directory that should be sealed, with what its manifest and its `_REFERRING` files name."""
+        present = {file.path for file in files}
+        about: dict[str, Any] = {"uri": uri, "kind": kind, "bytes": _bytes(files), "root": root}
+        about["touched_s"] = self._touched(uri, files)
+        if layout.manifest(uri) not in present:
+            return StoreItem(**about, whole=False)
+        try:
+            manifest = self.store.manifest(uri)
+            names = names_in([manifest.content, manifest.provenance, *self._files_with_names(manifest)])
+        except FileNotFoundError:  # deleted meanwhile
+            return StoreItem(**about, whole=False)
+        except CorruptError as error:
+            identity = self._salvaged_id(uri)
+            # Without an id it is unknown whether anything names it by its id.
+            about["root"] = root if identity else root or "it cannot be read"
+            return StoreItem(**about, id=identity, broken=error.message)
+        return StoreItem(**about, id=manifest.id, names=names)
+
+    def _salvaged_id(self, uri: str) -> str:
+        """The id of a directory with a broken manifest, if the damage is elsewhere in the manifest; else ""."""
+        try:
+            manifest = parse_json(self.store.read(layout.manifest(uri)))
+            return str(manifest["id"]) if digest(manifest["content"]) == manifest["id"] else ""
+        except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+            return ""
+
+    def _files_with_names(self, manifest: Manifest) -> Iterator[Any]:
+        for entry in manifest.files:
+            if entry.path in _REFERRING:
+                yield self.store.read_sealed_as(manifest, entry.path, lambda value: value)
+
+    def _trainings(self) -> Iterator[StoreItem]:
+        for uri, files in _by_folder(self.files["trainings"], 2).items():
+            yield from self._training(uri, files)
+
+    def _training(self, uri: str, files: list[Stored]) -> Iterator[StoreItem]:
+        present = {file.path for file in files}
+        # Not its lease: an interrupted collection took it, and whoever deletes the training takes it again.
+        touched_s = self._touched(uri, [file for file in files if file.path != layout.lease(uri)])
+        about: dict[str, Any] = {"uri": uri, "kind": "training", "bytes": _bytes(files), "touched_s": touched_s}
+        launches = [path for path in present if path.startswith(f"{uri}/g") and path.endswith("/launch.json")]
+        records = [path for path in (layout.result(uri),) if path in present] + launches
+        try:
+            latest = self.store.pointer(layout.latest(uri)).read()
+            value = {"checkpoints": []} if latest is None else latest.value
+            committed = [*value["checkpoints"], *(one["checkpoint"] for one in value.get("aside", []))]
+            contents = [self.store.read_json(path) for path in records]
+        except (CorruptError, KeyError, TypeError) as error:
+            why = error.message if isinstance(error, CorruptError) else f"{layout.latest(uri)} is not a ledger"
+            yield StoreItem(**about, broken=f"{uri}: its records cannot be read: {why.rstrip('.')}.")
+            return
+        except FileNotFoundError:  # being deleted
+            yield StoreItem(**about, whole=False)
+            return
+        done = layout.result(uri) in present
+        for one in contents:
+            self.begun[f"runs/{(one.get('provenance') or {}).get('run_id')}"].add(uri)
+        names = names_in([committed, contents])
+        yield StoreItem(**about, names=names, whole=done or bool(committed))
+        newest = max((_generation(path) for path in launches), default=-1)
+        for folder, inside in _by_folder(files, 4).items():
+            name = folder.rpartition("/")[2]
+            if folder.startswith(f"{layout.checkpoints(uri)}/"):
+                parts = layout.split_checkpoint(name)
+                generation = newest if parts is None else parts[1]
+                # The newest generation of an unfinished training may still commit its uncommitted checkpoints.
+                if folder in names or done or generation < newest:
+                    item = self._directory(folder, "checkpoint", inside)
+                    yield replace(item, names=item.names | {uri})
+            elif name.startswith("node-") and (done or _generation(folder) < newest):
+                yield StoreItem(folder, "log", _bytes(inside), self._touched(folder, inside))
+
+    def _runs(self) -> Iterator[StoreItem]:
+        """Runs, their triggers, what they asked about aliases and what mirrors were told of them."""
+        triggers: dict[str, set[str]] = defaultdict(set)
+        for file in [*self.files["triggers"], *self.files["questions"]]:
+            trigger = self._record(file.path)
+            run = f"runs/{trigger.get('run_id', '')}"
+            triggers[run].add(file.path)
+            broken = f"{file.path} cannot be read." if not trigger and self.store.exists(file.path) else ""
+            about: dict[str, Any] = {"root": "it cannot be read" if broken else "", "broken": broken}
+            yield StoreItem(file.path, "trigger", file.bytes, file.written_s, names=frozenset({run}), **about)
+        for uri, files in _by_folder(self.files["mirrored"], 3).items():
+            run = f"runs/{uri.split('/')[1]}"
+            triggers[run].add(uri)
+            yield StoreItem(uri, "delivery", _bytes(files), self._touched(uri, files))
+        for uri, files in _by_folder(self.files["runs"], 2).items():
+            yield self._run(uri, files, frozenset(self.begun[uri] | triggers[uri]))
+
+    def _run(self, uri: str, files: list[Stored], more: frozenset[str]) -> StoreItem:
+        run_id = uri.partition("/")[2]
+        present = {file.path for file in files}
+        about: dict[str, Any] = {
+            "uri": uri,
+            "kind": "run",
+            "bytes": _bytes(files),
+            "touched_s": self._touched(uri, files),
+        }
+        if layout.resolved(run_id) not in present:
+            return StoreItem(**about, names=more, whole=False)
+        records = {path: self._record(path) for path in sorted(present) if path.endswith(".json")}
+        broken = next((f"{path} cannot be read." for path, value in records.items() if not value), "")
+        attempts = [path for path in records if path.startswith(f"{layout.run_attempts(run_id)}/")]
+        last = max(attempts, key=lambda path: (len(path), path), default="")
+        over = layout.report(run_id) in records or (last and records[last].get("exit_code") not in _RESUMABLE)
+        over = over or (last and records[last].get("exit_code") == _WAITING and self._is_refused(run_id))
+        # A run that is half deleted may have lost its report.
+        deleted = layout.tombstone(uri) in self.tombstones
+        root = "" if over or deleted else "a run that can be resumed"
+        return StoreItem(**about, names=names_in(records) | more, root=root, broken=broken)
+
+    def _is_refused(self, run_id: str) -> bool:
+        """Whether the question that a run waits for was refused, or nobody answered in time."""
+        try:
+            question = latest_question(self.store, run_id)
+            if question is None:
+                return False
+            return meaning(question, stored_answer(self.store, question), now()).standing == "refused"
+        except CorruptError:  # what cannot be read keeps the run
+            return False
+
+    def _record(self, path: str) -> dict[str, Any]:
+        """A record; {} if the file is not a record, is damaged or is gone."""
+        try:
+            return self.store.read_json(path)
+        except (FileNotFoundError, CorruptError):
+            return {}
+
+    def _touched(self, uri: str, files: list[Stored]) -> float:
+        return max([self.claims.get(uri, 0.0), *(file.written_s for file in files)])
+
+
+def _by_folder(files: Iterable[Stored], depth: int) -> dict[str, list[Stored]]:
+    """Files by the folder `depth` levels below the root that holds them; files higher up are left out."""
+    folders: dict[str, list[Stored]] = defaultdict(list)
+    for file in files:
+        parts = file.path.split("/")
+        if len(parts) > depth:
+            folders["/".join(parts[:depth])].append(file)
+    return folders
+
+
+def _bytes(files: Iterable[Stored]) -> int:
+    return sum(file.bytes for file in files)
+
+
+def _generation(path: str) -> int:
+    number = layout.split_generation(path.split("/")[2])
+    return -1 if number is None else number
+
+
+def _texts(value: Any) -> Iterator[str]:
+    waiting: list[Any] = [value]
+    take: dict[type, Callable[[Any], None]] = {
+        dict: lambda one: waiting.extend([*one.keys(), *one.values()]),
+        list: lambda one: waiting.extend(one),
+    }
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif type(one) in take:
+            take[type(one)](one)
+
+
+@dataclass
+class Collected:
+    """What a collection deleted, or would delete in a dry run.
+
+    Attributes:
+        deleted: the deleted items, in order.
+        leftovers: unfinished drafts and uploads.
+        spared: items that were claimed for use during the collection and therefore stay.
+        kept: number of items that stay.
+    """
+
+    deleted: list[Deletion] = field(default_factory=list)
+    leftovers: list[Leftover] = field(default_factory=list)
+    spared: list[str] = field(default_factory=list)
+    kept: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """The number of bytes that the collection frees."""
+        return sum(one.item.bytes for one in self.deleted) + sum(one.bytes for one in self.leftovers)
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as JSON-able objects."""
+        items = [
+            {"uri": one.item.uri, "kind": one.item.kind, "bytes": one.item.bytes, "why": one.why}
+            for one in self.deleted
+        ]
+        left = [asdict(one) for one in self.leftovers]
+        return {"things": items, "leftovers": left, "spared": self.spared, "kept": self.kept, "bytes": self.bytes}
+
+
+def collect(
+    store: Store,
+    *,
+    by: str,
+    limits: Limits | None = None,
+    dry_run: bool = False,
+    on_gone: Callable[[Deletion], None] = lambda one: None,
+    patience_s: float = PATIENCE_S,
+) -> Collected:
+    """Delete what nothing reaches.
+
+    Args:
+        by: who asked, for the tombstones.
+        on_gone: called after each deletion.
+        patience_s: how long a training's lease must stand still before the training counts as unused.
+
+    Ages are measured by the clock that dates the store's files.
+
+    Raises: CorruptError if something that stays cannot be read, or anything in the store is a link; UsageError if this
+    machine's clock and the store's differ. Nothing is deleted then.
+    """
+    limits = limits or Limits()
+    clock = _clock(store, dry_run)
+    now = clock()
+    census = {item.uri: item for item in take_census(store)}
+    deletions = _outermost(items_to_delete(census.values(), now, limits))
+    left = [one for one in store.leftovers() if now - one.written_s >= limits.grace_s]
+    done = Collected(leftovers=left, kept=len(census) - len(deletions))
+    if dry_run:
+        done.deleted = deletions
+        return done
+    spared: set[str] = set()
+    for one in deletions:
+        uri = one.item.uri
+        if uri not in spared and _delete(store, one, by, limits, patience_s, clock):
+            done.deleted.append(one)
+            on_gone(one)
+        else:
+            # Whoever claimed it also needs what it names, all of which comes later in the list.
+            spared |= reachable([one.item], census)
+            done.spared.append(uri)
+    for leftover in left:
+        store.drop(leftover)
+    _forget_claims(store, now - max(limits.keep_s, limits.grace_s))
+    return done
+
+
+def _outermost(deletions: list[Deletion]) -> list[Deletion]:
+    """The list without parts of a training that is deleted as a whole."""
+    whole = {one.item.uri for one in deletions if one.item.kind == "training"}
+    return [one for one in deletions if one.item.kind == "training" or _training(one.item) not in whole]
+
+
+def _training(item: StoreItem) -> str:
+    return "/".join(item.uri.split("/")[:2]) if item.uri.startswith("trainings/") else ""
+
+
+def _clock(store: Store, dry_run: bool) -> Callable[[], float]:
+    """A clock of the store's time; UsageError if this machine's clock, which dates claims and leases, differs."""
+    asked = time.monotonic()
+    try:
+        now = store.now_s()
+    except UsageError:
+        if dry_run:  # this user may only read
+            return time.time
+        raise
+    ahead_s = time.time() - now
+    if abs(ahead_s) > MAX_CLOCK_DIFFERENCE_S:
+        difference = f"{duration(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'}"
+        raise UsageError(
+            f"This machine's clock is {difference} the clock that dates the files of {store.uri}; nothing was deleted.",
+            remedy="Set the wrong clock (with NTP), then run gc again.",
+        )
+    return lambda: now + time.monotonic() - asked
+
+
+def _delete(
+    store: Store, one: Deletion, by: str, limits: Limits, patience_s: float, clock: Callable[[], float]
+) -> bool:
+    item = one.item
+
+    def in_use() -> bool:
+        return clock() - store.last_claim_s(item.uri) < limit_s(item, limits)
+
+    def delete() -> bool:
+        return store.remove(item.uri, why=f"gc: {one.why}", by=by, unless=in_use)
+
+    if item.kind != "training":
+        return delete()
+    # A process that would train it waits for the lease, and finds the tombstone when it gets the lease.
+    keeper = LeaseKeeper(store, layout.lease(item.uri), f"gc/{uuid.uuid4().hex[:12]}", patience_s=patience_s)
+    try:
+        keeper.start()
+        return keeper.token(1.5 * patience_s + 1) is not None and delete()
+    finally:
+        keeper.stop()
+
+
+def _forget_claims(store: Store, before_s: float) -> None:
+    for file in store.stored("uses"):
+        if day_end_s(file.path.rpartition("/")[2]) < before_s:
+            store.forget(file.path)

@@ -1,0 +1,315 @@
+"""What the processes and nodes of a run used, as their records tell it, and what that costs.
+
+The records are those of the processes that carried a run out, also of killed ones and of those at work; a generation
+whose conductor was killed before it recorded it is known from the records of its nodes. Whoever writes the store can
+write such a record, so each is bounded by what is known of its run: nothing is charged before it began, or after it was
+last alive. Clocks of machines differ, so an hour is allowed. Who is charged for what is decided in `tasks.costs`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from data_contracts.canonical import is_name
+from data_contracts.costs.usage import ExecutionUsage, GangUsage, NodeUsage, SignOfLife, StageUsage
+from data_contracts.handoffs import Checkpoint
+from data_contracts.messages.gang import Heartbeat, Joined, Latest, Launch, NodeExit, reports_of, used_by_node
+from data_contracts.records import Record
+from data_contracts.resolved import Price
+from data_contracts.run_report import Cost
+from infra.gang.ledger import generations
+from infra.processes.this_process import now_s
+from infra.store import Store, layout
+from infra.store.records import parsed
+
+
+def cost(node_seconds: float, price: Price) -> Cost:
+    """The cost of `node_seconds` at a price of the start of the run, not rounded; unknown if the price is."""
+    amount = None if price.per_hour is None else node_seconds / 3600 * price.per_hour
+    in_usd = price.currency == "USD"
+    return Cost(
+        node_seconds=node_seconds,
+        usd=amount if in_usd else None,
+        machine=price.place,
+        usd_per_hour=price.per_hour if in_usd else None,
+        price_date=price.price_date,
+        amounts={} if in_usd or amount is None else {price.currency: amount},
+        unpriced_s=node_seconds if amount is None else 0.0,
+    )
+
+
+def total(costs: Sequence[Cost], price: Price) -> Cost:
+    """The sum of costs, rounded; unknown if any of them is.
+
+    Args:
+        price: of a node that trains, which the sum names.
+    """
+    amounts: dict[str, float] = {}
+    for one in costs:
+        for currency, amount in (one.amounts or ({} if one.usd is None else {"USD": one.usd})).items():
+            amounts[currency] = amounts.get(currency, 0.0) + amount
+    unpriced_s = sum(one.unpriced_s for one in costs)
+    amounts = {currency: round(amount, 6) for currency, amount in amounts.items()}
+    # Nothing that costs nothing is known to be 0 only where the price is.
+    if not any(one.node_seconds for one in costs) and price.per_hour is not None and price.currency == "USD":
+        amounts = {"USD": 0.0}
+    whole = not unpriced_s and set(amounts) == {"USD"}
+    in_usd = price.currency == "USD"
+    return Cost(
+        node_seconds=round(sum(one.node_seconds for one in costs), 3),
+        usd=amounts["USD"] if whole else None,
+        machine=price.place,
+        usd_per_hour=price.per_hour if in_usd else None,
+        price_date=price.price_date,
+        amounts={} if whole else amounts,
+        unpriced_s=round(unpriced_s, 3),
+    )
+
+
+CLOCKS_S = 3600.0
+_STARTED = re.compile(r"[0-9]{8}-[0-9]{6}(?=-)")
+
+
+def bounded(executions: Iterable[ExecutionUsage], now_s: float) -> tuple[list[ExecutionUsage], list[str]]:
+    """The executions of a run within the times that they can have, and a sentence for each that lost something.
+
+    An execution that began before its run, whose id has its start, or in the future is left out. The time of a node
+    before its execution began, or after it was last alive, is left out.
+    """
+    kept: list[ExecutionUsage] = []
+    sentences: list[str] = []
+    for one in executions:
+        started = _started(one.run_id)
+        where = f"The record of use {one.execution} of the run {one.run_id}"
+        if started is not None and one.began < started - CLOCKS_S:
+            sentences.append(f"{where} begins before the run, and is left out.")
+        elif one.began > now_s + CLOCKS_S:
+            sentences.append(f"{where} begins in the future, and is left out.")
+        else:
+            within, lost = _within(one, now_s)
+            kept.append(within)
+            if lost:
+                sentences.append(f"{where} has times {' and '.join(lost)}, which are left out.")
+    return kept, sentences
+
+
+def launched_once(executions: Sequence[ExecutionUsage]) -> list[ExecutionUsage]:
+    """The executions of a run with each launch in one of them: where two recorded it, in the one that saw most of it.
+
+    Two processes that carry a run out one after the other, or for a moment at once, may both have seen a generation.
+    """
+    most: dict[tuple[str, int], tuple[float, int]] = {}
+    for number, one in enumerate(executions):
+        for gang in one.gangs:
+            seen = (sum(max(node.released - node.started, 0.0) for node in gang.nodes), -number)
+            launch = (gang.where, gang.generation)
+            most[launch] = max(most.get(launch, seen), seen)
+    return [
+        one.model_copy(
+            update={"gangs": [gang for gang in one.gangs if most[gang.where, gang.generation][1] == -number]}
+        )
+        for number, one in enumerate(executions)
+    ]
+
+
+def _within(one: ExecutionUsage, now_s: float) -> tuple[ExecutionUsage, list[str]]:
+    """An execution whose times are possible, and which of its times were not."""
+    latest = now_s + CLOCKS_S
+    ended = one.ended if one.ended is None or one.ended <= latest else max(now_s, one.began)
+    lost = ["in the future"] if ended != one.ended else []
+    first, last = one.began - CLOCKS_S, (latest if ended is None else min(ended + CLOCKS_S, latest))
+    gangs = [gang.model_copy(update={"nodes": [_cut(node, first, last) for node in gang.nodes]}) for gang in one.gangs]
+    if any(node.started < first for gang in one.gangs for node in gang.nodes):
+        lost.append("before its start")
+    if any(node.released > last for gang in one.gangs for node in gang.nodes):
+        lost.append("after its end")
+    if not lost:
+        return one, []
+    return one.model_copy(update={"ended": ended, "gangs": gangs}), lost
+
+
+def _cut(node: NodeUsage, first: float, last: float) -> NodeUsage:
+    """A node's record between two times."""
+    names = ("started", "released", "joined", "working", "stopped")
+    moments = {name: min(max(at, first), last) for name in names if (at := getattr(node, name)) is not None}
+    return node.model_copy(update=moments)
+
+
+def _started(run_id: str) -> float | None:
+    """When a run was started (seconds since the epoch), by its id; None if that does not say."""
+    found = _STARTED.match(run_id)
+    if found is None:
+        return None
+    try:
+        return datetime.strptime(found[0], "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+
+
+def gang_by_its_nodes(store: Store, where: str, number: int, run_id: str) -> GangUsage | None:
+    """Generation `number` of a training or job, by its nodes' own clocks; None if another run launched it.
+
+    A node that was killed, too, is counted up to its last heartbeat.
+    """
+    launch = store.read_as(layout.launch(where, number), Launch.from_json)
+    if launch.provenance.get("run_id", run_id) != run_id:
+        return None
+    begin = launch.resume or launch.begin
+    first = 0 if begin is None else begin.step
+    names = [name for name in store.list(layout.generation(where, number)) if name.startswith("node-")]
+    found = [_node(store, (where, number, place), first) for place in _numbers(names)]
+    nodes = [one for one in found if one is not None]
+    if not nodes:
+        return None
+    last = max(step for _, step, _ in nodes)
+    ended = next((end for _, _, end in nodes if end != "done"), "done")
+    kept = last if ended == "done" else max([first, *(one.step for one in _kept(store, where) if one.step <= last)])
+    return GangUsage(
+        stage="",
+        where=where,
+        generation=number,
+        local=False,
+        nodes=[node for node, _, _ in nodes],
+        met=max((node.joined for node, _, _ in nodes if node.joined is not None), default=None),
+        ended=ended,
+        first_step=first,
+        last_step=last,
+        kept_step=kept,
+    )
+
+
+def _node(store: Store, place: tuple[str, int, int], first: int) -> tuple[NodeUsage, int, str] | None:
+    """A node, its last step and how it ended; None if it left no record."""
+    joined = store.find_as(layout.joined(*place), Joined.from_json)
+    ended = store.find_as(layout.node_exit(*place), NodeExit.from_json)
+    if joined is None and ended is None:
+        return None
+    beat = Heartbeat() if ended is not None else _last_beat(store, place)
+    message = beat if ended is None else ended
+    step = max([first, *(report.step for report in reports_of(message))])
+    answered = None if joined is None else joined.time
+    started = (answered or 0.0) if ended is None else ended.started
+    released = max(started, beat.time if ended is None else ended.released)
+    words = {
+        "number": place[2],
+        "started": started,
+        "released": released,
+        "joined": answered,
+        # When its steps began and ended is not known.
+        "working": answered if step > first else None,
+        "stopped": released if step > first else None,
+        "used": used_by_node(message),
+        "gpus": None if ended is None else ended.gpus,
+    }
+    node = parsed(layout.node(*place), NodeUsage.model_validate, words)
+    how = "killed" if ended is None else "done" if ended.error is None else str(ended.error["cause"])
+    return node, step, how
+
+
+def _last_beat(store: Store, place: tuple[str, int, int]) -> Heartbeat:
+    beats = [name for name in store.list(layout.node(*place)) if name.startswith("beat-")]
+    last = None if not beats else store.find_as(layout.beat(*place, len(beats) - 1), Heartbeat.from_json)
+    return last or Heartbeat()
+
+
+def _kept(store: Store, where: str) -> list[Checkpoint]:
+    pointer = store.pointer(layout.latest(where)).read()
+    return [] if pointer is None else Latest.from_json(pointer.value).checkpoints
+
+
+def _numbers(names: list[str]) -> list[int]:
+    numbers = [name.removeprefix("node-") for name in names]
+    return sorted(int(number) for number in numbers if number.isascii() and number.isdigit())
+
+
+log = logging.getLogger("trainwright")
+R = TypeVar("R", bound=Record)
+
+
+def executions_of(store: Store, run_id: str) -> tuple[list[ExecutionUsage], bool]:
+    """A run's executions in order, and whether the last has no end: it still works, or its process was killed.
+
+    What no execution of the run can have used is left out with a warning. CorruptError if a record is damaged: what is
+    not known is not 0.
+    """
+    found: list[ExecutionUsage] = []
+    signs: dict[str, SignOfLife] = {}
+    for name in filter(is_name, store.list(layout.usages(run_id))):  # what is no name was not made by Trainwright
+        whole = store.find_as(layout.usage(run_id, name, "ended"), ExecutionUsage.from_json)
+        whole = whole or _interrupted(store, run_id, name, signs)
+        if whole is None:
+            continue
+        if (whole.run_id, whole.execution) != (run_id, name):  # its times would be held against another run's
+            log.warning("The record of use %s of the run %s names another, and is left out.", name, run_id)
+            continue
+        found.append(whole)
+    found.sort(key=lambda one: one.began)
+    if signs:
+        found = _with_lost_gangs(store, found, signs)
+    within, sentences = bounded(launched_once(found), max(time.time(), now_s()))
+    for sentence in sentences:
+        log.warning("%s", sentence)
+    return within, bool(within) and within[-1].execution in signs
+
+
+def _interrupted(store: Store, run_id: str, name: str, signs: dict[str, SignOfLife]) -> ExecutionUsage | None:
+    """An execution without an end, from its parts and its last sign of life, which is added to `signs`."""
+    began = store.find_as(layout.usage(run_id, name, "began"), ExecutionUsage.from_json)
+    if began is None:
+        return None
+    parts = store.list(layout.usages(run_id, name))
+    stages = [_part(store, run_id, name, one, StageUsage) for one in _numbered(parts, "stage")]
+    gangs = [_part(store, run_id, name, one, GangUsage) for one in _numbered(parts, "gang")]
+    path = layout.usage_beat(run_id, name)
+    pointer = store.pointer(path).read()
+    sign = SignOfLife(at=began.began) if pointer is None else parsed(path, SignOfLife.model_validate, pointer.value)
+    signs[name] = sign
+    done = max([began.began, *(one.ended for one in stages)])
+    last = max([done, sign.at, *(node.released for gang in gangs for node in gang.nodes)])
+    if sign.stage and last > done:
+        stages.append(StageUsage(name=sign.stage, began=done, ended=last, status="killed"))
+    return began.model_copy(update={"ended": last, "stages": stages, "gangs": gangs, "used": sign.used})
+
+
+def _numbered(parts: Iterable[str], kind: str) -> list[str]:
+    found = [(int(match[1]), one) for one in parts if (match := re.fullmatch(rf"{kind}-([0-9]+)\.json", one))]
+    return [one.removesuffix(".json") for _, one in sorted(found)]
+
+
+def _part(store: Store, run_id: str, name: str, part: str, model: type[R]) -> R:
+    def parse(value: dict[str, Any]) -> R:
+        return model.model_validate({key: one for key, one in value.items() if key != "schema_version"})
+
+    return store.read_as(layout.usage(run_id, name, part), parse)
+
+
+def _with_lost_gangs(store: Store, found: list[ExecutionUsage], signs: dict[str, SignOfLife]) -> list[ExecutionUsage]:
+    """The executions with the generations whose conductor was killed before it recorded them."""
+    known = {(gang.where, gang.generation) for one in found for gang in one.gangs}
+    more: dict[str, list[GangUsage]] = {}
+    for one in found:
+        for followed in signs[one.execution].follows if one.execution in signs else ():
+            for number in generations(store, followed.where):
+                if (followed.where, number) in known:
+                    continue
+                gang = gang_by_its_nodes(store, followed.where, number, one.run_id)
+                if gang is not None and _is_of(one, found, gang):
+                    known.add((followed.where, number))
+                    named = {"stage": followed.stage, "local": followed.local}
+                    more.setdefault(one.execution, []).append(gang.model_copy(update=named))
+    return [one.model_copy(update={"gangs": [*one.gangs, *more.get(one.execution, [])]}) for one in found]
+
+
+def _is_of(one: ExecutionUsage, found: list[ExecutionUsage], gang: GangUsage) -> bool:
+    """Whether an execution launched this generation: it is the last that began before the nodes did.
+
+    Nodes on other machines have clocks of their own, so a second is allowed.
+    """
+    started = min(node.started for node in gang.nodes)
+    before = [each for each in found if each.began <= started + 1] or found[:1]
+    return before[-1].execution == one.execution

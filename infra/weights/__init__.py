@@ -1,1 +1,0 @@
-"""Weights as NumPy arrays read from safetensors, without torch: from outside, compared, and checked."""
