@@ -61,7 +61,6 @@ _FOLDER = "project"
 # A key of the provenance, which is not part of the id: what the digest covers besides the `.py` files.
 _NAMED = "named"
 OUR_NAMES = ("training", "infra", "data_contracts")
-_CHECKOUT = Path(__file__).resolve().parents[2]
 # Combinations tried for a bundle of an earlier version, which does not record which of its files the spec named.
 _MOST_COVERINGS = 20_000
 _MOST_DIGESTS = 2_000_000
@@ -92,7 +91,7 @@ def project_root(spec_folder: Path) -> Path:
     """
     start = spec_folder.resolve()
     for folder in (start, *start.parents):
-        if folder == _CHECKOUT:
+        if folder == CODE_ROOT:
             return start
         if (folder / "pyproject.toml").is_file() or (folder / ".git").exists():
             return folder

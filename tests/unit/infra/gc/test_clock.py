@@ -19,7 +19,7 @@ from tests.support.s3 import S3Server
 COLLECT = """
 import json, sys
 from data_contracts.errors import TrainwrightError
-from infra.gc import collect
+from infra.garbage import collect
 from infra.store import open_store
 for uri, options in json.loads(sys.argv[1]):
     store = open_store(uri, options, create=False)
