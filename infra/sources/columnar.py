@@ -1,9 +1,8 @@
-"""Read Parquet, and files that are rows themselves (texts, images): only the requested columns."""
+"""Read Parquet: only the requested columns."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
@@ -13,17 +12,14 @@ import pyarrow.parquet as pq
 from data_contracts.arrow_types import is_text
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
-from data_contracts.quoting import column_shown, text_of
+from data_contracts.quoting import text_of
 from infra.processes.this_process import note
-from infra.sources.places import Place
-from infra.sources.streams import whole
+from infra.sources.texts import without_columns
+from infra.sources.types import refuse_twice_named
 
-# Bytes of files in one batch; a larger file is a batch of its own.
-_FILES_BYTES = 1 << 25
 # Bytes of a Parquet file's batch, as its footer estimates them, and of a column that is buffered for decoding.
 _BATCH_BYTES = 1 << 23
 _BUFFER_BYTES = 1 << 20
-_LARGEST = 2**31 - 1
 _HIDDEN_INDEX = re.compile(r"__index_level_\d+__")
 
 
@@ -36,13 +32,6 @@ def parquet_schema(opened: BinaryIO, file: SourceFile) -> pa.Schema:
     schema = pa.schema([one for one in schema if not _HIDDEN_INDEX.fullmatch(one.name)])
     refuse_twice_named(file.uri, schema.names)
     return schema
-
-
-def refuse_twice_named(uri: str, names: list[str]) -> None:
-    """UsageError if two columns of a file have one name."""
-    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
-        shown = column_shown(twice[0], names.index(twice[0]))
-        raise UsageError(f"{uri} has the column {shown} twice.", remedy="Rename one of them.")
 
 
 def parquet_row_groups(opened: BinaryIO, file: SourceFile) -> list[tuple[int, int]]:
@@ -89,39 +78,6 @@ def parquet_batches(
             raise UsageError(
                 f"{file.uri} cannot be read as Parquet ({text_of(error)}).", remedy="Write it again."
             ) from error
-
-
-def rows_of_files(run: list[SourceFile], place: Place, columns: list[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """One row per file: `path`, the pattern's columns, `bytes`; a file is opened only if `bytes` is requested."""
-    waiting: list[SourceFile] = []
-    size = 0
-    for file in run:
-        if file.bytes > _LARGEST and "bytes" in columns:
-            raise UsageError(
-                f"{file.uri} is larger than 2 GiB, the most that one row can hold.",
-                remedy="Split it into several files.",
-            )
-        added = file.bytes if "bytes" in columns else 0
-        if waiting and (len(waiting) == batch_rows or size + added > _FILES_BYTES):
-            yield _file_batch(waiting, place, columns)
-            waiting, size = [], 0
-        waiting.append(file)
-        size += added
-    if waiting:
-        yield _file_batch(waiting, place, columns)
-
-
-def without_columns(rows: int) -> pa.RecordBatch:
-    """A batch that has rows but no columns."""
-    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
-
-
-def _file_batch(files: list[SourceFile], place: Place, columns: list[str]) -> pa.RecordBatch:
-    named = [name for name in files[0].columns if name in columns]
-    arrays = {name: pa.array([file.columns[name] for file in files], pa.string()) for name in named}
-    if "bytes" in columns:
-        arrays["bytes"] = pa.array([whole(file, place) for file in files], pa.binary())
-    return pa.RecordBatch.from_pydict(arrays) if arrays else without_columns(len(files))
 
 
 def _coded(parquet: pq.ParquetFile, columns: list[str]) -> list[str]:

@@ -22,14 +22,14 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.quoting import column_shown, columns_shown, name_shown, nearest_name, type_shown
-from infra.sources.columnar import parquet_batches, parquet_row_groups, parquet_schema, rows_of_files
+from infra.sources.columnar import parquet_batches, parquet_row_groups, parquet_schema
 from infra.sources.csv_lines import CsvFile
 from infra.sources.partitions import partition_schema, with_partitions
 from infra.sources.places import Place, Places, Stamp, place_of
 from infra.sources.resolve import CSV, NAMED
 from infra.sources.streams import random_access, stamp_of, stream
 from infra.sources.tables import csv_batches, csv_schema, json_batches, json_schema
-from infra.sources.texts import text_batches, text_schema
+from infra.sources.texts import rows_of_files, text_batches, text_schema
 from infra.sources.types import cast_exactly, common, converted, plain
 from infra.sources.window import Window
 

@@ -16,6 +16,7 @@ from infra.sources.digests import Digests
 from infra.sources.matching import find_files, refuse_tables, suggestion
 from infra.sources.partitions import folder_columns, refuse_partly_named, with_column_types
 from infra.sources.places import Folder, Place, SourceEntry, place_of
+from infra.sources.streams import base_name
 from infra.sources.window import Window
 
 Format = Literal["csv", "tsv", "jsonl", "parquet", "files", "text"]
@@ -23,9 +24,6 @@ CSV = ("csv", "tsv")
 # They take columns from paths.
 NAMED = ("files", "text")
 
-# Of how many bytes at most one is left, by a file's compression: reached by a character that repeats.
-_MOST_COMPRESSED = {"": 1, ".gz": 1 << 11, ".xz": 1 << 14, ".zst": 1 << 15, ".bz2": 1 << 21}
-COMPRESSIONS = tuple(filter(None, _MOST_COMPRESSED))
 _ENDINGS: dict[str, Format] = {
     ".csv": "csv",
     ".tsv": "tsv",
@@ -114,17 +112,6 @@ def listed_sources(sources: Iterable[SourceSpec], root: Path) -> list[SourceEntr
     FileNotFoundError if a file vanishes while it is listed.
     """
     return [file for one in sources for file in find_files(place_of(one, root), _PLACEHOLDER.sub("*", one.uri))[0]]
-
-
-def base_name(uri: str) -> tuple[str, str]:
-    """A file's extension without its compression, and the compression's (`""` if it has none), both in lower case."""
-    name, ending = os.path.splitext(uri.lower())
-    return (os.path.splitext(name)[1], ending) if ending in COMPRESSIONS else (ending, "")
-
-
-def most_bytes(file: SourceFile) -> int:
-    """How many bytes a file has at most when it is decompressed."""
-    return file.bytes * _MOST_COMPRESSED[base_name(file.uri)[1]]
 
 
 def _filled(uri: str, window: Window | None, pattern: str | None, here: str) -> str:

@@ -22,14 +22,27 @@ from infra import scratch
 from infra.files import stream_digest
 from infra.settings import writing
 from infra.sources.places import Place, Stamp, source_missing, stamp_of_stat
-from infra.sources.resolve import base_name
 
 _PIECE = 1 << 22
 # A compressed Parquet file is copied in full before it is read, up to the larger of both: some kilobytes could fill the
 # disk.
 _MOST_TIMES, _FREE_BYTES = 100, 1 << 30
+# Of how many bytes at most one is left, by a file's compression: reached by a character that repeats.
+_MOST_COMPRESSED = {"": 1, ".gz": 1 << 11, ".xz": 1 << 14, ".zst": 1 << 15, ".bz2": 1 << 21}
+COMPRESSIONS = tuple(filter(None, _MOST_COMPRESSED))
 # Errors of decompressors. The system's own OSErrors, from reading and copying, are told apart where they occur.
 _DAMAGED = (lzma.LZMAError, zlib.error, EOFError, OSError)
+
+
+def base_name(uri: str) -> tuple[str, str]:
+    """A file's extension without its compression, and the compression's (`""` if it has none), both in lower case."""
+    name, ending = os.path.splitext(uri.lower())
+    return (os.path.splitext(name)[1], ending) if ending in COMPRESSIONS else (ending, "")
+
+
+def most_bytes(file: SourceFile) -> int:
+    """How many bytes a file has at most when it is decompressed."""
+    return file.bytes * _MOST_COMPRESSED[base_name(file.uri)[1]]
 
 
 def changed(file: SourceFile) -> CorruptError:

@@ -18,12 +18,11 @@ from data_contracts.errors import UsageError
 from data_contracts.foreign_json import check_nesting
 from data_contracts.quoting import column_shown, text_of, type_shown
 from infra.processes.this_process import note
-from infra.sources.columnar import refuse_twice_named
 from infra.sources.csv_guess import MARKS, guess_csv, look_like_numbers, other_separator, says_separator
 from infra.sources.csv_lines import CsvFile, joined, pieces, plain_lines
 from infra.sources.csv_quotes import Quotes
 from infra.sources.json_faults import BYTE_ORDER_MARK, Lines, bad_line, bad_value
-from infra.sources.types import QUOTED, Guess, common, converted, from_texts, plain
+from infra.sources.types import QUOTED, Guess, common, converted, from_texts, plain, refuse_twice_named
 
 # Also the largest CSV row, so that data without line ends is not read without bound.
 _BLOCK = 1 << 23

@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import PiecesSpec
-from infra.sources.columnar import without_columns
 from infra.sources.places import Place
-from infra.sources.resolve import base_name
-from infra.sources.streams import stream, whole
+from infra.sources.streams import base_name, stream, whole
 from infra.sources.token_cuts import Unfit, cut_of, unfit
 
 DOCUMENT, TEXT = "document", "text"
@@ -32,7 +30,9 @@ PLACE = (DOCUMENT, *_NUMBERS)
 _BLOCK = 1 << 22
 # The largest piece of lines, so that a document without line ends is not read without bound.
 _MOST_BYTES = 1 << 23
-
+# Bytes of files in one batch; a larger file is a batch of its own.
+_FILES_BYTES = 1 << 25
+_LARGEST = 2**31 - 1
 # The ends of the pieces in some bytes; if these are the last, then of all pieces.
 _Cut = Callable[[bytes, bool], list[int]]
 
@@ -255,3 +255,36 @@ def _too_large(file: SourceFile, pieces: PiecesSpec, offset: int) -> UsageError:
         f"{file.uri}: {pieces.lines} lines from byte {offset} on are larger than {_MOST_BYTES >> 20} MiB.",
         remedy="Take fewer lines, or cut the document by bytes.",
     )
+
+
+def rows_of_files(run: list[SourceFile], place: Place, columns: list[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """One row per file: `path`, the pattern's columns, `bytes`; a file is opened only if `bytes` is requested."""
+    waiting: list[SourceFile] = []
+    size = 0
+    for file in run:
+        if file.bytes > _LARGEST and "bytes" in columns:
+            raise UsageError(
+                f"{file.uri} is larger than 2 GiB, the most that one row can hold.",
+                remedy="Split it into several files.",
+            )
+        added = file.bytes if "bytes" in columns else 0
+        if waiting and (len(waiting) == batch_rows or size + added > _FILES_BYTES):
+            yield _file_batch(waiting, place, columns)
+            waiting, size = [], 0
+        waiting.append(file)
+        size += added
+    if waiting:
+        yield _file_batch(waiting, place, columns)
+
+
+def without_columns(rows: int) -> pa.RecordBatch:
+    """A batch that has rows but no columns."""
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+
+
+def _file_batch(files: list[SourceFile], place: Place, columns: list[str]) -> pa.RecordBatch:
+    named = [name for name in files[0].columns if name in columns]
+    arrays = {name: pa.array([file.columns[name] for file in files], pa.string()) for name in named}
+    if "bytes" in columns:
+        arrays["bytes"] = pa.array([whole(file, place) for file in files], pa.binary())
+    return pa.RecordBatch.from_pydict(arrays) if arrays else without_columns(len(files))

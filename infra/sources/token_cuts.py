@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import SourceFile
-from infra.sources.resolve import base_name, most_bytes
+from infra.sources.streams import base_name, most_bytes
 
 # A piece has at most as many characters as a tokenizer is given at once, of four bytes each.
 MOST_PIECE_BYTES = 1 << 26

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -67,6 +68,13 @@ def converted(
         return convert(values)
     except pa.ArrowInvalid as error:
         raise misfit(file, row + first_misfit(values, convert), column, kind) from error
+
+
+def refuse_twice_named(uri: str, names: list[str]) -> None:
+    """UsageError if two columns of a file have one name."""
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
+        shown = column_shown(twice[0], names.index(twice[0]))
+        raise UsageError(f"{uri} has the column {shown} twice.", remedy="Rename one of them.")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from data_contracts.quoting import rows_shown
 from infra.contract.row_places import named
 from infra.sources.places import Stamp
 from infra.sources.read import FileFacts, Selection, fetch, file_facts, in_window, merged_schema, read_batches
-from infra.sources.resolve import NAMED, most_bytes
+from infra.sources.resolve import NAMED
+from infra.sources.streams import most_bytes
 from infra.sources.window import Window
 from training.shard.append import Earlier, known_as, lacking
 

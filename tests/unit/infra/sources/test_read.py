@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError
-from infra.sources import Window, columnar, streams, tables
+from infra.sources import Window, streams, tables
+from infra.sources import texts as documents
 from tests.unit.infra.sources.conftest import Raw
 
 
@@ -392,7 +393,7 @@ def test_bytes_are_loaded_only_when_asked_for(raw: Raw) -> None:
 
 
 def test_files_in_a_batch_are_bounded_by_rows_and_by_bytes(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columnar, "_FILES_BYTES", 25)
+    monkeypatch.setattr(documents, "_FILES_BYTES", 25)
     for i in range(5):
         raw.write(f"i/c/{i}.png", b"0123456789")
     raw.write("i/c/9.png", b"x" * 100)
@@ -401,7 +402,7 @@ def test_files_in_a_batch_are_bounded_by_rows_and_by_bytes(raw: Raw, monkeypatch
 
 
 def test_a_file_larger_than_a_row_is_refused(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columnar, "_LARGEST", 3)
+    monkeypatch.setattr(documents, "_LARGEST", 3)
     raw.write("i/c/1.png", b"long")
     with pytest.raises(UsageError, match=r"1.png is larger than 2 GiB, the most that one row can hold"):
         raw.read(FILES)
