@@ -55,7 +55,7 @@ class SourceFile(Record):
         column_types: Arrow's names of the types that such folders' columns have over all files.
         source: index of its entry in `data.source`.
         rev: the Git commit its DVC revision resolved to, or None.
-        cut: where a tokenizer cuts it, see `infra.sources.token_cuts`; only in requests for reading its rows.
+        cut: where a tokenizer cuts it, see `infra.sources.documents`; only in requests for reading its rows.
         hidden_index: whether it names a column that pandas hides, which is not read: keys then differ from those of
             earlier versions, which read it.
     """

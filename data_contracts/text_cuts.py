@@ -9,7 +9,7 @@ class TextCuts(HandOff):
     """The cuts of documents by one tokenizer.
 
     Attributes:
-        documents: the packed cut of each document (`infra.sources.token_cuts.pack`), by `cut_name`.
+        documents: the packed cut of each document (`infra.sources.documents.pack`), by `cut_name`.
     """
 
     documents: dict[str, str]

@@ -23,7 +23,7 @@ from flows.commands.guard import Answer, log
 from flows.commands.tables import table
 from flows.connection import connect
 from infra.processes.processes import marked_env, module_command, new_mark
-from infra.sources.window import Window, parse_window
+from infra.sources.resolve import Window, parse_window
 from tasks.run.run import open_spec_store
 from tasks.run.spec_check import check_spec
 from tasks.schedules.backfilling import Backfill, windows_between

@@ -19,7 +19,7 @@ from flows.commands.guard import Answer, log
 from flows.commands.tables import table
 from infra import prices
 from infra.quantities import size
-from infra.sources.window import Window, parse_window
+from infra.sources.resolve import Window, parse_window
 from infra.store import Store, layout
 from infra.store.store import read_several
 from tasks.costs.charges import Charge

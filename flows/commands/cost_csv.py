@@ -11,7 +11,7 @@ from typing import Any
 
 from data_contracts.costs.usage import ExecutionUsage
 from flows.commands.guard import log
-from infra.sources.window import Window
+from infra.sources.resolve import Window
 from tasks.costs.charges import Charge
 from tasks.costs.focus import Version, columns, left_out_s, rows
 from tasks.costs.focus_store import request_rows, storage_rows

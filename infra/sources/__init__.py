@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from infra.sources.ahead import read_ahead
-from infra.sources.digests import digest_now
-from infra.sources.in_place import parquet_in_place
 from infra.sources.places import Places
-from infra.sources.read import Selection, file_facts, in_window, merged_schema, read_batches
-from infra.sources.resolve import local_files, resolve_sources
-from infra.sources.window import Window, parse_window
+from infra.sources.read import (
+    Selection,
+    file_facts,
+    in_window,
+    merged_schema,
+    parquet_in_place,
+    read_ahead,
+    read_batches,
+)
+from infra.sources.resolve import Window, digest_now, local_files, parse_window, resolve_sources
 
 __all__ = [
     "Places",

@@ -2,8 +2,8 @@
 
 Whoever can write a store can name any place in it: a repository whose configuration runs programs, or a server to which
 credentials are sent. So a DVC repository is opened only in the reader's folder, and S3 only below the reader's
-addresses, by a child process that has neither keys nor AWS's configuration files, which may name programs. Files on
-this machine are only read.
+addresses, by a child process (`python -m infra.sources.named_places`) that has neither keys nor AWS's configuration
+files, which may name programs. Files on this machine are only read.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Any
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
-from data_contracts.messages.raw_data import DIGESTS, DigestRequest
+from data_contracts.messages.raw_data import DIGESTS, DigestRequest, FileDigests
 from data_contracts.pipeline_spec import SourceSpec
 from infra.child import run_child
+from infra.processes.child_main import Report, child_main
 from infra.processes.environment import PASS_ENV, named_variables, patterns_to_pass
-from infra.sources.digests import digest_now
 from infra.sources.places import Places
+from infra.sources.resolve import digest_now
 
 
 @dataclass(frozen=True)
@@ -113,3 +114,20 @@ def digests_now(
     digests = iter(run_child(DIGESTS, request).digests if apart else ())
     here = Places(sources, root)
     return [next(digests) if is_apart(file) else digest_now(places.moved(file, root), here) for file in files]
+
+
+# A path below a device, which nobody can make.
+_NO_FILE = f"{os.devnull}/none"
+
+
+def main(request: DigestRequest, report: Report) -> FileDigests:
+    """The digests of the files that a request names; errors as in `digest_now`."""
+    os.environ |= dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), _NO_FILE)
+    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
+        os.environ.pop(name, None)
+    places = Places(request.sources, Path(request.root))
+    return FileDigests(digests=[digest_now(file, places) for file in request.files])
+
+
+if __name__ == "__main__":
+    child_main(DIGESTS, main)

@@ -1,4 +1,8 @@
-"""What the beginning of a file says of its columns and rows, without reading it whole."""
+"""What the beginning of a file says of its columns and rows, without reading it whole.
+
+Run as `python -m infra.sources.peek REQUEST ANSWER` by `infra.child`, it finds the columns of raw files, whose
+beginnings may fill the memory or end their parser.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,14 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from data_contracts.handoffs import SourceFile
+from data_contracts.messages.raw_data import COLUMNS, ColumnNames, LookRequest
 from data_contracts.pipeline_spec import SourceSpec
+from infra.processes.child_main import Report, child_main
 from infra.processes.this_process import note
-from infra.sources.csv_lines import CsvFile, joined, pieces
-from infra.sources.places import Places
+from infra.sources.places import Places, decompressed, stored_bytes
 from infra.sources.read import file_facts
 from infra.sources.resolve import CSV
-from infra.sources.streams import decompressed, stored_bytes
-from infra.sources.tables import csv_header, json_start
+from infra.sources.tables import CsvFile, csv_header, joined, json_start, pieces
 
 _SAMPLE_BYTES = 2**20
 
@@ -76,3 +80,15 @@ def _opened(file: SourceFile, places: Places) -> Iterator[BinaryIO]:
         decompressed(buffered, file) as plain,
     ):
         yield plain
+
+
+def main(request: LookRequest, report: Report) -> ColumnNames:
+    """The names of the columns that the files begin with; UsageError as in `peek`."""
+    root = Path(request.root)
+    places = Places(request.sources, root)
+    found = (peek(file, request.sources, root, places).names for file in request.files)
+    return ColumnNames(names=list(dict.fromkeys(name for names in found for name in names)))
+
+
+if __name__ == "__main__":
+    child_main(COLUMNS, main)

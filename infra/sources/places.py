@@ -1,23 +1,44 @@
-"""The places of raw files: a folder, an S3 bucket, or a DVC repository at a revision. Each finds and opens files."""
+"""Where raw files lie: a folder, an S3 bucket, or a DVC repository at a revision.
+
+Each place finds files by path, folder or glob, and opens them; of one that matches nothing, it is said what it may have
+meant. A resolved file is hashed as it is read, so that the data is what was resolved. DVC's files are read through its
+Python API, from its cache, else from its remote.
+"""
 
 from __future__ import annotations
 
+import bz2
+import contextlib
+import difflib
 import errno
 import glob
+import gzip
+import io
+import itertools
+import lzma
 import os
 import re
 import stat
 import time
-from collections.abc import Callable
+import unicodedata
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
-from data_contracts.errors import StorageUnavailable, UsageError
+import pyarrow as pa
+from blake3 import blake3
+
+from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.plain_file import open_plain
+from data_contracts.quoting import text_of
+from infra import scratch
+from infra.files import stream_digest
+from infra.settings import library_folders, writing
 from infra.store.s3 import connect, translate
 
 _TICK_NS = 2 * 10**9
@@ -98,8 +119,6 @@ def place_of(source: SourceSpec, root: Path, rev: str | None = None) -> Place:
     if source.uri.startswith("s3://"):
         return Bucket(source.uri, source.storage_options)
     if source.rev is not None:
-        from infra.sources.dvc_tracked import DvcTracked
-
         return DvcTracked(root, rev or source.rev)
     return Folder(root)
 
@@ -293,3 +312,468 @@ def source_missing(uri: str) -> SourceMissing:
     return SourceMissing(
         f"{uri} is no longer there, though it was when the run was resolved.", remedy="Put it back, or start a new run."
     )
+
+
+class DvcTracked:
+    """The DVC repository that holds `root`, at the commit that `rev` names.
+
+    Raises:
+        UsageError: there is no such repository or revision, or the libraries cannot read the repository.
+    """
+
+    def __init__(self, root: Path, rev: str) -> None:
+        os.environ.setdefault("DVC_NO_ANALYTICS", "1")
+        os.environ.update(library_folders())
+        # Files of AWS's that `.dvc/config` names may name programs; DVC takes none if these variables are set.
+        os.environ.setdefault("AWS_CONFIG_FILE", os.path.expanduser("~/.aws/config"))
+        os.environ.setdefault("AWS_SHARED_CREDENTIALS_FILE", os.path.expanduser("~/.aws/credentials"))
+        from dvc.api import DVCFileSystem
+        from dvc.exceptions import NotDvcRepoError
+        from dvc.fs import GitFileSystem
+        from dvc.repo import Repo
+        from dvc.scm import SCM
+        from scmrepo.exceptions import RevError
+
+        try:
+            with _readable(root, NotDvcRepoError, RevError), Repo(Repo.find_root(str(root))) as repository:
+                self.repository = Path(repository.root_dir)
+                self.rev: str | None = repository.scm.resolve_rev(rev)
+                # pygit2 reads it again in a thread, and waits for that thread forever if it cannot.
+                repository.scm.pygit2.repo.index.read()
+                # Remotes and their credentials are today's, also from config.local, which is in no commit.
+                config = {name: dict(repository.config[name]) for name in ("core", "remote", "cache")}
+        except NotDvcRepoError as error:
+            raise UsageError(
+                f"rev {rev} is given, but {root} is not in a DVC repository.",
+                remedy="Leave rev out, run `dvc init` there, or move the spec below the folder of `dvc init --subdir`.",
+            ) from error
+        except RevError as error:
+            raise UsageError(
+                f"rev {rev} is not a revision of the Git repository at {root}.", remedy="Name a commit, tag or branch."
+            ) from error
+        self.root = root
+        with _readable(root):
+            # Given an address, DVC looks for the repository at the root of Git's only, not in a folder of it.
+            scm = SCM(str(self.repository))
+            top = os.path.join("/", self.repository.relative_to(scm.root_dir))
+            committed = GitFileSystem(scm=scm, rev=self.rev)
+            self._filesystem = DVCFileSystem(repo=Repo(top, committed, scm=scm, config=config, uninitialized=True))
+
+    def find(self, pattern: str) -> list[SourceEntry]:
+        """See `Place`; UsageError also if the repository cannot be read."""
+        with self._lists_of_folders(pattern):
+            return self._find(pattern)
+
+    def _find(self, pattern: str) -> list[SourceEntry]:
+        below = self._below(pattern)
+        if self._filesystem.exists(below):
+            return [self._entry_of(below)]
+        return [self._entry_of(name) for name in (self._matching(pattern) if has_wildcards(pattern) else ())]
+
+    def open(self, uri: str) -> BinaryIO:
+        """See `Place`."""
+        with self._lists_of_folders(uri):
+            there = self._filesystem.exists(uri)
+        if not there:
+            raise FileNotFoundError(uri)
+        try:
+            with translate(uri, "DVC's remote"):
+                return self._filesystem.open(uri, "rb")
+        except FileNotFoundError as error:
+            if not getattr(self._tracked(uri), "hash_info", None):
+                raise SourceMissing(
+                    f"{uri} is an output of dvc.yaml that no dvc.lock has at {self.rev}.",
+                    remedy="Run `dvc repro` and commit dvc.lock, or name a revision that has it.",
+                ) from error
+            raise self._missing(uri) from error
+
+    @contextlib.contextmanager
+    def _lists_of_folders(self, uri: str) -> Iterator[None]:
+        """As `_readable`; SourceMissing if the list of a tracked folder's files, which DVC keeps as a file, is gone."""
+        from dvc_data.index import DataIndexDirError
+
+        try:
+            with _readable(self.repository, DataIndexDirError):
+                yield
+        except DataIndexDirError as error:
+            raise self._missing(f"The list of the files in the folder of {uri}") from error
+
+    def _missing(self, what: str) -> SourceMissing:
+        return SourceMissing(
+            f"{what} at {self.rev} is neither in DVC's cache nor in a remote.",
+            remedy="Run `dvc pull` here, or `dvc push` where it was added.",
+        )
+
+    def folder(self, path: str) -> str | None:
+        """See `Place`."""
+        below = self._below(path)
+        with self._lists_of_folders(path):
+            return below if self._filesystem.isdir(below) else None
+
+    def names(self, folder: str) -> list[str]:
+        """See `Place`."""
+        below = self._below(folder)
+        with self._lists_of_folders(folder):
+            names = self._filesystem.find(below) if self._filesystem.isdir(below) else []
+        return sorted(os.path.join(folder, os.path.relpath(name, below)) for name in map(os.path.normpath, names))
+
+    def _below(self, path: str) -> str:
+        """A path from the spec's folder as one from the repository's; UsageError if it lies outside."""
+        below = os.path.relpath(os.path.abspath(self.root / path), self.repository)
+        if below.startswith(".."):
+            raise UsageError(f"{path} lies outside the DVC repository {self.repository}.", remedy="Leave rev out.")
+        return below
+
+    def _matching(self, pattern: str) -> list[str]:
+        """Files that match a glob. The folders before the first wildcard are taken literally.
+
+        DVC's own glob finds nothing if the first folder has a wildcard in its name, such as `run[1]`.
+        """
+        from fsspec.utils import glob_translate
+
+        fixed = fixed_folders(pattern)
+        rest = one_star(pattern.removeprefix(fixed).lstrip("/"))
+        base = os.path.relpath(os.path.abspath(self.root / fixed), self.repository)
+        if not self._filesystem.isdir(base):
+            return []
+        depth = None if "**" in rest else rest.count("/") + 1
+        files = map(os.path.normpath, self._filesystem.find(base, maxdepth=depth))
+        pattern_of_names = re.compile(glob_translate(rest))
+        return sorted(name for name in files if pattern_of_names.match(os.path.relpath(name, base)))
+
+    def _entry_of(self, name: str) -> SourceEntry:
+        hash_info = getattr(self._tracked(name), "hash_info", None)
+        # Old repositories hash texts with changed line ends (`md5-dos2unix`); that is not a digest of the bytes.
+        md5 = hash_info.value if hash_info is not None and hash_info.name == "md5" else None
+        size = self._filesystem.info(name)["size"]
+        if size is None:  # for a file in a tracked folder, DVC keeps only the digest
+            with self.open(name) as opened:
+                size = opened.seek(0, os.SEEK_END)
+        return SourceEntry(name, size, f"md5:{md5}", settled=md5 is not None, md5=md5)
+
+    def _tracked(self, name: str) -> Any:
+        """What DVC tracks of a file; None if only Git tracks it."""
+        return self._filesystem.info(name).get("dvc_info", {}).get("entry")
+
+
+@contextlib.contextmanager
+def _readable(folder: Path, *told_apart: type[Exception]) -> Iterator[None]:
+    """UsageError where DVC and its Git libraries cannot read a repository; others of ours and `told_apart` pass.
+
+    They raise classes of four packages, and ValueError or OSError for some damage: no list of classes is complete.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (TrainwrightError, MemoryError, *told_apart)):
+            raise
+        raise UsageError(
+            f"DVC cannot read the repository at {folder} ({type(error).__name__}: {text_of(error)}).",
+            remedy="Check it with `git fsck` and `dvc status`; DVC knows few extensions of .git/config.",
+        ) from error
+
+
+# Names that Spark, Hive, Databricks and table formats write beside data, also where a glob matches them.
+_MARKER = re.compile(
+    r"(^|/)((_SUCCESS|_metadata|_common_metadata|_(started|committed)_\d+|[^/]*\.crc)$|_(temporary|delta_log)/)"
+)
+_DOT = re.compile(r"(^|/)\.")
+_MARKER_OR_HIDDEN = re.compile(f"{_MARKER.pattern}|{_DOT.pattern}")
+_HIDDEN = re.compile(r"(^|/)(\.|_[^/=]*(/|$))")
+# How many folders of a source are looked at for the files of a table format; each costs requests to a bucket.
+_MOST_FOLDERS = 16
+_FOLDER_OF_VALUES = re.compile(r"(/[^/=]+=[^/]*)*/[^/]*$")
+# The folder that a table format keeps in a table's folder, or, as Iceberg does, beside the folder of its data.
+_TABLES = {"_delta_log": ("Delta", ".json"), "metadata": ("Iceberg", ".metadata.json"), ".hoodie": ("Hudi", "")}
+
+
+def find_files(place: Place, uri: str) -> tuple[list[SourceEntry], bool]:
+    """The files that a path, folder or glob names, by name, without those that are not data; and if it is a folder.
+
+    A file that exists under exactly this name is meant by it. Umlauts and accents are found in both of Unicode's forms.
+    """
+    found: dict[str, SourceEntry] = {}
+    for form in dict.fromkeys([uri, *(unicodedata.normalize(form, uri) for form in ("NFC", "NFD"))]):
+        folder = place.folder(form)
+        if folder is not None:
+            entries = place.find(f"{glob.escape(form.rstrip('/'))}/**")
+            return [one for one in entries if not _HIDDEN.search(one.uri.removeprefix(folder).lstrip("/"))], True
+        matched = place.find(form)
+        found |= {one.uri: one for one in (_data(place, form, matched) if has_wildcards(form) else matched)}
+        if found and not has_wildcards(uri):
+            break
+    if not found and not uri.isascii():
+        for name in _matching(_same_form(uri), _names_near(place, uri)):
+            found |= {one.uri: one for one in place.find(name)}
+    return sorted(found.values(), key=lambda one: one.uri), False
+
+
+def _data(place: Place, pattern: str, files: list[SourceEntry]) -> list[SourceEntry]:
+    """The files that a glob matches, without those that mark something, and hidden ones unless the glob says so."""
+    fixed = fixed_folders(pattern)
+    start = fixed if "://" in fixed else place.folder(fixed) or ""
+    below = [file.uri.removeprefix(start).lstrip("/") for file in files]
+    beside = _MARKER if _DOT.search(pattern.removeprefix(fixed)) else _MARKER_OR_HIDDEN
+    return [file for file, name in zip(files, below, strict=True) if not beside.search(name)]
+
+
+def suggestion(place: Place, uri: str) -> str:
+    """A clause that says what a path or glob that matches nothing may have meant; "" if nothing is near."""
+    names = _names_near(place, uri)
+    literal = re.sub(r"\[", "[[]", uri)
+    if "[" in uri and _matching(literal, names):
+        [brackets, *_] = re.findall(r"\[[^]]*\]?", uri)
+        return f"; {brackets} is a pattern for one character: write {literal}"
+    above, _, last = uri.rpartition("/")
+    deeper = f"{above}/**/{last}".lstrip("/")
+    if "**" not in uri and _matching(deeper, names):
+        return f"; {deeper} does, such as {_matching(deeper, names)[0]}"
+    lowered = {name.lower(): name for name in names}
+    near = [lowered[name] for name in _matching(_same_form(uri).lower(), list(lowered))]
+    bucket = "/".join(uri.split("/")[:3]) + "/" if "://" in uri else ""  # every name begins with it
+    short = [name.removeprefix(bucket) for name in names]
+    near = near or [bucket + name for name in difflib.get_close_matches(uri.removeprefix(bucket), short, 1)]
+    return f"; the nearest name is {near[0]}" if near else ""
+
+
+def refuse_tables(place: Place, files: Iterable[SourceEntry], root: Path, here: str) -> None:
+    """UsageError for files of a table format: rows that were deleted or replaced are still in some of them."""
+    folders = dict.fromkeys(_FOLDER_OF_VALUES.sub("", one.uri) for one in files if one.uri.endswith(".parquet"))
+    for folder in list(folders)[:_MOST_FOLDERS]:
+        repository = getattr(place, "repository", None)
+        written = folder if repository is None else os.path.relpath(repository / folder, root)
+        for table in (written, written.rpartition("/")[0]):
+            for folder_name, (kind, ending) in _TABLES.items() if table.strip("/") not in ("", "s3:") else ():
+                if any(name.endswith(ending) for name in place.names(f"{table}/{folder_name}")):
+                    raise UsageError(
+                        f"{here}.uri: {table} is a {kind} table, and some of its Parquet files may hold rows that were"
+                        " deleted or replaced.",
+                        remedy="Write the table's rows as of one version to a folder of Parquet files, and name that.",
+                    )
+
+
+def _names_near(place: Place, uri: str) -> list[str]:
+    """Names of files below the folder that a path or glob begins with, or below the nearest one above that exists."""
+    folder = fixed_folders(uri)
+    with contextlib.suppress(TrainwrightError):  # whoever may read a file may not always list others
+        while not (names := place.names(folder)) and folder.strip("/") and not re.fullmatch("s3://[^/]*", folder):
+            folder = folder.rpartition("/")[0]
+        return names
+    return []
+
+
+def _matching(pattern: str, names: list[str]) -> list[str]:
+    """The names that a glob matches, in whichever form their characters are."""
+    import pyarrow as pa  # takes a while, and most sources match something
+    import pyarrow.compute as pc
+    from fsspec.utils import glob_translate
+
+    # By RE2, because Python would try every way of sharing a name out among many stars.
+    wanted = rf"\A{glob_translate(one_star(pattern)).removesuffix('Z')}z"
+    texts = pa.array(map(_same_form, names), pa.string())
+    with contextlib.suppress(pa.ArrowInvalid):  # nothing is in [z-a]
+        return list(itertools.compress(names, pc.match_substring_regex(texts, wanted).to_pylist()))
+    return []
+
+
+def _same_form(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
+
+
+_PIECE = 1 << 22
+# A compressed Parquet file is copied in full before it is read, up to the larger of both: some kilobytes could fill the
+# disk.
+_MOST_TIMES, _FREE_BYTES = 100, 1 << 30
+# Of how many bytes at most one is left, by a file's compression: reached by a character that repeats.
+_MOST_COMPRESSED = {"": 1, ".gz": 1 << 11, ".xz": 1 << 14, ".zst": 1 << 15, ".bz2": 1 << 21}
+COMPRESSIONS = tuple(filter(None, _MOST_COMPRESSED))
+# Errors of decompressors. The system's own OSErrors, from reading and copying, are told apart where they occur.
+_DAMAGED = (lzma.LZMAError, zlib.error, EOFError, OSError)
+
+
+def base_name(uri: str) -> tuple[str, str]:
+    """A file's extension without its compression, and the compression's (`""` if it has none), both in lower case."""
+    name, ending = os.path.splitext(uri.lower())
+    return (os.path.splitext(name)[1], ending) if ending in COMPRESSIONS else (ending, "")
+
+
+def most_bytes(file: SourceFile) -> int:
+    """How many bytes a file has at most when it is decompressed."""
+    return file.bytes * _MOST_COMPRESSED[base_name(file.uri)[1]]
+
+
+def changed(file: SourceFile) -> CorruptError:
+    """The error for a file whose bytes are not those that were resolved."""
+    return CorruptError(
+        f"{file.uri} changed after this run resolved it: its bytes do not have the digest {file.blake3[:16]}….",
+        remedy="Start a new run, which reads the file as it is now.",
+    )
+
+
+@contextlib.contextmanager
+def stream(file: SourceFile, place: Place) -> Iterator[BinaryIO]:
+    """The file's bytes, decompressed, read once from the beginning.
+
+    Raises:
+        CorruptError: on leaving without an error, if the whole file's bytes do not have its digest.
+        UsageError: the file is gone, or its compressed data is damaged.
+    """
+    raw = _Hashing(stored_bytes(file, place), file.uri)
+    buffered = io.BufferedReader(raw, _PIECE)  # keep a reference: a discarded reader closes its source
+    try:
+        with decompressed(buffered, file) as plain:
+            yield plain
+        raw.finish()
+        if raw.hexdigest() != file.blake3:
+            raise changed(file)
+    except (CorruptError, StorageUnavailable):
+        raise
+    except Exception as error:
+        # A file that changed may be unreadable for that reason; then the change is the cause.
+        with contextlib.closing(stored_bytes(file, place)) as again:
+            if stream_digest(again) != file.blake3:
+                raise changed(file) from error
+        if isinstance(error, _DAMAGED) and base_name(file.uri)[1]:
+            raise UsageError(
+                f"{file.uri} is not a whole {base_name(file.uri)[1]} file ({text_of(error)}).",
+                remedy="Compress it again.",
+            ) from error
+        raise
+    finally:
+        buffered.close()
+
+
+@contextlib.contextmanager
+def random_access(file: SourceFile, place: Place, stamp: Stamp | None = None) -> Iterator[BinaryIO]:
+    """The file's bytes, decompressed, for reading in any order; its digest is checked before anything is read.
+
+    An uncompressed local file is read in place; any other file is copied to a temporary file first.
+
+    Args:
+        stamp: result of `stamp_of` when the file's digest was checked; the file is hashed again only if its stamp has
+            changed since.
+
+    Raises: UsageError also if a compressed file becomes much too large.
+    """
+    if _lies_here(file, place):
+        with contextlib.closing(stored_bytes(file, place)) as opened:
+            before = _stamp(opened)
+            if stamp != before:
+                _check_digest(opened, file)
+            try:
+                yield opened
+            finally:
+                # A file that changed may be unreadable for that reason; then the change is the cause.
+                after = _stamp(opened)
+                if after[:3] != before[:3]:
+                    raise changed(file)
+                if after != before:  # a new name or mode, or bytes whose mtime was set back
+                    _check_digest(opened, file)
+        return
+    copy = scratch.unnamed_file()
+    with io.BufferedReader(copy, _PIECE) as buffered:
+        write = writing(copy, scratch.default_root())
+        with stream(file, place) as plain:
+            most_bytes = max(_FREE_BYTES, _MOST_TIMES * file.bytes)
+            while piece := plain.read(_PIECE):
+                write(piece)
+                if copy.tell() > most_bytes:
+                    raise UsageError(
+                        f"{file.uri} is more than {_MOST_TIMES} times as large when it is decompressed.",
+                        remedy="Check the file; write Parquet with a compression of its own.",
+                    )
+        buffered.seek(0)
+        yield cast(BinaryIO, buffered)
+
+
+def stamp_of(file: SourceFile, place: Place) -> Stamp | None:
+    """The stamp of a file that `random_access` reads in place; None for any other file."""
+    if not _lies_here(file, place):
+        return None
+    with contextlib.closing(stored_bytes(file, place)) as opened:
+        return _stamp(opened)
+
+
+def whole(file: SourceFile, place: Place) -> bytes:
+    """All bytes of a small file; CorruptError if they are not what was resolved."""
+    with contextlib.closing(stored_bytes(file, place)) as opened:
+        data = opened.read()
+    if blake3(data).hexdigest() != file.blake3:
+        raise changed(file)
+    return data
+
+
+def _lies_here(file: SourceFile, place: Place) -> bool:
+    return place.rev is None and "://" not in file.uri and not base_name(file.uri)[1]
+
+
+def _stamp(opened: BinaryIO) -> Stamp:
+    return stamp_of_stat(os.fstat(opened.fileno()))
+
+
+def _check_digest(opened: BinaryIO, file: SourceFile) -> None:
+    opened.seek(0)
+    if stream_digest(opened) != file.blake3:
+        raise changed(file)
+    opened.seek(0)
+
+
+def stored_bytes(file: SourceFile, place: Place) -> BinaryIO:
+    """The file's stored bytes; SourceMissing if it is gone."""
+    try:
+        return place.open(file.uri)
+    except FileNotFoundError as error:
+        raise source_missing(file.uri) from error
+
+
+def decompressed(raw: io.BufferedReader[Any], file: SourceFile) -> Any:
+    """A context manager with the plain bytes of a file that may be compressed."""
+    ending = base_name(file.uri)[1]
+    if ending == ".gz":
+        return gzip.GzipFile(fileobj=raw)
+    if ending == ".bz2":
+        return bz2.BZ2File(raw)
+    if ending == ".xz":
+        return lzma.LZMAFile(raw)
+    if ending == ".zst":
+        # `stream` closes it: closing it here would close its source before the rest is hashed.
+        return contextlib.nullcontext(pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd"))
+    return contextlib.nullcontext(raw)
+
+
+class _Hashing(io.RawIOBase):
+    """A reader that hashes the bytes that pass through it."""
+
+    def __init__(self, opened: BinaryIO, uri: str) -> None:
+        super().__init__()
+        self._opened, self._uri, self._hasher = opened, uri, blake3()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._piece(len(buffer))
+        self._hasher.update(piece)
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def finish(self) -> None:
+        """Read the remaining bytes, such as those after the end of a compressed stream."""
+        while piece := self._piece(_PIECE):
+            self._hasher.update(piece)
+
+    def _piece(self, size: int) -> bytes:
+        try:
+            return self._opened.read(size)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StorageUnavailable(f"{self._uri} cannot be read now ({error.strerror or error}).") from error
+
+    def hexdigest(self) -> str:
+        return self._hasher.hexdigest()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._opened.close()
+        super().close()

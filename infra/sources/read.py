@@ -1,37 +1,46 @@
-"""Read the rows of resolved files as Arrow batches of one schema, in the files' order, whatever their formats."""
+"""Reads the rows of resolved files as Arrow batches of one schema, in the files' order, whatever their formats.
+
+Of Parquet, only the requested columns are read. DuckDB gets resolved Parquet files to read by itself, with all cores:
+open files whose digests were checked. Batches may be read ahead, in a thread of their own while the one before is
+worked on.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import itertools
+import queue
+import re
 import shutil
+import threading
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
+from itertools import accumulate
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from data_contracts.arrow_types import before, is_time
+from data_contracts.arrow_types import before, is_text, is_time
 from data_contracts.contract.row_numbers import Numbers, without_rows
+from data_contracts.contract.rows import ParquetFiles
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from data_contracts.quoting import column_shown, columns_shown, name_shown, nearest_name, type_shown
-from infra.sources.columnar import parquet_batches, parquet_row_groups, parquet_schema
-from infra.sources.csv_lines import CsvFile
-from infra.sources.partitions import partition_schema, with_partitions
-from infra.sources.places import Place, Places, Stamp, place_of
-from infra.sources.resolve import CSV, NAMED
-from infra.sources.streams import random_access, stamp_of, stream
-from infra.sources.tables import csv_batches, csv_schema, json_batches, json_schema
-from infra.sources.texts import rows_of_files, text_batches, text_schema
-from infra.sources.types import cast_exactly, common, converted, plain
-from infra.sources.window import Window
+from data_contracts.quoting import column_shown, columns_shown, name_shown, nearest_name, text_of, type_shown
+from infra.processes.this_process import note
+from infra.sources.documents import rows_of_files, text_batches, text_schema, without_columns
+from infra.sources.places import Place, Places, Stamp, place_of, random_access, stamp_of, stream
+from infra.sources.resolve import CSV, NAMED, Window, partition_schema, partition_value, with_partitions
+from infra.sources.tables import CsvFile, csv_batches, csv_schema, json_batches, json_schema
+from infra.sources.types import cast_exactly, common, converted, plain, refuse_twice_named
 
 
 @dataclass(frozen=True)
@@ -423,3 +432,173 @@ def in_window(batch: pa.RecordBatch, window: Window, column: str) -> pa.BooleanA
     start, end = ((moment - _EPOCH) // timedelta(microseconds=1) for moment in (window.start, window.end))
     # Times are compared unrounded: rounded to microseconds, a time just before END would fall on it.
     return pc.fill_null(pc.and_not(before(times, end), before(times, start)), False)
+
+
+# Bytes of a Parquet file's batch, as its footer estimates them, and of a column that is buffered for decoding.
+_BATCH_BYTES = 1 << 23
+_BUFFER_BYTES = 1 << 20
+_HIDDEN_INDEX = re.compile(r"__index_level_\d+__")
+
+
+def parquet_schema(opened: BinaryIO, file: SourceFile) -> pa.Schema:
+    """Column names and types of a Parquet file, without an index that pandas hides; UsageError if a name occurs twice.
+
+    pandas gives these names to an index that has none: they number the rows, and its own reader shows no such column.
+    """
+    schema = _parquet(opened, file).schema_arrow
+    schema = pa.schema([one for one in schema if not _HIDDEN_INDEX.fullmatch(one.name)])
+    refuse_twice_named(file.uri, schema.names)
+    return schema
+
+
+def parquet_row_groups(opened: BinaryIO, file: SourceFile) -> list[tuple[int, int]]:
+    """Rows and decoded bytes of each row group, as the footer states them."""
+    metadata = _parquet(opened, file).metadata
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    return [(group.num_rows, group.total_byte_size) for group in groups]
+
+
+def parquet_batches(
+    opened: BinaryIO,
+    file: SourceFile,
+    columns: list[str],
+    batch_rows: int,
+    row_groups: tuple[int, int] | None = None,
+    *,
+    encoded: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """Rows of a Parquet file with those of `columns` that it has; of row groups START to STOP if given.
+
+    Args:
+        encoded: columns of texts come as dictionaries if they are stored so.
+    """
+    parquet = _parquet(opened, file)
+    coded = _coded(parquet, columns) if encoded else []
+    if coded:
+        opened.seek(0)
+        parquet = _parquet(opened, file, coded)
+    there = set(parquet.schema_arrow.names)
+    present, row = [name for name in columns if name in there], 0
+    for index in range(*(row_groups or (0, parquet.metadata.num_row_groups))):
+        group = parquet.metadata.row_group(index)
+        if not present:
+            for start in range(0, group.num_rows, batch_rows):
+                yield without_columns(min(batch_rows, group.num_rows - start))
+            continue
+        row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
+        size = max(1, min(batch_rows, _BATCH_BYTES // row_bytes))
+        note(file.uri, row)
+        try:
+            yield from parquet.iter_batches(batch_size=size, row_groups=[index], columns=present, use_threads=False)
+            row += group.num_rows
+        except (pa.ArrowInvalid, OSError) as error:
+            raise UsageError(
+                f"{file.uri} cannot be read as Parquet ({text_of(error)}).", remedy="Write it again."
+            ) from error
+
+
+def _coded(parquet: pq.ParquetFile, columns: list[str]) -> list[str]:
+    """Those columns of texts that take less than the plain form's four bytes for each length, so are dictionaries."""
+    metadata, schema = parquet.metadata, parquet.schema_arrow
+    found, wanted = [], set(columns).intersection(schema.names)
+    for at in range(metadata.num_columns):
+        name = metadata.schema.column(at).path
+        if name in wanted and is_text(schema.field(name).type):
+            chunks = [metadata.row_group(group).column(at) for group in range(metadata.num_row_groups)]
+            if sum(one.total_uncompressed_size for one in chunks) < 4 * sum(one.num_values for one in chunks):
+                found.append(name)
+    return found
+
+
+def _parquet(opened: BinaryIO, file: SourceFile, coded: Sequence[str] = ()) -> pq.ParquetFile:
+    note(file.uri, 0)
+    try:
+        return pq.ParquetFile(
+            opened,
+            # Buffered: otherwise a whole column of a row group, which may be a whole file, is held in its stored form.
+            buffer_size=_BUFFER_BYTES,
+            pre_buffer=False,
+            read_dictionary=list(coded),
+            # As nanoseconds, 9999-12-31 would be a day of 1816.
+            coerce_int96_timestamp_unit="us",
+        )
+    except (pa.ArrowInvalid, OSError) as error:  # the latter: its schema is nested too deeply
+        raise UsageError(f"{file.uri} is not a Parquet file ({text_of(error)}).", remedy="Write it again.") from error
+
+
+# A process may usually have 1024 open files.
+_MOST = 256
+# The open files of this process: a path below it opens the file that is open, even if its name was given to another.
+_OPEN = Path("/proc/self/fd")
+
+
+@contextlib.contextmanager
+def parquet_in_place(files: list[SourceFile], sources: list[SourceSpec], root: Path) -> Iterator[ParquetFiles | None]:
+    """The files, all rows of them in order, to be read until this ends; None if they are not all Parquet.
+
+    As long as they are read they stay open, and each is read through its descriptor. So the bytes are those whose
+    digest was checked before; if a file was written to meanwhile, this raises.
+
+    Raises: CorruptError if a file's bytes are not what was resolved; nothing that was read may be used then.
+    """
+    # A column that folders name for some files only may be in the others themselves.
+    unlike = any(file.format != "parquet" or file.columns.keys() != files[0].columns.keys() for file in files)
+    if not files or len(files) > _MOST or unlike or not _OPEN.is_dir():
+        yield None
+        return
+    places = Places(sources, root)
+    facts = [file_facts(file, sources, root) for file in files]
+    rows = [sum(count for count, _ in one.row_groups) for one in facts]
+    with contextlib.ExitStack() as held:
+        opened = [
+            held.enter_context(random_access(file, places.of(file), one.stamp))
+            for file, one in zip(files, facts, strict=True)
+        ]
+        paths = tuple(str(_OPEN / str(one.fileno())) for one in opened)
+        constants = {
+            name: tuple(partition_value(file, name, pa.string()).as_py() for file in files) for name in files[0].columns
+        }
+        yield ParquetFiles(paths, tuple(accumulate(rows[:-1], initial=0)), constants)
+
+
+T = TypeVar("T")
+_AHEAD = 2
+
+
+def read_ahead(items: Iterable[T]) -> Generator[T]:
+    """The same items, of which two are made before they are needed; raises what making them raises, in its place.
+
+    When this iterator is closed, no further item is made, and the thread has ended.
+    """
+    waiting: queue.Queue[tuple[T] | BaseException | None] = queue.Queue(_AHEAD)
+    stopped = threading.Event()
+
+    def put(item: tuple[T] | BaseException | None) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                waiting.put(item, timeout=0.1)
+                return
+
+    def make() -> None:
+        try:
+            for item in items:
+                put((item,))
+                if stopped.is_set():
+                    break
+            put(None)
+        except BaseException as error:  # raised again where it is expected
+            put(error)
+        finally:
+            if hasattr(items, "close"):  # a generator, and the files that it has open
+                items.close()
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(make,), name="read-ahead", daemon=True)
+    thread.start()
+    try:
+        while (made := waiting.get()) is not None:
+            if isinstance(made, BaseException):
+                raise made
+            yield made[0]
+    finally:
+        stopped.set()
+        thread.join()

@@ -1,28 +1,56 @@
-"""Read rows of CSV and JSON Lines: types are found from the whole file, not its first block, in bounded memory."""
+"""Reads rows of CSV and JSON Lines: types are found from the whole file, not its first block, in bounded memory.
+
+The bytes of a CSV file become UTF-8, without skipped lines and comments, before Arrow parses them, and their quotes are
+watched, where Arrow and pandas would swallow rows without a word. How a CSV file was written is guessed from its
+beginning, for errors and for commands that write a spec; nothing is read by a guess: a person writes it into the spec.
+DuckDB's sniffer finds separator, quotes and what stands before the header, charset-normalizer an encoding that is
+neither UTF nor of Western Europe.
+"""
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import csv
+import io
 import itertools
+import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
+from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from data_contracts.errors import UsageError
 from data_contracts.foreign_json import check_nesting
+from data_contracts.handoffs import SourceFile
+from data_contracts.pipeline_spec import CsvSpec, SourceSpec
+from data_contracts.pipeline_spec.csv_format import NO_QUOTE
 from data_contracts.quoting import column_shown, text_of, type_shown
+from infra import scratch
 from infra.processes.this_process import note
-from infra.sources.csv_guess import MARKS, guess_csv, look_like_numbers, other_separator, says_separator
-from infra.sources.csv_lines import CsvFile, joined, pieces, plain_lines
-from infra.sources.csv_quotes import Quotes
-from infra.sources.json_faults import BYTE_ORDER_MARK, Lines, bad_line, bad_value
-from infra.sources.types import QUOTED, Guess, common, converted, from_texts, plain, refuse_twice_named
+from infra.sources.types import (
+    BYTE_ORDER_MARK,
+    QUOTED,
+    Guess,
+    Lines,
+    Notation,
+    bad_line,
+    bad_value,
+    common,
+    converted,
+    from_texts,
+    plain,
+    refuse_twice_named,
+)
 
 # Also the largest CSV row, so that data without line ends is not read without bound.
 _BLOCK = 1 << 23
@@ -407,3 +435,380 @@ def _json_error(error: pa.ArrowInvalid, lines: Lines, name: str, schema: pa.Sche
         or bad_value(lines, name, schema)
         or UsageError(f"{name}: {where} cannot be read as JSON.", remedy="Write JSON Lines, one object a line.")
     )
+
+
+_READ_BYTES = 1 << 20
+# The largest value or comment, and all lines that are skipped.
+_MOST_BYTES = 1 << 23
+
+
+@dataclass(frozen=True)
+class CsvFile:
+    """How a CSV file is read.
+
+    Attributes:
+        columns: the names of its columns, if they do not stand in its first line.
+        tabs: whether values are separated by tabs if the settings do not say by what.
+    """
+
+    name: str
+    columns: list[str] | None = None
+    settings: CsvSpec = field(default_factory=CsvSpec)
+    tabs: bool = False
+
+    @classmethod
+    def of(cls, file: SourceFile, sources: list[SourceSpec]) -> CsvFile:
+        """As the file's source says."""
+        source = sources[file.source]
+        return cls(file.uri, source.columns, source.csv or CsvSpec(), file.format == "tsv")
+
+    @property
+    def separator(self) -> str:
+        """What stands between two values."""
+        return self.settings.separator or ("\t" if self.tabs else ",")
+
+    @property
+    def quote(self) -> str | None:
+        """What encloses values."""
+        return None if self.settings.quote == NO_QUOTE else self.settings.quote or '"'
+
+    @property
+    def notation(self) -> Notation:
+        """How numbers are written."""
+        return Notation(self.settings.decimal or ".", self.settings.thousands or "")
+
+    def rows(self, text: str, separator: str | None = None) -> Any:
+        """The rows of a text, perhaps with another separator: the reader of Python's module `csv`."""
+        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE
+        lines = io.StringIO(text, newline="")
+        return csv.reader(lines, delimiter=separator or self.separator, quotechar=self.quote, quoting=quoting)
+
+
+def plain_lines(stream: BinaryIO, file: CsvFile) -> BinaryIO:
+    """A CSV file's bytes as other programs write them, but for separator and quotes.
+
+    Raises: UsageError, also while it is read, for bytes that the encoding does not have, and lines that are not there.
+    """
+    settings = file.settings
+    if settings.encoding not in (None, "utf-8"):
+        stream = joined(_decoded(stream, file.name, settings.encoding))
+    if settings.skip_rows:
+        stream = joined(_without_first(stream, file))
+    if settings.comment is not None:
+        stream = joined(_uncommented(stream, file, settings.comment))
+    return stream
+
+
+def _decoded(stream: BinaryIO, name: str, encoding: str) -> Iterator[bytes]:
+    try:
+        for text in codecs.iterdecode(pieces(stream), encoding):
+            yield text.encode()
+    except UnicodeError as error:
+        raise UsageError(
+            f"{name} is not {encoding}.", remedy="Correct data.csv.encoding, or convert the file to UTF-8."
+        ) from error
+
+
+def _without_first(stream: BinaryIO, file: CsvFile) -> Iterator[bytes]:
+    """All but the first lines; as for pandas, a line end in quotes ends none of them."""
+    quote, head, count = re.escape((file.quote or "").encode()), stream.read(_MOST_BYTES), file.settings.skip_rows
+    inside = rb"(?:[^%b\r\n]++|%b[^%b]*+%b?+)*+" % (quote, quote, quote, quote) if quote else rb"[^\r\n]*+"
+    match = re.match(rb"(?:%b(?:\r\n|\r|\n)){%d}" % (inside, min(count, len(head))), head)
+    if match is None or match.end() == len(head):
+        raise UsageError(
+            f"{file.name} has no row after the lines that data.csv.skip_rows leaves out ({count}).",
+            remedy="Correct skip_rows, and check that quotes in these lines are closed.",
+        )
+    return itertools.chain([head[match.end() :]], pieces(stream))
+
+
+def _uncommented(stream: BinaryIO, file: CsvFile, mark: str) -> Iterator[bytes]:
+    """The bytes without comments; a line that was a comment is left empty, so lines keep their numbers."""
+    comment, separator, quote = (re.escape(one.encode()) for one in (mark, file.separator, file.quote or ""))
+    # A quote encloses a value only if it stands at its beginning. It is looked for first, which is faster.
+    quoted = rb"%b(?<![^%b\r\n]%b)(?:[^%b]++|%b%b)*+%b?|" % (quote, separator, *[quote] * 5)
+    special = re.compile((quoted if quote else b"") + rb"(?P<comment>%b[^\r\n]*+)" % comment)
+    before, rest = b"", b""  # the last byte that was given, and what may continue in the next piece
+    while True:
+        piece = stream.read(_READ_BYTES)
+        data, kept = before + rest + piece, []
+        done, end = len(before), len(data)
+        for match in special.finditer(data, done):
+            if match.end() == len(data) and piece:
+                end = match.start()
+                break
+            if match["comment"] is not None:
+                kept.append(data[done : match.start()])
+                done = match.end()
+        yield b"".join([*kept, data[done:end]])
+        if not piece:
+            return
+        before, rest = data[end - 1 : end], data[end:]
+        if len(rest) > _MOST_BYTES:
+            raise UsageError(
+                f"{file.name} has a value or a comment larger than {_MOST_BYTES >> 20} MiB.",
+                remedy="Check that quotes are closed.",
+            )
+
+
+def pieces(stream: BinaryIO) -> Iterator[bytes]:
+    """What is left of a stream."""
+    return iter(partial(stream.read, _READ_BYTES), b"")
+
+
+def joined(pieces: Iterator[bytes]) -> io.BufferedReader[Any]:
+    """Pieces of bytes as one stream."""
+    return io.BufferedReader(_Joined(pieces), _READ_BYTES)
+
+
+class _Joined(io.RawIOBase):
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        super().__init__()
+        self._pieces, self._left = pieces, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._left and (piece := next(self._pieces, None)) is not None:
+            self._left = memoryview(piece)
+        part, self._left = self._left[: len(buffer)], self._left[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+
+_PIECE = 1 << 20  # bytes that are looked at together, so that they stay in the processor's cache
+
+
+class Quotes:
+    """Watches the bytes of a CSV file pass by, and raises UsageError if a quoted value does not end as it must.
+
+    A quote that opens and is not closed makes all lines up to the next quote one value, which may be most of the file.
+
+    Args:
+        name: of the file, for the error.
+        separator: the character between two values, of ASCII.
+        quote: the character around a value that holds a separator or a line end, of ASCII.
+        first: number of the first line.
+    """
+
+    def __init__(self, name: str, separator: str = ",", quote: str = '"', first: int = 1) -> None:
+        self._name, self._quote, self._code = name, quote.encode(), ord(quote)
+        self._opens, self._closes = np.zeros(256, bool), np.zeros(256, bool)
+        self._opens[[ord(separator), *b"\r\n", self._code]] = True
+        self._closes[[ord(separator), *b"\r\n \t", self._code]] = True
+        self._rest = b"\n"  # the byte before what comes next, and quotes that were not looked at
+        self._inside = False
+        self._line, self._opened = first, 0
+
+    def feed(self, block: bytes) -> None:
+        """Take in the next bytes of the file."""
+        for start in range(0, len(block), _PIECE):
+            self._look(block[start : start + _PIECE])
+
+    def finish(self) -> None:
+        """The file has ended."""
+        self.feed(b"\n")
+        if self._inside:
+            raise self._fault("has no closing quote")
+
+    def _look(self, piece: bytes) -> None:
+        data = self._rest + piece
+        end = len(data.rstrip(self._quote))
+        self._rest = data[end - 1 :]
+        codes = np.frombuffer(data, np.uint8, end)
+        quotes = np.flatnonzero(codes == self._code)
+        if len(quotes) and not self._alternate(codes, quotes):
+            self._follow(data, quotes.tolist())
+        self._line += data.count(b"\n", 1, end)
+
+    def _alternate(self, codes: NDArray[np.uint8], quotes: NDArray[np.int64]) -> bool:
+        """Whether each second quote opens a value or is half of a pair, and each other one closes one or is such."""
+        first = int(self._inside)
+        opening, closing = quotes[first::2], quotes[1 - first :: 2]
+        if not (self._opens[codes[opening - 1]].all() and self._closes[codes[closing + 1]].all()):
+            return False
+        if len(opening):
+            self._opened = self._line + int(np.count_nonzero(codes[1 : opening[-1]] == ord("\n")))
+        self._inside = bool(first + len(quotes) & 1)
+        return True
+
+    def _follow(self, data: bytes, quotes: list[int]) -> None:
+        """Look at each quote in turn: there are some inside of values that are not quoted."""
+        pair = -1
+        for at in quotes:
+            if at == pair:
+                continue
+            if not self._inside:
+                if data[at - 1] != self._code and self._opens[data[at - 1]]:
+                    self._inside, self._opened = True, self._line + data.count(b"\n", 1, at)
+            elif data[at + 1] == self._code:
+                pair = at + 1
+            elif self._closes[data[at + 1]]:
+                self._inside = False
+            else:
+                raise self._fault("goes on after its closing quote")
+
+    def _fault(self, what: str) -> UsageError:
+        return UsageError(
+            f"{self._name}: a value in quotes that begins in line {self._opened} of the file {what}.",
+            remedy="Close the quotes, and write a quote inside a quoted value twice; or write data.csv: {quote: none}"
+            " if quotes are letters like others.",
+        )
+
+
+MARKS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+_SAMPLE_CHARACTERS = 1 << 18
+_LOOK_ROWS = 20
+_NUMBER_ROWS = 1000
+# What Excel writes before the header, perhaps with the separators of empty cells.
+_SAYS = re.compile(r'"?sep=([^\r\n])"?[,;\t|]*(?:\r\n|\r|\n|\Z)', re.IGNORECASE)
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_GROUPS = ". \u00a0\u202f"
+_DECIMAL_COMMA = rf"[+-]?(?:\d+|\d{{1,3}}(?:[{_GROUPS}]\d{{3}})+)(?:,\d+)?"
+# With a decimal point: 1,234.50, or 1'234.50 as in Switzerland.
+_GROUPED = re.compile(r"[+-]?\d{1,3}(?:([,'\u2019])\d{3}(?:\1\d{3})*)?(?:\.\d+)?|[+-]?\d+(?:\.\d+)?")
+# Of cp1252: a sign amid a word, and a word of accented letters alone. Such a text is of another encoding.
+_NOT_WESTERN = re.compile(r"[^\W\d_][¡-©«-´¶-¹»-¿×÷][^\W\d_]|[À-ÿ]{4}")
+
+
+def says_separator(head: bytes) -> bool:
+    """Whether a file begins with Excel's line `sep=;`."""
+    return bool(_SAYS.match(head[:64].decode("utf-8-sig", errors="replace")))
+
+
+def other_separator(text: str, names: list[str], file: CsvFile) -> str | None:
+    """The separator by which a file looks separated instead of its own, or None.
+
+    One column whose name has a separator that its values do not have stays one column; the spec's word stays for files
+    with commas.
+    """
+    if file.settings.separator == ",":
+        return None
+    for mark in MARKS:
+        if mark == file.separator or not any(mark in name for name in names):
+            continue
+        with contextlib.suppress(csv.Error):
+            widths = [len(row) for row in itertools.islice(file.rows(text, mark), _LOOK_ROWS) if row]
+            several = [width for width in widths[1:] if width > 1]
+            if len(names) == 1:
+                looks = widths[0] > 1 and (bool(several) or len(widths) == 1)
+            else:
+                looks = file.settings.separator is None and len(several) > 0 and set(widths) == {widths[0]}
+            if looks and widths[0] > len(names):
+                return mark
+    return None
+
+
+def look_like_numbers(texts: pa.Array, settings: CsvSpec) -> bool | None:
+    """Whether texts look like numbers with a decimal comma: False if one does not, None if they may be others.
+
+    If the decimal comma is named, only 1.234,50 shows that digits are grouped: 1.234 may be another text.
+    """
+    if pc.all(pc.match_substring_regex(texts, rf"^\s*{_DECIMAL_COMMA}\s*$")).as_py() is False:
+        return False
+    sign = "," if settings.decimal is None else rf"\d[{_GROUPS}]\d{{3}},"
+    return True if pc.any(pc.match_substring_regex(texts, sign)).as_py() else None
+
+
+def guess_csv(head: bytes, file: CsvFile) -> CsvSpec:
+    """How a file was written, as far as its beginning shows it; what the spec says stays, unless it cannot be.
+
+    Args:
+        head: its beginning, read as `file` says (`csv_lines.plain_lines`).
+    """
+    before = file.settings
+    found: dict[str, Any] = {"encoding": before.encoding or _encoding(head)}
+    text = head.decode("utf-8" if before.encoding else found["encoding"] or "utf-8", errors="ignore")
+    text = text.removeprefix("\ufeff")[:_SAMPLE_CHARACTERS]
+    if len(head) >= _SAMPLE_CHARACTERS:
+        text = text[: max(text.rfind("\n"), text.rfind("\r")) + 1]
+    if says := _SAYS.match(text):
+        found |= {"separator": says[1], "skip_rows": 1}
+    else:
+        found |= _sniffed(text)
+    if skip := found.get("skip_rows", 0):
+        text, found["skip_rows"] = _LINE_END.split(text, skip)[-1], skip + before.skip_rows
+    if found.get("separator", file.separator) == file.separator:
+        found["separator"] = before.separator
+    with contextlib.suppress(csv.Error):
+        rows = file.rows(text, found["separator"])
+        found |= _numbers([row for row in itertools.islice(rows, _NUMBER_ROWS) if row][1:])
+    given = before.model_dump(exclude_defaults=True)
+    found = {name: one for name, one in found.items() if one}
+    stay = {name: one for name, one in given.items() if name not in ("separator", "skip_rows") or name not in found}
+    try:
+        return CsvSpec.model_validate({**found, **stay})
+    except ValidationError:
+        return before
+
+
+def _encoding(head: bytes) -> str | None:
+    """An encoding that is not UTF-8, or None."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    half = len(head) // 2
+    for at, name in ((1, "utf-16-le"), (0, "utf-16-be")):
+        if head[at::2].count(0) * 2 > half > 0:
+            return name
+    with contextlib.suppress(UnicodeDecodeError):
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+        return None
+    with contextlib.suppress(UnicodeDecodeError):
+        if not _NOT_WESTERN.search(head.decode("cp1252")):
+            return "cp1252"
+    with contextlib.suppress(ImportError):  # code of users may run in an environment of their own
+        import charset_normalizer
+
+        best = charset_normalizer.from_bytes(head[:_SAMPLE_CHARACTERS]).best()
+        return None if best is None else codecs.lookup(best.encoding).name
+    return None
+
+
+def _sniffed(text: str) -> dict[str, Any]:
+    """Separator, quote, comment and lines to skip, as DuckDB finds them, if that makes several columns."""
+    try:
+        import duckdb
+    except ImportError:
+        return {}
+    with scratch.make("csv") as folder:
+        (folder.path / "sample.csv").write_text(text, newline="")
+        config: dict[str, Any] = {
+            "threads": 1,
+            "autoload_known_extensions": False,
+            "autoinstall_known_extensions": False,
+        }
+        try:
+            with duckdb.connect(config=config) as connection:
+                query = "select Delimiter, Quote, Comment, SkipRows, len(Columns) from sniff_csv(?)"
+                [[separator, quote, comment, skip, width]] = connection.execute(
+                    query, [str(folder.path / "sample.csv")]
+                ).fetchall()
+        except duckdb.Error:
+            return {}
+    skipped = _LINE_END.split(text, skip)[:skip]
+    if separator not in MARKS or width < 2 or any(re.fullmatch(r"\w+", line) for line in skipped):
+        return {}  # a single word is the name of a single column
+    found: dict[str, Any] = {"separator": separator, "skip_rows": skip, "quote": "'" if quote == "'" else None}
+    signs = {line[:1] for line in skipped if line.strip()}
+    if signs == {"#"} or comment == "#":
+        found |= {"comment": "#", "skip_rows": 0}
+    elif any(separator in line for line in skipped):
+        found["skip_rows"] = 0  # these are rows, of which one is not like the others
+    return found
+
+
+def _numbers(rows: list[list[str]]) -> dict[str, str]:
+    """The decimal mark and the grouping that the columns of numbers have."""
+    found: dict[str, str] = {}
+    for column in itertools.zip_longest(*rows, fillvalue=""):
+        values = [value.strip() for value in column if value.strip()]
+        commas = [value for value in values if "," in value]
+        grouped = [match for value in values if (match := _GROUPED.fullmatch(value))]
+        groups = {match[1] for match in grouped if match[1] and (match[0].count(match[1]) > 1 or "." in match[0])}
+        if len(grouped) == len(values) and len(groups) == 1:
+            found["thousands"] = groups.pop()
+        elif commas and all(re.fullmatch(_DECIMAL_COMMA, value) for value in values):
+            marks = [match[1] for value in values if (match := re.search(rf"\d([{_GROUPS}])\d{{3}}", value))]
+            found |= {"decimal": ",", **({"thousands": marks[0]} if marks else {})}
+    return found

@@ -21,7 +21,7 @@ from infra.gang.remote_job import idle_limit, lay_out
 from infra.settings import state_folder
 from infra.sources import resolve_sources
 from infra.sources.named_places import refuse_foreign_credentials
-from infra.sources.streams import base_name
+from infra.sources.places import base_name
 from infra.store import Store
 from tasks.predict.contract import check_input, suite_of, without
 from tasks.predict.model import Model, open_model

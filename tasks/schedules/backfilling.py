@@ -10,7 +10,7 @@ from data_contracts.costs.executions import BackfilledWindow
 from data_contracts.errors import UsageError
 from data_contracts.run_report import RunReport
 from infra.audit import actor, now
-from infra.sources.window import Window, parse_window
+from infra.sources.resolve import Window, parse_window
 from infra.store import Store, layout
 from tasks.run.report import FINAL
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from data_contracts.costs.executions import BackfilledWindow, ScheduledTime
 from data_contracts.errors import UsageError
 from data_contracts.run_report import RunReport
-from infra.sources.window import Window, parse_window
+from infra.sources.resolve import Window, parse_window
 from infra.store import Store, layout
 from tasks.run.options import scheduled_key
 from tasks.run.report import latest_report

@@ -62,14 +62,14 @@ def test_whatever_imports_a_mutant_is_imported_anew(tmp_path: Path) -> None:
         "infra/store.py": "",
         "infra/sources/__init__.py": "from infra.sources.read import read",
         "infra/sources/read.py": "def read():\n    from infra import store",
-        "infra/sources/window.py": "",
+        "infra/sources/resolve.py": "",
         "infra/audit.py": "import json",
-        "tasks/run.py": "import infra.sources.window",
+        "tasks/run.py": "import infra.sources.resolve",
     }
     for name, text in sources.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    expected = {"infra.store", "infra.sources", "infra.sources.read", "infra.sources.window", "tasks.run"}
+    expected = {"infra.store", "infra.sources", "infra.sources.read", "infra.sources.resolve", "tasks.run"}
     assert dependents(tmp_path, ["infra/store.py"]) == expected
 
 

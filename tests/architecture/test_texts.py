@@ -30,7 +30,7 @@ OURS = {"Mismatch", "Malformed", "UnusableKey", "UnheldTime", "TrainwrightError"
 KNOWN = {
     ("infra/sources/tables.py", "'UTF8' in str(error)"): "asks for the kind of error, and says nothing of it",
     ("infra/sources/tables.py", "text = str(error)"): "takes the column and the kinds from Arrow's text",
-    ("infra/sources/window.py", "f'The window {text!r} cannot be read: {error}.'"): "a command's own argument",
+    ("infra/sources/resolve.py", "f'The window {text!r} cannot be read: {error}.'"): "a command's own argument",
     ("training/fit/failures.py", "in str(error)"): "asks for the kind of error, and says nothing of it",
     ("training/fit/failures.py", "_NO_MEMORY.search(str(error))"): "asks for the kind of error, and says nothing of it",
     ("training/fit/failures.py", "text = str(error)"): "asks for the kind of error, and says nothing of it",

@@ -20,9 +20,8 @@ from data_contracts.pipeline_spec import PiecesSpec
 from data_contracts.text_cuts import TextCuts
 from infra.processes.child_main import Report, child_main
 from infra.sources import Places
-from infra.sources.streams import stream
-from infra.sources.texts import not_utf8
-from infra.sources.token_cuts import cut_name, pack
+from infra.sources.documents import cut_name, not_utf8, pack
+from infra.sources.places import stream
 from training.shard.token_pieces import MOST, BadStarts, NotText, TooLarge, checked_starts, cut_document, listed
 from training.user.imports import add_project, make_object, user_code
 

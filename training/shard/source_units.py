@@ -24,11 +24,9 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.quoting import rows_shown
 from infra.contract.row_places import named
-from infra.sources.places import Stamp
+from infra.sources.places import Stamp, most_bytes
 from infra.sources.read import FileFacts, Selection, fetch, file_facts, in_window, merged_schema, read_batches
-from infra.sources.resolve import NAMED
-from infra.sources.streams import most_bytes
-from infra.sources.window import Window
+from infra.sources.resolve import NAMED, Window
 from training.shard.append import Earlier, known_as, lacking
 
 # These decide the units, and with them the order of rows: they belong to the shard stage's version.

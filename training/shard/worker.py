@@ -27,7 +27,7 @@ from infra.processes.child_main import Report, child_main
 from infra.processes.without_pandas import without_pandas
 from infra.records.handoffs import ANEW, LACKING, ROW_COUNTS, TYPES, put_handoff, read_handoff
 from infra.records.handoffs import FILE as HANDOFF_FILE
-from infra.sources.window import Window
+from infra.sources.resolve import Window
 from infra.store import Store, Writer, open_at
 from training import formats
 from training.formats import schema as schemas

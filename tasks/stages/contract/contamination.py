@@ -26,7 +26,7 @@ from data_contracts.messages.contamination import (
 from data_contracts.pipeline_spec import ContaminationSpec
 from data_contracts.quoting import absent_name, columns_shown
 from infra.records.handoffs import newest_dataset, newest_handoff, read_handoff
-from infra.sources.texts import PLACE
+from infra.sources.documents import PLACE
 from tasks.run.run import Run
 from tasks.stages.placement import run_here
 from tasks.stages.row_counts import split_rows, warnings

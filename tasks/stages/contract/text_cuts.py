@@ -16,7 +16,7 @@ from data_contracts.messages.raw_data import CUT, CutRequest
 from data_contracts.pipeline_spec import PiecesSpec, SourceSpec
 from data_contracts.text_cuts import TextCuts
 from data_contracts.yaml_document import dotted
-from infra.sources.token_cuts import cut_name
+from infra.sources.documents import cut_name
 from infra.store import Writer
 from infra.store.store import newest_sealed, seal_attempt
 from tasks.run.run import Run

@@ -20,7 +20,7 @@ from data_contracts.pipeline_spec import SliceSpec
 from data_contracts.row_hashes import row_hashes, value_hashes
 from infra.records.evaluations import TestRows
 from infra.records.handoffs import local_split
-from infra.sources.texts import PLACE
+from infra.sources.documents import PLACE
 from tasks.run.run import Run
 from tasks.stages.column_check import check_unit_and_slices, meeting
 from training.formats.shards import Shards

@@ -19,7 +19,7 @@ from data_contracts.errors import UsageError
 from data_contracts.run_report import RunReport
 from flows.cli import main
 from infra.processes.processes import CODE_ROOT, module_command
-from infra.sources.window import Window
+from infra.sources.resolve import Window
 from infra.store import layout, open_store
 from tasks.schedules.backfilling import Backfill, windows_between
 from tests.support.pool import until

@@ -14,7 +14,7 @@ import pytest
 from blake3 import blake3
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
-from infra.sources import digests
+from infra.sources import resolve
 from tests.support.approved import approve_here
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.s3 import S3Server
@@ -90,13 +90,13 @@ def test_an_object_is_hashed_again_only_when_its_etag_changes(
     bucket: Bucket, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed: list[str] = []
-    real = digests._hash
+    real = resolve._hash
 
     def count(place: Any, file: Any) -> str:
         hashed.append(file.uri)
         return real(place, file)
 
-    monkeypatch.setattr(digests, "_hash", count)
+    monkeypatch.setattr(resolve, "_hash", count)
     bucket.write("a.csv", b"a\n1\n")
     first = raw.resolve(bucket.source("a.csv"))
     assert raw.resolve(bucket.source("a.csv")) == first

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_contracts.errors import UsageError
-from infra.sources.csv_quotes import Quotes
+from infra.sources.tables import Quotes
 
 
 def fault(data: bytes, cuts: list[int]) -> str | None:

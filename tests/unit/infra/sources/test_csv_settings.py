@@ -15,9 +15,8 @@ from data_contracts.messages.raw_data import LookRequest
 from data_contracts.pipeline_spec import CsvSpec, SourceSpec
 from infra.contract import draft_worker
 from infra.contract.contract_parts import part_name
-from infra.sources import csv_lines
-from infra.sources.csv_guess import guess_csv
-from infra.sources.csv_lines import CsvFile
+from infra.sources import tables
+from infra.sources.tables import CsvFile, guess_csv
 from tasks.stages.contract.raw_rows import reading_settings
 from tests.unit.infra.sources.conftest import Raw
 
@@ -69,7 +68,7 @@ def of_pandas(path: Path, settings: dict[str, Any], more: dict[str, Any]) -> pd.
 def test_rows_values_and_types_are_those_of_pandas(
     case: str, block: int, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_lines, "_BLOCK", block)
+    monkeypatch.setattr(tables, "_BLOCK", block)
     text, encoding, settings, more = READ[case]
     path = raw.write("a.csv", text.encode(encoding))
     ours = raw.read({"uri": "a.csv", "csv": settings})
@@ -91,7 +90,7 @@ def test_pandas_reads_other_numbers_where_digits_are_not_grouped_by_three(raw: R
 def test_a_quote_amid_a_value_begins_nothing_wherever_a_block_ends(
     block: int, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_lines, "_BLOCK", block)
+    monkeypatch.setattr(tables, "_BLOCK", block)
     raw.write("a.csv", 'a,b\n5" disk,1 # "\n"3"" #",2# 3\n')
     rows = [{"a": '5" disk', "b": 1}, {"a": '3" #', "b": 2}]
     assert raw.read({"uri": "a.csv", "csv": {"comment": "#"}}).to_pylist() == rows

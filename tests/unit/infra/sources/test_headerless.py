@@ -77,7 +77,7 @@ def test_no_message_has_a_name_that_only_the_data_has(read: Callable[[Raw], None
 
 
 def test_a_key_whose_types_differ_between_blocks_is_not_told(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.sources.tables._BLOCK", 30)
+    monkeypatch.setattr("infra.sources.tables._READ_BYTES", 30)
     with pytest.raises(UsageError, match="withheld because data.sensitive is set") as caught:
         _a_key_of_two_types(raw)
     assert SECRET not in str(caught.value)

@@ -15,7 +15,7 @@ import pytest
 from data_contracts.canonical import digest
 from data_contracts.pipeline_spec import SourceSpec
 from infra.contract.contract_parts import part_name
-from infra.sources import Places, digests, peek, places
+from infra.sources import Places, peek, places, resolve
 from tasks.stages.contract.raw_rows import index_left_out, raw_inputs
 from tests.unit.infra.sources.conftest import Raw
 
@@ -96,8 +96,8 @@ def test_what_was_found_is_remembered(raw: Raw, monkeypatch: pytest.MonkeyPatch)
     FILTERED.to_parquet(raw.root / "x.parquet")
     monkeypatch.setattr(places, "_TICK_NS", -(10**12))  # else a file that was written just now may change unnoticed
     looked: list[str] = []
-    look = digests._index_in_footer
-    monkeypatch.setattr(digests, "_index_in_footer", lambda place, file: looked.append(file.uri) or look(place, file))
+    look = resolve._index_in_footer
+    monkeypatch.setattr(resolve, "_index_in_footer", lambda place, file: looked.append(file.uri) or look(place, file))
     assert raw.resolve("x.parquet") == raw.resolve("x.parquet")
     assert raw.resolve("x.parquet")[0].hidden_index
     assert len(looked) == 1

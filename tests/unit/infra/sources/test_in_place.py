@@ -93,6 +93,6 @@ def test_other_formats_and_too_many_files_are_left_to_our_reader(raw: Raw, monke
     raw.write("b.csv", "x\n1\n")
     with parquet_in_place(raw.resolve("a.parquet", "b.csv"), sources("a.parquet", "b.csv"), raw.root) as held:
         assert held is None
-    monkeypatch.setattr("infra.sources.in_place._MOST", 0)
+    monkeypatch.setattr("infra.sources.read._MOST", 0)
     with parquet_in_place(raw.resolve("a.parquet"), sources("a.parquet"), raw.root) as held:
         assert held is None

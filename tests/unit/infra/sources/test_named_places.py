@@ -70,7 +70,7 @@ def test_prove_opens_no_repository_that_only_the_store_names(
     ("opened", "runs"),
     [
         ("from dvc.api import DVCFileSystem; DVCFileSystem(trap, rev='v1').open('rows.csv').read()", True),
-        ("from infra.sources.dvc_tracked import DvcTracked; DvcTracked(Path(trap), 'v1').open('rows.csv')", False),
+        ("from infra.sources.places import DvcTracked; DvcTracked(Path(trap), 'v1').open('rows.csv')", False),
     ],
     ids=["plain DVC", "ours"],
 )

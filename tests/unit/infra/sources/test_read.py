@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError
-from infra.sources import Window, streams, tables
-from infra.sources import texts as documents
+from infra.sources import Window, documents, places, tables
 from tests.unit.infra.sources.conftest import Raw
 
 
@@ -137,7 +136,7 @@ def test_lines_within_values_may_stand_where_a_block_ends(raw: Raw, monkeypatch:
 
 
 def test_bytes_behind_a_compressed_stream_are_part_of_the_file(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_PIECE", 16)
+    monkeypatch.setattr(places, "_PIECE", 16)
     raw.write("a.csv.bz2", bz2.compress(b"a\n1\n") + b"behind" * 100)
     assert raw.read("a.csv.bz2").to_pydict() == {"a": [1]}
 

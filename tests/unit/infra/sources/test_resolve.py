@@ -15,7 +15,7 @@ import pytest
 from blake3 import blake3
 
 from data_contracts.errors import UsageError
-from infra.sources import Window, digests, places
+from infra.sources import Window, places, resolve
 from tests.unit.infra.sources.conftest import Raw
 
 JANUARY = Window(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC))
@@ -148,13 +148,13 @@ def test_an_empty_text_among_texts_is_a_text(raw: Raw) -> None:
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that were hashed, in order."""
     names: list[str] = []
-    real = digests._hash
+    real = resolve._hash
 
     def count(place: Any, file: Any) -> str:
         names.append(os.path.basename(file.uri))
         return real(place, file)
 
-    monkeypatch.setattr(digests, "_hash", count)
+    monkeypatch.setattr(resolve, "_hash", count)
     return names
 
 

@@ -18,7 +18,7 @@ import pytest
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from data_contracts.pipeline_spec import SourceSpec
 from infra import scratch
-from infra.sources import places, streams
+from infra.sources import places
 from infra.sources.read import file_facts
 from tests.unit.infra.sources.conftest import Raw
 
@@ -70,9 +70,9 @@ def test_a_full_disk_while_a_copy_is_made_is_told_as_that(name: str, raw: Raw, m
 
 
 def test_a_small_compressed_file_does_not_fill_the_disk(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_FREE_BYTES", 1 << 24)
+    monkeypatch.setattr(places, "_FREE_BYTES", 1 << 24)
     written: list[int] = []
-    monkeypatch.setattr(streams, "writing", lambda file, folder: lambda piece: written.append(file.write(piece)))
+    monkeypatch.setattr(places, "writing", lambda file, folder: lambda piece: written.append(file.write(piece)))
     raw.write("a.parquet.gz", gzip.compress(bytes(1 << 26)))
     with pytest.raises(UsageError, match=r"a\.parquet\.gz is more than 100 times as large when it is decompressed"):
         raw.read("a.parquet.gz")

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import PiecesSpec
-from infra.sources import texts
+from infra.sources import documents as texts
 from tests.unit.infra.sources.conftest import Raw
 
 AWKWARD = "\ufeffone\r\ntwo\n\n\x00é\u2028€𝄞𝄞\rx".encode()

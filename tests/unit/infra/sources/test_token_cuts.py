@@ -14,8 +14,8 @@ import pytest
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import SourceFile
-from infra.sources import texts
-from infra.sources.token_cuts import MOST_PIECE_BYTES, Unfit, cut_name, cut_of, pack, unpack
+from infra.sources import documents
+from infra.sources.documents import MOST_PIECE_BYTES, Unfit, cut_name, cut_of, pack, unpack
 from tests.unit.infra.sources.conftest import Raw
 from training.shard.token_pieces import MOST
 
@@ -29,7 +29,7 @@ def cut(raw: Raw, cuts: dict[str, str | None]) -> list[SourceFile]:
 
 @pytest.mark.parametrize("block", [3, 4, 1 << 22])
 def test_documents_are_cut_where_the_tokenizer_cut_them(raw: Raw, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "_BLOCK", block)
+    monkeypatch.setattr(documents, "_BLOCK", block)
     raw.write("corpus/a", "one é two")
     raw.write("corpus/b.gz", gzip.compress(b"three"))
     raw.write("corpus/empty", "")
@@ -60,7 +60,7 @@ def test_documents_are_cut_where_the_tokenizer_cut_them(raw: Raw, block: int, mo
 def test_a_cut_of_another_document(
     raw: Raw, sizes: list[int], why: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(texts, "_BLOCK", block)
+    monkeypatch.setattr(documents, "_BLOCK", block)
     raw.write("corpus/a", "one é two")
     with pytest.raises(CorruptError, match=f"The stored cut of .*/corpus/a into pieces does not fit it: {why}"):
         raw.read(SOURCE, files=cut(raw, {"a": pack(sizes, [1] * len(sizes))}))
@@ -68,7 +68,7 @@ def test_a_cut_of_another_document(
 
 @pytest.mark.parametrize("block", [4, 1 << 22])
 def test_a_cut_by_more_tokens(raw: Raw, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "_BLOCK", block)
+    monkeypatch.setattr(documents, "_BLOCK", block)
     raw.write("corpus/a", "one two three")
     with pytest.raises(CorruptError, match="into pieces does not fit it: a piece has more than 2 tokens"):
         raw.read(SOURCE, files=cut(raw, {"a": pack([8, 5], [3, 1])}))
@@ -76,7 +76,7 @@ def test_a_cut_by_more_tokens(raw: Raw, block: int, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("block", [4, 1 << 22])
 def test_a_document_that_changed_is_the_cause(raw: Raw, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "_BLOCK", block)
+    monkeypatch.setattr(documents, "_BLOCK", block)
     raw.write("corpus/a", "one é two")
     files = cut(raw, {"a": pack([6, 4], [2, 1])})
     raw.write("corpus/a", "one é two!")

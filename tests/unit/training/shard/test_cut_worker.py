@@ -16,7 +16,7 @@ from data_contracts.messages.raw_data import CutRequest
 from data_contracts.pipeline_spec import PiecesSpec, SourceSpec
 from data_contracts.text_cuts import TextCuts
 from infra.sources import resolve_sources
-from infra.sources.token_cuts import cut_name, unpack
+from infra.sources.documents import cut_name, unpack
 from tests.support.own_modules import own_modules
 from training.shard import cut_worker
 

@@ -1,11 +1,16 @@
-"""Cuts documents into pieces, each of which is a row: by bytes, by lines or where a tokenizer did, as a stream.
+"""Documents cut into pieces, each of which is a row; and files that are rows themselves, such as images.
 
-Joined, the pieces of a document are its bytes: a byte order mark, carriage returns and a missing last newline stay as
-they are. A large document is read twice, because each piece says how many there are.
+A document is cut by bytes, by lines or where a tokenizer did, as a stream. Joined, its pieces are its bytes: a byte
+order mark, carriage returns and a missing last newline stay as they are. A large document is read twice, because each
+piece says how many there are. A tokenizer is the user's code, and runs in one child process
+(`training.shard.cut_worker`); its cut is packed into a text that travels with a resolved file. Each reader of the rows
+cuts at the same bytes, and runs no code of the user's.
 """
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,12 +20,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import PiecesSpec
-from infra.sources.places import Place
-from infra.sources.streams import base_name, stream, whole
-from infra.sources.token_cuts import Unfit, cut_of, unfit
+from infra.sources.places import Place, base_name, most_bytes, stream, whole
 
 DOCUMENT, TEXT = "document", "text"
 _NUMBERS = ("position", "pieces", "offset", "length")
@@ -288,3 +291,67 @@ def _file_batch(files: list[SourceFile], place: Place, columns: list[str]) -> pa
     if "bytes" in columns:
         arrays["bytes"] = pa.array([whole(file, place) for file in files], pa.binary())
     return pa.RecordBatch.from_pydict(arrays) if arrays else without_columns(len(files))
+
+
+# A piece has at most as many characters as a tokenizer is given at once, of four bytes each.
+MOST_PIECE_BYTES = 1 << 26
+_BYTES_OF_PIECE = 8
+
+
+class Unfit(ValueError):
+    """A cut does not fit the document that is read; `why` is a clause in our words."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(why)
+
+
+@dataclass(frozen=True)
+class TokenCut:
+    """The pieces of one document: the byte after each, and its tokens; both (pieces,)."""
+
+    ends: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+
+
+def cut_name(file: SourceFile) -> str:
+    """The name of a document's cut: of its bytes, and of how they are decompressed."""
+    return file.blake3 + base_name(file.uri)[1]
+
+
+def pack(sizes: list[int], tokens: list[int]) -> str:
+    """Bytes and tokens of each piece as a text: about two to three characters a piece."""
+    numbers = np.array([sizes, tokens], "<i4")
+    return base64.b64encode(zlib.compress(numbers.tobytes())).decode()
+
+
+@lru_cache(maxsize=8)
+def unpack(cut: str, most: int) -> TokenCut:
+    """What `pack` was given; Unfit for any other text, or for more than `most` pieces, which are not unpacked."""
+    expanding = zlib.decompressobj()
+    try:
+        data = expanding.decompress(base64.b64decode(cut, validate=True), most * _BYTES_OF_PIECE + 1)
+    except (ValueError, zlib.error) as error:
+        raise Unfit("it cannot be unpacked") from error
+    if len(data) > most * _BYTES_OF_PIECE:
+        raise Unfit("it has more pieces than the document can have")
+    if not expanding.eof or len(data) % _BYTES_OF_PIECE:
+        raise Unfit("it has no pair of numbers for each piece")
+    sizes, tokens = np.frombuffer(data, "<i4").reshape(2, -1).astype(np.int64)
+    if (sizes <= 0).any() or (sizes > MOST_PIECE_BYTES).any() or (tokens < 0).any():
+        raise Unfit("a piece has no bytes, too many, or less than no tokens")
+    return TokenCut(np.cumsum(sizes), tokens)
+
+
+def cut_of(file: SourceFile) -> TokenCut:
+    """The cut that travels with a file; Unfit if it is damaged."""
+    assert file.cut is not None, f"{file.uri} was not cut before it is read"
+    return unpack(file.cut, most_bytes(file))
+
+
+def unfit(file: SourceFile, error: Unfit) -> CorruptError:
+    """The error for a cut that does not fit this document."""
+    return CorruptError(
+        f"The stored cut of {file.uri} into pieces does not fit it: {error.why}.",
+        remedy="Remove the directory of kind text_cuts from contracts/ in the store, and run again.",
+    )
