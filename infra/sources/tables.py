@@ -715,7 +715,7 @@ def guess_csv(head: bytes, file: CsvFile) -> CsvSpec:
     """How a file was written, as far as its beginning shows it; what the spec says stays, unless it cannot be.
 
     Args:
-        head: its beginning, read as `file` says (`csv_lines.plain_lines`).
+        head: its beginning, read as `file` says (`plain_lines`).
     """
     before = file.settings
     found: dict[str, Any] = {"encoding": before.encoding or _encoding(head)}
