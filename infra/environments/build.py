@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_contracts.canonical import digest
-from infra.environments import uv
 from infra.environments.installed import dist_infos, packages_folder, packages_folder_in
 from infra.environments.seed import files_of, seed
+from infra.environments.uv import install, make_venv, run
 from infra.settings import on_this_machine
 
 RECORD = "whole.json"
@@ -56,7 +56,7 @@ def make(folder: Path, plan: InstallPlan) -> Path:
     Raises:
         UvFailed: the packages cannot be installed, or not together.
     """
-    uv.make_venv(folder, sys.executable)
+    make_venv(folder, sys.executable)
     site = packages_folder_in(folder)
     with on_this_machine(folder):
         linked = seed(plan.linked, site)
@@ -66,7 +66,7 @@ def make(folder: Path, plan: InstallPlan) -> Path:
     bounds = ["--constraints", str(constraints)] if plan.constraints else []
     alone = ["--no-deps"] if plan.whole else []
     arguments = ["--requirements", str(requirements), *bounds, *alone]
-    uv.install(interpreter_in(folder), arguments, plan.build, plan.wheels, plan.uploaded_before)
+    install(interpreter_in(folder), arguments, plan.build, plan.wheels, plan.uploaded_before)
     with on_this_machine(folder):
         _compile(site, linked)
         _record(folder, site)
@@ -154,4 +154,4 @@ def _compile(site: Path, linked: set[str]) -> None:
     if tops:
         # Some packages carry files that do not compile, so the exit code says nothing.
         command = [sys.executable, "-I", "-m", "compileall", "-q", "-j", "0", *map(str, sorted(tops))]
-        uv.run(command, {}, Path("/"))
+        run(command, {}, Path("/"))

@@ -16,10 +16,9 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from data_contracts.errors import CorruptError, UsageError
-from infra.environments import uv
 from infra.environments.build import InstallPlan, interpreter_in, make
 from infra.environments.installed import dist_infos, packages_folder, version_of
-from infra.environments.uv import UvFailed
+from infra.environments.uv import UvFailed, binary
 
 _LINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.+!_-]*")
 # Trainwright runs from its sources.
@@ -58,7 +57,7 @@ def make_locked(folder: Path, lock: Sequence[str], wheels: Path | None) -> Path:
     python = interpreter_in(folder)
     if "uv" in linked and not (python.parent / "uv").exists():
         # A program, which is outside of the folder of packages; it makes the environments of users' code.
-        (python.parent / "uv").symlink_to(uv.binary())
+        (python.parent / "uv").symlink_to(binary())
     return python
 
 

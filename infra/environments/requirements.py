@@ -20,8 +20,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from data_contracts.errors import SpecError
-from infra.environments import uv
 from infra.environments.packages import is_of_cuda
+from infra.environments.uv import export
 
 FIELD = "environment"
 LOCK = "uv.lock"
@@ -210,7 +210,7 @@ def _from_lock(folder: Path, project: Path) -> Requirements:
         _regular_file_inside(folder / name, project)
     lock = folder / LOCK
     _refuse_another_python(lock)
-    lines = uv.export(folder)
+    lines = export(folder)
     checked = [_checked(_without_folder(folder, line), str(lock)) for line in lines]
     # They come with the build of torch that a machine has; a lock names those of one build.
     names = [canonicalize_name(Requirement(line).name) for line in checked]

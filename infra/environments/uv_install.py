@@ -19,8 +19,10 @@ from infra.environments.indexes import (
 )
 
 # Settings that change nothing of what is installed.
-HARMLESS = {"retries", "disable-pip-version-check", "no-cache-dir", "cache-dir", "quiet", "config-file", "no-input"}
-HARMLESS |= {"progress-bar", "root-user-action", "no-color"}
+HARMLESS = {
+    *("retries", "disable-pip-version-check", "no-cache-dir", "cache-dir", "quiet", "config-file", "no-input"),
+    *("progress-bar", "root-user-action", "no-color"),
+}
 KNOWN = HARMLESS | CONNECTION_SETTINGS.keys() | INDEX_SETTINGS.keys() | {NO_INDEX}
 
 
