@@ -12,7 +12,7 @@ import pytest
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import QuarantineSpec, SourceSpec
-from infra.contract import contract_worker
+from infra.contract import contract_worker, row_places
 from infra.contract.quarantine import FILE, LeftOut
 from infra.files import file_digest
 from tests.support.expectations import E, suite
@@ -133,8 +133,6 @@ def test_rows_of_csv_json_lines_and_whole_files_are_found_too(folder: Path) -> N
 
 
 def test_only_row_groups_with_such_rows_are_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from infra.contract import row_places
-
     asked = []
     real = row_places.read_batches
 
