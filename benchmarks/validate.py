@@ -43,7 +43,7 @@ from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.part_group import cut, grouped
 from data_contracts.pipeline_spec import SourceSpec
 from infra.contract import contract_worker
-from infra.contract.contract_parts import KNOWN, NEW, part_names
+from infra.contract.parts import KNOWN, NEW, part_names
 from infra.files import stream_digest
 from infra.sources import Selection, read, read_batches
 

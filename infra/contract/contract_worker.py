@@ -28,11 +28,8 @@ from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
 from data_contracts.profile.record import Profile
 from infra import scratch
-from infra.contract.contract_parts import FileParts
-from infra.contract.measured_files import memory_bytes
-from infra.contract.profiles import profiled
-from infra.contract.quarantine import FILE, write_quarantine
-from infra.contract.row_places import with_places
+from infra.contract.parts import FileParts, memory_bytes, profiled
+from infra.contract.quarantine import FILE, with_places, write_quarantine
 from infra.pieces import Cluster
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports

@@ -11,7 +11,7 @@ from data_contracts.handoffs import Dataset, ModelVersion, Ref
 from data_contracts.pipeline_spec import SourceSpec, TrainSpec
 from data_contracts.pipeline_spec.base import CallableSpec
 from data_contracts.resolved import Resolved
-from infra.contract.profiles import read_profile
+from infra.contract.parts import read_profile
 from infra.records.handoffs import read_handoff
 from infra.store import Manifest, Store, layout
 from tasks.run.run import Run

@@ -12,7 +12,7 @@ from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.plain_file import read_plain
 from data_contracts.profile.record import Profile
 from data_contracts.resolved import DriftReference
-from infra.contract.profiles import read_profile
+from infra.contract.parts import read_profile
 from infra.models import registry
 from infra.store import Manifest, Store
 from tasks.run.versions import find_version

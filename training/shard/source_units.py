@@ -23,7 +23,7 @@ from data_contracts.contract.row_numbers import Numbers, among
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.quoting import rows_shown
-from infra.contract.row_places import named
+from infra.contract.quarantine import named
 from infra.sources.places import Stamp, most_bytes
 from infra.sources.read import FileFacts, Selection, fetch, file_facts, in_window, merged_schema, read_batches
 from infra.sources.resolve import NAMED, Window

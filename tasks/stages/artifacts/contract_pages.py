@@ -15,7 +15,7 @@ from data_contracts.contract_results import Result, results_of
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.profile.record import Profile
-from infra.contract.profiles import read_profile
+from infra.contract.parts import read_profile
 from infra.contract.quarantine import FILE as QUARANTINE
 from infra.orchestrator.artifacts import as_code, as_text
 from infra.records.handoffs import newest_handoff

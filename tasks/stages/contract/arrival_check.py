@@ -14,7 +14,7 @@ from data_contracts.messages.raw_data import LATE, LateRequest
 from data_contracts.pipeline_spec.arrival import ArrivalSpec, length_of
 from data_contracts.profile.record import ColumnProfile
 from data_contracts.quoting import columns_shown
-from infra.contract.profiles import read_profile
+from infra.contract.parts import read_profile
 from infra.records.handoffs import newest_handoff
 from infra.store import layout
 from tasks.run.resolve import resolved_runs

@@ -17,7 +17,7 @@ from data_contracts.handoffs import ContractReport, Ref
 from data_contracts.messages.raw_data import CONTRACT, OWN_CONTRACT, ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
 from infra import scratch
-from infra.contract.profiles import put_profile, read_profile
+from infra.contract.parts import put_profile, read_profile
 from infra.contract.quarantine import FILE
 from infra.records.handoffs import put_handoff, read_handoff
 from infra.store.seal import Writer

@@ -17,7 +17,7 @@ from data_contracts.handoffs import Ref
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.part_group import cut
 from infra import scratch
-from infra.contract.contract_parts import KNOWN, NEW, part_names
+from infra.contract.parts import KNOWN, NEW, part_names
 from infra.store import Manifest, Store
 from infra.store.seal import Writer
 from infra.store.store import newest_sealed, seal_attempt

@@ -22,8 +22,9 @@ from data_contracts.contract.translation.translation import translated
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
-from infra.contract import contract_parts, contract_worker, measured_files
-from infra.contract.contract_parts import KNOWN, NEW
+from infra.contract import contract_worker
+from infra.contract import parts as contract_parts
+from infra.contract.parts import KNOWN, NEW
 from infra.files import file_digest
 from infra.sources import read, resolve_sources
 
@@ -140,8 +141,8 @@ def test_a_known_file_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     first = outcome(request(tmp_path, files, suite, []), parts)
     assert first.accepted
     measured = []
-    real = measured_files.scanned
-    monkeypatch.setattr(measured_files, "scanned", lambda *given: measured.append(given) or real(*given))
+    real = contract_parts.scanned
+    monkeypatch.setattr(contract_parts, "scanned", lambda *given: measured.append(given) or real(*given))
     Path(files[1].uri).unlink()
     again = outcome(request(tmp_path, files, suite, []), parts)  # only the first file is opened, for its schema
     assert canonical(again.to_json()) == canonical(first.to_json())

@@ -17,7 +17,7 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import QuarantineSpec, SourceSpec
 from infra.contract import contract_worker
-from infra.contract.contract_parts import KNOWN, NEW, part_name
+from infra.contract.parts import KNOWN, NEW, part_name
 from infra.contract.quarantine import FILE
 from infra.sources import Window, read, resolve_sources
 from tests.support.expectations import E, suite

@@ -17,9 +17,8 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.messages.message import Message
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest, PieceOrder, SharedFolder
 from data_contracts.pipeline_spec import SourceSpec
-from infra.contract import contract_worker, measured_files
-from infra.contract.contract_parts import KNOWN, NEW
-from infra.contract.measured_files import in_pieces, read_facts
+from infra.contract import contract_worker, parts
+from infra.contract.parts import KNOWN, NEW, in_pieces, read_facts
 from infra.files import file_digest
 from infra.sources import read
 from tests.support.pieces import Elsewhere
@@ -61,7 +60,7 @@ def asked(tmp_path: Path) -> ContractRequest:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
-    monkeypatch.setattr(measured_files, "LEAST_PIECE_BYTES", 1)
+    monkeypatch.setattr(parts, "LEAST_PIECE_BYTES", 1)
     return Elsewhere(tmp_path / "shared", field="contract.runner")
 
 
@@ -111,7 +110,7 @@ def test_what_duckdb_cannot_measure_there_is_not_tried_here(
     asked: ContractRequest, elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[str] = []
-    monkeypatch.setattr(measured_files, "scanned", lambda *given: measured.append("scan"))
+    monkeypatch.setattr(parts, "scanned", lambda *given: measured.append("scan"))
     there = checked(asked, tmp_path / "there", elsewhere)
     assert len(measured) == len(ROWS)
     assert there.rows == sum(ROWS) + ROWS[-1]

@@ -18,7 +18,7 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
-from infra.contract.profiles import FILE, profiled, put_profile, read_profile
+from infra.contract.parts import PROFILE_FILE, profiled, put_profile, read_profile
 from infra.sources import Selection, Window, read_batches, resolve_sources
 from infra.store import open_store
 
@@ -129,16 +129,16 @@ def test_what_was_sealed_is_read_back(tmp_path: Path, files) -> None:
     ref = writer.seal("contract", {}, {})
     assert read_profile(store, ref) == profile
     folder = tmp_path / "store" / ref.uri  # who may read the report may read the profile
-    assert (folder / FILE).stat().st_mode == (folder / "manifest.json").stat().st_mode
+    assert (folder / PROFILE_FILE).stat().st_mode == (folder / "manifest.json").stat().st_mode
 
     other = store.writer(f"contracts/{'b' * 40}-0")
     newer = canonical({**profile.to_json(), "schema_version": 2})
-    other.put(FILE, newer)
+    other.put(PROFILE_FILE, newer)
     with pytest.raises(UsageError, match="has schema 2, newer than the 1"):
         read_profile(store, other.seal("contract", {}, {}))
     assert read_profile(store, store.writer(f"contracts/{'c' * 40}-0").seal("contract", {}, {}, files=[])) is None
 
-    path = tmp_path / "store" / ref.uri / FILE
+    path = tmp_path / "store" / ref.uri / PROFILE_FILE
     path.chmod(0o600)
     path.write_bytes(path.read_bytes().replace(b"3000", b"3001"))
     with pytest.raises(CorruptError):

@@ -12,7 +12,7 @@ import pytest
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import QuarantineSpec, SourceSpec
-from infra.contract import contract_worker, row_places
+from infra.contract import contract_worker, quarantine
 from infra.contract.quarantine import FILE, LeftOut
 from infra.files import file_digest
 from tests.support.expectations import E, suite
@@ -134,13 +134,13 @@ def test_rows_of_csv_json_lines_and_whole_files_are_found_too(folder: Path) -> N
 
 def test_only_row_groups_with_such_rows_are_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    real = row_places.read_batches
+    real = quarantine.read_batches
 
     def read(files: list[SourceFile], *rest: Any, selection: Any, **more: Any) -> Any:
         asked.append((Path(files[0].uri).name, selection.row_groups))
         return real(files, *rest, selection=selection, **more)
 
-    monkeypatch.setattr(row_places, "read_batches", read)
+    monkeypatch.setattr(quarantine, "read_batches", read)
     files = [parquet(folder, "a.parquet", 0, 50), parquet(folder, "b.parquet", 50, 50)]
     check(folder, files, E("column_values_to_not_be_in_set", column="x", value_set=[63, 71]))
     assert set(asked) == {("b.parquet", (1, 3))}  # for their values, and for the places of those that are named

@@ -11,7 +11,7 @@ import pytest
 from data_contracts.handoffs import Failure, Quarantine, RowPlace
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
-from infra.contract.row_places import with_places
+from infra.contract.quarantine import with_places
 from infra.sources import resolve_sources
 
 DAYS = ["2026-06-01", "2026-06-02", "2026-06-01", "2026-06-02", "2026-06-02"]

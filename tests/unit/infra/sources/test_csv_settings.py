@@ -14,7 +14,7 @@ from data_contracts.errors import UsageError
 from data_contracts.messages.raw_data import LookRequest
 from data_contracts.pipeline_spec import CsvSpec, SourceSpec
 from infra.contract import draft_worker
-from infra.contract.contract_parts import part_name
+from infra.contract.parts import part_name
 from infra.sources import tables
 from infra.sources.tables import CsvFile, guess_csv
 from tasks.stages.contract.raw_rows import reading_settings

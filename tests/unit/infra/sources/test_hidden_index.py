@@ -14,7 +14,7 @@ import pytest
 
 from data_contracts.canonical import digest
 from data_contracts.pipeline_spec import SourceSpec
-from infra.contract.contract_parts import part_name
+from infra.contract.parts import part_name
 from infra.sources import Places, peek, places, resolve
 from tasks.stages.contract.raw_rows import index_left_out, raw_inputs
 from tests.unit.infra.sources.conftest import Raw

@@ -16,7 +16,7 @@ from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import ContractSpec
 from flows.cli import main
 from flows.commands.deploy import _refuse_never
-from infra.contract.profiles import FILE
+from infra.contract.parts import PROFILE_FILE
 from infra.orchestrator.events.drift_events import ACCEPTS
 from tasks.run.run import Run, open_run
 from tasks.stages.contract import contract_check
@@ -96,7 +96,7 @@ def test_the_command_prints_what_moved_and_ends_with_3_if_asked(
     assert first.ref is not None
     run = run_of(spec)
     fixed = spec.parent / "fixed.json"
-    fixed.write_bytes((Path(run.store.uri) / first.ref.uri / FILE).read_bytes())
+    fixed.write_bytes((Path(run.store.uri) / first.ref.uri / PROFILE_FILE).read_bytes())
     assert main(["drift", str(spec)]) == 0
     assert capsys.readouterr().out.startswith("There is no tiny@champion yet")
     assert main(["drift", str(spec), "--against", "fixed.json", "--fail-on", "warning"]) == 0

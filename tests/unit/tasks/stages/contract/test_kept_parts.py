@@ -18,7 +18,7 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import QuarantineSpec, SourceSpec
-from infra.contract import contract_worker, measured_files
+from infra.contract import contract_worker, parts
 from infra.files import file_digest
 from infra.sources import read
 from infra.store import open_store
@@ -49,13 +49,13 @@ class Checker:
         self.store = open_store(str(tmp_path / "store"), {})
         self.run: Any = SimpleNamespace(store=self.store, provenance=dict)
         self.new = 0
-        real = measured_files.scanned
+        real = parts.scanned
 
         def scanned(*given: Any) -> Any:
             self.new += 1
             return real(*given)
 
-        monkeypatch.setattr(measured_files, "scanned", scanned)
+        monkeypatch.setattr(parts, "scanned", scanned)
 
     def __call__(self, asked: ContractRequest) -> tuple[ContractOutcome, int]:
         self.new = 0
