@@ -7,13 +7,28 @@
 A key has the list, and the contents that were installed where it was resolved: a package of the same version from
 another place is another environment. If a machine's own indexes give other contents, the key has these indexes, too.
 
-An environment is made in a folder of its own and renamed when it is complete. A damaged one is replaced. Those that no
-process uses are deleted, the least recently used first, beyond a number that is kept.
+An environment is made in a folder of its own and renamed when it is complete: an interpreter, packages of this
+installation, and what uv adds to them. Its record `whole.json` is written last. It has the number of files, and the
+sizes of those that are not links to files of this installation; comparing these takes some hundredths of a second. A
+damaged environment is replaced. Those that no process uses are deleted, the least recently used first, beyond a number
+that is kept.
+
+Packages of this installation are linked instead of downloaded again: a node has torch already, in the build for its
+devices. Files become hard links, so an environment takes little space and a second to make. They become symbolic links
+where hard links are impossible: on another file system, such as the scratch of a pod, or to files of another user, such
+as those of an image. What was compiled stays compiled.
+
+An environment of a recorded lock has exactly its packages. Those that this installation has in the recorded version are
+linked if their files are still what their own list of hashes says; uv installs all others.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import csv
+import errno
+import hashlib
 import json
 import logging
 import os
@@ -23,9 +38,11 @@ import socket
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from importlib.util import cache_from_source
+from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -33,12 +50,30 @@ from packaging.utils import canonicalize_name
 from data_contracts.canonical import KEY_LENGTH, digest
 from data_contracts.errors import CorruptError, SpecError, UsageError
 from infra import files, scratch
-from infra.environments import build
 from infra.environments.indexes import folder_listing, source_digests
-from infra.environments.installed import closure, packages_folder, packages_folder_in, versions
-from infra.environments.packages import INSTALL, SEALED, Packages, is_of_cuda, packages_of, public
-from infra.environments.requirements import FIELD, Requirements
-from infra.environments.uv import TOO_YOUNG, UNDATED, UvFailed
+from infra.environments.packages import (
+    FIELD,
+    INSTALL,
+    SEALED,
+    TOO_YOUNG,
+    UNDATED,
+    Packages,
+    Requirements,
+    UvFailed,
+    closure,
+    dist_infos,
+    install,
+    is_of_cuda,
+    make_venv,
+    packages_folder,
+    packages_folder_in,
+    packages_of,
+    public,
+    run_tied,
+    uv_binary,
+    version_of,
+    versions,
+)
 from infra.files import replace_private
 from infra.settings import on_this_machine, state_folder
 
@@ -65,7 +100,7 @@ def interpreter(project: Path | None) -> str:
         StorageUnavailable: an index does not answer.
     """
     packages = None if project is None else packages_of(project)
-    return sys.executable if packages is None else str(build.interpreter_in(environment(packages)))
+    return sys.executable if packages is None else str(interpreter_in(environment(packages)))
 
 
 def environment(packages: Packages, wheels: Path | None = None) -> Path:
@@ -80,7 +115,7 @@ def environment(packages: Packages, wheels: Path | None = None) -> Path:
         if existing is not None:
             return existing
         log.info("environment: installing %d packages on this machine", len(packages.install))
-        plan = build.InstallPlan(
+        plan = InstallPlan(
             packages.install,
             (),
             _packages_to_link(packages),
@@ -90,13 +125,13 @@ def environment(packages: Packages, wheels: Path | None = None) -> Path:
         )
         with scratch.make("environment", root=base) as folder:
             try:
-                build.make(folder.path / "new", plan)
+                make(folder.path / "new", plan)
             except UvFailed as error:
                 raise UsageError(
                     f"The packages of the environment cannot be installed on {socket.gethostname()}: {error.reason}",
                     remedy=f"Let pip's settings there name the index or folder of wheels that has them ({PAGE}).",
                 ) from error
-            same = build.contents_digest(folder.path / "new") == packages.contents
+            same = contents_digest(folder.path / "new") == packages.contents
             return _put_in_place(folder.path, base / (key if same else key_of_sources), key)
 
 
@@ -137,18 +172,18 @@ def resolve(
     log.info("environment: resolving %s", requirements.place)
     before = _days_ago(min_age_days, clock()) if min_age_days else ""
     asked, linked = [*needs, *requirements.requirements], closure(packages_folder(), parsed)
-    plan = build.InstallPlan(asked, requirements.constraints, linked, build_names, wheels, uploaded_before=before)
+    plan = InstallPlan(asked, requirements.constraints, linked, build_names, wheels, uploaded_before=before)
     with scratch.make("environment", root=base) as folder:
         try:
-            site = build.make(folder.path / "new", plan)
+            site = make(folder.path / "new", plan)
         except UvFailed as error:
             raise _not_installable(requirements, error.reason) from error
-        contents = build.contents_digest(folder.path / "new")
+        contents = contents_digest(folder.path / "new")
         packages = Packages.of(versions(site), closure(site, requirements.parsed()), build_names, contents, before)
         key = _key(packages)
         with _maker_lock(base, key):
             existing = _use_if_complete(base / key, key)
-            if existing is None or build.contents_digest(existing) != contents:
+            if existing is None or contents_digest(existing) != contents:
                 _move_away(base / key)
                 _put_in_place(folder.path, base / key, key)
     with on_this_machine(base):
@@ -243,7 +278,7 @@ def _use_if_complete(folder: Path, key: str) -> Path | None:
     handle = files.hold(folder)
     if handle is None:
         return None
-    if build.is_complete(folder):
+    if is_complete(folder):
         _in_use[key] = (folder, handle)
         return folder
     log.warning("environment: %s is damaged and is made again", folder)
@@ -265,7 +300,259 @@ def _put_in_place(made: Path, target: Path, key: str) -> Path:
     with on_this_machine(target.parent):
         os.rename(made / "new", target)
     _in_use[key] = (target, handle)
-    found = [path for path in target.parent.iterdir() if (path / build.RECORD).exists()]
+    found = [path for path in target.parent.iterdir() if (path / RECORD).exists()]
     with contextlib.suppress(FileNotFoundError):  # another process makes room, too
         files.make_room(found, lambda: sum(path.exists() for path in found) <= MAX_ENVIRONMENTS)
     return target
+
+
+RECORD = "whole.json"
+# What uv notes about an installation, and our own files: not contents of packages.
+_INSTALLER_FILES = frozenset({"INSTALLER", "REQUESTED", "RECORD", "direct_url.json", "uv_cache.json", "uv_build.json"})
+_OUR_FILES = frozenset(
+    {"pyvenv.cfg", "requirements.txt", "constraints.txt", RECORD, ".lock", ".gitignore", "CACHEDIR.TAG"}
+)
+
+
+@dataclass(frozen=True)
+class InstallPlan:
+    """What an environment is made of.
+
+    Attributes:
+        requirements, constraints: lines as uv reads them.
+        linked: names of packages to link from this installation, unless the requirements ask for other versions.
+        build: names that are built from source.
+        wheels: the folder that packages come from; None: the indexes of this machine.
+        whole: whether the requirements name every package, so that nothing else is looked up.
+        uploaded_before: only files that an index got before this time (ISO 8601); "": all.
+    """
+
+    requirements: Sequence[str]
+    constraints: Sequence[str]
+    linked: Iterable[str]
+    build: Sequence[str]
+    wheels: Path | None
+    whole: bool = False
+    uploaded_before: str = ""
+
+
+def make(folder: Path, plan: InstallPlan) -> Path:
+    """Make the environment and return its folder of packages.
+
+    Raises:
+        UvFailed: the packages cannot be installed, or not together.
+    """
+    make_venv(folder, sys.executable)
+    site = packages_folder_in(folder)
+    with on_this_machine(folder):
+        linked = seed(plan.linked, site)
+        requirements, constraints = folder / "requirements.txt", folder / "constraints.txt"
+        requirements.write_text("".join(f"{line}\n" for line in plan.requirements))
+        constraints.write_text("".join(f"{line}\n" for line in plan.constraints))
+    bounds = ["--constraints", str(constraints)] if plan.constraints else []
+    alone = ["--no-deps"] if plan.whole else []
+    arguments = ["--requirements", str(requirements), *bounds, *alone]
+    install(interpreter_in(folder), arguments, plan.build, plan.wheels, plan.uploaded_before)
+    with on_this_machine(folder):
+        _compile(site, linked)
+        _record(folder, site)
+    return site
+
+
+def interpreter_in(environment: Path) -> Path:
+    """The interpreter of an environment."""
+    return environment / "bin" / "python"
+
+
+def is_complete(environment: Path) -> bool:
+    """Whether an environment is complete, and no file was removed or cut since it was made.
+
+    A package may add files to its own folder, such as a cache: another process that runs with them is not disturbed.
+    """
+    try:
+        record = json.loads((environment / RECORD).read_text())
+        if not interpreter_in(environment).exists():
+            return False
+        sizes: dict[str, int] = record["sizes"]
+        if any((environment / name).stat().st_size != size for name, size in sizes.items()):
+            return False
+        return sum(1 for _ in _files(packages_folder_in(environment))) >= record["files"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def contents_digest(environment: Path) -> str:
+    """Digest of the bytes that uv installed; what is shared with this installation is not read.
+
+    The hashes in a wheel's own list of its files are not used, because uv does not compare them with the files.
+    """
+    site, found = packages_folder_in(environment), {}
+    for path in _files(environment):
+        name = os.path.relpath(path, environment)
+        noted = Path(name).parent.suffix == ".dist-info" and Path(name).name in _INSTALLER_FILES
+        if noted or name in _OUR_FILES or os.path.islink(path) or _is_shared(path, site):
+            continue
+        with open(path, "rb") as file:
+            found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digest(sorted(found.items()))
+
+
+def _is_shared(path: str, site: Path) -> bool:
+    """Whether a file is one file with this installation's file of that name."""
+    try:
+        return os.path.samefile(path, packages_folder() / os.path.relpath(path, site))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _record(folder: Path, site: Path) -> None:
+    files, sizes = 0, {}
+    for path in _files(site):
+        files += 1
+        if not _is_shared(path, site):
+            sizes[os.path.relpath(path, folder)] = os.stat(path).st_size
+    draft = folder / f"{RECORD}.draft"
+    draft.write_text(json.dumps({"files": files, "sizes": sizes}))
+    draft.rename(folder / RECORD)
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """Every file below a folder, but what Python compiles by itself."""
+    waiting = [str(folder)]
+    while waiting:
+        with os.scandir(waiting.pop()) as scanned:
+            entries = list(scanned)
+        folders = {entry.path for entry in entries if entry.is_dir(follow_symlinks=False)}
+        waiting += (path for path in folders if not path.endswith("__pycache__"))
+        yield from (entry.path for entry in entries if entry.path not in folders)
+
+
+def _compile(site: Path, linked: set[str]) -> None:
+    """Compile what uv installed, so that eight ranks do not do it at once."""
+    theirs = dist_infos(packages_folder())
+    tops = {
+        site / file.parts[0]
+        for name, info in dist_infos(site).items()
+        if name not in linked or theirs[name].name != info.name
+        for file in files_of(info)
+        if file.suffix == ".py"
+    }
+    if tops:
+        # Some packages carry files that do not compile, so the exit code says nothing.
+        command = [sys.executable, "-I", "-m", "compileall", "-q", "-j", "0", *map(str, sorted(tops))]
+        run_tied(command, {}, Path("/"))
+
+
+_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
+
+
+def seed(names: Iterable[str], target: Path) -> set[str]:
+    """Link packages of this installation into the folder of packages `target`; returns the names of those linked.
+
+    A package without a list of its files, and one that is run from its sources, is left out.
+    """
+    source = packages_folder()
+    infos, linked, made = dist_infos(source), set[str](), set[Path]()
+    for name in sorted(set(names) & infos.keys()):
+        files = list(files_of(infos[name]))
+        if not files or (infos[name] / "direct_url.json").exists():
+            continue
+        for file in files:
+            _link(source / file, target / file, made)
+        linked.add(name)
+    return linked
+
+
+def files_of(dist_info: Path) -> Iterator[PurePosixPath]:
+    """The files of a package below the folder of packages; programs and data outside of it are left out."""
+    with contextlib.suppress(FileNotFoundError), (dist_info / "RECORD").open(newline="") as record:
+        for row in csv.reader(record):
+            file = PurePosixPath(row[0]) if row else PurePosixPath("..")
+            if not file.is_absolute() and ".." not in file.parts and file.suffix != ".pyc":
+                yield file
+
+
+def _link(source: Path, target: Path, made: set[Path]) -> None:
+    if target.parent not in made:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made.add(target.parent)
+    _link_file(source, target)
+    if source.suffix == ".py":
+        # Its time of change, which the compiled file records, is the same for every link of the source.
+        compiled = Path(cache_from_source(str(source)))
+        cached = target.parent / "__pycache__"
+        if cached not in made:
+            cached.mkdir(exist_ok=True)
+            made.add(cached)
+        with contextlib.suppress(FileNotFoundError):
+            _link_file(compiled, cached / compiled.name)
+
+
+def _link_file(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        pass  # two packages list one file, such as a package's root that they share
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.symlink(source, target)
+
+
+_LINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.+!_-]*")
+# Trainwright runs from its sources.
+OWN = "trainwright"
+
+
+def make_locked(folder: Path, lock: Sequence[str], wheels: Path | None) -> Path:
+    """Make the environment in a new folder and return its interpreter.
+
+    Args:
+        lock: `name==version` of every package.
+        wheels: the folder that packages come from which cannot be linked; None: the indexes of this machine.
+
+    Raises:
+        UsageError: the lock no longer resolves, which the sentence explains.
+        CorruptError: a line of the lock is something else.
+        StorageUnavailable: an index does not answer.
+    """
+    # The lock is read from a store, and a line of a file of requirements may be an option.
+    if wrong := [line for line in lock if not _LINE.fullmatch(line)]:
+        raise CorruptError(f"The recorded lock has a line that is not a name and a version: {wrong[0][:80]!r}.")
+    wanted = dict(line.split("==", 1) for line in lock)
+    wanted = {canonicalize_name(name): version for name, version in wanted.items() if canonicalize_name(name) != OWN}
+    infos = dist_infos(packages_folder())
+    same = [name for name, version in wanted.items() if name in infos and version_of(infos[name]) == version]
+    linked = [name for name in same if is_intact(infos[name])]
+    requirements = [f"{name}=={version}" for name, version in wanted.items()]
+    try:
+        make(folder, InstallPlan(requirements, [], linked, [], wheels, whole=True))
+    except UvFailed as error:
+        raise UsageError(
+            f"The lock of {len(requirements)} packages no longer resolves: {error.reason}",
+            remedy="Name a folder that has the wheels of these versions with --wheels, or set pip's index to one that "
+            "has them.",
+        ) from error
+    python = interpreter_in(folder)
+    if "uv" in linked and not (python.parent / "uv").exists():
+        # A program, which is outside of the folder of packages; it makes the environments of users' code.
+        (python.parent / "uv").symlink_to(uv_binary())
+    return python
+
+
+def is_intact(dist_info: Path) -> bool:
+    """Whether a package's files are what its list says; a file without a hash in the list is not compared."""
+    site = dist_info.parent
+    try:
+        with (dist_info / "RECORD").open(newline="") as record:
+            rows = [row for row in csv.reader(record) if len(row) == 3 and row[1] and ".." not in Path(row[0]).parts]
+        return bool(rows) and all(_has(site / name, noted) for name, noted, _ in rows)
+    except (OSError, ValueError):
+        return False
+
+
+def _has(path: Path, noted: str) -> bool:
+    kind, _, expected = noted.partition("=")
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, kind).digest()
+    return base64.urlsafe_b64encode(found).rstrip(b"=").decode() == expected

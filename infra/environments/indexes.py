@@ -1,8 +1,12 @@
 """pip's settings as uv's: which indexes and folders of wheels packages come from on this machine.
 
 uv does not read pip's configuration, which chooses the build of torch, for one. The settings become variables, because
-every user of a machine can read a command line, and with it the password in an index's address. `make setup` uses this
-module before anything is installed, so it imports only the standard library, and of ours what needs nothing else.
+every user of a machine can read a command line, and with it the password in an index's address.
+
+`python -m infra.environments.indexes ARGUMENT…` installs Trainwright's own packages, from where pip would. It becomes
+`uv pip install ARGUMENT…`, or ends with exit code 1 if pip must install: it has a setting that uv has no word for.
+`make setup` runs it, in the root and with the environment's own interpreter, before anything is installed, so this
+module imports only the standard library, and of ours what needs nothing else.
 """
 
 from __future__ import annotations
@@ -162,3 +166,25 @@ def _host_alone(found: re.Match[str]) -> str:
     # A password with a slash ends the part that has the host too early.
     known = "@" not in rest and _HOST.fullmatch(host.rpartition("@")[2])
     return f"{scheme}://{known[0] if known else '…'}"
+
+
+# Settings that change nothing of what is installed.
+HARMLESS = {
+    *("retries", "disable-pip-version-check", "no-cache-dir", "cache-dir", "quiet", "config-file", "no-input"),
+    *("progress-bar", "root-user-action", "no-color"),
+}
+KNOWN = HARMLESS | CONNECTION_SETTINGS.keys() | INDEX_SETTINGS.keys() | {NO_INDEX}
+
+
+def uv_can(settings: Mapping[str, str]) -> bool:
+    """Whether uv installs with these settings of pip's what pip would."""
+    return settings.keys() <= KNOWN
+
+
+if __name__ == "__main__":
+    settings = pip_settings_here(os.environ)
+    if not uv_can(settings):
+        sys.exit(1)
+    variables, options = settings_for_uv(settings, os.environ)
+    os.environ.update(variables)
+    os.execvp("uv", ["uv", "pip", "install", *options, *sys.argv[1:]])

@@ -31,7 +31,7 @@ from data_contracts.installed_packages import InstalledPackage, InstalledPackage
 from data_contracts.operations.node_standing import Mishap, NodeMishap, NodeStanding
 from infra.audit import actor, headers, now
 from infra.environments.cache import interpreter
-from infra.environments.installed import packages_folder_in
+from infra.environments.packages import packages_folder_in
 from infra.files import replace_json
 from infra.store import Store, layout
 

@@ -15,7 +15,7 @@ from typing import Any
 from data_contracts.errors import TrainwrightError, UsageError, from_json
 from data_contracts.replay import Segment
 from infra import scratch
-from infra.environments.locked import make_locked
+from infra.environments.cache import make_locked
 from infra.files import check_new, tag
 from infra.processes.environment import without_signing
 from infra.processes.processes import marked_env, module_command, new_mark, run_to_end, terminable

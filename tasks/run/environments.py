@@ -9,8 +9,7 @@ from data_contracts.errors import SpecError
 from data_contracts.pipeline_spec import PipelineSpec
 from infra.code_bundle import project_root
 from infra.environments.cache import resolve
-from infra.environments.packages import Packages
-from infra.environments.requirements import Requirements, read_requirements
+from infra.environments.packages import Packages, Requirements, read_requirements
 from infra.store import Store
 
 

@@ -13,7 +13,7 @@ from data_contracts.errors import SpecError, UsageError
 from data_contracts.load import load_spec
 from flows.stages import stages
 from infra import code_bundle
-from infra.environments import cache, uv
+from infra.environments import cache, packages
 from infra.records.nodes import installed_packages
 from tasks.queries.affected import affected
 from tasks.queries.proof import Environment, prove
@@ -123,7 +123,7 @@ def test_a_second_run_asks_neither_uv_nor_a_child(
 ) -> None:
     use(project.parent, "1.2.0")
     monkeypatch.setattr(cache, "_in_use", {})  # as another process
-    monkeypatch.setattr(uv, "run", None)
+    monkeypatch.setattr(packages, "run", None)
     monkeypatch.setattr("tasks.run.code_trial.run_child", None)
     assert open_run(project, recorded=False).resolved.code == line["run"].resolved.code
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.environments import cache
-from infra.environments.packages import Packages
-from infra.environments.requirements import read_requirements
+from infra.environments.packages import Packages, read_requirements
 
 Resolve = Callable[..., Packages]
 

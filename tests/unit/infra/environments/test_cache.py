@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import SpecError, UsageError
-from infra.environments import build, cache, seed
-from infra.environments.build import interpreter_in
-from infra.environments.installed import packages_folder, packages_folder_in
-from infra.environments.packages import Packages
+from infra.environments import cache
+from infra.environments.cache import interpreter_in
+from infra.environments.packages import Packages, packages_folder, packages_folder_in
 from tests.support.wheels import write_sdist, write_wheel
 from tests.unit.infra.environments.conftest import Resolve
 
@@ -72,7 +71,7 @@ def _no_hard_links(*_: Any, **__: Any) -> None:
 def test_another_version_of_ours_leaves_ours_alone(
     link: Any, resolve: Resolve, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seed.os, "link", link)
+    monkeypatch.setattr(cache.os, "link", link)
     write_wheel(wheels, "tqdm", "4.1.0")
     ours = {path: path.read_bytes() for path in (packages_folder() / "tqdm").rglob("*.py")}
     packages = resolve("tqdm<4.2")
@@ -81,7 +80,7 @@ def test_another_version_of_ours_leaves_ours_alone(
     loader = cache.packages_in(packages) / "yaml/loader.py"
     assert os.path.samefile(loader, packages_folder() / "yaml/loader.py"), "nothing of ours is copied"
     assert loader.is_symlink() is (link is _no_hard_links)
-    assert build.is_complete(cache.environment(packages))
+    assert cache.is_complete(cache.environment(packages))
     assert {path: path.read_bytes() for path in ours} == ours
 
 
@@ -124,8 +123,8 @@ def test_the_same_requirements_are_not_resolved_again_until_asked(
     write_wheel(wheels, "stranger", "1.2.0")
     first = resolve("stranger")
     made: list[Path] = []
-    make = build.make
-    monkeypatch.setattr(build, "make", lambda folder, order: made.append(folder) or make(folder, order))
+    make = cache.make
+    monkeypatch.setattr(cache, "make", lambda folder, order: made.append(folder) or make(folder, order))
     assert resolve("stranger") == first
     assert not made
     assert resolve("stranger", afresh=True) == first
@@ -158,23 +157,23 @@ def test_bytes_that_a_list_was_not_resolved_to_have_a_name_of_their_own(resolve:
     claimed = Packages(("stranger==1.0",), ("stranger==1.0",), (), "0" * 64)
     made = cache.environment(claimed, wheels)
     assert made.name != cache._key(claimed)
-    known = replace(claimed, contents=build.contents_digest(made))
+    known = replace(claimed, contents=cache.contents_digest(made))
     assert cache.environment(known, wheels).name == cache._key(known)
 
 
 def make_environment(packages: Packages, wheels: Path, made: Path, answers: Any) -> None:
     """In a process of its own: the environment, and a line in `made` if this process made it."""
-    original = build.make
+    original = cache.make
 
-    def counted(folder: Path, plan: build.InstallPlan) -> Path:
+    def counted(folder: Path, plan: cache.InstallPlan) -> Path:
         with made.open("a") as file:
             file.write("made\n")
         return original(folder, plan)
 
-    build.make = counted
+    cache.make = counted
     cache._in_use.clear()
     try:
-        answers.put((str(cache.environment(packages, wheels)), build.is_complete(cache.environment(packages))))
+        answers.put((str(cache.environment(packages, wheels)), cache.is_complete(cache.environment(packages))))
     except BaseException as error:
         answers.put(repr(error))
 
@@ -205,7 +204,7 @@ def _remove(site: Path) -> None:
 
 
 def _unrecord(site: Path) -> None:
-    (site.parents[2] / build.RECORD).unlink()
+    (site.parents[2] / cache.RECORD).unlink()
 
 
 def _no_interpreter(site: Path) -> None:
@@ -220,15 +219,15 @@ def test_a_damaged_one_is_seen_and_made_again(
     for damage in (_remove, _unrecord, _no_interpreter):
         copy = tmp_path / damage.__name__
         shutil.copytree(cache.environment(packages), copy, symlinks=True, copy_function=os.link)
-        assert build.is_complete(copy)
+        assert cache.is_complete(copy)
         (packages_folder_in(copy) / "a_package_s_own_cache").touch()
-        assert build.is_complete(copy), "it may be in use by another process"
+        assert cache.is_complete(copy), "it may be in use by another process"
         (packages_folder_in(copy) / "a_package_s_own_cache").unlink()
         damage(packages_folder_in(copy))
-        assert not build.is_complete(copy), damage.__name__
+        assert not cache.is_complete(copy), damage.__name__
     _cut(cache.packages_in(packages))
     monkeypatch.setattr(cache, "_in_use", {})
-    assert build.is_complete(cache.environment(packages, wheels))
+    assert cache.is_complete(cache.environment(packages, wheels))
     assert said(packages, "import stranger, yaml.loader; print(stranger.version)") == "1.2.0"
     assert len(environments(home)) == 1
 
@@ -239,7 +238,7 @@ def test_what_python_compiles_is_no_damage(resolve: Resolve, wheels: Path) -> No
     folder = cache.packages_in(packages) / "stranger/__pycache__"
     assert list(folder.glob("*.pyc")), "uv's packages are compiled when they are installed"
     (folder / "more.pyc").touch()
-    assert build.is_complete(cache.environment(packages))
+    assert cache.is_complete(cache.environment(packages))
 
 
 def test_a_machine_that_cannot_install_the_list_says_so(resolve: Resolve, wheels: Path) -> None:

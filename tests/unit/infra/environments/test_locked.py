@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError
-from infra.environments.installed import dist_infos, packages_folder, packages_folder_in, versions
-from infra.environments.locked import is_intact, make_locked
+from infra.environments.cache import is_intact, make_locked
+from infra.environments.packages import dist_infos, packages_folder, packages_folder_in, versions
 from tests.support.wheels import write_wheel
 
 # Small, without needs, and installed.

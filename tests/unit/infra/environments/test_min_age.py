@@ -15,10 +15,8 @@ import pytest
 from data_contracts.errors import SpecError, UsageError
 from data_contracts.load import load_spec
 from infra.environments import cache
-from infra.environments.build import interpreter_in
-from infra.environments.installed import packages_folder_in
-from infra.environments.packages import Packages
-from infra.environments.requirements import read_requirements
+from infra.environments.cache import interpreter_in
+from infra.environments.packages import Packages, packages_folder_in, read_requirements
 from infra.store import open_store
 from tasks.run import environments
 from tests.support.tiny import write_project

@@ -18,7 +18,7 @@ from data_contracts.messages.export import EXPORT
 from data_contracts.messages.raw_data import PIECE, SHARD
 from data_contracts.messages.sizes import MODULE_MEMORY
 from infra.environments import cache
-from infra.environments.installed import closure, packages_folder
+from infra.environments.packages import closure, packages_folder
 
 ENTRIES = [
     *(child.module for child in (EVALUATE, EXPORT, IMPORT_TRIAL, MODULE_MEMORY, PIECE, SHAKEDOWN, SHARD, VERIFY)),

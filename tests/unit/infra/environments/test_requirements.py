@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import SpecError
-from infra.environments.requirements import read_requirements
+from infra.environments.packages import read_requirements
 
 LOCK = """\
 version = 1

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError
-from infra.environments import build, uv
+from infra.environments import cache, packages
 from infra.environments.indexes import source_digests, uv_settings
-from infra.environments.installed import packages_folder_in
+from infra.environments.packages import packages_folder_in
 from tests.support.wheels import write_wheel
 
 FAKE = """\
@@ -31,7 +31,7 @@ def seen(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program = tmp_path / "uv"
     program.write_text(FAKE)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(uv, "binary", lambda: str(program))
+    monkeypatch.setattr(packages, "binary", lambda: str(program))
     monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
     return tmp_path / "seen"
 
@@ -43,8 +43,8 @@ def test_a_password_reaches_uv_alone(seen: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("UV_INDEX_INNER_PASSWORD", "other word")
     monkeypatch.setenv("WANDB_API_KEY", "key")
     monkeypatch.delenv("PIP_CERT", raising=False)
-    with pytest.raises(uv.UvFailed) as caught:
-        uv.install(tmp_path / "python", ["--requirements", "file"], ["sourced"], tmp_path / "wheels")
+    with pytest.raises(packages.UvFailed) as caught:
+        packages.install(tmp_path / "python", ["--requirements", "file"], ["sourced"], tmp_path / "wheels")
     assert caught.value.reason == "Failed to parse https://index"
     arguments = Path(f"{seen}.arguments").read_text()
     assert "me:word" not in arguments
@@ -82,7 +82,7 @@ def test_what_lies_in_the_working_folder_does_not_run(
     monkeypatch.delenv("PIP_INDEX_URL", raising=False)
     variables, _ = uv_settings(os.environ)
     assert variables["UV_DEFAULT_INDEX"] == "https://index/simple"
-    build._compile(site, set())
+    cache._compile(site, set())
     assert list((site / "stranger/__pycache__").glob("*.pyc"))
     assert not (folder / "ran").exists()
 
@@ -138,11 +138,11 @@ def test_where_packages_come_from_is_told_apart_without_its_words(tmp_path: Path
             StorageUnavailable,
         ),
         ("error: failed to write\n  cause: No space left on device (os error 28)", UsageError),
-        ("error: No solution found when resolving dependencies", uv.UvFailed),
+        ("error: No solution found when resolving dependencies", packages.UvFailed),
     ],
 )
 def test_a_failure_has_its_cause(text: str, kind: type[TrainwrightError]) -> None:
-    assert type(uv._failed(text)) is kind
+    assert type(packages._failed(text)) is kind
 
 
 @pytest.mark.parametrize(
@@ -161,12 +161,14 @@ def test_a_failure_has_its_cause(text: str, kind: type[TrainwrightError]) -> Non
     ],
 )
 def test_an_address_is_shown_as_its_host(address: str, shown: str) -> None:
-    assert uv.as_sentence(f"Failed to fetch: `{address}`, ({address}).") == f"Failed to fetch: `{shown}`, ({shown})."
+    assert (
+        packages.as_sentence(f"Failed to fetch: `{address}`, ({address}).") == f"Failed to fetch: `{shown}`, ({shown})."
+    )
 
 
 def test_a_long_tree_becomes_a_sentence() -> None:
     text = (
         "Using Python 3.11 at: /x\n  × No solution found:\n  ╰─▶ Because a\n      needs b.\n\nhint: use https://a:b@c"
     )
-    assert uv.as_sentence(text) == "No solution found: Because a needs b."
-    assert len(uv.as_sentence("word " * 1000)) == uv.MAX_CHARACTERS + 1
+    assert packages.as_sentence(text) == "No solution found: Because a needs b."
+    assert len(packages.as_sentence("word " * 1000)) == packages.MAX_CHARACTERS + 1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.environments.indexes import pip_settings, settings_for_uv
-from infra.environments.uv_install import uv_can
+from infra.environments.indexes import pip_settings, settings_for_uv, uv_can
 
 
 def test_the_environment_counts_more_than_a_file_and_other_commands_do_not_count() -> None:

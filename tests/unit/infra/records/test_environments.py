@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import CorruptError
-from infra.environments.installed import packages_folder_in
+from infra.environments.packages import packages_folder_in
 from infra.records.nodes import (
     import_places,
     installed_packages,
