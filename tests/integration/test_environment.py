@@ -123,7 +123,7 @@ def test_a_second_run_asks_neither_uv_nor_a_child(
 ) -> None:
     use(project.parent, "1.2.0")
     monkeypatch.setattr(cache, "_in_use", {})  # as another process
-    monkeypatch.setattr(packages, "run", None)
+    monkeypatch.setattr(packages, "run_tied", None)
     monkeypatch.setattr("tasks.run.code_trial.run_child", None)
     assert open_run(project, recorded=False).resolved.code == line["run"].resolved.code
 

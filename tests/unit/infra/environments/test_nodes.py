@@ -107,8 +107,8 @@ def test_a_list_with_more_than_names_and_versions_is_refused(project: Path, stor
 
 def test_what_installs_ends_with_the_process_that_asked(tmp_path: Path, home: Path) -> None:
     code = (
-        "import threading, time\nfrom infra.environments.packages import run\n"
-        f"threading.Thread(target=run, args=(['/bin/sh', '-c', 'echo $$ > {tmp_path}/pid; sleep 60'], {{}}),"
+        "import threading, time\nfrom infra.environments.packages import run_tied\n"
+        f"threading.Thread(target=run_tied, args=(['/bin/sh', '-c', 'echo $$ > {tmp_path}/pid; sleep 60'], {{}}),"
         " daemon=True).start()\n"
         f"from pathlib import Path\nwhile not Path('{tmp_path}/pid').exists(): time.sleep(0.02)\n"
         "import os; os._exit(0)"

@@ -31,7 +31,7 @@ def seen(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program = tmp_path / "uv"
     program.write_text(FAKE)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(packages, "binary", lambda: str(program))
+    monkeypatch.setattr(packages, "uv_binary", lambda: str(program))
     monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
     return tmp_path / "seen"
 
