@@ -142,7 +142,7 @@ def test_where_packages_come_from_is_told_apart_without_its_words(tmp_path: Path
     ],
 )
 def test_a_failure_has_its_cause(text: str, kind: type[TrainwrightError]) -> None:
-    assert type(packages._failed(text)) is kind
+    assert type(packages._uv_error(text)) is kind
 
 
 @pytest.mark.parametrize(
