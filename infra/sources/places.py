@@ -24,11 +24,11 @@ import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from blake3 import blake3
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError
@@ -181,7 +181,7 @@ class Folder:
     def names(self, folder: str) -> list[str]:
         """See `Place`."""
         top = self.root / Path(folder).expanduser()
-        some = islice(glob.iglob("**", root_dir=top, recursive=True), _MOST_NAMES)
+        some = itertools.islice(glob.iglob("**", root_dir=top, recursive=True), _MOST_NAMES)
         return sorted(os.path.join(folder, name) for name in some if os.path.isfile(top / name))
 
     def _refuse_links(self, pattern: Path) -> None:
@@ -564,8 +564,6 @@ def _names_near(place: Place, uri: str) -> list[str]:
 
 def _matching(pattern: str, names: list[str]) -> list[str]:
     """The names that a glob matches, in whichever form their characters are."""
-    import pyarrow as pa  # takes a while, and most sources match something
-    import pyarrow.compute as pc
     from fsspec.utils import glob_translate
 
     # By RE2, because Python would try every way of sharing a name out among many stars.

@@ -19,7 +19,6 @@ from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
-from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, NoReturn, TypeVar
 
@@ -558,7 +557,7 @@ def parquet_in_place(files: list[SourceFile], sources: list[SourceSpec], root: P
         constants = {
             name: tuple(partition_value(file, name, pa.string()).as_py() for file in files) for name in files[0].columns
         }
-        yield ParquetFiles(paths, tuple(accumulate(rows[:-1], initial=0)), constants)
+        yield ParquetFiles(paths, tuple(itertools.accumulate(rows[:-1], initial=0)), constants)
 
 
 T = TypeVar("T")

@@ -202,9 +202,6 @@ def _columns(
         path = os.path.relpath(file.uri, os.path.abspath(root / Path(start).expanduser()))
     if source.pattern is None:
         return {name: path}
-    import pyarrow as pa  # takes a while, and most sources have no pattern
-    import pyarrow.compute as pc
-
     names, pattern = _pattern(source.pattern, ours, here)
     # RE2, because Python would try every way of sharing a name out among many columns.
     values = pc.extract_regex(pa.array([file.uri]), pattern)[0].as_py()

@@ -16,7 +16,6 @@ import io
 import itertools
 import re
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO, Literal
@@ -325,7 +324,7 @@ def _inferred(lines: Lines, name: str, guesses: dict[str, Guess], signed: set[st
             signed.add(column)
         elif pa.types.is_float64(kind) and (pc.max(table.column(column)).as_py() or 0) >= 2**63:
             # Arrow reads whole numbers beyond int64 as float64, which would change their digits.
-            with suppress(pa.ArrowInvalid):
+            with contextlib.suppress(pa.ArrowInvalid):
                 found[column] = _read(lines.data, pa.schema([(column, pa.uint64())]), "ignore").field(column).type
     table = parsed() if times else table
     for column in guesses:
