@@ -391,4 +391,4 @@ def read_profile(store: Store, contract: Ref) -> Profile | None:
 
 def _part(file: SourceFile) -> str:
     """What is profiled as one part: a file of rows, or all files of one source that are rows or documents."""
-    return f"source {file.source}" if file.format in ("files", "text") else file.uri
+    return f"source {file.source}" if file.format in NAMED else file.uri

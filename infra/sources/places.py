@@ -584,7 +584,6 @@ _PIECE = 1 << 22
 _MOST_TIMES, _FREE_BYTES = 100, 1 << 30
 # Of how many bytes at most one is left, by a file's compression: reached by a character that repeats.
 _MOST_COMPRESSED = {"": 1, ".gz": 1 << 11, ".xz": 1 << 14, ".zst": 1 << 15, ".bz2": 1 << 21}
-COMPRESSIONS = tuple(filter(None, _MOST_COMPRESSED))
 # Errors of decompressors. The system's own OSErrors, from reading and copying, are told apart where they occur.
 _DAMAGED = (lzma.LZMAError, zlib.error, EOFError, OSError)
 
@@ -592,7 +591,7 @@ _DAMAGED = (lzma.LZMAError, zlib.error, EOFError, OSError)
 def base_name(uri: str) -> tuple[str, str]:
     """A file's extension without its compression, and the compression's (`""` if it has none), both in lower case."""
     name, ending = os.path.splitext(uri.lower())
-    return (os.path.splitext(name)[1], ending) if ending in COMPRESSIONS else (ending, "")
+    return (os.path.splitext(name)[1], ending) if ending in _MOST_COMPRESSED else (ending, "")
 
 
 def most_bytes(file: SourceFile) -> int:

@@ -28,6 +28,7 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.quoting import column_shown
 from infra.files import hash_stream, replace_json, stream_digest
+from infra.sources.documents import DOCUMENT, PLACE, TEXT
 from infra.sources.places import (
     Folder,
     Place,
@@ -58,8 +59,6 @@ _ENDINGS: dict[str, Format] = {
 }
 _PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
 _COLUMN = re.compile(r"\{([^{}]*)\}")
-# Columns that each row of `format: text` has.
-_OF_TEXT = ("document", "position", "pieces", "offset", "length", "text")
 
 
 def resolve_sources(
@@ -190,7 +189,7 @@ def _columns(
                 f"{here}.pattern has an effect only with format: files or text.", remedy="Set format: files."
             )
         return folder_columns(_written_path(source, file, place, root), here) if source.hive_partitioning else {}
-    name, ours = ("path", ("path", "bytes")) if source.format == "files" else ("document", _OF_TEXT)
+    name, ours = ("path", ("path", "bytes")) if source.format == "files" else (DOCUMENT, (*PLACE, TEXT))
     fixed = re.split(r"[*?\[]|\{\{", source.uri, maxsplit=1)[0]
     start = fixed.rstrip("/") if is_folder and fixed == source.uri else fixed.rpartition("/")[0]
     if file.uri.startswith("s3://"):
@@ -425,7 +424,7 @@ def with_column_types(files: list[SourceFile]) -> list[SourceFile]:
 
 def is_partitioned(file: SourceFile) -> bool:
     """Whether a file of rows has columns that its folders name; of `files` and `text`, a pattern gives the columns."""
-    return bool(file.columns) and file.format not in ("files", "text")
+    return bool(file.columns) and file.format not in NAMED
 
 
 def partition_schema(file: SourceFile) -> pa.Schema:
