@@ -74,7 +74,7 @@ def fetch(file: SourceFile, sources: list[SourceSpec], root: Path, target: Path)
 
     Raises: CorruptError if the bytes are not what was resolved.
     """
-    with stream(file, _Reading(sources, root).place(file)) as plain_bytes, target.open("wb") as copy:
+    with stream(file, place_of(sources[file.source], root, file.rev)) as plain_bytes, target.open("wb") as copy:
         shutil.copyfileobj(plain_bytes, copy, 1 << 22)
     copied = SourceSpec(uri=str(target), format=file.format)
     stamp = stamp_of(file.model_copy(update={"uri": str(target)}), place_of(copied, root))
@@ -296,7 +296,7 @@ class _Reading:
 
     def _raw(self, run: list[SourceFile], schema: pa.Schema, selection: Selection) -> Iterator[pa.RecordBatch]:
         """Rows of one file, or of a run of `files` or `text`, with those of the schema's columns that they have."""
-        file, place = run[0], self.place(run[0])
+        file, place = run[0], self._places.of(run[0])
         if file.format == "files":
             yield from rows_of_files(run, place, schema.names, selection.batch_rows)
             return
@@ -329,10 +329,6 @@ class _Reading:
             else:
                 yield from json_batches(opened, file.uri, types)
 
-    def place(self, file: SourceFile) -> Place:
-        """The place of a file."""
-        return self._places.of(file)
-
     def facts(self, file: SourceFile) -> FileFacts:
         """A file's facts. They depend only on the bytes, so they are found once."""
         if file.format == "files":
@@ -348,7 +344,7 @@ class _Reading:
         """The facts, with the columns that folders name; UsageError if the file has one with other values."""
         named, own = partition_schema(file), set(facts.schema.names)
         twice = pa.schema([facts.schema.field(name) for name in file.column_types if name in own])
-        for batch in self._rows(file, self.place(file), twice, Selection()) if twice.names else ():
+        for batch in self._rows(file, self._places.of(file), twice, Selection()) if twice.names else ():
             with_partitions(batch, file, twice)
         return replace(facts, schema=pa.schema([*facts.schema, *(one for one in named if one.name not in own)]))
 
@@ -358,7 +354,7 @@ class _Reading:
         return None if known is None else known.stamp
 
     def _read_facts(self, file: SourceFile) -> FileFacts:
-        place = self.place(file)
+        place = self._places.of(file)
         if file.format == "parquet":
             stamp = stamp_of(file, place)
             with random_access(file, place) as opened:
