@@ -143,12 +143,9 @@ def _judged(
 
 
 def _resources(folder: Path, moved: Callable[[], None], parts: FileParts | None) -> Resources:
-    resources = Resources(folder, memory_bytes(), _cores(), moved)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    resources = Resources(folder, memory_bytes(), cores, moved)
     return resources if parts is None else replace(resources, settle=partial(parts.settle, resources))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _refuse_unknown(sensitive: list[str], batch: pa.RecordBatch | None) -> None:

@@ -170,7 +170,8 @@ def resolve(
                 return packages
     parsed = [*map(Requirement, needs), *requirements.parsed()]
     log.info("environment: resolving %s", requirements.place)
-    before = _days_ago(min_age_days, clock()) if min_age_days else ""
+    youngest = datetime.fromtimestamp(clock(), UTC) - timedelta(days=min_age_days)
+    before = youngest.isoformat(timespec="seconds") if min_age_days else ""
     asked, linked = [*needs, *requirements.requirements], closure(packages_folder(), parsed)
     plan = InstallPlan(asked, requirements.constraints, linked, build_names, wheels, uploaded_before=before)
     with scratch.make("environment", root=base) as folder:
@@ -196,10 +197,6 @@ def resolve(
 def packages_in(packages: Packages) -> Path:
     """The folder of packages in the environment of a list."""
     return packages_folder_in(environment(packages))
-
-
-def _days_ago(days: int, now_s: float) -> str:
-    return (datetime.fromtimestamp(now_s, UTC) - timedelta(days=days)).isoformat(timespec="seconds")
 
 
 def _not_installable(requirements: Requirements, reason: str) -> SpecError:
