@@ -36,11 +36,10 @@ from noise import Watch
 
 from data_contracts.canonical import canonical
 from data_contracts.contract.engine import check
+from data_contracts.contract.parts import FilePart, cut, grouped
 from data_contracts.contract.suites import load_suite
-from data_contracts.file_part import FilePart
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractRequest
-from data_contracts.part_group import cut, grouped
 from data_contracts.pipeline_spec import SourceSpec
 from infra.contract import contract_worker
 from infra.contract.parts import KNOWN, NEW, part_names

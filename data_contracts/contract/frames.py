@@ -1,15 +1,24 @@
-"""Turns Arrow batches into the pandas frames that Great Expectations reads.
+"""What Great Expectations gets of the data for an expectation: which columns, as which pandas frames, how exactly.
 
 A row must look the same in every batch. So a column's pandas type follows from its Arrow type and never from the other
 rows of a batch, and no whole number is rounded.
+
+Numbers that float64 does not hold, decimals and uint64, are Python's decimals. A number of a suite means what is
+written there: for a decimal column, 0.1 is a tenth, not the float64 beside it. All is computed without rounding; only a
+mean or a standard deviation has no end, and is cut off where no bound can lie.
+
+The scope of an expectation says which columns it reads, whether it judges each row alone, and how it sees values.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from decimal import localcontext
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from decimal import Context, Decimal, InvalidOperation, localcontext
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -18,12 +27,114 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_contracts.arrow_types import first_misfit, is_time
-from data_contracts.contract.exact_numbers import CONTEXT, as_written, decimals_of
-from data_contracts.contract.row_condition import COMPARE, Condition, Tree
+from data_contracts.arrow_types import first_misfit, is_text, is_time
+from data_contracts.contract.suites import COMPARE, Condition, Tree, read_condition
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+# Digits enough for sums of squares of the longest decimals; what is not a number compares as false.
+CONTEXT = Context(prec=240, Emin=-999_999, Emax=999_999, traps=[])
+MISSING = Decimal("NaN")
+# Decimals of so many digits differ as float64, and are equal to the same numbers of a suite.
+FLOAT_DIGITS = 15
+# Arguments that are compared with values.
+_COMPARED = ("min_value", "max_value", "value_set", "value_pairs_set", "sum_total")
+# They compare other numbers with their arguments, such as counts.
+_OF_COUNTS = ("unique_value_count", "proportion_of", "value_lengths")
+# They compute what has no exact value, or compare with a tolerance.
+_OF_FLOATS = ("z_scores", "outliers", "quantile", "divergence", "_p_value_", "cramers_phi")
+
+
+def is_exact(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds numbers that float64 does not."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_decimal(kind) or kind == pa.uint64()
+
+
+def is_for_floats(expectation: str) -> bool:
+    """Whether an expectation is measured in float64, whatever the numbers are."""
+    return any(part in expectation for part in _OF_FLOATS)
+
+
+def exact_columns(columns: Collection[str], schema: pa.Schema) -> set[str]:
+    """Those of the columns that are shown as decimals: of exact numbers, and of all numbers that stand beside these."""
+    kinds = {name: schema.field(name).type for name in columns}
+    exact = {name for name, kind in kinds.items() if is_exact(kind)}
+    if not exact:
+        return exact
+    return exact | {name for name, kind in kinds.items() if pa.types.is_integer(kind) or pa.types.is_floating(kind)}
+
+
+def exact_arguments(expectation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that are compared with exact numbers, as they are written."""
+    if is_for_floats(expectation) or any(part in expectation for part in _OF_COUNTS):
+        return {}
+    return {
+        name: as_written(kwargs[name], texts=name != "value_pairs_set")  # a text may be of the other column
+        for name in _COMPARED
+        if kwargs.get(name) is not None
+    }
+
+
+def as_written(value: Any, texts: bool = True) -> Any:
+    """A number as the decimal that its text is, at any depth of lists; also a text that is one. Else the value."""
+    if isinstance(value, list | tuple):
+        return [as_written(part, texts) for part in value]
+    if isinstance(value, bool) or not isinstance(value, (int, float, str) if texts else (int, float)):
+        return value
+    try:
+        return Decimal(value if isinstance(value, int) else str(value))
+    except InvalidOperation:
+        return value
+
+
+def decimals_of(column: pa.ChunkedArray) -> list[Decimal]:
+    """The numbers of a column as decimals, or MISSING."""
+    return [MISSING if value is None or value != value else Decimal(str(value)) for value in column.to_pylist()]
+
+
+def with_exact_literals(tree: dict[str, Any], exact: Collection[str]) -> dict[str, Any]:
+    """A row condition's tree in which what is compared with these columns is as it is written."""
+    if "conditions" in tree:
+        return {**tree, "conditions": [with_exact_literals(part, exact) for part in tree["conditions"]]}
+    if "parameter" not in tree or tree["column"]["name"] not in exact:
+        return tree
+    return {**tree, "parameter": as_written(tree["parameter"])}
+
+
+def _mean(values: Sequence[Decimal]) -> Decimal | None:
+    return sum(values) / Decimal(len(values)) if values else None
+
+
+def _median(values: Sequence[Decimal]) -> Decimal | None:
+    ordered, middle = sorted(values), len(values) // 2
+    return _mean(ordered[middle - 1 + len(values) % 2 : middle + 1])
+
+
+def _deviation(values: Sequence[Decimal]) -> Decimal | None:
+    count = Decimal(len(values))
+    if count < 2:
+        return None
+    squares = count * sum(value * value for value in values) - sum(values) ** 2
+    return (squares / (count * (count - 1))).sqrt()
+
+
+# Great Expectations computes these in float64, and of other rows where some values are missing.
+AGGREGATES: dict[str, Callable[[Sequence[Decimal]], Decimal | int | None]] = {
+    "column.mean": _mean,
+    "column.median": _median,
+    "column.standard_deviation": _deviation,
+    "column.sum": sum,
+}
+
+
+def aggregate(metric: str, values: Sequence[Decimal]) -> Decimal | int | None:
+    """The exact value of one of AGGREGATES over values that are all there."""
+    with localcontext(CONTEXT):
+        return AGGREGATES[metric](values)
+
 
 # For each expectation, a frame of this size costs GX some tens of milliseconds of work and as much in overhead.
 BLOCK_BYTES = 64 * 2**20
@@ -278,3 +389,204 @@ def _alike(*columns: Any) -> list[Any]:
     if {"O", "f"} != {column.dtype.kind for column in columns}:
         return list(columns)
     return [column.map(as_written) if column.dtype.kind == "f" else column for column in columns]
+
+
+# Arrow bytes of whole columns in memory at once; a single larger column is read all the same.
+WHOLE_BYTES = 256 * 2**20
+
+# They judge each row by its own values. A row-wise expectation of GX that is not named here runs on whole columns.
+_ROW_WISE = {
+    *(f"expect_column_values_to_{what}" for what in (
+        "be_between", "be_dateutil_parseable", "be_in_set", "be_json_parseable", "be_null", "match_json_schema",
+        "match_regex", "match_regex_list", "match_strftime_format", "not_be_in_set", "not_be_null", "not_match_regex",
+        "not_match_regex_list",
+    )),
+    *(f"expect_column_value_lengths_to_{what}" for what in ("be_between", "equal")),
+    *(f"expect_column_pair_values_{what}" for what in ("a_to_be_greater_than_b", "to_be_equal", "to_be_in_set")),
+    "expect_multicolumn_sum_to_equal", "expect_multicolumn_values_to_be_equal",
+    "expect_select_column_values_to_be_unique_within_record",
+}  # fmt: skip
+_NULLNESS = {"expect_column_values_to_be_null", "expect_column_values_to_not_be_null"}
+_BETWEEN = "expect_column_values_to_be_between"
+_TYPES = {
+    "expect_column_type_to_be", "expect_column_values_to_be_in_type_list", "expect_column_values_to_be_of_type",
+}  # fmt: skip
+# What pandas 1 and 2 called texts, which are `str` in pandas 3; and numbers and flags that may be missing.
+_TEXTS = ("object", "O", "string", "StringDtype", "category")
+_NULLABLE_TYPES = re.compile("U?Int(8|16|32|64)|Float(32|64)|boolean")
+# Arguments that Python's `re` searches for, or from which a library makes such a pattern.
+_PATTERNS = ("regex", "regex_list", "json_schema", "strftime_format")
+_READS_TEXT = ("regex", "strftime", "dateutil", "json", "value_lengths")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The scope of one expectation.
+
+    Attributes:
+        columns: the columns it refers to, in its own order, without those of its row condition.
+        absent: those, and columns of its row condition, that the data does not have; it is not run then.
+        of_names: it refers to column names only and reads no rows.
+        row_wise: it judges each row alone, so it may see one block after the other.
+        layout: what it sees, the columns of its row condition included.
+        kwargs: its arguments without the row condition, with ISO texts as times where the column holds times, and
+            columns as they are called for Great Expectations.
+        exact: those of them that Great Expectations would round when it reads them.
+    """
+
+    columns: list[str]
+    absent: list[str]
+    of_names: bool
+    row_wise: bool
+    layout: Layout
+    kwargs: dict[str, Any]
+    exact: dict[str, Any] = field(default_factory=dict)
+
+
+def pattern_argument(asked: Mapping[str, Any]) -> str | None:
+    """The argument of an expectation that holds patterns for Python's `re`; None without, and for a class of a user."""
+    return None if "class_path" in asked else next((name for name in _PATTERNS if asked["kwargs"].get(name)), None)
+
+
+def scope_of(asked: Mapping[str, Any], schema: pa.Schema) -> Scope:
+    """The scope of one expectation of a suite over data of this schema; ConditionError."""
+    name, condition, kwargs = asked["type"], *without_condition(asked)
+    of_table = name.startswith("expect_table")
+    listed = [] if of_table else kwargs.get("column_list") or []
+    columns = [*(kwargs[key] for key in ("column", "column_A", "column_B") if key in kwargs), *listed]
+    of_names = name == "expect_column_to_exist" or name.startswith("expect_table_column")
+    named = columns if condition is None else [*columns, *condition.columns]
+    absent = [] if of_names else [column for column in named if schema.get_field_index(column) < 0]
+    row_wise = name in _ROW_WISE
+    places = sorted({schema.get_field_index(name) for name in named} - {-1})  # the data's order
+    reads = () if of_names else tuple(schema.field(place).name for place in places)
+    single = columns[0] if len(columns) == 1 and not of_names and not absent else None
+    text = single if any(part in name for part in _READS_TEXT) else None
+    if not text and not absent:
+        kwargs = _with_times(kwargs, [schema.field(one).type for one in columns] if reads else [])
+    if single and name in _TYPES:
+        kwargs |= {
+            key: _as_read(kwargs[key], schema.field(single).type) for key in ("type_", "type_list") if key in kwargs
+        }
+    nulls = _nulls(name, row_wise and single is not None, condition is not None)
+    given = {column: f"c{at}" for at, column in enumerate(dict.fromkeys(columns))} if reads else {}
+    tested = exact_columns(given.keys() & set(reads), schema) if nulls != "typed" else set()
+    exact, condition = exact_in_condition(tested, condition, reads, schema)
+    floats = sorted(tested) if is_for_floats(name) else ()
+    layout = Layout(reads, nulls, text, condition, exact, tuple(floats), tuple(given.items()), name == _BETWEEN)
+    return Scope(
+        columns, absent, of_names, row_wise, layout, _renamed(kwargs, given), _as_written(name, kwargs, tested)
+    )
+
+
+def exact_in_condition(
+    tested: Collection[str], condition: Condition | None, reads: Sequence[str], schema: pa.Schema
+) -> tuple[tuple[str, ...], Condition | None]:
+    """The columns to show as decimals, and the condition as it is compared with them."""
+    of_condition = () if condition is None else condition.columns
+    exact = {*tested, *(name for name in of_condition if name in reads and is_exact(schema.field(name).type))}
+    if condition is not None:
+        condition = replace(condition, tree=with_exact_literals(condition.tree, exact))
+    return tuple(sorted(exact)), condition
+
+
+def _renamed(kwargs: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """Arguments in which the columns are called so."""
+    named = {key: given.get(kwargs[key], kwargs[key]) for key in ("column", "column_A", "column_B") if key in kwargs}
+    if kwargs.get("column_list"):
+        named["column_list"] = [given.get(one, one) for one in kwargs["column_list"]]
+    return {**kwargs, **named}
+
+
+def _as_written(name: str, kwargs: dict[str, Any], exact: Collection[str]) -> dict[str, Any]:
+    """Arguments as a suite writes them, where Great Expectations would round them to float64."""
+    if exact:
+        return exact_arguments(name, kwargs)
+    bounds = {key: kwargs.get(key) for key in ("min_value", "max_value")}
+    return {key: value for key, value in bounds.items() if type(value) is int and abs(value) > _EXACT}
+
+
+def _as_read(named: Any, kind: pa.DataType) -> Any:
+    """A type's name in an argument, or a list of them, as pandas calls a column of this type when it is read here."""
+    if isinstance(named, list):
+        return [_as_read(name, kind) for name in named]
+    if is_text(kind.value_type if pa.types.is_dictionary(kind) else kind):
+        return "str" if named in _TEXTS else named
+    missing_allowed = isinstance(named, str) and _NULLABLE_TYPES.fullmatch(named)
+    return named.lower().replace("boolean", "bool") if missing_allowed else named
+
+
+def without_condition(asked: Mapping[str, Any]) -> tuple[Condition | None, dict[str, Any]]:
+    """An expectation's row condition, and the arguments that Great Expectations gets; ConditionError."""
+    kwargs = {key: value for key, value in asked["kwargs"].items() if key != "row_condition"}
+    return read_condition(asked["kwargs"].get("row_condition")), kwargs
+
+
+def packed(layouts: Sequence[Layout], rows: int, schema: pa.Schema) -> Iterator[list[Layout]]:
+    """Layouts in groups whose columns take about WHOLE_BYTES together, so that few passes over the files are made."""
+    run: list[Layout] = []
+    held: dict[str, int] = {}
+    for layout in layouts:
+        sizes = {name: rows * _width(schema.field(name).type) for name in layout.columns}
+        if run and sum({**held, **sizes}.values()) > WHOLE_BYTES:
+            yield run
+            run, held = [], {}
+        run.append(layout)
+        held.update(sizes)
+    if run:
+        yield run
+
+
+def narrowest(schema: pa.Schema) -> str:
+    """The column to read when rows are only counted."""
+    return min(schema.names, key=lambda name: _width(schema.field(name).type))
+
+
+def _nulls(name: str, one_by_one: bool, conditional: bool) -> Nulls:
+    if name in _TYPES:
+        return "typed"
+    if not one_by_one:
+        return "nan"
+    return "masked" if conditional or name in _NULLNESS else "drop"
+
+
+def _width(kind: pa.DataType) -> int:
+    try:
+        return max(kind.bit_width // 8, 1)
+    except ValueError:
+        return 32  # a guess for text, good enough to estimate the number of passes
+
+
+def _with_times(kwargs: Mapping[str, Any], kinds: Sequence[pa.DataType]) -> dict[str, Any]:
+    """Arguments with ISO texts as times, where the columns, of these types, hold times.
+
+    Great Expectations itself would compare a time with a date or a text and raise.
+    """
+    named: dict[str, Any] = {}
+    if len(kinds) == 1:
+        named = {
+            key: _as_time(kwargs[key], kinds[0]) for key in ("min_value", "max_value", "value_set") if key in kwargs
+        }
+    elif isinstance(pairs := kwargs.get("value_pairs_set"), list) and all(
+        isinstance(pair, list) and len(pair) == 2 for pair in pairs
+    ):
+        named["value_pairs_set"] = [list(map(_as_time, pair, kinds)) for pair in pairs]
+    return {**kwargs, **named}
+
+
+def _as_time(value: Any, kind: pa.DataType) -> Any:
+    import pandas as pd
+
+    if isinstance(value, list):
+        return [_as_time(one, kind) for one in value]
+    if not isinstance(value, str) or not is_time(kind):
+        return value
+    zoned = getattr(kind, "tz", None) is not None
+    try:
+        exact = pd.Timestamp(value)
+        moment: datetime = exact if exact.nanosecond else exact.to_pydatetime()
+    except ValueError:
+        return value  # GX reports what is wrong with it
+    if zoned and moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    return moment if zoned or moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)

@@ -1,24 +1,39 @@
 """Reads a Great Expectations suite as plain JSON: its structure, its expectations and their arguments, its digest.
 
 Great Expectations is not imported here, because that would cost each run some seconds. Its expectations are listed in
-expectations.json, and a test compares the list with the installed version.
+expectations.json, and a test compares the list with the installed version. An argument is refused, whatever the data
+is, if Great Expectations would certainly refuse it, or would carry it out as a program.
+
+A `row_condition` is such a text: Great Expectations gives it to `DataFrame.query`, where it can run programs; but a
+suite is reviewed as data. So Great Expectations never gets one. This grammar alone is read, and the rows are chosen
+beforehand, by the operations of pandas that `query` would use:
+
+    col("name"), `name` or name, compared by == != < <= > >= with a number, a text, True, False or another column;
+    in and not in a list; .isnull(), .notnull(), is None, is not None, .isin([…]); joined by and, or, not, & | ~
+
+Great Expectations' condition objects, as JSON, say the same. Nothing of a text is ever executed.
 """
 
 from __future__ import annotations
 
+import ast
 import json
+import math
+import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 import yaml
 
 from data_contracts.canonical import digest
-from data_contracts.contract.syntax import parameter_names, wrong_argument, wrong_condition
 from data_contracts.errors import SpecError
+from data_contracts.expressions.syntax_trees import expression_tree
 from data_contracts.foreign_json import TooDeep, parse_json
 from data_contracts.plain_file import read_plain
 from data_contracts.quoting import name_shown, nearest_name
@@ -332,3 +347,320 @@ def _filled(value: Any, parameters: Mapping[str, Any]) -> Any:
     if name not in parameters:
         raise _WithoutValue(name)
     return parameters[name]
+
+
+# What Spark and databases call types, none of which a column has in pandas.
+_FOREIGN_TYPE = re.compile(r"[A-Z]\w*Type|[A-Z][A-Z_0-9 ]+(\(.*\))?")
+# Of pandas' quantiles.
+INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
+
+
+def wrong_argument(kind: str, kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The argument of an expectation of this type that cannot be read, and why; None if there is none."""
+    for name in ("column", "column_A", "column_B"):
+        if name in kwargs and not _may_be_name(kwargs[name]):
+            return name, f"{kwargs[name]!r} is not the name of a column; write it in quotes."
+    listed = kwargs.get("column_list", [])
+    if not _is_parameter(listed) and not (isinstance(listed, list) and all(map(_may_be_name, listed))):
+        return "column_list", f"{listed!r} is not a list of columns' names."
+    for name in ("regex", "regex_list"):
+        given = kwargs.get(name)
+        for regex in given if isinstance(given, list) else [given]:
+            if isinstance(regex, str) and (reason := _why_no_regex(regex)):
+                return name, f"{regex!r} is not a regular expression: {reason}."
+    for name in ("type_", "type_list"):
+        types = kwargs.get(name) or ["str"]
+        types = types if isinstance(types, list) else [types]
+        if all(isinstance(one, str) and _FOREIGN_TYPE.fullmatch(one) for one in types):
+            return name, (
+                f"{', '.join(types)}: no type of pandas, as which rows are read here; use str, int64, float64, bool, "
+                "datetime64[us] or date."
+            )
+    if wrong := _wrong_bounds(kind, kwargs):
+        return wrong
+    try:
+        local_schema(kwargs.get("json_schema"))
+    except ForeignReference as error:
+        return "json_schema", f"{error}."
+    return ("row_condition", reason) if (reason := wrong_condition(kwargs)) else None
+
+
+def _wrong_bounds(kind: str, kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The bounds or quantiles that pandas or Great Expectations refuses when it measures, as `wrong_argument`."""
+    low, high = kwargs.get("min_value"), kwargs.get("max_value")
+    if kind == "expect_column_values_to_be_between" and _is_number(low) and _is_number(high) and low > high:
+        return "min_value", f"{low!r} is greater than max_value, {high!r}."
+    if kind != "expect_column_quantile_values_to_be_between":
+        return None
+    ranges, interpolation = kwargs.get("quantile_ranges"), kwargs.get("allow_relative_error")
+    asked, bounds = (ranges.get(name) if isinstance(ranges, dict) else None for name in ("quantiles", "value_ranges"))
+    for quantile in asked if isinstance(asked, list) else []:
+        if _is_number(quantile) and not 0 <= quantile <= 1:
+            return "quantile_ranges", f"{quantile!r} is not a quantile; write a number from 0 to 1."
+    # Great Expectations refuses these only in Python; of a JSON suite it would leave out the last quantiles.
+    if isinstance(asked, list) and isinstance(bounds, list) and len(asked) != len(bounds):
+        return "quantile_ranges", f"quantiles and value_ranges differ in number: {len(asked)} and {len(bounds)}."
+    if interpolation and not _is_parameter(interpolation) and interpolation not in INTERPOLATIONS:
+        return "allow_relative_error", f"{interpolation!r} is not one of {', '.join(INTERPOLATIONS)}."
+    return None
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _may_be_name(value: Any) -> bool:
+    return isinstance(value, str) or _is_parameter(value)
+
+
+def _is_parameter(value: Any) -> bool:
+    """Whether it stands for a value that is not known yet, as when a suite is explained without its spec."""
+    return isinstance(value, dict) and "$PARAMETER" in value
+
+
+def wrong_condition(kwargs: Mapping[str, Any]) -> str:
+    """Why an expectation's `row_condition` cannot be read; "" if it can."""
+    condition = kwargs.get("row_condition")
+    if any(parameter_names(condition)):
+        return ""
+    try:
+        read_condition(condition)
+    except ConditionError as error:
+        return f"{condition!r} is not a condition on rows: {error}; docs/validate.md lists what is."
+    return ""
+
+
+def parameter_names(value: Any) -> Iterator[str]:
+    """The suite parameters that an argument names, at any depth."""
+    if isinstance(value, dict) and "$PARAMETER" in value:
+        yield str(value["$PARAMETER"])
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from parameter_names(part)
+
+
+def _why_no_regex(regex: str) -> str:
+    """Why neither engine that Great Expectations may use reads a regular expression: Python's and pyarrow's."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            re.compile(regex)
+    except (re.error, OverflowError, RecursionError) as error:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        try:
+            pc.match_substring_regex(pa.array([""]), regex)
+        except pa.ArrowInvalid:
+            return str(error)
+    return ""
+
+
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+# As drafts before and since 6 write it. A reference within a part that names itself leads to that name.
+_NAMES = ("$id", "id")
+
+
+class ForeignReference(ValueError):
+    """A part of a JSON Schema leads, or could lead, out of it; the message names the part."""
+
+
+def local_schema(schema: Any) -> Any:
+    """A suite's JSON Schema without the name that it gives itself, so that references are looked up in it alone.
+
+    The library that Great Expectations uses fetches the address to which a `$ref` leads.
+
+    Raises:
+        ForeignReference: a reference does not begin with #, or a part of the schema has a name of its own.
+    """
+    parts = [schema]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list):
+            parts.extend(part)
+        if not isinstance(part, dict):
+            continue
+        for key, value in part.items():
+            if key in _REFERENCES and not (isinstance(value, dict) or str(value).startswith("#")):
+                raise ForeignReference(f"its {key} {value!r} leads out of the schema; write the part under $defs")
+            if key in _NAMES and isinstance(value, str) and part is not schema:
+                raise ForeignReference(f"a part of it has the {key} {value!r}; leave that out")
+            parts.append(value)
+    if not isinstance(schema, dict):
+        return schema
+    return {key: value for key, value in schema.items() if not (key in _NAMES and isinstance(value, str))}
+
+
+# As one of Great Expectations' conditions; besides, `not`, and {"column": name} for another column as the parameter.
+Tree = dict[str, Any]
+_LONGEST = 2000
+_DEEPEST = 40
+_SHOWN = 40
+# Texts, columns' names in backticks, and the signs that pandas reads as words.
+_TOKENS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|[&|]""")
+_WORDS = {"&": " and ", "|": " or "}
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_SIGNS: dict[type, str] = {
+    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.In: "IN",
+    ast.NotIn: "NOT_IN",
+}  # fmt: skip
+_TURNED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_OF_LISTS = {"==": "IN", "!=": "NOT_IN", "IN": "IN", "NOT_IN": "NOT_IN"}
+_NULLNESS = {"isnull": True, "isna": True, "is_null": True, "notnull": False, "notna": False, "is_not_null": False}
+
+
+class ConditionError(ValueError):
+    """A condition that is not of the grammar; the message says which part of it."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition that was read.
+
+    Attributes:
+        text: the same for conditions that mean the same.
+        columns: those that it reads.
+    """
+
+    text: str
+    tree: Tree = field(compare=False)
+    columns: tuple[str, ...] = field(compare=False)
+
+
+def read_condition(written: Any) -> Condition | None:
+    """The condition that a suite's `row_condition` states; None if it states none.
+
+    Args:
+        written: a text, or one of Great Expectations' conditions as JSON.
+
+    Raises:
+        ConditionError: a part of it is not of the grammar.
+    """
+    if not written:
+        return None
+    columns: dict[str, None] = {}
+    tree = _of_text(written, columns) if isinstance(written, str) else _of_object(written, columns, 0)
+    return Condition(json.dumps(tree), tree, tuple(columns))
+
+
+def _of_text(text: str, columns: dict[str, None]) -> Tree:
+    if len(text) > _LONGEST:
+        raise ConditionError(f"it has {len(text):,} characters; at most {_LONGEST:,} are read")
+    plain = _TOKENS.sub(_plain, text.strip())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = expression_tree(plain)
+    except SyntaxError as error:
+        rest = plain[error.offset - 1 :] if error.offset and error.lineno == 1 else plain
+        raise ConditionError(f"{error.msg} at {_short(rest)}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ConditionError("it is nested too deeply, or holds a character that no text can have") from error
+    return _Text(plain, columns).condition(tree, 0)
+
+
+def _plain(match: re.Match[str]) -> str:
+    token = match[0]
+    return _WORDS.get(token) or (f"col({token[1:-1]!r})" if token[0] == "`" else token)
+
+
+def _short(part: str) -> str:
+    return repr(part if len(part) <= _SHOWN else f"{part[: _SHOWN - 1]}…")
+
+
+@dataclass(frozen=True)
+class _Text:
+    """Reads the tree that Python's parser makes of a text."""
+
+    text: str
+    columns: dict[str, None]
+
+    def condition(self, node: ast.expr, depth: int) -> Tree:
+        """Something that is true or false."""
+        if depth > _DEEPEST:
+            raise self._refused(node)
+        match node:
+            case ast.BoolOp(op=joins, values=values):
+                parts = [self.condition(value, depth + 1) for value in values]
+                return {"type": "and" if isinstance(joins, ast.And) else "or", "conditions": parts}
+            case ast.UnaryOp(op=ast.Not() | ast.Invert(), operand=operand):
+                return {"type": "not", "conditions": [self.condition(operand, depth + 1)]}
+            case ast.Compare(left=left, ops=signs, comparators=others):
+                pairs = zip([left, *others], signs, others, strict=False)
+                parts = [self._comparison(node, *pair) for pair in pairs]
+                return parts[0] if len(parts) == 1 else {"type": "and", "conditions": parts}
+            case ast.Call(func=ast.Attribute(value=of, attr=method), args=[], keywords=[]):
+                if (is_null := _NULLNESS.get(method.lower())) is not None:
+                    return {"type": "nullity", "column": self._column(of), "is_null": is_null}
+            case ast.Call(func=ast.Attribute(value=of, attr="isin"), args=[listed], keywords=[]):
+                return _compared(self._column(of), "IN", self._value(listed))
+        raise self._refused(node)
+
+    def _comparison(self, whole: ast.expr, left: ast.expr, sign: ast.cmpop, right: ast.expr) -> Tree:
+        if isinstance(sign, ast.Is | ast.IsNot) and isinstance(right, ast.Constant) and right.value is None:
+            return {"type": "nullity", "column": self._column(left), "is_null": isinstance(sign, ast.Is)}
+        named = _SIGNS.get(type(sign))
+        if named in _TURNED and isinstance(left, ast.Constant | ast.UnaryOp):
+            left, named, right = right, _TURNED[named], left
+        value = self._value(right)
+        if named is None or (isinstance(value, list) and named not in _OF_LISTS):
+            raise self._refused(whole)
+        if named in ("IN", "NOT_IN") and not isinstance(value, list):
+            raise self._refused(right)
+        return _compared(self._column(left), named, value)
+
+    def _column(self, node: ast.expr) -> Tree:
+        match node:
+            case (
+                ast.Name(id=name) | ast.Call(func=ast.Name(id="col"), args=[ast.Constant(value=str(name))], keywords=[])
+            ):
+                self.columns[name] = None
+                return {"name": name}
+        raise self._refused(node)
+
+    def _value(self, node: ast.expr) -> Any:
+        """A number, a text, a flag, a list of these, or a column."""
+        match node:
+            case ast.Constant(value=value) if _is_literal(value):
+                return value
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+                return -value
+            case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+                values = [self._value(part) for part in parts]
+                if all(map(_is_literal, values)):
+                    return values
+            case ast.Name() | ast.Call():
+                return {"column": self._column(node)["name"]}
+        raise self._refused(node)
+
+    def _refused(self, node: ast.expr) -> ConditionError:
+        return ConditionError(f"{_short(ast.get_source_segment(self.text, node) or self.text)} is not understood")
+
+
+def _is_literal(value: Any) -> bool:
+    return isinstance(value, bool | int | str) or (isinstance(value, float) and not math.isnan(value))
+
+
+def _compared(column: Tree, sign: str, value: Any) -> Tree:
+    # To pandas, `==` a list means `in` it.
+    named = _OF_LISTS[sign] if isinstance(value, list) else sign
+    return {"type": "comparison", "column": column, "operator": named, "parameter": value}
+
+
+def _of_object(tree: Any, columns: dict[str, None], depth: int) -> Tree:
+    match tree:
+        case {"type": "and" | "or" as joins, "conditions": [_, *_] as parts} if depth <= _DEEPEST:
+            return {"type": joins, "conditions": [_of_object(part, columns, depth + 1) for part in parts]}
+        case {"type": "nullity", "column": {"name": str(name)}, "is_null": bool(is_null)}:
+            columns[name] = None
+            return {"type": "nullity", "column": {"name": name}, "is_null": is_null}
+        case {"type": "comparison", "column": {"name": str(name)}, "operator": str(sign), "parameter": value}:
+            several = isinstance(value, list) and all(map(_is_literal, value)) and sign in _OF_LISTS
+            if several or (_is_literal(value) and sign in COMPARE):
+                columns[name] = None
+                return _compared({"name": name}, sign, value)
+        case {"type": "pass_through", "pass_through_filter": str(text)}:
+            return _of_text(text, columns)
+    raise ConditionError(f"{_short(json.dumps(tree, ensure_ascii=False))} is not understood")

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.canonical import is_name
-from data_contracts.contract.report_diff import Change, Difference, difference
-from data_contracts.contract.sentences import sentence
+from data_contracts.contract.reports import Change, Difference, difference, sentence
 from data_contracts.contract.suites import load_suite
 from data_contracts.errors import UsageError
 from data_contracts.foreign_json import parse_json

@@ -19,16 +19,25 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from data_contracts.canonical import canonical, digest
-from data_contracts.contract.measures import ROWS, Measure, Question
-from data_contracts.contract.parts import Settled, added, kept, name_of, storable
+from data_contracts.contract.parts import (
+    FilePart,
+    GroupedFile,
+    PartGroup,
+    PartSum,
+    Settled,
+    added,
+    cut,
+    grouped,
+    kept,
+    name_of,
+    storable,
+)
+from data_contracts.contract.questions import ROWS, Measure, Question
 from data_contracts.contract.rows import Data
-from data_contracts.contract.scan.duck import Resources
-from data_contracts.contract.scan.scan import scanned
+from data_contracts.contract.scan import Resources, scanned
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.file_part import FilePart
 from data_contracts.handoffs import FileEntry, Ref, SourceFile
 from data_contracts.messages.raw_data import ContractRequest
-from data_contracts.part_group import GroupedFile, PartGroup, PartSum, cut, grouped
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.profile.collect import profile_of
 from data_contracts.profile.merge import Merger

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from data_contracts.ci_report import CaseStatus, CiCase, CiReport
+from data_contracts.contract.reports import Result
 from data_contracts.contract.suites import SEVERITIES
-from data_contracts.contract_results import Result
 from data_contracts.errors import Cancelled, SpecError, TrainwrightError, UsageError, from_json
 from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import ContractReport

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from data_contracts.contract.report_diff import difference
+from data_contracts.contract.reports import difference
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Evaluation, ModelVersion, Ref
 from infra.records.handoffs import read_handoff

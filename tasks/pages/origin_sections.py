@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_contracts.contract_results import Result
+from data_contracts.contract.reports import Result
 from data_contracts.drift_report import ColumnDrift
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.profile.pictures import svg

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from data_contracts.contract.sentences import sentence
+from data_contracts.contract.reports import sentence
 from data_contracts.contract.suites import load_suite, own_classes
 from data_contracts.errors import ContractRejected, UsageError
 from data_contracts.handoffs import ContractReport, SourceFile

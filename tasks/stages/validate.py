@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data_contracts.canonical import reuse_key
 from data_contracts.contract.findings import is_grave
-from data_contracts.contract.translation.translation import reason
+from data_contracts.contract.translation import reason
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.run_report import StageStatus
 from infra.records.handoffs import newest_handoff

@@ -15,10 +15,10 @@ SEE_ROWS = (
     "infra/gang/rank_bootstrap.py",
 )
 ENGINE = (
-    "data_contracts/contract/scan/scan.py",
-    "data_contracts/contract/scan/duck.py",
-    "data_contracts/contract/verdicts.py",
-    "data_contracts/contract/translation/translation.py",
+    "data_contracts/contract/scan.py",
+    "data_contracts/contract/scan.py",
+    "data_contracts/contract/engine.py",
+    "data_contracts/contract/translation.py",
     "data_contracts/contract/great_expectations_engine.py",
     "data_contracts/contract/engine.py",
     "data_contracts/contract/frames.py",

@@ -9,8 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from data_contracts.contract.great_expectations_engine import load_great_expectations
-from data_contracts.contract.own_expectations import Classes, base_class, catalogue_kept, why_unusable
+from data_contracts.contract.great_expectations_engine import (
+    Classes,
+    base_class,
+    catalogue_kept,
+    load_great_expectations,
+    why_unusable,
+)
 from data_contracts.contract.suites import own_classes
 from data_contracts.errors import SpecError, TrainwrightError, UsageError
 from data_contracts.messages.raw_data import OWN_CONTRACT, ContractOutcome, ContractRequest

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from data_contracts.contract.reports import Result, results_of
 from data_contracts.contract.suites import suite_digest
-from data_contracts.contract_results import Result, results_of
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.profile.record import Profile

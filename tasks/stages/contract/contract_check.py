@@ -11,7 +11,7 @@ from typing import Any
 
 from data_contracts.contract.parts import reads_all_files
 from data_contracts.contract.suites import own_classes, suite_digest
-from data_contracts.contract.translation.translation import reason
+from data_contracts.contract.translation import reason
 from data_contracts.drift_report import DriftReport
 from data_contracts.handoffs import ContractReport, Ref
 from data_contracts.messages.raw_data import CONTRACT, OWN_CONTRACT, ContractOutcome, ContractRequest

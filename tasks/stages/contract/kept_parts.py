@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from data_contracts.canonical import reuse_key
+from data_contracts.contract.parts import cut
 from data_contracts.contract.suites import suite_digest
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
 from data_contracts.messages.raw_data import ContractRequest
-from data_contracts.part_group import cut
 from infra import scratch
 from infra.contract.parts import KNOWN, NEW, part_names
 from infra.store import Manifest, Store

@@ -11,9 +11,9 @@ from importlib.resources import files
 
 import pytest
 
+from data_contracts.contract.data_docs import data_docs
 from data_contracts.contract.great_expectations_engine import load_great_expectations
-from data_contracts.contract_results import results_of
-from data_contracts.data_docs import data_docs
+from data_contracts.contract.reports import results_of
 from data_contracts.handoffs import ContractReport, Failure, RowPlace
 
 FORGED = "<script>alert(1)</script><img src=https://evil.example/x.png> $a {{ 7*7 }}"

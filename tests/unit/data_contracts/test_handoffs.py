@@ -13,13 +13,13 @@ from data_contracts import handoffs
 from data_contracts.approvals import Answer, Protection, Question
 from data_contracts.canaries import CanaryAsk, CanaryEnd, Night
 from data_contracts.ci_report import CiReport
+from data_contracts.contract.parts import FilePart, PartGroup
 from data_contracts.costs.budgets import BudgetWarning, RulesVersion, SpendingEntry
 from data_contracts.costs.executions import BackfilledWindow, Crash, Execution, ScheduledTime
 from data_contracts.costs.month_costs import MonthCosts
 from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import UsageError
 from data_contracts.exposures import ExposureEntry, SpentBefore
-from data_contracts.file_part import FilePart
 from data_contracts.handoffs import SCHEMA, Dataset, HandOff, Receipt, Record, Ref
 from data_contracts.installed_packages import InstalledPackages
 from data_contracts.messages.contamination import ContaminationReport
@@ -28,7 +28,6 @@ from data_contracts.operations.deliveries import Delivery
 from data_contracts.operations.node_standing import NodeMishap, NodeStanding
 from data_contracts.operations.sensor_steps import SensorStep
 from data_contracts.operations.server_backup import ServerBackup
-from data_contracts.part_group import PartGroup
 from data_contracts.profile.record import Profile
 from data_contracts.recipe import Recipe
 from data_contracts.resolved import Resolved

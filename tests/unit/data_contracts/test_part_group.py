@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.canonical import canonical, digest
-from data_contracts.file_part import FilePart
-from data_contracts.part_group import LARGEST, PartGroup, PartSum, cut, grouped
+from data_contracts.contract.parts import LARGEST, FilePart, PartGroup, PartSum, cut, grouped
 from data_contracts.profile.collect import profile_of
 
 NAMES = [f"{digest(number)[:40]}.json" for number in range(3_000)]

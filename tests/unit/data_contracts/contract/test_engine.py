@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from data_contracts.contract import expectation_scope, frames
+from data_contracts.contract import frames
 from tests.support.expectations import TABLE, E, one, run
 
 SAME_AS_GX = [
@@ -165,7 +165,7 @@ def says_the_same_however_the_rows_are_batched(cases: int) -> None:
         at_once = run(table, *EVERYTHING)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(frames, "BLOCK_ROWS", block)
-            patch.setattr(expectation_scope, "WHOLE_BYTES", 1)
+            patch.setattr(frames, "WHOLE_BYTES", 1)
             assert run(table, *EVERYTHING, rows=batch) == at_once
 
     case()

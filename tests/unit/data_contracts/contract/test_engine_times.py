@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from data_contracts.contract import engine, frames, great_expectations_catalogue
+from data_contracts.contract import engine, frames, great_expectations_engine
 from data_contracts.contract.engine import check
 from data_contracts.errors import SpecError
 from tests.support.expectations import RESOURCES, E, one, reader, run, suite
@@ -93,9 +93,8 @@ def test_only_the_columns_that_are_needed_are_read() -> None:
 
 def test_the_list_of_expectations_is_that_of_the_installed_version() -> None:
     kept = json.loads(Path(engine.__file__).with_name("expectations.json").read_text())
-    assert kept == great_expectations_catalogue.catalogue(), (
-        "run `python -m data_contracts.contract.great_expectations_catalogue > "
-        "data_contracts/contract/expectations.json`"
+    assert kept == great_expectations_engine.catalogue(), (
+        "run `python -m data_contracts.contract.great_expectations_engine > data_contracts/contract/expectations.json`"
     )
 
 

@@ -7,10 +7,10 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
+from data_contracts.contract import translation
 from data_contracts.contract.engine import check
-from data_contracts.contract.expectation_scope import scope_of
 from data_contracts.contract.findings import EXAMPLES
-from data_contracts.contract.translation import translation
+from data_contracts.contract.frames import scope_of
 
 
 @pytest.mark.parametrize("columns", [EXAMPLES - 1, EXAMPLES, EXAMPLES + 1, 3 * EXAMPLES])

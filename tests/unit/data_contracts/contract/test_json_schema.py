@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.contract.engine import check
-from data_contracts.contract.syntax import ForeignReference, local_schema
+from data_contracts.contract.suites import ForeignReference, local_schema
 from data_contracts.errors import SpecError
 from tests.support.expectations import E, reader, run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_contracts.contract.report_diff import difference
+from data_contracts.contract.reports import difference
 from data_contracts.drift_report import ColumnDrift, DriftReport
 from data_contracts.handoffs import ContractReport, Failure, Quarantine
 

@@ -11,7 +11,7 @@ import pytest
 
 from data_contracts.contract.engine import check
 from data_contracts.contract.frames import Layout, frame, rows_that_meet
-from data_contracts.contract.row_condition import ConditionError, read_condition
+from data_contracts.contract.suites import ConditionError, read_condition
 from data_contracts.errors import SpecError
 from tests.support.expectations import RESOURCES, E, reader, run
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from data_contracts.contract import sentences
-from data_contracts.contract.sentences import SENTENCES, sentence
+from data_contracts.contract import reports
+from data_contracts.contract.reports import SENTENCES, sentence
 
-CATALOGUE = json.loads(Path(sentences.__file__).with_name("expectations.json").read_text())["expectations"]
+CATALOGUE = json.loads(Path(reports.__file__).with_name("expectations.json").read_text())["expectations"]
 VALUES: dict[str, Any] = {
     "column": "amount",
     "column_A": "from",
@@ -58,7 +58,7 @@ def test_every_argument_is_said(name: str, optional: bool) -> None:
             continue
         listed = value if isinstance(value, list) else [value]
         for part in [SAID[one]] if one in SAID else listed:
-            shown = part if isinstance(part, str) and one in SAID else sentences._value(part).strip('"')
+            shown = part if isinstance(part, str) and one in SAID else reports._value(part).strip('"')
             assert shown in words, (one, words)
     assert words.endswith(".")
     assert not re.search(r"\{[a-zA-Z_]+\}", words)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.contract import row_condition
+from data_contracts.contract import suites
 from data_contracts.expressions.row_conditions import read_condition
 from data_contracts.expressions.syntax_trees import TRIES, expression_tree, syntax_tree
 
@@ -45,6 +45,6 @@ def test_a_name_in_an_expression_is_the_name_that_is_written(name: str) -> None:
         names = [node.id for node in ast.walk(expression_tree(text)) if isinstance(node, ast.Name)]
         assert name in names
     assert set(read_condition(f"{name} > 1").columns) == {name}
-    condition = row_condition.read_condition(f"{name} > 1 and not {name} == 3")
+    condition = suites.read_condition(f"{name} > 1 and not {name} == 3")
     assert condition is not None
     assert condition.columns == (name,)

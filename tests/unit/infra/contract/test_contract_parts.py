@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts import part_group
 from data_contracts.canonical import canonical
-from data_contracts.contract.measures import Question
+from data_contracts.contract import parts as file_parts
 from data_contracts.contract.parts import kept, reads_all_files
+from data_contracts.contract.questions import Question
 from data_contracts.contract.suites import load_suite
-from data_contracts.contract.translation.translation import translated
+from data_contracts.contract.translation import translated
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
@@ -109,8 +109,8 @@ def test_the_name_of_an_expectation_tells_whether_it_reads_all_files(name: str, 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_outcome_is_that_of_a_full_read(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_group, "USUAL", (2, 1, 64)[seed])  # half of the files end a group, or each, or none
-    monkeypatch.setattr(part_group, "LARGEST", 3)
+    monkeypatch.setattr(file_parts, "USUAL", (2, 1, 64)[seed])  # half of the files end a group, or each, or none
+    monkeypatch.setattr(file_parts, "LARGEST", 3)
     draw, choose = np.random.default_rng(seed), random.Random(seed)
     files = [written(tmp_path, number, int(draw.integers(1, 400)), draw) for number in range(5)]
     entries = [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in choose.sample(POSSIBLE, 6)]
@@ -172,8 +172,8 @@ def test_equal_documents_in_two_places_and_in_two_ways_are_not_each_other(tmp_pa
 
 
 def test_a_group_stands_for_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_group, "LARGEST", 2)
-    monkeypatch.setattr(part_group, "USUAL", 2**40)
+    monkeypatch.setattr(file_parts, "LARGEST", 2)
+    monkeypatch.setattr(file_parts, "USUAL", 2**40)
     draw = np.random.default_rng(0)
     files = [written(tmp_path, number, 100, draw) for number in range(5)]
     entries = [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in POSSIBLE[:6:3]]
@@ -199,7 +199,7 @@ def test_where_a_document_is_cut_is_part_of_its_parts_name() -> None:
 
 
 def test_no_part_holds_a_sensitive_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_group, "LARGEST", 2)
+    monkeypatch.setattr(file_parts, "LARGEST", 2)
     draw = np.random.default_rng(0)
     files = [written(tmp_path, number, 100, draw) for number in range(2)]
     entries = [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in POSSIBLE if kwargs.get("column") == "x"]
@@ -207,7 +207,7 @@ def test_no_part_holds_a_sensitive_value(tmp_path: Path, monkeypatch: pytest.Mon
     outcome(request(tmp_path, files, suite, ["x"]), tmp_path / "parts")
     for path in (tmp_path / "parts" / KNOWN).iterdir():
         group = path.name.startswith("group-")
-        kind = part_group.PartGroup if group else contract_parts.FilePart
+        kind = file_parts.PartGroup if group else contract_parts.FilePart
         part = kind.model_validate_json(path.read_bytes())
         values = [one for value in part.values.values() for one in (value if isinstance(value, list) else [value])]
         assert all(type(value) is int for value in values)
@@ -243,7 +243,7 @@ def test_what_cannot_be_read_as_a_part_is_measured_again(tmp_path: Path, change:
 def test_a_group_that_does_not_fit_is_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], object]
 ) -> None:
-    monkeypatch.setattr(part_group, "LARGEST", 2)
+    monkeypatch.setattr(file_parts, "LARGEST", 2)
     draw = np.random.default_rng(1)
     files = [written(tmp_path, number, 20, draw) for number in range(2)]
     suite = load_suite({"expectations": [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}]},

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.contract.scan import scan
+from data_contracts.contract import scan
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import QuarantineSpec, SourceSpec

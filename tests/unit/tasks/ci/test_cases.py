@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts.ci_report import CiCase, CiReport
+from data_contracts.contract.reports import Result
 from data_contracts.contract.suites import load_suite, suite_digest
-from data_contracts.contract_results import Result
 from data_contracts.errors import (
     Cancelled,
     ContractRejected,

@@ -8,23 +8,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from data_contracts.contract.measures import DISTINCT, Measure
+from data_contracts.contract import scan
+from data_contracts.contract.questions import DISTINCT, Measure, between, in_set
 from data_contracts.contract.rows import Data
-from data_contracts.contract.scan import cheap_measures
-from data_contracts.contract.scan.scan import scanned
-from data_contracts.contract.translation.questions import between, in_set
+from data_contracts.contract.scan import scanned
 from tests.support.expectations import RESOURCES, in_files, reader
 
 NAN, INF = math.nan, math.inf
 SCHEMA = pa.schema([("x", pa.float64()), ("n", pa.int64()), ("s", pa.string())])
 INSIDE = between({"column": "x", "min_value": 0, "max_value": 2, "strict_max": True}, "real").measures[1]
-LEAST, GREATEST = cheap_measures.ends(INSIDE)
+LEAST, GREATEST = scan.least_and_greatest(INSIDE)
 
 
 def test_bounds_are_asked_by_the_least_and_the_greatest_value() -> None:
     count = Measure("count({c})", "n")
-    assert cheap_measures.asked_first([INSIDE, count], SCHEMA) == [LEAST, GREATEST, count]
-    assert cheap_measures.asked_first([Measure("sum({c})", "x")], SCHEMA) == [Measure("sum({c})", "x"), GREATEST]
+    assert scan.asked_first([INSIDE, count], SCHEMA) == [LEAST, GREATEST, count]
+    assert scan.asked_first([Measure("sum({c})", "x")], SCHEMA) == [Measure("sum({c})", "x"), GREATEST]
 
 
 @pytest.mark.parametrize(
@@ -33,9 +32,7 @@ def test_bounds_are_asked_by_the_least_and_the_greatest_value() -> None:
      (0.0, NAN, False), (0.0, INF, False)],
 )  # fmt: skip
 def test_no_value_is_out_of_bounds_if_both_ends_keep_them(least: Any, greatest: Any, shown: bool) -> None:
-    assert cheap_measures.values_shown([INSIDE], {LEAST: least, GREATEST: greatest}, SCHEMA) == (
-        {INSIDE: 0} if shown else {}
-    )
+    assert scan.values_shown([INSIDE], {LEAST: least, GREATEST: greatest}, SCHEMA) == ({INSIDE: 0} if shown else {})
 
 
 @pytest.mark.parametrize(
@@ -47,8 +44,8 @@ def test_no_value_is_out_of_bounds_if_both_ends_keep_them(least: Any, greatest: 
 def test_distinct_integers_are_marked_where_duckdb_takes_the_bitmap(
     low: Any, high: Any, rows: int, marked: bool
 ) -> None:
-    assert (cheap_measures.distinct_by_bitmap(Measure(DISTINCT, "n"), low, high, rows, 2**31) is not None) is marked
-    assert cheap_measures.distinct_by_bitmap(Measure(DISTINCT, "n"), low, high, rows, 2**3) is None or high - low < 2**3
+    assert (scan.distinct_by_bitmap(Measure(DISTINCT, "n"), low, high, rows, 2**31) is not None) is marked
+    assert scan.distinct_by_bitmap(Measure(DISTINCT, "n"), low, high, rows, 2**3) is None or high - low < 2**3
 
 
 FAR = [-(2**63), 2**63 - 1, -(2**63), None]

@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from data_contracts.contract.scan.duck import Resources, asked, connected
+from data_contracts.contract.scan import Resources, connected, run_in_duckdb
 
 REFUSED = [
     "SELECT * FROM read_parquet('{file}')",
@@ -51,9 +51,9 @@ def test_a_footer_that_claims_less_than_the_pages_hold_is_not_believed(tmp_path:
 
 
 def test_a_query_that_makes_progress_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("data_contracts.contract.scan.duck._LOOK_S", 0.005)
+    monkeypatch.setattr("data_contracts.contract.scan._LOOK_S", 0.005)
     moves: list[None] = []
     resources = Resources(tmp_path, 256 * 2**20, 1, lambda: moves.append(None))
     query = "SELECT sum(hash(range)) > 0 FROM range(10_000_000)"
-    assert asked(lambda connection: connection.execute(query).fetchone(), resources) == (True,)
+    assert run_in_duckdb(lambda connection: connection.execute(query).fetchone(), resources) == (True,)
     assert len(moves) > 1

@@ -14,10 +14,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from data_contracts.contract.measures import ROWS, Measure
+from data_contracts.contract.questions import ROWS, Measure
 from data_contracts.contract.rows import Data, no_files
-from data_contracts.contract.scan.duck import Resources
-from data_contracts.contract.scan.scan import scanned
+from data_contracts.contract.scan import Resources, scanned
 from data_contracts.errors import CorruptError, OutOfMemory
 from tests.support.expectations import RESOURCES, in_files, reader
 
@@ -139,10 +138,10 @@ def test_a_thousand_expectations_take_little_memory(tmp_path: Path) -> None:
 import resource, sys
 from pathlib import Path
 import pyarrow as pa
-from data_contracts.contract.translation.questions import between
-from data_contracts.contract.scan.duck import Resources
+from data_contracts.contract.questions import between
+from data_contracts.contract.scan import Resources
 from data_contracts.contract.rows import Data, no_files
-from data_contracts.contract.scan.scan import scanned
+from data_contracts.contract.scan import scanned
 table = pa.table({f"c{n}": [1, 2, 3] for n in range(100)})
 asked = [between({"column": f"c{n % 100}", "min_value": 0, "max_value": 9 + n}, "whole") for n in range(1000)]
 measures = [measure for question in asked for measure in question.measures]

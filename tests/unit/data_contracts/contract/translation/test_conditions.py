@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from data_contracts.contract.translation.conditions import condition_sql, is_translatable
-from data_contracts.contract.translation.questions import Kind
+from data_contracts.contract.questions import Kind
+from data_contracts.contract.translation import condition_sql, is_translatable
 from tests.support.expectations import E, in_files, run
 
 KINDS: dict[str, Kind | None] = {

@@ -7,15 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_contracts.contract.measures import Question
-from data_contracts.contract.translation.order_statistics import (
-    INTERPOLATIONS,
-    is_bounded,
-    is_interpolation,
-    median,
-    neighbours,
-    quantiles,
-)
+from data_contracts.contract.questions import Question, is_bounded, is_interpolation, median, neighbours, quantiles
+from data_contracts.contract.suites import INTERPOLATIONS
 
 BOUNDS = {"quantiles": [0.5], "value_ranges": [[0, 1]]}
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from data_contracts.contract.measures import Question
+from data_contracts.contract.engine import decided
+from data_contracts.contract.questions import Question
 from data_contracts.contract.rows import Data
-from data_contracts.contract.syntax import INTERPOLATIONS
-from data_contracts.contract.translation.translation import _RULES, translated
-from data_contracts.contract.verdicts import decided
+from data_contracts.contract.suites import INTERPOLATIONS
+from data_contracts.contract.translation import _RULES, translated
 from tests.support.expectations import RESOURCES, E, in_files, reader, run
 
 BIG = [2**53, 2**53 + 1, -(2**53) - 1, 2**62, 2**63 - 1, -(2**63)]

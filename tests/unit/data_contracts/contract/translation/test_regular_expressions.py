@@ -7,7 +7,7 @@ import re
 import duckdb
 import pytest
 
-from data_contracts.contract.translation.regular_expressions import for_re2
+from data_contracts.contract.translation import for_re2
 
 TEXTS = [
     "", "a", "ab", "abab", "a\n", "\n", "b\na", "é", "\u0665", "a.c", "a\0b", "ABC-12", "👩‍👩", "aaa", " a", "ß]",

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from data_contracts.contract.translation.translation import translated
+from data_contracts.contract.translation import translated
 from tests.support.expectations import E, in_files, run
 
 TABLE = pa.table(

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.contract import suites
-from data_contracts.contract.translation.questions import Question
-from data_contracts.contract.translation.translation import _RULES, reason, translated
+from data_contracts.contract.questions import Question
+from data_contracts.contract.translation import _RULES, reason, translated
 from tests.support.expectations import E, run
 
 SCHEMA = pa.schema(

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from markdown_it import MarkdownIt
 
-from data_contracts.contract_results import results_of
+from data_contracts.contract.reports import results_of
 from data_contracts.errors import ContractRejected
 from data_contracts.handoffs import ContractReport, Failure
 from tasks.run.run import Run, open_run

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts import part_group
 from data_contracts.canonical import canonical
+from data_contracts.contract import parts as file_parts
 from data_contracts.contract.suites import load_suite
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
@@ -88,8 +88,8 @@ def test_only_files_that_are_new_are_read_whatever_happened_between(request_: Co
 def test_a_group_is_copied_in_place_of_its_parts_which_stay_for_the_day_it_breaks(
     request_: ContractRequest, check: Checker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part_group, "LARGEST", 4)
-    monkeypatch.setattr(part_group, "USUAL", 2**40)
+    monkeypatch.setattr(file_parts, "LARGEST", 4)
+    monkeypatch.setattr(file_parts, "USUAL", 2**40)
     whole = check(some(request_, *range(8)))[0]
     real, copied = check.store.read_sealed, []
     monkeypatch.setattr(

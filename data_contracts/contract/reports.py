@@ -1,4 +1,8 @@
-"""Says what an expectation expects, in one plain sentence.
+"""Contract reports as people read them: every expectation with its result, two reports compared, and plain sentences.
+
+Each expectation of a suite has the report's finding, or else the profile's observation, for pages and Data Docs; of one
+on a sensitive column, only its type and its columns are shown. The comparison of two reports says what is newly broken,
+what healed, and what is broken in both.
 
 Every expectation of Great Expectations' catalogue has a sentence; arguments that it does not mention are added at its
 end, so nothing that decides a verdict is left unsaid. An expectation that is not in the catalogue is described by its
@@ -8,10 +12,260 @@ name.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from data_contracts.drift_report import ColumnDrift
+from data_contracts.handoffs import ContractReport, Failure
+from data_contracts.profile.record import ColumnProfile, Profile
 from data_contracts.quoting import escaped
+
+_COLUMNS = ("column", "column_A", "column_B")
+# An expectation as a failure names it: its type and its columns.
+Name = tuple[str, str | None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """An expectation and how it ended.
+
+    Attributes:
+        entry: the suite's entry; its arguments may be values of a sensitive column if `masked`.
+        text: what it expects, without anything sensitive.
+        failure: what the report found; None if it holds, or if `unclear`.
+        unclear: several on these columns are of this type, and the report does not say which of them broke: how many.
+        observed: what was observed, "" if that is not known.
+    """
+
+    entry: Mapping[str, Any]
+    columns: list[str]
+    masked: bool
+    text: str
+    failure: Failure | None = None
+    unclear: str = ""
+    observed: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """How it ended, in words."""
+        if self.unclear:
+            return self.unclear
+        if self.failure is None:
+            return "holds"
+        return f"broken by {self.failure.rows:,} rows" if self.failure.rows else "broken"
+
+
+def results_of(
+    suite: Mapping[str, Any], report: ContractReport, profile: Profile | None, sensitive: Collection[str]
+) -> list[Result]:
+    """All expectations of the suite of a report, in order.
+
+    Args:
+        profile: of the rows that were checked, and no others.
+        sensitive: names of all sensitive columns.
+    """
+    failures = [*report.failures, *(report.quarantine.broken if report.quarantine is not None else [])]
+    by_index = {failure.index: failure for failure in reversed(failures)}
+    broken: dict[Name, list[Failure]] = defaultdict(list)
+    for failure in failures:
+        if failure.index is None:  # of an earlier version
+            broken[failure.expectation, failure.column].append(failure)
+    often = Counter(_name(entry) for entry in suite["expectations"])
+    found = []
+    for index, entry in enumerate(suite["expectations"]):
+        name, columns = _name(entry), _columns(entry["kwargs"])
+        # Only the class knows what an expectation of one's own reads.
+        may_read_all = "class_path" in entry or "row_condition" in entry["kwargs"]
+        masked = bool(set(columns) & set(sensitive)) or (bool(sensitive) and may_read_all)
+        on = f" on {', '.join(columns)}" if columns else ""
+        text = f"{entry['type']}{on}" if masked else sentence(entry).removesuffix(".")
+        mine = broken.get(name, [])
+        if index in by_index:
+            failure = by_index[index]
+            found.append(Result(entry, columns, masked, text, failure, observed=failure.observed))
+        elif not mine:
+            observed = "" if masked else _observed(entry, profile)
+            found.append(Result(entry, columns, masked, text, observed=observed))
+        elif len(mine) < often[name]:
+            unclear = f"{len(mine)} of {often[name]} on this column are broken"
+            found.append(Result(entry, columns, masked, text, unclear=unclear))
+        else:
+            # All of them broke, in the order of the report.
+            at = sum(one.entry["type"] == entry["type"] and one.columns == columns for one in found)
+            found.append(Result(entry, columns, masked, text, mine[at], observed=mine[at].observed))
+    return found
+
+
+def _name(entry: Mapping[str, Any]) -> Name:
+    return entry["type"], ", ".join(_columns(entry["kwargs"])) or None
+
+
+def _columns(kwargs: Mapping[str, Any]) -> list[str]:
+    """The columns that an expectation is about, in the order in which its failure names them."""
+    listed = kwargs.get("column_list") or []
+    return [*(kwargs[key] for key in _COLUMNS if key in kwargs), *(listed if isinstance(listed, list) else [])]
+
+
+def _observed(entry: Mapping[str, Any], profile: Profile | None) -> str:
+    """What the profile observed about the subject of an expectation that holds; "" for nothing."""
+    kind, kwargs = entry["type"].removeprefix("expect_"), entry["kwargs"]
+    if profile is None or kwargs.get("row_condition"):
+        return ""
+    if kind.startswith("table_row_count"):
+        return f"{profile.rows:,} rows"
+    column = profile.column(str(kwargs.get("column", "")))
+    return "" if column is None or not column.values else _of_column(kind, column)
+
+
+def _of_column(kind: str, column: ColumnProfile) -> str:
+    if kind in ("column_values_to_not_be_null", "column_values_to_be_null"):
+        return f"{column.nulls:,} of {column.rows:,} missing"
+    if kind in ("column_values_to_be_unique", "column_unique_value_count_to_be_between", "column_values_to_be_in_set"):
+        about = "" if column.distinct_exact else "about "
+        return "" if column.distinct is None else f"{about}{column.distinct:,} different values"
+    if column.kind == "number" and kind in (
+        "column_values_to_be_between",
+        "column_min_to_be_between",
+        "column_max_to_be_between",
+    ):
+        return "" if column.minimum is None else f"{column.minimum:g} to {column.maximum:g}"
+    if column.kind == "number" and kind == "column_mean_to_be_between" and not column.infinite:
+        return "" if column.mean is None else f"{column.mean:g}"
+    if column.kind == "text" and kind.startswith("column_value_lengths"):
+        return "" if column.minimum is None else f"lengths {column.minimum:g} to {column.maximum:g}"
+    return ""
+
+
+Key = tuple[str, str | None, int]
+
+
+@dataclass(frozen=True)
+class Change:
+    """An expectation that is broken in one report or in both.
+
+    Attributes:
+        before, after: the rows that broke it, those that were set aside included; None where it holds. 0 if it is about
+            a whole column or table.
+    """
+
+    expectation: str
+    column: str | None
+    severity: str
+    before: int | None
+    after: int | None
+    sentence: str
+
+    @property
+    def kind(self) -> str:
+        """`broken` (newly), `healed`, `worse`, `better` or `same`."""
+        if self.before is None:
+            return "broken"
+        if self.after is None:
+            return "healed"
+        return "worse" if self.after > self.before else "better" if self.after < self.before else "same"
+
+    def to_json(self) -> dict[str, Any]:
+        """The change as objects that JSON can hold."""
+        return {**vars(self), "kind": self.kind}
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A column that had moved against earlier data: what each report says of it, None where it had not."""
+
+    column: str
+    before: ColumnDrift | None
+    after: ColumnDrift | None
+
+    @property
+    def kind(self) -> str:
+        """`broken` (newly moved), `healed` (no longer) or `same`."""
+        return "broken" if self.before is None else "healed" if self.after is None else "same"
+
+    @property
+    def sentence(self) -> str:
+        """What moved, as the later report that has it says."""
+        found = self.after or self.before
+        assert found is not None
+        return found.sentence
+
+    def to_json(self) -> dict[str, Any]:
+        """The change as objects that JSON can hold."""
+        verdicts = [None if one is None else one.verdict for one in (self.before, self.after)]
+        return {"column": self.column, "kind": self.kind, "verdicts": verdicts, "sentence": self.sentence}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two reports side by side: the rows of both, whether the suite is another one, and the changes, new ones first."""
+
+    before: ContractReport
+    after: ContractReport
+    changes: list[Change]
+
+    @property
+    def set_aside(self) -> tuple[int, int]:
+        """Rows that were set aside, in each report."""
+        before, after = (0 if one.quarantine is None else one.quarantine.rows for one in (self.before, self.after))
+        return before, after
+
+    @property
+    def moved(self) -> list[Moved]:
+        """Columns that had moved against earlier data in one report or in both, new ones first."""
+        old, new = _by_column(self.before), _by_column(self.after)
+        found = [Moved(name, old.get(name), new.get(name)) for name in dict.fromkeys([*new, *old])]
+        return sorted(found, key=lambda one: _ORDER.index(one.kind))
+
+    @property
+    def other_suite(self) -> bool:
+        """Whether the reports are of two different suites, so that an expectation may be missing instead of kept."""
+        return self.before.suite_digest != self.after.suite_digest
+
+
+_ORDER = ("broken", "worse", "same", "better", "healed")
+
+
+def difference(before: ContractReport, after: ContractReport) -> Difference:
+    """What changed from one report to the other. Equal expectations on one column are distinguished by their order."""
+    old, new = _by_key(_broken(before)), _by_key(_broken(after))
+    changes = []
+    for key in dict.fromkeys([*new, *old]):
+        was, now = old.get(key), new.get(key)
+        shown = now or was
+        assert shown is not None
+        changes.append(
+            Change(
+                expectation=shown.expectation,
+                column=shown.column,
+                severity=shown.severity,
+                before=None if was is None else was.rows,
+                after=None if now is None else now.rows,
+                sentence=shown.sentence,
+            )
+        )
+    return Difference(before, after, sorted(changes, key=lambda change: _ORDER.index(change.kind)))
+
+
+def _broken(report: ContractReport) -> list[Failure]:
+    """The failures, and the expectations that only rows that were set aside broke."""
+    return [*report.failures, *(report.quarantine.broken if report.quarantine is not None else [])]
+
+
+def _by_column(report: ContractReport) -> dict[str, ColumnDrift]:
+    return {one.column: one for one in (report.drift.moved if report.drift is not None else [])}
+
+
+def _by_key(failures: Sequence[Failure]) -> dict[Key, Failure]:
+    seen: Counter[tuple[str, str | None]] = Counter()
+    found = {}
+    for failure in failures:
+        name = failure.expectation, failure.column
+        found[(*name, seen[name])] = failure
+        seen[name] += 1
+    return found
+
 
 _LISTED = 10
 # {x}: the argument x, quoted; {range}: min_value and max_value with their strictness.

@@ -14,7 +14,7 @@ from typing import Any
 
 from data_contracts.contract.great_expectations_engine import load_great_expectations
 from data_contracts.contract.quarantine import ABOUT_ROWS
-from data_contracts.contract_results import Result
+from data_contracts.contract.reports import Result
 from data_contracts.handoffs import ContractReport
 
 _LOADED = re.compile(r"<script\b.*?</script>|<link\b[^>]*>|<img\b[^>]*>", re.DOTALL | re.IGNORECASE)
