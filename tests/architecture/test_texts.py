@@ -15,14 +15,12 @@ SEE_ROWS = (
     "infra/gang/rank_bootstrap.py",
 )
 ENGINE = (
-    "data_contracts/contract/scan.py",
-    "data_contracts/contract/scan.py",
     "data_contracts/contract/engine.py",
-    "data_contracts/contract/translation.py",
-    "data_contracts/contract/great_expectations_engine.py",
-    "data_contracts/contract/engine.py",
-    "data_contracts/contract/frames.py",
     "data_contracts/contract/findings.py",
+    "data_contracts/contract/frames.py",
+    "data_contracts/contract/great_expectations_engine.py",
+    "data_contracts/contract/scan.py",
+    "data_contracts/contract/translation.py",
 )
 # Errors of ours, whose words hold no value of the data.
 OURS = {"Mismatch", "Malformed", "UnusableKey", "UnheldTime", "TrainwrightError", "UsageError"}

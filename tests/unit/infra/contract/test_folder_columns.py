@@ -75,8 +75,8 @@ def findings(outcome: ContractOutcome) -> list[tuple[Any, ...]]:
 
 def test_each_reader_gives_the_same_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_place = []
-    of_files = scan.of_files
-    monkeypatch.setattr(scan, "of_files", lambda *given: in_place.append(of_files(*given)) or in_place[-1])
+    scan_files = scan.scan_files
+    monkeypatch.setattr(scan, "scan_files", lambda *given: in_place.append(scan_files(*given)) or in_place[-1])
     outcomes = {ending: check(tmp_path / ending, ending) for ending in ("parquet", "csv", "jsonl")}
     assert len(in_place) >= 1
     assert None not in in_place  # DuckDB itself read the Parquet files

@@ -77,7 +77,7 @@ def test_a_suite_that_is_translated_does_without_great_expectations() -> None:
         "assert check(suite, read, fail_on='critical', sensitive=[], resources=resources).accepted\n"
         "sys.exit('great_expectations' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[5]).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[4]).returncode == 0
 
 
 def test_a_column_without_a_name_is_left_and_disturbs_no_other() -> None:
