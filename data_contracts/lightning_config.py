@@ -16,7 +16,7 @@ from typing import Any
 
 from data_contracts.expressions.syntax_trees import syntax_tree
 from data_contracts.pipeline_spec import DataSpec, PipelineSpec
-from data_contracts.pipeline_spec.credentials import addresses_with_credentials
+from data_contracts.pipeline_spec.data import addresses_with_credentials
 from data_contracts.yaml_document import Document, FieldPath, Problem, dotted, shown
 from data_contracts.yaml_text import read_document
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from data_contracts.errors import SpecError
 from data_contracts.lightning_config import READ_IT, STORED, check_lightning, config_problems, inline_lightning
 from data_contracts.pipeline_spec import VERSION, PipelineSpec, StoreSpec
-from data_contracts.pipeline_spec.credentials import (
+from data_contracts.pipeline_spec.data import (
     TAGS_ARE_SHOWN,
     addresses_with_credentials,
     credential_in,

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from data_contracts.canonical import Name
-from data_contracts.pipeline_spec.arrival import length_of, up_to_a_year
 from data_contracts.pipeline_spec.base import FieldError, Section
+from data_contracts.pipeline_spec.contract import length_of, up_to_a_year
 from data_contracts.run_report import Trigger
 
 Measure = Literal["success", "time", "checkpoints", "resumes", "goodput"]

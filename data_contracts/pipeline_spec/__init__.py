@@ -9,34 +9,34 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from data_contracts.canonical import Name
-from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
-from data_contracts.pipeline_spec.canary import CanarySpec
-from data_contracts.pipeline_spec.code import CodeSpec, EnvironmentSpec
-from data_contracts.pipeline_spec.contamination import ContaminationSpec, NearSpec
-from data_contracts.pipeline_spec.contract import ContractSpec, QuarantineSpec, SuiteSpec
-from data_contracts.pipeline_spec.csv_format import CsvSpec
+from data_contracts.pipeline_spec.base import CallableSpec, DaskRunner, FieldError, Section, Shorthand, VerifySpec
+from data_contracts.pipeline_spec.contract import ContaminationSpec, ContractSpec, NearSpec, QuarantineSpec, SuiteSpec
 from data_contracts.pipeline_spec.data import (
+    CsvSpec,
     Database,
     DataSpec,
+    PiecesSpec,
     ShardsSpec,
     SourceSpec,
     SplitSpec,
     StorageOptions,
+    TokenizerSpec,
     Uri,
     share_csv,
 )
-from data_contracts.pipeline_spec.evaluate import EvaluateSpec, MetricSpec, SetSpec
-from data_contracts.pipeline_spec.gate_names import check_canary, check_gates, listed
-from data_contracts.pipeline_spec.loader import OWN, LoaderSpec, MixtureSpec
-from data_contracts.pipeline_spec.mirrors import MirrorsSpec, check_mirrors
-from data_contracts.pipeline_spec.notify import NotifyRule
-from data_contracts.pipeline_spec.pieces import PiecesSpec, TokenizerSpec
-from data_contracts.pipeline_spec.placement import VerifySpec
-from data_contracts.pipeline_spec.promote import GateSpec, PromoteSpec
-from data_contracts.pipeline_spec.runner import DaskRunner
-from data_contracts.pipeline_spec.schedule import ScheduleSpec
-from data_contracts.pipeline_spec.slices import SliceSpec
-from data_contracts.pipeline_spec.train import BatchTransform, InitSpec, TrainSpec
+from data_contracts.pipeline_spec.evaluate import EvaluateSpec, MetricSpec, SetSpec, SliceSpec
+from data_contracts.pipeline_spec.operations import MirrorsSpec, NotifyRule, ScheduleSpec, check_mirrors
+from data_contracts.pipeline_spec.promote import CanarySpec, GateSpec, PromoteSpec, check_canary, check_gates, listed
+from data_contracts.pipeline_spec.train import (
+    OWN,
+    BatchTransform,
+    CodeSpec,
+    EnvironmentSpec,
+    InitSpec,
+    LoaderSpec,
+    MixtureSpec,
+    TrainSpec,
+)
 
 __all__ = [
     "OWN",

@@ -1,13 +1,19 @@
-"""The base classes and types that every section of the spec shares."""
+"""What sections of the spec share: their base classes and types, and where the work of a section is done.
+
+`launcher` and its fields place the work of train, verify and evaluate; the place does not affect the result. The runner
+(`shards.runner`, `contract.runner`) does the work on raw rows.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import itertools
+import re
 import textwrap
+from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -95,3 +101,86 @@ class CallableSpec(Shorthand):
     """Dotted path of the function, imported from the project's root."""
     args: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments, passed after the batch; default none."""
+
+
+class Placed(Section):
+    """A section whose work is done on this machine, or on machines of a Prefect work pool."""
+
+    launcher: Literal["local", "work-pool"] = "local"
+    """Where processes start. `local`: on this machine; `work-pool`: each node as a flow run on a Prefect work pool."""
+    pool: str | None = None
+    """For `work-pool`: the name of the Prefect work pool."""
+
+    @model_validator(mode="after")
+    def _has_its_pool(self) -> Placed:
+        if self.launcher == "work-pool" and not self.pool:
+            raise FieldError("pool", "is missing; launcher work-pool needs the name of a Prefect work pool")
+        if self.launcher == "local" and self.pool is not None:
+            raise FieldError("pool", "has an effect only with launcher: work-pool; set that, or leave this out")
+        return self
+
+
+def in_same_place(one: Placed, other: Placed) -> bool:
+    """Whether two sections' work is done on the same kind of machine: both here, or both on the same pool."""
+    return (one.launcher, one.pool) == (other.launcher, other.pool)
+
+
+class Spread(Placed):
+    """A section whose work several ranks may share; that does not affect the result either."""
+
+    nodes: int | None = Field(default=None, ge=1, exclude_if=lambda nodes: nodes is None)
+    """Number of nodes; default 1. For `fsdp` and `hsdp`, if neither `nodes` nor `devices` is set: as trained."""
+    devices: int | None = Field(default=None, ge=1, exclude_if=lambda devices: devices is None)
+    """Ranks per node; default 1. For `fsdp` and `hsdp`, if neither `nodes` nor `devices` is set: as trained."""
+    strategy: Literal["ddp", "fsdp", "hsdp", "single"] | None = Field(
+        default=None, exclude_if=lambda strategy: strategy is None
+    )
+    """How the ranks hold the parameters, as in `train.strategy`. Default: as trained, but several ranks use `ddp`
+    instead of `single`, and `fsdp` instead of `hsdp` if they are too few for it."""
+
+    @model_validator(mode="after")
+    def _meshes(self) -> Spread:
+        ranks = (self.nodes or 1) * (self.devices or 1)
+        if self.strategy == "single" and ranks > 1:
+            raise FieldError("strategy", f"single is one rank, but nodes x devices = {ranks}; use ddp or fsdp")
+        return self
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether `nodes` or `devices` is set."""
+        return self.nodes is not None or self.devices is not None
+
+
+class VerifySpec(Spread):
+    """How a checkpoint is verified: where, and on how many ranks."""
+
+
+_SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:\d{1,5}")
+
+
+class DaskRunner(Section):
+    """A Dask cluster that does the work of a stage."""
+
+    dask: str
+    """Address of the scheduler, such as tcp://scheduler:8786."""
+    scratch: str
+    """Absolute path of a folder that this machine and every worker share; it holds pieces of work, and the rows that
+    the shard stage spills."""
+
+    @model_validator(mode="after")
+    def _named_for_all_machines(self) -> DaskRunner:
+        if not _SCHEDULER.fullmatch(self.dask):
+            sentence = f"must be the address of a Dask scheduler such as tcp://scheduler:8786, got {self.dask!r}"
+            raise FieldError("dask", sentence)
+        if not self.scratch.startswith("/"):
+            raise FieldError("scratch", f"must be an absolute path, the same on every machine, got {self.scratch!r}")
+        return self
+
+
+Runner = Literal["local"] | DaskRunner
+
+
+def run_locally(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain data of a spec, with `local` as the runner of each section that has one."""
+    sections = {name: {**spec[name], "runner": "local"} for name in ("contract", "shards") if spec.get(name)}
+    return {**spec, **sections}

@@ -1,9 +1,21 @@
-"""`data` and `shards`: where the rows come from, how they are split and stored."""
+"""`data` and `shards`: where the rows come from, how they are written, cut, split and stored.
+
+`data.csv` says how CSV files are written, where they differ from commas, points and UTF-8. `data.source.pieces` are the
+rows into which a document is cut, by bytes, by lines, or by a tokenizer of the user's.
+
+Credentials that a spec holds where it must only name them (`env:NAME`, `profile:NAME`) are found here. A spec is
+stored: with each run, and in Prefect as the parameters of flow runs, which are shown there. Only names of options and
+tags, and addresses, are checked: a secret in another form under a harmless name is not recognized.
+"""
 
 from __future__ import annotations
 
+import codecs
+import itertools
+import json
 import re
 import warnings
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import parse_qs
@@ -11,11 +23,216 @@ from urllib.parse import parse_qs
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from data_contracts.canonical import Name
-from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
-from data_contracts.pipeline_spec.credentials import named_credentials, secret_in_query
-from data_contracts.pipeline_spec.csv_format import CsvSpec, may_be_csv
-from data_contracts.pipeline_spec.pieces import PiecesSpec
-from data_contracts.pipeline_spec.runner import Runner
+from data_contracts.pipeline_spec.base import CallableSpec, DottedPath, FieldError, Runner, Section, Shorthand
+from data_contracts.yaml_document import FieldPath
+
+# Files that are not CSV.
+_OTHER = re.compile(r"\.(?:jsonl|ndjson|json|parquet)(?:\.gz|\.bz2|\.xz|\.zst)?$")
+NO_QUOTE = "none"
+_DEFAULTS = {"separator": ",", "quote": '"', "decimal": "."}
+
+
+def _tab(value: Any) -> Any:
+    return "\t" if value in ("\\t", "tab") else value
+
+
+def _one_of(*others: str) -> AfterValidator:
+    """One ASCII character that stands in no number, or one of the others."""
+
+    def check(text: str) -> str:
+        if text not in others and (len(text) != 1 or not text.isascii() or text.isalnum() or text in "+-\r\n\0"):
+            raise ValueError(f"must be one ASCII character that is no letter, digit or sign, got {text!r}")
+        return text
+
+    return AfterValidator(check)
+
+
+Mark = Annotated[str, BeforeValidator(_tab), _one_of()]
+Quote = Annotated[str, BeforeValidator(_tab), _one_of(NO_QUOTE)]
+Grouping = Annotated[str, BeforeValidator(_tab), _one_of("\u00a0", "\u202f", "\u2019")]
+# Of names in the Internet: one lowers letters, the other reads a file in time that is quadratic.
+_NOT_OF_FILES = ("idna", "punycode")
+
+
+def _encoding(name: str) -> str:
+    try:
+        "a".encode(name)
+        codec = codecs.lookup(name)
+        codecs.getincrementaldecoder(name)
+        if codec.name in _NOT_OF_FILES:
+            raise LookupError(name)
+    except (LookupError, ValueError):
+        raise ValueError(f"{name!r} is not an encoding of Python, such as cp1252, latin-1 or utf-16") from None
+    return codec.name
+
+
+class CsvSpec(Section):
+    """How CSV files are written. What is not given is as in most files: commas, points, UTF-8."""
+
+    separator: Mark | None = None
+    r"""What stands between two values: `;`, `|`, `\t`; default: a comma, in .tsv files a tab. Without it, a file whose
+    first line has another separator is refused."""
+    decimal: Literal[".", ","] | None = None
+    """The decimal mark of numbers; default a point. Without it, a file with another separator than the comma is refused
+    if all values of a column have a decimal comma."""
+    thousands: Grouping | None = None
+    """What groups the digits of numbers by three (in India by two), such as `.` in 1.234,50; default nothing."""
+    encoding: Annotated[str, AfterValidator(_encoding)] | None = None
+    """The encoding, such as `cp1252`, `latin-1` or `utf-16`; default UTF-8. A byte order mark is skipped."""
+    skip_rows: int = Field(default=0, ge=0)
+    """Lines before the first line that counts, such as a title or `sep=;`; default 0."""
+    comment: Mark | None = None
+    """A character that begins a comment outside quotes, up to the end of its line; default none."""
+    quote: Quote | None = None
+    """What encloses a value that has a separator or a line end; `none`: nothing does; default a double quote."""
+
+    @model_validator(mode="after")
+    def _apart(self) -> CsvSpec:
+        given = {name: getattr(self, name) for name in ("separator", "quote", "decimal", "thousands", "comment")}
+        for one, other in itertools.combinations(given, 2):
+            # In a file with commas, numbers with commas may stand in quotes.
+            quoted = one == "separator" and other in ("decimal", "thousands")
+            marks = [given[name] or (None if quoted else _DEFAULTS.get(name)) for name in (one, other)]
+            if marks[0] is not None and marks[0] == marks[1]:
+                at, before = (one, other) if given[other] is None else (other, one)
+                raise FieldError(at, f"and {before} must differ, but both are {marks[0]!r}")
+        return self
+
+    def __str__(self) -> str:
+        """The fields that are given, as YAML on one line."""
+        given = self.model_dump(exclude_defaults=True)
+        plain = ("encoding", "skip_rows")
+        return f"{{{', '.join(f'{name}: {one if name in plain else json.dumps(one)}' for name, one in given.items())}}}"
+
+
+def may_be_csv(uri: str, format_: str) -> bool:
+    """Whether a source's files may be CSV, by its format and its address."""
+    return format_ in ("csv", "tsv") or (format_ == "auto" and not _OTHER.search(uri.lower()))
+
+
+class TokenizerSpec(Shorthand):
+    """A class of yours whose method `starts(text)` says at which character of a text each token starts."""
+
+    short_for: ClassVar[str] = "class_path"
+
+    class_path: DottedPath
+    """Dotted path of the class, imported from the project's root."""
+    init_args: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the class; default none."""
+
+
+class PiecesSpec(Section):
+    """The pieces into which a document is cut. Each is a row."""
+
+    bytes: Annotated[int, Field(ge=4, le=2**24)] | None = None
+    """Bytes of each piece; fewer where a character would be cut."""
+    lines: Annotated[int, Field(ge=1)] | None = None
+    """Instead of `bytes`: lines of each piece."""
+    tokens: Annotated[int, Field(ge=1, le=2**20)] | None = Field(default=None, exclude_if=lambda tokens: tokens is None)
+    """Instead of `bytes`: tokens of each piece, as `tokenizer` counts them; fewer where a character would be cut."""
+    tokenizer: TokenizerSpec | None = Field(default=None, exclude_if=lambda tokenizer: tokenizer is None)
+    """With `tokens`: your class that says where each token of a text starts; a string is its dotted path."""
+
+    @model_validator(mode="after")
+    def _one(self) -> PiecesSpec:
+        if sum(unit is not None for unit in (self.bytes, self.lines, self.tokens)) != 1:
+            raise ValueError("give one of bytes, lines and tokens")
+        if self.tokens is not None and self.tokenizer is None:
+            raise FieldError("tokens", "needs tokenizer: a class of yours that says where each token starts")
+        if self.tokens is None and self.tokenizer is not None:
+            raise FieldError("tokenizer", "needs tokens: how many make a piece")
+        return self
+
+
+# Options of s3fs and botocore. Wider than `_WORD`: to name a harmless option as `env:NAME` costs little.
+_OPTION = re.compile(r"(?i).*key|username|auth|.*(secret|token|passw|access_key|credential|authorization|cookie).*")
+# Words in the names of tags and of fields in addresses. Narrower than `data_contracts.secret_names`, where files such
+# as `deploy.env` are secret: here that is the name of a setting. The plural `tokens` is a count.
+_WORD = re.compile(
+    r"[a-z]*(?:passw(?:or[dt]|d)s?|secrets?|token|credentials?|creds|cookies?)|o?auth|authorization|bearer|jwt"
+    r"|passphrase|pwd|sig|signature|(?:access|api|private)keys?(?:id)?"
+)
+_KEY = re.compile(r"(?:^| )(?:access|api|encryption|private|signing) keys?(?: |$)")
+# `apiKey` is `api key`, `AWSAccessKeyId` is `AWS access key id`.
+_BETWEEN = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_USER_INFO = re.compile(r"\w+://[^/]*@.*")
+_ADDRESS = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]{0,30})://(\S*)")
+_PLACE = re.compile(r"[^/?#]*")
+_NAMED = ("env:", "profile:")
+_FIELDS = ("key", "pass")
+TAGS_ARE_SHOWN = "tags are stored with every result and shown in Prefect"
+
+
+def is_named_like_secret(name: str) -> bool:
+    """Whether a whole word of a tag's or field's name says that its value is a secret."""
+    words = [word.casefold() for word in _BETWEEN.split(name) if word]
+    return any(map(_WORD.fullmatch, words)) or _KEY.search(" ".join(words)) is not None
+
+
+def named_credentials(options: dict[str, Any]) -> dict[str, Any]:
+    """`options`, if credentials are only named; FieldError, which does not repeat it, for a credential's value."""
+    for name, value in options.items():
+        for part in value if isinstance(value, list) else [value]:
+            if not isinstance(part, dict):
+                continue
+            try:
+                named_credentials(part)
+            except FieldError as error:
+                raise FieldError((name, *error.field), error.sentence) from None
+        if isinstance(value, dict):
+            continue
+        if value is not None and _OPTION.fullmatch(name) and not str(value).startswith(_NAMED):
+            raise FieldError(name, "must name a credential (env:NAME or profile:NAME), not hold one")
+        if isinstance(value, str) and _USER_INFO.fullmatch(value):
+            raise FieldError(name, "must not hold a user or password in its address; name them (env:NAME)")
+    return options
+
+
+def credential_in(text: str) -> str | None:
+    """What an address in a text holds that is secret, in words such as `a password`; None if nothing."""
+    for scheme, rest in _ADDRESS.findall(text) if "://" in text else ():
+        place = _PLACE.match(rest)[0]  # type: ignore[index]
+        user, at, _ = place.rpartition("@")
+        name, colon, password = (user if at else place).partition(":")
+        # What follows a host's colon is a port; anything else is a password in which a `/` was not escaped.
+        is_cut = not at and "@" in rest and colon and not password.isdigit()
+        if (at or is_cut) and password and not password.startswith(_NAMED):
+            return "a password"
+        # `git@` and the user of a database are not secrets; before `https://`, a user alone is a token.
+        if at and name and not colon and scheme.casefold().endswith(("http", "https")):
+            return "a user, which may be a token"
+        # In an address of S3, `?` also stands for any character of a folder's name.
+        fields = [part for part in re.split("[?#]", rest)[1:] if scheme.casefold() != "s3" or "/" not in part]
+        if field := next(filter(None, map(secret_in_query, fields)), None):
+            return f"a field {field} that looks like a secret"
+    return None
+
+
+def secret_in_query(query: str) -> str | None:
+    """The first field that is named like a secret in the part of an address after its `?`; None if there is none."""
+    # Google's interfaces take an API key as `key`; `sortKey` and `monkey` are other names.
+    return next((name for name in parse_qs(query) if name.casefold() in _FIELDS or is_named_like_secret(name)), None)
+
+
+def addresses_with_credentials(value: Any, field: FieldPath = ()) -> Iterator[tuple[FieldPath, str]]:
+    """Each text below `value` with a credential in an address: its field, and what `credential_in` says."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from addresses_with_credentials(inner, (*field, key))
+    elif isinstance(value, str) and (what := credential_in(value)):
+        yield field, what
+
+
+def tags_with_credentials(tags: Mapping[str, str]) -> dict[str, str]:
+    """A sentence for each tag that is named like a secret, or whose value has an address with one."""
+    sentences = {}
+    for name, value in tags.items():
+        if is_named_like_secret(name) and not value.startswith(_NAMED):
+            sentences[name] = f"is named like a secret; {TAGS_ARE_SHOWN}. Leave it out, or rename it."
+        elif what := credential_in(value) or credential_in(name):
+            sentences[name] = f"has an address with {what}; {TAGS_ARE_SHOWN}. Leave it out of the address."
+    return sentences
+
 
 # Of the machine's memory, for a process that reads raw files and those that it starts.
 MEMORY_SHARE = 0.8

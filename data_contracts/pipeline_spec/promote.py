@@ -1,16 +1,70 @@
-"""`promote`: the gates that a checkpoint must meet to replace the champion, and the alias that then moves."""
+"""`promote`: the gates that a checkpoint must meet to replace the champion, and the alias that then moves.
+
+With `promote.canary`, a candidate first stands beside the champion, until fresh rows show which one is better. The
+names in gates and in a canary are checked here: their metrics, sets and slices.
+"""
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from data_contracts.canaries import ALIAS
 from data_contracts.canonical import Name
-from data_contracts.pipeline_spec.arrival import up_to_a_year
+from data_contracts.expressions.metric_expressions import check
 from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand
-from data_contracts.pipeline_spec.canary import CanarySpec
+from data_contracts.pipeline_spec.contract import up_to_a_year
+from data_contracts.pipeline_spec.evaluate import EvaluateSpec
+
+_MOST_ROWS = 10**12
+
+
+class CanarySpec(Section):
+    """How long a candidate stands beside the champion, and what fresh rows must show of it."""
+
+    within: Annotated[str, AfterValidator(up_to_a_year)]
+    """The longest time that a candidate may stand, such as `14d` or `36h`; after that it is withdrawn."""
+    metric: str
+    """The metric that decides: one of `evaluate` with a value for each row, or `<set>/<metric>`."""
+    min_gain: float | None = Field(default=None, exclude_if=lambda one: one is None)
+    """The gain over the champion that must be shown, in the metric's `mode` direction; default 0, without `margin`."""
+    margin: float | None = Field(default=None, ge=0, exclude_if=lambda one: one is None)
+    """Instead: the largest loss against the champion that is accepted; a larger one must be ruled out."""
+    confidence: float = Field(default=0.95, gt=0.5, le=0.9999)
+    """1 minus the accepted probability that a worse candidate is ever promoted, however often it is asked; default
+    0.95."""
+    min_rows: int = Field(default=1000, ge=1, le=_MOST_ROWS)
+    """How many fresh rows must be scored before anything is decided; default 1000."""
+
+    @property
+    def bound(self) -> float:
+        """The gain that must be shown; negative with `margin`."""
+        return -self.margin if self.margin is not None else self.min_gain or 0.0
+
+    @field_validator("min_gain", "margin")
+    @classmethod
+    def _finite(cls, value: float | None) -> float | None:
+        if value is not None and not abs(value) < 1e60:
+            raise ValueError("must be a finite number")
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_window(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "within" not in value:
+            raise FieldError("within", "is missing: a canary needs a window; give one, such as within: 14d")
+        return value
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> CanarySpec:
+        if self.min_gain is not None and self.margin is not None:
+            raise FieldError("margin", "does not go with min_gain; give one of them")
+        return self
+
 
 # What is measured of a model itself, and can be named like a metric.
 MEASURES = ("latency_ms", "size_bytes")
@@ -173,3 +227,80 @@ class PromoteSpec(Section):
         if alias == "history":
             raise ValueError("history cannot be an alias: the store keeps the receipts under that name; choose another")
         return alias
+
+
+def check_gates(gates: Sequence[GateSpec], evaluate: EvaluateSpec) -> None:
+    """FieldError if a gate names an unknown metric, set or slice (the nearest is named), or one that it excludes."""
+    open_metrics = [*evaluate.metrics, *MEASURES]
+    for name, one in evaluate.sets.items():
+        open_metrics += [f"{name}/{metric}" for metric in evaluate.metrics if not one.sealed]
+    for index, gate in enumerate(gates):
+        at = ("promote", "gates", index)
+        if gate.metric is not None and gate.metric not in MEASURES:
+            _check_metric(gate.metric, evaluate, (*at, "metric"))
+            of_set = gate.metric.rpartition("/")[0]
+            if of_set and evaluate.sets[of_set].sealed and gate.confidence is None:
+                sentence = f"{of_set!r} is a sealed set, and only a gate with confidence may be about it; give one"
+                raise FieldError((*at, "metric"), sentence)
+        if gate.metric in MEASURES and (gate.confidence is not None or gate.slice or gate.max_gap is not None):
+            sentence = (
+                f"{gate.metric} is measured of the whole model; use min, max or min_gain, without confidence and slice"
+            )
+            raise FieldError((*at, "metric"), sentence)
+        if gate.expression is not None:
+            hidden = [name for name, one in evaluate.sets.items() if one.sealed and f"{name}/" in gate.expression]
+            if hidden:
+                sentence = f"{hidden[0]!r} is a sealed set, and only a gate with confidence may be about it"
+                raise FieldError((*at, "expression"), sentence)
+            try:
+                check(gate.expression, open_metrics)
+            except ValueError as error:
+                raise FieldError((*at, "expression"), str(error)) from None
+        if gate.slice is not None and gate.slice not in evaluate.slices:
+            sentence = f"{gate.slice!r} is not a slice of evaluate.slices; {_known(evaluate.slices)}"
+            raise FieldError((*at, "slice"), f"{sentence}{_nearest(gate.slice, evaluate.slices)}")
+        if gate.max_gap is not None and len(evaluate.slices) < 2:
+            sentence = f"compares slices, and evaluate.slices has {len(evaluate.slices) or 'none'}; give at least two"
+            raise FieldError((*at, "max_gap"), sentence)
+
+
+def check_canary(promote: PromoteSpec, evaluate: EvaluateSpec, *, external: bool) -> None:
+    """FieldError if a canary cannot be judged: unknown or hidden metric, rows that nobody reads, or a taken alias."""
+    canary = promote.canary
+    if canary is None:
+        return
+    if promote.alias == ALIAS:
+        sentence = f"cannot be {ALIAS} with promote.canary, which keeps its candidates there; choose another"
+        raise FieldError(("promote", "alias"), sentence)
+    if external:
+        sentence = "needs rows that Trainwright reads, and data is external; leave it out"
+        raise FieldError(("promote", "canary"), sentence)
+    _check_metric(canary.metric, evaluate, ("promote", "canary", "metric"))
+    of_set = canary.metric.rpartition("/")[0]
+    if of_set and evaluate.sets[of_set].sealed:
+        sentence = f"{of_set!r} is a sealed set, and a canary's scores are shown; name another"
+        raise FieldError(("promote", "canary", "metric"), sentence)
+
+
+def _check_metric(name: str, evaluate: EvaluateSpec, field: tuple[str | int, ...]) -> None:
+    of_set, _, metric = name.rpartition("/")
+    if metric not in evaluate.metrics:
+        near = _nearest(metric, [*evaluate.metrics, *MEASURES])
+        raise FieldError(field, f"{metric!r} is not a metric of evaluate; it has {listed(evaluate.metrics)}{near}")
+    if of_set and of_set not in evaluate.sets:
+        near = _nearest(of_set, evaluate.sets)
+        raise FieldError(field, f"{of_set!r} is not a set of evaluate.sets; {_known(evaluate.sets)}{near}")
+
+
+def _known(names: Collection[str]) -> str:
+    return f"it has {listed(names)}" if names else "it has none"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names with commas."""
+    return ", ".join(names)

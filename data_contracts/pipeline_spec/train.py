@@ -1,17 +1,203 @@
-"""`train`: the Lightning module, its initial weights, the machines and how the ranks share the work."""
+"""`train`: the Lightning module, its initial weights, the machines and how the ranks share the work.
+
+Ranks form a mesh: replicas of the parameters, and ranks over which each replica is sharded. `train.loader` is the order
+in which rows are read, how several kinds of rows are mixed, and what is cached. `code` and `environment` are the files
+that are packed for the nodes beside a project's modules, and their packages.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Literal
+from pathlib import PurePosixPath
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
+from data_contracts.canonical import Name, valid_name
+from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Placed, Section, Shorthand
 from data_contracts.pipeline_spec.data import StorageOptions, Uri
-from data_contracts.pipeline_spec.loader import LoaderSpec
-from data_contracts.pipeline_spec.mesh import SHARDED, check_mesh, mesh_of
-from data_contracts.pipeline_spec.placement import Placed
+
+SHARDED = ("fsdp", "hsdp")
+
+
+def mesh_of(strategy: str, shard_ranks: int, world_size: int) -> tuple[int, int]:
+    """Replicas, and ranks of each. On a smaller gang a replica takes more ranks rather than fewer, so that it still
+    fits.
+
+    Args:
+        shard_ranks: for `hsdp`: ranks that a replica takes if the ranks divide evenly.
+    """
+    if strategy not in SHARDED:
+        return world_size, 1
+    least = world_size if strategy == "fsdp" else min(shard_ranks, world_size)
+    shard = next(ranks for ranks in range(least, world_size + 1) if world_size % ranks == 0)
+    return world_size // shard, shard
+
+
+def is_hsdp(nodes: int, devices: int, shard_ranks: int | None = None) -> bool:
+    """Whether these ranks form several replicas of the parameters, each sharded over several ranks."""
+    return min(mesh_of("hsdp", shard_ranks or devices, nodes * devices)) > 1
+
+
+def check_mesh(strategy: str, shard_ranks: int | None, nodes: int, devices: int) -> None:
+    """FieldError if the ranks do not form a mesh of the strategy."""
+    world_size = nodes * devices
+    ranks = f"train.nodes x train.devices = {world_size}"
+    if strategy != "hsdp":
+        if shard_ranks is not None:
+            raise FieldError("shard_ranks", f"needs strategy hsdp, but it is {strategy}; leave it out")
+        return
+    shard, how = (shard_ranks, "train.shard_ranks") if shard_ranks else (devices, "train.devices")
+    if world_size % shard:
+        raise FieldError("shard_ranks", f"{shard} does not divide {ranks}; it is the number of ranks in a replica")
+    if shard == world_size:
+        sentence = f"hsdp needs two replicas, but {how} {shard} leaves one on {ranks}; use fsdp"
+        raise FieldError("strategy", f"{sentence}, or set a smaller train.shard_ranks")
+    if shard == 1:
+        raise FieldError("strategy", f"hsdp shards a replica, but {how} is 1; use ddp, or set train.shard_ranks")
+
+
+# The run's own dataset among the datasets that are mixed.
+OWN = "this"
+
+
+def _dataset(reference: str) -> str:
+    valid_name(reference.removeprefix("datasets/"))
+    return reference
+
+
+DatasetName = Annotated[str, AfterValidator(_dataset)]
+
+
+class MixtureSpec(Section):
+    """Rows mixed by weight: several kinds of rows in one dataset, or several datasets."""
+
+    column: str | None = None
+    """Column whose value is the kind of a row. Give this or `datasets`."""
+    datasets: dict[Name, DatasetName] = Field(default_factory=dict)
+    """Name → another dataset of the same store: its address (`datasets/…`), or the name of a pipeline for that
+    pipeline's newest dataset. The run's own dataset is called `this`."""
+    weights: dict[str, float] = Field(min_length=1)
+    """Value of the column, or name of the dataset → its share. Shares are rounded to a thousandth of their sum; 0
+    leaves a kind out."""
+
+    @field_validator("weights")
+    @classmethod
+    def _shares(cls, weights: dict[str, float]) -> dict[str, float]:
+        for name, weight in weights.items():
+            if not 0 <= weight < float("inf"):
+                raise FieldError(name, f"must be a weight of 0 or more, got {weight:g}")
+        kept = [weight for weight in weights.values() if weight]
+        if not kept or min(kept) < sum(kept) / 1000:
+            raise ValueError("must have a weight above 0; each other weight is 0 or at least a thousandth of their sum")
+        return weights
+
+    @model_validator(mode="after")
+    def _of_kinds_or_datasets(self) -> MixtureSpec:
+        if (self.column is None) == (not self.datasets):
+            raise ValueError("give either column or datasets, and not both")
+        if OWN in self.datasets:
+            raise FieldError(("datasets", OWN), "is the run's own dataset; give the other one another name")
+        if self.datasets and {OWN, *self.datasets} != set(self.weights):
+            raise FieldError("weights", f"must have {', '.join([OWN, *self.datasets])} and no others")
+        return self
+
+
+# The suffix that `pad` adds to a column's name to name the column of its lengths.
+LENGTH = "_length"
+
+
+class LoaderSpec(Section):
+    """How Trainwright's loader orders and caches rows and makes batches. Memory and cache never change the order."""
+
+    shuffle: Literal["global", "block"] = "global"
+    """`global` (default): a random permutation of all rows. `block`: blocks in random order, rows shuffled within
+    windows of blocks; for data larger than memory and cache."""
+    block_rows: int | None = Field(default=None, ge=1)
+    """For `block`: rows per block; default: each shard is a block, which reads fastest."""
+    window_blocks: int | None = Field(default=None, ge=1)
+    """For `block`: number of blocks whose rows are shuffled together; default 4."""
+    memory_bytes: int | None = Field(default=None, ge=2**20)
+    """Maximum memory for rows on one node, in bytes; default: half of the free memory."""
+    cache_bytes: int | None = Field(default=None, ge=0)
+    """Maximum disk space for decoded rows on one node, if memory is too small, in bytes; 0: no cache; default: half of
+    the free space."""
+    pad: dict[str, bool | int | float] = Field(default_factory=dict)
+    """List column → value with which shorter rows are padded, so that the column becomes one tensor; default none."""
+    mixture: MixtureSpec | None = None
+    """Mixes several kinds of rows by weight; each kind is read in complete passes. Default: all rows have the same
+    weight."""
+
+    @property
+    def window(self) -> int:
+        """The number of blocks in a window."""
+        return self.window_blocks or 4
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The settings that decide what is learned, as JSON."""
+        return self.model_dump(mode="json", exclude={"memory_bytes", "cache_bytes"})
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> LoaderSpec:
+        for name in ("block_rows", "window_blocks"):
+            if self.shuffle == "global" and getattr(self, name) is not None:
+                raise FieldError(name, "has an effect only with shuffle: block; set that, or leave this out")
+        if self.shuffle == "block" and self.mixture is not None:
+            raise FieldError("mixture", "takes rows from anywhere, so it needs shuffle global")
+        return self
+
+
+def _below_the_root(pattern: str) -> str:
+    path = PurePosixPath(pattern)
+    if not pattern.strip() or path.is_absolute() or ".." in path.parts or "\\" in pattern or not path.parts:
+        raise ValueError(f"{pattern!r} must be a path or glob below the project's root, with '/' and without '..'")
+    return str(path)
+
+
+Pattern = Annotated[str, AfterValidator(_below_the_root)]
+
+
+class CodeSpec(Section):
+    """Further files of the project to pack into the code bundle."""
+
+    include: list[Pattern] = Field(default_factory=list)
+    """Paths, folders or globs below the project's root that are also packed and count as code; default none. A data
+    source, a link that leaves the project or a file named like a secret needs its exact path."""
+
+
+class PackagesSpec(Section):
+    """Which releases of packages may be installed."""
+
+    min_age_days: int = Field(ge=1, le=3650)
+    """Refuse files that were uploaded fewer days ago, by the index's upload times; one without a time is refused."""
+
+
+class EnvironmentSpec(Shorthand):
+    """The packages that your code needs, installed on every machine that imports it; a plain string is short for
+    `file`.
+    """
+
+    short_for: ClassVar[str] = "file"
+
+    file: Annotated[str, Field(min_length=1)]
+    """A file of requirements, or a folder with `pyproject.toml` and `uv.lock`; relative to the spec's folder."""
+    build: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]] = Field(
+        default_factory=list
+    )
+    """Names of packages that are built from source, which runs their code; others come as wheels. Default none."""
+    wheels: str | None = None
+    """Folder of wheels, relative to the spec's folder, that this machine installs from instead of an index; other
+    machines use pip's settings of their own. Default: the indexes that pip is set to use."""
+    packages: PackagesSpec | None = Field(default=None, exclude_if=lambda packages: packages is None)
+    """Which releases may be installed; default: all."""
+
+    @model_validator(mode="after")
+    def _has_upload_times(self) -> Self:
+        if self.packages is not None and self.wheels is not None:
+            raise FieldError("wheels", "has no upload times, which packages.min_age_days needs; leave one of them out")
+        return self
+
 
 Columns = str | list[str]
 _STORED = re.compile(r"trainings/[a-z0-9][a-z0-9._-]*/checkpoints/\d+-g\d+")

@@ -12,7 +12,7 @@ from typing import Any
 from data_contracts.errors import PromiseBroken, UsageError
 from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import PipelineSpec
-from data_contracts.pipeline_spec.arrival import length_of
+from data_contracts.pipeline_spec.contract import length_of
 from flows.commands.guard import Answer, log
 from flows.commands.tables import table
 from flows.game_day import GameDay, carry_out

@@ -32,7 +32,7 @@ from data_contracts.errors import UsageError
 from data_contracts.foreign_json import check_nesting
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import CsvSpec, SourceSpec
-from data_contracts.pipeline_spec.csv_format import NO_QUOTE
+from data_contracts.pipeline_spec.data import NO_QUOTE
 from data_contracts.quoting import column_shown, text_of, type_shown
 from infra import scratch
 from infra.processes.this_process import note

@@ -8,7 +8,7 @@ from typing import Any
 
 from data_contracts.messages.sizes import ModuleSizes, StepMemory
 from data_contracts.pipeline_spec import TrainSpec
-from data_contracts.pipeline_spec.mesh import is_hsdp, mesh_of
+from data_contracts.pipeline_spec.train import is_hsdp, mesh_of
 from infra.quantities import size
 from tasks.stages.memory_check import needed
 from training.order.rank_plan import Plan, make_plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from data_contracts.pipeline_spec.credentials import credential_in, is_named_like_secret
+from data_contracts.pipeline_spec.data import credential_in, is_named_like_secret
 
 WITHHELD = "withheld"
 _PLACE = re.compile(r"(?i)\s*(?:/|~|file:|[a-z]:[\\/]|\\\\)")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
-from data_contracts.pipeline_spec.mirrors import MlflowSpec, OpenLineageSpec
+from data_contracts.pipeline_spec.operations import MlflowSpec, OpenLineageSpec
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
 from infra import mirrors

@@ -13,8 +13,7 @@ from data_contracts.handoffs import Ref, SourceFile
 from data_contracts.messages.predicting import PREDICT, Predicted, PredictRequest
 from data_contracts.messages.raw_data import COLUMNS, LookRequest, ShardProgress
 from data_contracts.pipeline_spec import SourceSpec
-from data_contracts.pipeline_spec.csv_format import may_be_csv
-from data_contracts.pipeline_spec.data import MEMORY_SHARE
+from data_contracts.pipeline_spec.data import MEMORY_SHARE, may_be_csv
 from infra import code_bundle, scratch
 from infra.child import run_child
 from infra.gang.remote_job import idle_limit, lay_out

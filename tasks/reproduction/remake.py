@@ -16,7 +16,7 @@ from pydantic import Field
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Record, Ref
 from data_contracts.messages.children import StoreAddress
-from data_contracts.pipeline_spec.runner import run_locally
+from data_contracts.pipeline_spec.base import run_locally
 from data_contracts.quoting import type_and_text
 from data_contracts.resolved import Resolved
 from infra.audit import actor, now

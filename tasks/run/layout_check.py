@@ -7,9 +7,8 @@ from typing import Any
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import PipelineSpec
-from data_contracts.pipeline_spec.mesh import SHARDED, is_hsdp
-from data_contracts.pipeline_spec.placement import Spread, in_same_place
-from data_contracts.pipeline_spec.train import TrainSpec
+from data_contracts.pipeline_spec.base import Spread, in_same_place
+from data_contracts.pipeline_spec.train import SHARDED, TrainSpec, is_hsdp
 from infra import prices
 
 # Precisions that Lightning's ModelParallelStrategy takes, with their short names.

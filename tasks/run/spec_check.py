@@ -17,7 +17,7 @@ from data_contracts.errors import SpecError, UsageError
 from data_contracts.lightning_config import inline_lightning
 from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import ContractSpec, PipelineSpec, SourceSpec, SuiteSpec, TokenizerSpec
-from data_contracts.pipeline_spec.runner import DaskRunner
+from data_contracts.pipeline_spec.base import DaskRunner
 from data_contracts.yaml_document import FieldPath, dotted
 from data_contracts.yaml_text import read_document
 from infra import code_bundle

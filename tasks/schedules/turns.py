@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from data_contracts.canonical import digest
 from data_contracts.errors import CorruptError, Interrupted, UsageError
-from data_contracts.pipeline_spec.schedule import Overlap
+from data_contracts.pipeline_spec.operations import Overlap
 from infra import stopping
 from infra.audit import now
 from infra.processes.processes import uninterrupted

@@ -14,7 +14,7 @@ from data_contracts.expressions.row_conditions import Condition
 from data_contracts.expressions.row_masks import UnfitColumn, rows_that_meet
 from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import EvaluateSpec, SliceSpec, TrainSpec
-from data_contracts.pipeline_spec.loader import LENGTH
+from data_contracts.pipeline_spec.train import LENGTH
 from data_contracts.quoting import absent_name, columns_shown
 from tasks.run.run import Run
 from training.formats.schema import field_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import Hung
 from data_contracts.messages.children import A, Child, LaidOut, RemoteJob
-from data_contracts.pipeline_spec.placement import Placed
+from data_contracts.pipeline_spec.base import Placed
 from data_contracts.resolved import Price
 from infra.child import answer_of, run_child
 from infra.gang.members import Progress

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Launch
-from data_contracts.pipeline_spec.mesh import SHARDED, is_hsdp, mesh_of
-from data_contracts.pipeline_spec.placement import Spread, in_same_place
+from data_contracts.pipeline_spec.base import Spread, in_same_place
+from data_contracts.pipeline_spec.train import SHARDED, is_hsdp, mesh_of
 from infra import prices
 from infra.quantities import size
 from infra.records.handoffs import num_weight_bytes

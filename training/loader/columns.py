@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from data_contracts.errors import UsageError
-from data_contracts.pipeline_spec.loader import LENGTH
+from data_contracts.pipeline_spec.train import LENGTH
 from training.formats.schema import pick, tensor_of
 
 BatchSpec = list[str | list[str]] | dict[str, str | list[str]] | None

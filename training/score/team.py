@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from data_contracts.errors import CorruptError, from_json
 from data_contracts.handoffs import Checkpoint, Ref
-from data_contracts.pipeline_spec.mesh import mesh_of
+from data_contracts.pipeline_spec.train import mesh_of
 from infra.records.handoffs import verify_checkpoint
 from infra.share import WHOLE, Share
 from infra.store import Manifest, Store

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from data_contracts.errors import SpecError
-from data_contracts.pipeline_spec.notify import Cause, NotifyRule
+from data_contracts.pipeline_spec.operations import Cause, NotifyRule
 from infra.orchestrator.events import budget_events, drift_events, model_events
 from infra.orchestrator.events.events import pipeline_resource
 from infra.orchestrator.events.run_events import ENDED, FAILED, HUNG, NOT_RESUMED, RESTARTED, RESUMED, STALLED, TOLD

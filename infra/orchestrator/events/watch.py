@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from data_contracts.pipeline_spec.notify import NotifyRule
+from data_contracts.pipeline_spec.operations import NotifyRule
 from infra.orchestrator.events.events import pipeline_resource
 from infra.orchestrator.events.notifications import Trigger, automation, causes_by_block, follow, usable_blocks
 from infra.orchestrator.events.store_events import BURNS, FULL

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.messages.raw_data import LATE, LateRequest
-from data_contracts.pipeline_spec.arrival import ArrivalSpec, length_of
+from data_contracts.pipeline_spec.contract import ArrivalSpec, length_of
 from data_contracts.profile.record import ColumnProfile
 from data_contracts.quoting import columns_shown
 from infra.contract.parts import read_profile

@@ -15,7 +15,7 @@ from data_contracts.approvals import Answer, Question, is_late, meaning
 from data_contracts.approved import Approval
 from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, UsageError
 from data_contracts.handoffs import Checkpoint, Evaluation, GateResult, ModelVersion
-from data_contracts.pipeline_spec.arrival import length_of
+from data_contracts.pipeline_spec.contract import length_of
 from data_contracts.times import readable
 from infra import approvals
 from infra.approvals import Approvers

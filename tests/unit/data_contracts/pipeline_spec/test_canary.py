@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts.errors import SpecError
 from data_contracts.load import load_spec
-from data_contracts.pipeline_spec.canary import CanarySpec
+from data_contracts.pipeline_spec.promote import CanarySpec
 from tests.unit.data_contracts.pipeline_spec.test_spec import EXTERNAL
 
 Write = Callable[..., Path]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.pipeline_spec.credentials import credential_in, is_named_like_secret
+from data_contracts.pipeline_spec.data import credential_in, is_named_like_secret
 
 SECRETS = [
     "token", "accessToken", "ACCESS_TOKEN", "authtoken", "X-Amz-Security-Token", "secret", "client.secret",

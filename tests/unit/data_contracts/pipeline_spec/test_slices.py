@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from data_contracts.pipeline_spec import EvaluateSpec, GateSpec, PipelineSpec, SliceSpec
 from data_contracts.pipeline_spec.base import FieldError
 from data_contracts.pipeline_spec.evaluate import SetSpec
-from data_contracts.pipeline_spec.gate_names import check_gates
+from data_contracts.pipeline_spec.promote import check_gates
 from tests.support.tiny import SPEC
 
 METRICS: dict[str, Any] = {"accuracy": {"logged": "acc", "mode": "max"}}

@@ -20,7 +20,7 @@ from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, RunEve
 from openlineage.client.event_v2 import Run as LineageRun
 
 from data_contracts.errors import UsageError
-from data_contracts.pipeline_spec.mirrors import MirrorsSpec
+from data_contracts.pipeline_spec.operations import MirrorsSpec
 from data_contracts.run_report import RunReport
 from flows.cli import main
 from infra.mirrors import Deadline

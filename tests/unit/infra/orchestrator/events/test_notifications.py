@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from data_contracts.errors import SpecError
-from data_contracts.pipeline_spec.notify import NotifyRule
+from data_contracts.pipeline_spec.operations import NotifyRule
 from infra.orchestrator.events import notifications
 from infra.orchestrator.events.notifications import find_blocks, tell_people, triggers
 

@@ -14,7 +14,7 @@ from prefect.server.events.schemas.automations import EventTrigger
 from prefect.server.events.schemas.events import ReceivedEvent, RelatedResource, Resource
 from prefect.server.utilities.user_templates import render_user_template_sync
 
-from data_contracts.pipeline_spec.notify import Cause, NotifyRule
+from data_contracts.pipeline_spec.operations import Cause, NotifyRule
 from infra.orchestrator.events import run_events, store_events, watch
 from infra.orchestrator.events.notifications import Trigger, automation, find_blocks, tell_people, triggers
 from infra.orchestrator.work_pools import POOL as POOL_OF_UP

@@ -1,14 +1,113 @@
-"""`mirrors`: systems outside that are told of each run, after its verdict."""
+"""Sections about a pipeline in operation: `schedule`, `notify` and `mirrors`.
+
+`schedule` says how runs that nobody starts by hand, from a schedule or an event, go together. `notify` says which
+causes of a pipeline are told to whom, by blocks of the Prefect server that hold the addresses. `mirrors` are systems
+outside that are told of each run, after its verdict.
+"""
 
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from pathlib import PurePath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from data_contracts.pipeline_spec.base import FieldError, Section
+from data_contracts.pipeline_spec.contract import length_of
+
+Overlap = Literal["skip", "queue", "cancel_old"]
+_WEEK = timedelta(weeks=1)
+
+
+def _up_to_a_week(text: str) -> str:
+    if not timedelta(0) < length_of(text) <= _WEEK:
+        raise ValueError(f"{text!r} is not between 1m and 1w")
+    return text
+
+
+class SensorSpec(Section):
+    """When data that arrives starts a run. The deployment `sensor/NAME` looks every five minutes."""
+
+    settle_s: float = Field(default=30.0, ge=0, le=3600)
+    """Seconds for which all new files must stand still: the same files, sizes and times in two looks; default 30."""
+    done_file: str | None = None
+    """A file's name, such as `_SUCCESS`: new files count only once their folder has this file; default: none."""
+
+    @field_validator("done_file")
+    @classmethod
+    def _is_a_name(cls, value: str | None) -> str | None:
+        if value is not None and (not value or any(sign in value for sign in "/\\*?[") or value in (".", "..")):
+            raise ValueError(f"{value!r} is not the name of a file; write one such as _SUCCESS")
+        return value
+
+
+class ScheduleSpec(Section):
+    """How runs that a schedule or an event starts go together; `trainwright deploy --cron` sets the times."""
+
+    overlap: Overlap | None = None
+    """What such a run does while an earlier run of the pipeline is unfinished: `skip` (it ends as Skipped), `queue`
+    (it waits) or `cancel_old` (the earlier run is cancelled first, unless a person or CI started it); default: runs
+    may overlap."""
+    within: Annotated[str, AfterValidator(_up_to_a_week)] | None = Field(
+        default=None, exclude_if=lambda within: within is None
+    )
+    """How long after its time such a run may start, such as `6h`: it starts at the hour of the lowest price, else of
+    the lowest carbon intensity, that the price book's `hours` have in that span. At most a week; default: at once."""
+    sensor: SensorSpec | None = Field(default=None, exclude_if=lambda sensor: sensor is None)
+    """Starts a run when files of `data.source` are new or changed; default: no sensor."""
+
+
+Cause = Literal[
+    "failed",
+    "rejected",
+    "waiting",
+    "budget",
+    "drift",
+    "crashed",
+    "not_resumed",
+    "hung",
+    "restarted",
+    "stalled",
+    "page",
+    "ticket",
+    "store_full",
+    "not_promoted",
+    "promoted",
+    "canary",
+    "rolled_back",
+]
+# Type and name of a block, as Prefect's pages write them.
+_BLOCK = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*/[a-z0-9]+(-[a-z0-9]+)*")
+
+
+def _block(text: str) -> str:
+    if not _BLOCK.fullmatch(text):
+        raise ValueError("must be the type and the name of a Prefect block, such as slack-webhook/team-sales")
+    return text
+
+
+def _each_once(causes: list[Cause]) -> list[Cause]:
+    if twice := sorted({one for one in causes if causes.count(one) > 1}):
+        raise ValueError(f"names {' and '.join(twice)} twice; name each cause once")
+    return causes
+
+
+class NotifyRule(Section):
+    """Some causes, and the block through which people are told of them."""
+
+    on: Annotated[list[Cause], AfterValidator(_each_once)] = Field(min_length=1)
+    """What people are told of: `failed` (also if a run is not resumed), `rejected` by the contract, `waiting` for an
+    approval, `budget` (a share is used up, or all), `drift`, `crashed` (its process died), `not_resumed`, `hung` (a
+    rank), `restarted` (a training, also after a rank hung), `stalled` (a run waits for its store), `page` and
+    `ticket` (the alerts of an objective), `store_full` (nine tenths of its disk), `not_promoted`, `promoted`, `canary`
+    (a version stands beside the champion), `rolled_back`. Whatever is named, each block hears of dead processes of its
+    pools, too."""
+    block: Annotated[str, AfterValidator(_block)] = Field(max_length=200)
+    """The block on the Prefect server, as `type/name`: `slack-webhook/team-sales`, `sendgrid-email/oncall`,
+    `custom-webhook/pager` or another one that can notify, or `webhook/NAME`. It holds the address and its secrets."""
+
 
 _NAMED = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
 _ADDRESS = re.compile(r"https?://[^/\s?#@]+(/[^\s?#@]*)?")
