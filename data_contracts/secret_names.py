@@ -2,7 +2,7 @@
 
 Words are compared whole, so that a tokenizer is not taken for a token. Patterns such as `*.env` and `host_key` count
 too, because `code.include` brings in a file that is left out by mistake. Tags and addresses have a narrower rule
-(`pipeline_spec.credentials`), environment variables a wider one (`infra.processes.environment`).
+(`pipeline_spec.data`), environment variables a wider one (`infra.processes.environment`).
 """
 
 from __future__ import annotations
