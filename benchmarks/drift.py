@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.random import Generator
 
-from data_contracts.profile.collect import profile_of
 from data_contracts.profile.drift import compared
+from data_contracts.profile.profile import profile_of
 from data_contracts.profile.record import ColumnProfile, Profile
 
 RATE = 0.01

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from data_contracts.arrow_types import decoded
-from data_contracts.profile.hashes import Hashes, mixed, of_texts
+from data_contracts.profile.sketches import Hashes, mixed, of_texts
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # Told apart before they are mixed: numbers, times, texts, lists, and what is missing.

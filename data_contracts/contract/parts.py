@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from data_contracts.canonical import digest
 from data_contracts.contract.questions import ALL, Measure, Question
 from data_contracts.handoffs import HandOff, Record
-from data_contracts.profile.merge import Merger
+from data_contracts.profile.profile import Merger
 from data_contracts.profile.record import Profile
 
 # The number of all rows, and the expectations that certainly hold.

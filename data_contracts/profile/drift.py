@@ -1,21 +1,26 @@
 """Compares two profiles, column by column, on the same bins, and separates change from chance.
 
 An alarm needs both: a difference that chance makes in at most ALPHA of all comparisons of two samples of one
-distribution (over all tests of all columns, Holm 1979), and an effect that is large enough to matter.
+distribution (over all tests of all columns, Holm 1979), and an effect that is large enough to matter: a measure of how
+far two rows of counts are apart. P-values are computed without SciPy, whose import takes longer than they do.
+
+Histograms then and now are shown as bars and as a small SVG picture that needs no script, font or file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import base64
+import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import NamedTuple
+from xml.sax.saxutils import escape
 
-from data_contracts.drift_report import VERDICTS, ColumnDrift, DriftReport, Verdict
-from data_contracts.profile import bins, measures
-from data_contracts.profile.measures import Counts
-from data_contracts.profile.pictures import bars_of_bins, bars_of_values
+from data_contracts.drift_report import VERDICTS, Bar, ColumnDrift, DriftReport, Verdict
+from data_contracts.profile import sketches
 from data_contracts.profile.record import ColumnProfile, Profile, Sample
-from data_contracts.profile.statistics import chi_square_p, holm, kolmogorov_p, share_p
+from data_contracts.profile.sketches import value_of
 
 # Half of the promised 1 %, because p-values of large samples' tails are approximations.
 ALPHA = 0.005
@@ -129,19 +134,19 @@ def _shape(column: _Column) -> None:
     then, now = column.then, column.now
     assert then.bins is not None
     assert now.bins is not None
-    keys, first, second, shift = bins.common(then.bins, now.bins)
+    keys, first, second, shift = sketches.common(then.bins, now.bins)
     counts = Counts(first, second)
     if shift == 0 and len(keys) <= _FEW and then.kind in ("number", "flag"):
-        labels = [_label(bins.value_of(key)) for key in keys]
+        labels = [_label(sketches.value_of(key)) for key in keys]
         _categories(column, labels, counts, known=True)
         return
-    groups = measures.grouped(counts)
-    ks, psi = measures.distance(counts), measures.psi(groups)
+    groups = grouped(counts)
+    ks, psi = distance(counts), stability_index(groups)
     of = _LENGTHS if then.kind in ("text", "bytes") else _DISTRIBUTION
     column.test(kolmogorov_p(ks, *counts.sizes), "ks", ks, of)
     column.test(chi_square_p(*groups), "psi", psi, of)
-    column.figures |= {"ks": ks, "psi": psi, "js": measures.jensen_shannon(groups)}
-    column.figures |= {"largest": measures.largest_change(groups), "bars": bars_of_bins(keys, shift, counts)}
+    column.figures |= {"ks": ks, "psi": psi, "js": jensen_shannon(groups)}
+    column.figures |= {"largest": largest_change(groups), "bars": bars_of_bins(keys, shift, counts)}
 
 
 def _label(value: float) -> str:
@@ -157,17 +162,17 @@ def _categories(column: _Column, labels: list[str], counts: Counts, known: bool)
         known: whether the earlier data had no other values than these.
     """
     sizes = counts.sizes
-    together = measures.lumped(counts)
-    psi = measures.psi(together)
+    together = lumped(counts)
+    psi = stability_index(together)
     column.test(chi_square_p(*together), "psi", psi, _VALUES if column.then.kind == "text" else _DISTRIBUTION)
     pairs = list(zip(labels, counts.then, counts.now, strict=True))
     ps = {label: min(1.0, share_p(one, sizes[0], two, sizes[1]) * len(pairs)) for label, one, two in pairs}
-    largest = measures.largest_change(counts)
+    largest = largest_change(counts)
     column.test(min(ps.values(), default=1.0), "largest", largest)
     new = sorted(((two, label) for label, one, two in pairs if known and not one), reverse=True)
     if new:
         column.test(min(ps[label] for _, label in new), "new", sum(two for two, _ in new) / sizes[1])
-    said = {"psi": psi, "js": measures.jensen_shannon(together), "largest": largest}
+    said = {"psi": psi, "js": jensen_shannon(together), "largest": largest}
     column.figures |= {name: max(value, float(str(column.figures.get(name, 0)))) for name, value in said.items()}
     column.figures |= {
         "new_share": sum(two for two, _ in new) / sizes[1],
@@ -247,3 +252,270 @@ def _share_in_words(column: _Column, test: _Test) -> str:
         assert isinstance(new, list)
         return f"{test.size:.2%} of the values are new, such as {new[0]!r}"
     return f"the share of one value changed by {test.size:.2%}"
+
+
+GROUPS = 20
+# Fewer of the smaller side in a group would make the test inexact.
+LEAST = 25
+
+
+class Counts(NamedTuple):
+    """Counts of the same groups then and now."""
+
+    then: list[int]
+    now: list[int]
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Values then and now."""
+        return sum(self.then), sum(self.now)
+
+
+def grouped(counts: Counts) -> Counts:
+    """Neighbouring bins in groups of about the same number of values, then and now together."""
+    total, least = sum(counts.sizes), min(counts.sizes)
+    wanted = total / max(2, min(GROUPS, least // LEAST))
+    then, now = [0], [0]
+    for one, two in zip(counts.then, counts.now, strict=True):
+        if then[-1] + now[-1] and (then[-1] + now[-1] >= wanted or one + two >= wanted):
+            then.append(0)
+            now.append(0)
+        then[-1] += one
+        now[-1] += two
+    if len(then) > 1 and then[-1] + now[-1] < wanted / 2:
+        then[-2:], now[-2:] = [then[-2] + then[-1]], [now[-2] + now[-1]]
+    return Counts(then, now)
+
+
+def lumped(counts: Counts) -> Counts:
+    """Categories, the rare ones together, so that each is expected LEAST times on the smaller side."""
+    sizes = counts.sizes
+    wanted = LEAST * sum(sizes) / max(min(sizes), 1)
+    pairs = [(one, two) for one, two in zip(counts.then, counts.now, strict=True) if one + two >= wanted]
+    rare = sizes[0] - sum(one for one, _ in pairs), sizes[1] - sum(two for _, two in pairs)
+    if sum(rare) and sum(rare) < wanted and pairs:  # with the least frequent of the others
+        pairs.sort(key=sum)
+        rare, pairs = (rare[0] + pairs[0][0], rare[1] + pairs[0][1]), pairs[1:]
+    pairs += [rare] if sum(rare) else []
+    return Counts([one for one, _ in pairs], [two for _, two in pairs])
+
+
+def _shares(counts: Counts, extra: float = 0.0) -> Iterator[tuple[float, float]]:
+    sizes = counts.sizes
+    cells = len(counts.then)
+    for one, two in zip(counts.then, counts.now, strict=True):
+        yield (one + extra) / (sizes[0] + extra * cells), (two + extra) / (sizes[1] + extra * cells)
+
+
+def stability_index(counts: Counts) -> float:
+    """The population stability index, less what two samples of one distribution have on average, and never below 0."""
+    found = sum((now - then) * math.log(now / then) for then, now in _shares(counts, extra=0.5))
+    by_chance = (len(counts.then) - 1) * sum(1 / size for size in counts.sizes)
+    return max(found - by_chance, 0.0)
+
+
+def jensen_shannon(counts: Counts) -> float:
+    """The Jensen-Shannon divergence in bits."""
+    total = 0.0
+    for then, now in _shares(counts):
+        middle = (then + now) / 2
+        total += sum(share * math.log2(share / middle) / 2 for share in (then, now) if share)
+    return max(total, 0.0)
+
+
+def distance(counts: Counts) -> float:
+    """The Kolmogorov-Smirnov distance of ordered bins."""
+    largest = apart = 0.0
+    for then, now in _shares(counts):
+        apart += now - then
+        largest = max(largest, abs(apart))
+    return largest
+
+
+def largest_change(counts: Counts) -> float:
+    """The largest change of a share."""
+    return max((abs(now - then) for then, now in _shares(counts)), default=0.0)
+
+
+# Below this expected count the normal approximation of a binomial tail is not used.
+_MANY = 25.0
+_SMALLEST = 1e-300
+
+
+def chi_square_p(first: Sequence[int], second: Sequence[int]) -> float:
+    """Pearson's test of two rows of counts; cells without counts do not count."""
+    total_first, total_second = sum(first), sum(second)
+    if not total_first or not total_second:
+        return 1.0
+    statistic, cells = 0.0, 0
+    for one, two in zip(first, second, strict=True):
+        both = one + two
+        if both:
+            cells += 1
+            apart = one * total_second - two * total_first
+            statistic += apart * (apart / (total_first * total_second)) / both
+    return chi_square_tail(statistic, cells - 1)
+
+
+def chi_square_tail(statistic: float, degrees: int) -> float:
+    """P(X >= statistic) of a chi-square distribution: the upper incomplete gamma function (DLMF 8.2)."""
+    if degrees < 1 or statistic <= 0:
+        return 1.0
+    shape, value = degrees / 2, statistic / 2
+    scale = math.exp(max(shape * math.log(value) - value - math.lgamma(shape), -700.0))
+    if value < shape + 1:  # the series of the lower function
+        term = total = 1 / shape
+        step = shape
+        while term > total * 1e-16:
+            step += 1
+            term *= value / step
+            total += term
+        return max(1 - total * scale, 0.0)
+    b, c = value + 1 - shape, 1 / _SMALLEST  # the continued fraction, by Lentz
+    d = 1 / b
+    fraction = d
+    for step in range(1, 10_000):
+        a = -step * (step - shape)
+        b += 2
+        d = 1 / _away(a * d + b)
+        c = _away(b + a / c)
+        fraction *= d * c
+        if abs(d * c - 1) < 1e-15:
+            break
+    return min(scale * fraction, 1.0)
+
+
+def _away(value: float) -> float:
+    return value if abs(value) > _SMALLEST else _SMALLEST
+
+
+def kolmogorov_p(distance: float, first: int, second: int) -> float:
+    """P-value of a Kolmogorov-Smirnov distance between two samples; too large if values are tied, never too small."""
+    if not first or not second:
+        return 1.0
+    size = math.sqrt(first * second / (first + second))
+    at = (size + 0.12 + 0.11 / size) * distance  # Stephens (1970)
+    if at < 0.3:
+        return 1.0
+    terms = ((-1) ** (k - 1) * math.exp(-2 * k * k * at * at) for k in range(1, 101))
+    return min(max(2 * sum(terms), 0.0), 1.0)
+
+
+def share_p(first: int, of_first: int, second: int, of_second: int) -> float:
+    """Two-sided p-value that two samples have the same share: exact for rare cases, else by the normal distribution."""
+    if not of_first or not of_second:
+        return 1.0
+    cases, total = first + second, of_first + of_second
+    if 2 * cases > total:  # of the rarer side
+        first, second = of_first - first, of_second - second
+        cases = first + second
+    expected = cases * of_second / total
+    if min(expected, cases * of_first / total) < _MANY:
+        return min(1.0, 2 * min(_up_to(second, cases, of_first, of_second), _from(second, cases, of_first, of_second)))
+    variance = expected * (of_first / total) * (1 - cases / total)
+    apart = max(abs(second - expected) - 0.5, 0.0)
+    return math.erfc(apart / math.sqrt(2 * variance))
+
+
+def _up_to(count: int, cases: int, of_first: int, of_second: int) -> float:
+    return _tail(count, -1, cases, of_first, of_second)
+
+
+def _from(count: int, cases: int, of_first: int, of_second: int) -> float:
+    return _tail(count, 1, cases, of_first, of_second)
+
+
+def _tail(count: int, step: int, cases: int, of_first: int, of_second: int) -> float:
+    """The probability of `count` or more extreme cases in the second sample: the hypergeometric distribution's tail.
+
+    Terms are added from `count` outwards until they no longer matter; each follows from the one before.
+    """
+    low, high = max(0, cases - of_first), min(cases, of_second)
+    expected = cases * of_second / (of_first + of_second)
+    if (step > 0 and count <= expected - 1) or (step < 0 and count >= expected + 1):
+        return 1.0
+    term = math.exp(_log_choose(of_second, count) + _log_choose(of_first, cases - count)
+                    - _log_choose(of_first + of_second, cases))  # fmt: skip
+    total = 0.0
+    while low <= count <= high and term > total * 1e-16:
+        total += term
+        if step > 0:
+            ratio = (of_second - count) * (cases - count) / ((count + 1) * (of_first - cases + count + 1))
+        else:
+            ratio = count * (of_first - cases + count) / ((of_second - count + 1) * (cases - count + 1))
+        term *= ratio
+        count += step
+    return min(total, 1.0)
+
+
+def _log_choose(of: int, count: int) -> float:
+    return math.lgamma(of + 1) - math.lgamma(count + 1) - math.lgamma(of - count + 1)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values adjusted for their number (Holm 1979), in the same order."""
+    order = sorted(range(len(p_values)), key=lambda at: p_values[at])
+    adjusted, largest = [1.0] * len(p_values), 0.0
+    for rank, at in enumerate(order):
+        largest = max(largest, min(1.0, p_values[at] * (len(p_values) - rank)))
+        adjusted[at] = largest
+    return adjusted
+
+
+MOST_BARS = 20
+_WIDTH, _HEIGHT, _GAP = 240, 60, 1
+_THEN, _NOW = "#9aa5b1", "#d9480f"
+
+
+def bars_of_values(pairs: Sequence[tuple[str, int, int]], sizes: tuple[int, int]) -> list[Bar]:
+    """Bars of the values that are most frequent then and now together."""
+    ranked = sorted(pairs, key=lambda one: (-one[1] / sizes[0] - one[2] / sizes[1], one[0]))[:MOST_BARS]
+    return [Bar(label=name[:40], then=one / sizes[0], now=two / sizes[1]) for name, one, two in ranked]
+
+
+def bars_of_bins(keys: Sequence[int], shift: int, counts: Counts) -> list[Bar]:
+    """Bars of equal width over the middle 98 % of the values then and now together."""
+    total, below = sum(counts.sizes), 0
+    inner = []
+    for key, one, two in zip(keys, *counts, strict=True):
+        middle = value_of((key << shift) + ((1 << shift) >> 1))
+        if 0.01 * total <= below + one + two and below <= 0.99 * total and math.isfinite(middle):
+            inner.append((middle, one, two))
+        below += one + two
+    if not inner:
+        return []
+    low, high = inner[0][0], inner[-1][0]
+    number = min(MOST_BARS, len(inner))
+    width = (high - low) / number if math.isfinite(high - low) and high > low else 0.0
+    cells = [[0, 0] for _ in range(number)]
+    for middle, one, two in inner:
+        at = min(int((middle - low) / width), number - 1) if width else 0
+        cells[at][0] += one
+        cells[at][1] += two
+    sizes = counts.sizes
+    return [
+        Bar(label=f"{low + at * width:.4g}", then=one / sizes[0], now=two / sizes[1])
+        for at, (one, two) in enumerate(cells)
+    ]
+
+
+def svg(bars: Sequence[Bar], title: str) -> str:
+    """A picture of bars: then in grey, now in orange before it."""
+    highest = max((max(bar.then, bar.now) for bar in bars), default=0.0) or 1.0
+    step = _WIDTH / max(len(bars), 1)
+    drawn = []
+    for at, bar in enumerate(bars):
+        for share, colour, left, width in ((bar.then, _THEN, 0.0, 1.0), (bar.now, _NOW, 0.25, 0.5)):
+            height = _HEIGHT * share / highest
+            x, wide = at * step + left * step, max(width * step - _GAP, 0.5)
+            place = f'x="{x:.1f}" y="{_HEIGHT - height:.1f}" width="{wide:.1f}" height="{height:.1f}"'
+            drawn.append(f'<rect {place} fill="{colour}"/>')
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}">'
+    )
+    return f"{head}<title>{escape(title)}</title>{''.join(drawn)}</svg>"
+
+
+def as_image(picture: str) -> str:
+    """Markdown of a picture; the text is base64, so nothing of it can be read as Markdown."""
+    return f"![histogram](data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()})"

@@ -39,7 +39,7 @@ class Bins(Record):
 
 
 class Moments(Record):
-    """Sums of values and of their squares, exact to the rounding of each block (data_contracts/profile/moments.py)."""
+    """Sums of values and of their squares, exact to the rounding of each block (data_contracts/profile/sketches.py)."""
 
     count: int
     total: Dyadic

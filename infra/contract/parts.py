@@ -39,8 +39,7 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import FileEntry, Ref, SourceFile
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
-from data_contracts.profile.collect import profile_of
-from data_contracts.profile.merge import Merger
+from data_contracts.profile.profile import Merger, profile_of
 from data_contracts.profile.record import Profile
 from infra import scratch
 from infra.machine import group_limit_bytes

@@ -14,7 +14,7 @@ from data_contracts.canaries import ALIAS
 from data_contracts.handoffs import Checkpoint, Evaluation, MetricValue, Receipt, Ref
 from data_contracts.pipeline_spec.evaluate import MetricSpec
 from data_contracts.pipeline_spec.promote import CanarySpec, PromoteSpec
-from data_contracts.profile.hashes import mixed
+from data_contracts.profile.sketches import mixed
 from infra import approvals
 from infra.models import canaries, registry
 from infra.models.canaries import Canary

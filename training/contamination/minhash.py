@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from data_contracts.profile.hashes import mixed
+from data_contracts.profile.sketches import mixed
 
 # Minima of a text, at most; the probability that a pair at the stated similarity shares no band, at most.
 MINIMA = 72

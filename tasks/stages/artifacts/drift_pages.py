@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from data_contracts.drift_report import ColumnDrift, DriftReport
-from data_contracts.profile.pictures import as_image, svg
+from data_contracts.profile.drift import as_image, svg
 from infra.orchestrator.artifacts import as_text
 
 SHOWN = 10

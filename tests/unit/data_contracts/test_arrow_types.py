@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from data_contracts.arrow_types import decoded, decoded_column
-from data_contracts.profile.columns import Column
+from data_contracts.profile.profile import Column
 from data_contracts.row_hashes import row_hashes
 from tests.support.representations import ALL, IN_FILES, WIDE, columns, in_chunks
 

@@ -11,7 +11,7 @@ import pytest
 
 from data_contracts.canonical import canonical, digest
 from data_contracts.contract.parts import LARGEST, FilePart, PartGroup, PartSum, cut, grouped
-from data_contracts.profile.collect import profile_of
+from data_contracts.profile.profile import profile_of
 
 NAMES = [f"{digest(number)[:40]}.json" for number in range(3_000)]
 

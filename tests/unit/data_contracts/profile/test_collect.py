@@ -15,10 +15,8 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.canonical import canonical
-from data_contracts.profile import collect
-from data_contracts.profile.collect import profile_of
-from data_contracts.profile.columns import Column
-from data_contracts.profile.merge import merged
+from data_contracts.profile import profile
+from data_contracts.profile.profile import Column, merged, profile_of
 from data_contracts.profile.record import Profile
 
 ROWS = 70_000
@@ -125,7 +123,7 @@ def test_an_interrupted_profile_reads_no_further(monkeypatch: pytest.MonkeyPatch
             sleep(0.001)
             yield pa.record_batch({"a": [number]})
 
-    monkeypatch.setattr(collect, "ThreadPoolExecutor", Interrupted)
+    monkeypatch.setattr(profile, "ThreadPoolExecutor", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         profile_of(batches(), pa.schema({"a": pa.int64()}), [], 2)
     assert len(made) < 500

@@ -10,12 +10,20 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.drift_report import DriftReport
-from data_contracts.profile.bins import edges
-from data_contracts.profile.collect import profile_of
-from data_contracts.profile.drift import compared
-from data_contracts.profile.measures import Counts, distance, grouped, jensen_shannon, lumped, psi
-from data_contracts.profile.pictures import as_image, svg
+from data_contracts.profile.drift import (
+    Counts,
+    as_image,
+    compared,
+    distance,
+    grouped,
+    jensen_shannon,
+    lumped,
+    stability_index,
+    svg,
+)
+from data_contracts.profile.profile import profile_of
 from data_contracts.profile.record import Bins, Profile
+from data_contracts.profile.sketches import edges
 
 ROWS = 20_000
 
@@ -110,7 +118,7 @@ def test_the_measures_are_those_of_the_textbooks() -> None:
     counts = Counts([500, 300, 200], [300, 300, 400])
     shares = [(0.5, 0.3), (0.3, 0.3), (0.2, 0.4)]
     plain = sum((now - then) * math.log(now / then) for then, now in shares)
-    assert psi(counts) == pytest.approx(plain - 2 * 2 / 1000, abs=1e-3)
+    assert stability_index(counts) == pytest.approx(plain - 2 * 2 / 1000, abs=1e-3)
     middle = [(one + two) / 2 for one, two in shares]
     entropy = [
         sum(share * math.log2(share / mid) for share, mid in zip(side, middle, strict=True))

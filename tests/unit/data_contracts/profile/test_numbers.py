@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from data_contracts.profile.numbers import without_nulls
+from data_contracts.profile.sketches import without_nulls
 
 ROWS = 100
 

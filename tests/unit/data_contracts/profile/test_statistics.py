@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from data_contracts.profile.statistics import chi_square_p, chi_square_tail, holm, kolmogorov_p, share_p
+from data_contracts.profile.drift import chi_square_p, chi_square_tail, holm, kolmogorov_p, share_p
 
 # scipy.stats.chi2.sf and scipy.stats.kstwobign.sf
 TAILS = [(1.0, 1, 0.31731050786291404), (30.0, 10, 0.0008566412062026127), (19.0, 19, 0.45682859), (200.0, 19, 1.6e-32)]
