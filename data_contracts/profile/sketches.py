@@ -187,7 +187,7 @@ def value_of(pattern: int) -> float:
 
 
 class BinCounter:
-    """Counts values in at most MOST bins."""
+    """Counts values in at most MOST_BINS bins."""
 
     def __init__(self) -> None:
         self.shift = 0
@@ -272,7 +272,7 @@ def _summed(keys: Ints, counts: Ints) -> tuple[Ints, Ints]:
 
 
 def _bits_too_many(keys: Ints) -> int:
-    """The least number of bits to drop from ascending keys, so that at most MOST different ones are left."""
+    """The least number of bits to drop from ascending keys, so that at most MOST_BINS different ones are left."""
     low, high = 1, 63
     while low < high:
         middle = (low + high) // 2
