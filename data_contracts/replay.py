@@ -12,7 +12,7 @@ import operator
 
 from pydantic import Field
 
-from data_contracts.records import Record
+from data_contracts.handoffs import Record
 
 
 class MachineFacts(Record, extra="ignore"):
