@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import common
 
-from data_contracts.messages.contamination import SCORED, TRAINED, Side
+from data_contracts.messages.raw_data import SCORED, TRAINED, Side
 from data_contracts.pipeline_spec import NearSpec
 from tests.support.sealed_rows import compared, sealed
 from training.contamination import exact

@@ -28,7 +28,7 @@ import yaml
 from common import arguments, conclude, interleaved, machine, ratio, scratch, show
 from noise import Watch
 
-from data_contracts.messages.predicting import PredictRequest
+from data_contracts.messages.raw_data import PredictRequest
 from infra.store import open_store
 from tasks.predict import predict as predicting
 from tasks.predict.predict import PredictOptions, predict

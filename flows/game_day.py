@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from data_contracts.errors import Cancelled, TrainwrightError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.faults import GameTraining
+from data_contracts.messages.gang import GameTraining
 from data_contracts.pipeline_spec import PipelineSpec
 from flows import game_training
 from infra.store import Store

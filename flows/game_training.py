@@ -14,7 +14,7 @@ from pathlib import Path
 from data_contracts.errors import Cancelled, TrainwrightError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.load import load_spec
-from data_contracts.messages.faults import GameTraining
+from data_contracts.messages.gang import GameTraining
 from flows.connection import connect
 from tasks.gameday.short_training import train_once
 from tasks.policies import run_tags

@@ -10,7 +10,7 @@ from prefect import flow
 from prefect.states import Completed, Failed, State
 
 from data_contracts.errors import Interrupted
-from data_contracts.messages.reaping import Reaped
+from data_contracts.messages.commands import Reaped
 from flows.quiet_looks import nothing_found
 from infra.orchestrator.flow_run_logs import begin_flow_run_logs
 from infra.orchestrator.flow_runs.lost_flow_runs import start_lost_again

@@ -29,9 +29,9 @@ from data_contracts.errors import (
     UserCodeError,
     from_json,
 )
+from data_contracts.messages import Message
 from data_contracts.messages.children import A, Advanced, Child, R
-from data_contracts.messages.message import Message
-from data_contracts.messages.reaping import REAP
+from data_contracts.messages.commands import REAP
 from data_contracts.quoting import LOG, PROJECT, log_place, withholds
 from infra import scratch, stopping
 from infra.environments.cache import interpreter

@@ -25,8 +25,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
-from data_contracts.messages.gang import Heartbeat, NodeExit, reports_of, used_by_node
-from data_contracts.messages.ranks import PLACES, STEP_BOUNDS, RankReport
+from data_contracts.messages.gang import PLACES, STEP_BOUNDS, Heartbeat, NodeExit, RankReport, reports_of, used_by_node
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family

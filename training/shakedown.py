@@ -28,7 +28,7 @@ from data_contracts.errors import (
 )
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.children import SHAKEDOWN, ShakedownRequest, Shaken, StoreAddress
-from data_contracts.messages.export import ExportRequest
+from data_contracts.messages.commands import ExportRequest
 from data_contracts.pipeline_spec import EvaluateSpec, TrainSpec
 from data_contracts.quoting import describe
 from infra import scratch

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Literal, Self, TypeVar
 from pydantic import Field, model_validator
 
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, HandOff, Record, Ref, SourceFile
-from data_contracts.messages.message import Message
+from data_contracts.messages import Message
 
 R = TypeVar("R", bound=Message)
 A = TypeVar("A", bound=HandOff)

@@ -1,4 +1,4 @@
-"""What the conductor and the supervisors of a gang write for each other in the store.
+"""What the conductor, the supervisors and the ranks of a gang write for each other.
 
 | message | written by | read by | where |
 |---|---|---|---|
@@ -9,6 +9,14 @@
 | `NodeExit` | supervisor | conductor | `node-<k>/exit.json` |
 | `CancelMarker` | conductor | supervisors | `g<g>/cancel` |
 | `Latest` | conductor | the next conductor, and everybody who lists checkpoints | the pointer `latest` |
+| `RankProcess`, `RankReport`, `RankAnswer` | rank | its supervisor | the rank's files, see `infra.gang.rank_files` |
+| `RankReport`, `RankEnd` | supervisor | conductor | in a `Heartbeat` and in a `NodeExit` |
+| `Segment` | rank 0 | `reproduce` | `generations` in the provenance of every checkpoint |
+| `StopAt` | a conductor that replays a training | the ranks | in a `Launch` |
+| `GameTraining` | conductor of a game day | a training of it | argument of the process |
+| `PlannedFault` | conductor of a game day | the ranks | in a `Launch` |
+| `InjectedFault` | the rank, before it injects it | other ranks, game day | `game-day/injected.json` of the training |
+| `StepAfter` | rank 0 of a later generation | game day | `game-day/first.json`, `game-day/caught-up.json` |
 
 Stores keep these files: a key that this version does not know is ignored, and a field that is missing has its default.
 """
@@ -23,10 +31,300 @@ from pydantic import Field, model_validator
 from data_contracts.canonical import StorePath
 from data_contracts.costs.resources import NOTHING, GpuReading, Resources
 from data_contracts.handoffs import Checkpoint, Dataset, Record, Ref
-from data_contracts.messages.faults import PlannedFault
-from data_contracts.messages.message import Message
-from data_contracts.messages.ranks import RankEnd, RankReport
-from data_contracts.replay import StopAt
+from data_contracts.messages import Message
+
+
+class MachineFacts(Record, extra="ignore"):
+    """The facts of a machine and its libraries that decide the bits of a training.
+
+    Attributes:
+        cpu: the model's name; flags: a digest of the CPU's flags.
+        device: on which rank 0 computes, with the model of a GPU.
+        build: a digest of how torch was built; vector: the vector instructions that it uses.
+        threads: of a rank.
+    """
+
+    system: str = ""
+    machine: str = ""
+    cpu: str = ""
+    flags: str = ""
+    libc: str = ""
+    python: str = ""
+    torch: str = ""
+    lightning: str = ""
+    build: str = ""
+    vector: str = ""
+    device: str = ""
+    threads: int = 0
+
+
+class Segment(Record, extra="ignore"):
+    """The steps of a training that one generation did, from the checkpoint that it resumed from.
+
+    The segment ends where the next one begins; the last one ends with the checkpoint that holds the list.
+
+    Attributes:
+        training: directory of the attempt; generation: its number in it.
+        first_step: the step of the checkpoint that it resumed from; 0 if it began the training.
+        resumed_from: the id of that checkpoint; None if it began the training.
+        held: whether that checkpoint has the loss on a held batch, as the last one of a generation has.
+        nodes, devices: nodes, and ranks of each node.
+        micro_batch: rows that a device takes at once; 0 with the user's own loader.
+        shard_ranks: `train.shard_ranks`, which makes the mesh of a strategy that shards and replicates.
+        skip: samples (from, to) that it skipped.
+    """
+
+    training: str
+    generation: int
+    first_step: int = Field(ge=0)
+    resumed_from: str | None = None
+    held: bool = False
+    nodes: int = Field(ge=1)
+    devices: int = Field(ge=1)
+    strategy: str = ""
+    micro_batch: int = Field(default=0, ge=0)
+    shard_ranks: int | None = None
+    skip: list[tuple[int, int]] = Field(default_factory=list)
+    facts: MachineFacts = MachineFacts()
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.nodes * self.devices
+
+
+class StopAt(Record):
+    """Where a generation that replays another one ends: as if it had been asked to stop after this step.
+
+    Attributes:
+        may_be_last: whether the checkpoint is saved as the last one of a generation that was asked to stop, for which
+            the loss on a held batch is recorded.
+    """
+
+    step: int = Field(ge=1)
+    may_be_last: bool = Field(default=False, exclude_if=operator.not_)
+
+
+FaultName = Literal[
+    "rank-killed",
+    "rank-stopped",
+    "rank-hung",
+    "rank-asked-to-stop",
+    "node-killed",
+    "node-stopped",
+    "conductor-killed",
+    "checkpoint-damaged",
+]
+
+
+class PlannedFault(Record, extra="ignore"):
+    """A fault to inject once.
+
+    Attributes:
+        every_steps: between two checkpoints; the fault comes in the middle.
+        checkpoints: how many must be committed before.
+        wait_s: how long a step waits for them; then the fault comes after a later checkpoint.
+    """
+
+    name: FaultName
+    every_steps: int = Field(ge=2)
+    checkpoints: int = Field(default=1, ge=1)
+    wait_s: float = Field(default=20.0, ge=0, allow_inf_nan=False)
+
+
+class GameTraining(Message):
+    """A short training that a game day begins or continues.
+
+    Attributes:
+        spec: path of the YAML file; overrides: with those of the game day itself.
+        store: address of the game day's own store.
+        fresh: begin a new training; False continues the newest one, whose conductor was killed.
+    """
+
+    spec: str
+    overrides: list[str]
+    window: str | None
+    store: str
+    fault: PlannedFault | None
+    fresh: bool
+
+
+class InjectedFault(Message, extra="ignore"):
+    """A fault that is injected now.
+
+    Attributes:
+        generation, rank, node, host: where.
+        step: the last step that was taken before.
+        checkpoint: URI of the newest committed checkpoint.
+    """
+
+    name: FaultName
+    generation: int
+    rank: int
+    node: int
+    host: str
+    step: int
+    checkpoint: str
+
+
+class StepAfter(Message, extra="ignore"):
+    """A step of a generation that began after the fault.
+
+    Attributes:
+        resumed_from: the step from which its generation continued.
+    """
+
+    generation: int
+    step: int
+    resumed_from: int
+
+
+class RankProcess(Message):
+    """The process of a rank."""
+
+    rank: int
+    pid: int
+
+
+# Where a rank can be (`training.fit.reporting.rank_activity`). The time in the first three is its own work.
+PLACES = (
+    *("fetching", "forward", "stepping"),
+    *("starting", "between", "backward", "collective", "checkpoint", "validation", "hooks"),
+)
+# Upper bounds, in seconds, of the classes that steps are counted in; a last class has what is longer.
+STEP_BOUNDS = (
+    *(0.001, 0.0015, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7),
+    *(1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0),
+)
+_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Known = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Saved(Record, extra="ignore"):
+    """A checkpoint that a rank saved, or could not: from the copy to the seal, in seconds since the epoch."""
+
+    step: int
+    began: _Known
+    ended: _Known
+    sealed: bool
+
+
+class RankMeasures(Record, extra="ignore"):
+    """What a rank has measured of its training in this generation, for those who watch it; nothing decides by it.
+
+    Attributes:
+        spent_s: seconds in each place of `training.fit.reporting.rank_activity`.
+        step_counts: steps whose length is in each class of STEP_BOUNDS, without zeros at the end; steps_s: their sum.
+        loss: of the newest step; gradient_norm: of a recent step, before clipping, by rank 0; None: unknown.
+        mfu: model FLOPs since the last report, as a share of the device's peak; None: unknown.
+        memory_bytes: resident memory of the process; device_memory_bytes: the most that torch has allocated.
+        saves: checkpoints that were written, failed_saves: or could not be; saving_s: from the copy to the seal.
+        newest_saves: the last few of them.
+    """
+
+    spent_s: dict[str, _Amount] = {}
+    step_counts: list[Annotated[int, Field(ge=0)]] = Field(default=[], max_length=len(STEP_BOUNDS) + 1)
+    steps_s: _Amount = 0.0
+    loss: _Known | None = None
+    gradient_norm: _Known | None = None
+    mfu: _Known | None = None
+    memory_bytes: int = Field(default=0, ge=0)
+    device_memory_bytes: int | None = Field(default=None, ge=0)
+    saves: int = Field(default=0, ge=0)
+    failed_saves: int = Field(default=0, ge=0)
+    saving_s: _Amount = 0.0
+    newest_saves: list[Saved] = []
+
+
+class RankReport(Message, extra="ignore"):
+    """How far a rank is.
+
+    Attributes:
+        device: on which it computes, once it knows.
+        checkpoints: the newest that were sealed, of `num_checkpoints` in this generation.
+        wait_share: share of the time since the last report spent waiting for data.
+        begun_with: what was loaded from `train.init_from`, in this generation; else "".
+        micro_batch: rows that a device takes at once; 0 while unknown, and with the user's own loader.
+        saving: whether a checkpoint is being saved; waits_for: why saving takes longer, or "".
+        stalls, stalled_s: checkpoints of this generation for which steps waited, and for how long.
+        place, place_s, moves, own_s, steps: where it is (see `training.fit.reporting.rank_activity`), and for how long.
+        used: by its process, since its beginning.
+        measured: what it has measured beside; None if it does not say.
+        state: letter of its process's state (`T`: stopped); only in a heartbeat.
+    """
+
+    rank: int
+    device: str = ""
+    phase: Literal["starting", "training", "done"] = "starting"
+    step: int = 0
+    epoch: int = 0
+    samples: int = 0
+    metrics: dict[str, float] = {}
+    checkpoints: list[Checkpoint] = []
+    num_checkpoints: int = 0
+    wait_share: float = 0.0
+    begun_with: str = ""
+    micro_batch: int = 0
+    saving: bool = False
+    waits_for: str = ""
+    stalls: int = Field(default=0, ge=0, exclude_if=operator.not_)
+    stalled_s: float = Field(default=0.0, ge=0, exclude_if=operator.not_)
+    place: str = "between"
+    place_s: float = 0.0
+    moves: int = 0
+    own_s: float = 0.0
+    steps: int = 0
+    used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)
+    measured: RankMeasures | None = Field(default=None, exclude_if=lambda measured: measured is None)
+    state: str = Field(default="", exclude_if=operator.not_)
+
+
+class TrainingSummary(Record, extra="ignore"):
+    """How a training went, as each rank answers at its end; the plan's fields are 0 with the user's own loader.
+
+    Attributes:
+        dropped_rows: rows of the last incomplete global batch, which training left out; None if unknown.
+        wait_share: share of the training's time that the rank waited for data.
+        wait_cause: what took longest in preparing the data.
+        begun_with: what was and was not loaded from `train.init_from`; "" without `init_from`.
+        ended_early: whether a callback ended it before its last epoch and step, as early stopping and `max_time` do.
+        stepping_s: from the end of the first step to the end of the last epoch, by the rank's own clock.
+    """
+
+    num_rows: int = 0
+    global_batch: int = 0
+    world_size: int = 0
+    micro_batch: int = 0
+    accumulate: int = 0
+    steps_per_epoch: int = 0
+    dropped_rows: int | None = None
+    wait_share: float = 0.0
+    wait_cause: str = ""
+    begun_with: str = ""
+    ended_early: bool = Field(default=False, exclude_if=operator.not_)
+    stepping_s: float = Field(default=0.0, ge=0, exclude_if=operator.not_)
+
+
+class RankAnswer(Message, extra="ignore"):
+    """A rank's answer at its end.
+
+    Attributes:
+        checkpoint: the last one; rank 0 alone names it.
+        plan: of a training, a `TrainingSummary`; of a remote job, the child's answer.
+    """
+
+    checkpoint: Checkpoint | None = None
+    plan: dict[str, Any] = {}
+
+
+class RankEnd(Record, extra="ignore"):
+    """What a rank left: its last report and its answer, if it wrote them, and its stacks, if they were taken."""
+
+    rank: int
+    report: RankReport | None = None
+    done: RankAnswer | None = None
+    stack: str = ""
+
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # More than any machine has; a larger number in a file is damage.

@@ -1,18 +1,35 @@
-"""Requests to, reports and answers of the children that read raw rows: those of validate and of shard."""
+"""Requests to, reports and answers of the children that read raw rows: those of validate, shard and `predict`.
+
+The child of `predict` reports with `ShardProgress` and `Advanced`. The check for contamination compares rows of train
+and test; its report is sealed. The cuts of documents that the store keeps make all stages and later runs see the same
+pieces.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from data_contracts.handoffs import Dataset, Failure, Quarantine, Record, Ref, SourceFile
-from data_contracts.messages.children import Child, Sealing, StoreAddress
-from data_contracts.messages.message import Message
-from data_contracts.pipeline_spec import CsvSpec, PiecesSpec, QuarantineSpec, ShardsSpec, SourceSpec
+from data_contracts.handoffs import Dataset, Failure, HandOff, Quarantine, Record, Ref, SourceFile
+from data_contracts.messages import Message
+from data_contracts.messages.children import Child, OfCheckpoint, Sealing, StoreAddress
+from data_contracts.pipeline_spec import ContaminationSpec, CsvSpec, PiecesSpec, QuarantineSpec, ShardsSpec, SourceSpec
+from data_contracts.pipeline_spec.base import CallableSpec
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from data_contracts.profile.record import Profile
-from data_contracts.text_cuts import TextCuts
+from data_contracts.records import Sentence
+
+
+class TextCuts(HandOff):
+    """The cuts of documents by one tokenizer.
+
+    Attributes:
+        documents: the packed cut of each document (`infra.sources.documents.pack`), by `cut_name`.
+    """
+
+    documents: dict[str, str]
 
 
 class SharedFolder(Record):
@@ -242,3 +259,181 @@ CUT: Final = Child("training.shard.cut_worker", CutRequest, TextCuts)
 SHARD: Final = Child("training.shard.worker", ShardRequest, Dataset)
 DIGESTS: Final = Child("infra.sources.named_places", DigestRequest, FileDigests)
 PIECE: Final = Child("infra.piece_worker", PieceRequest, PieceDone)
+
+
+class PredictRequest(OfCheckpoint, RawFiles):
+    """Predict for each row of raw files, and write one file.
+
+    Attributes:
+        code: that trained the checkpoint.
+        evaluate: settings of its evaluation: they say which part of a batch is the label.
+        transform: `shards.transform`; rows_code: the bundle that has it.
+        dataset_columns: the columns of the shards that the checkpoint was trained on, and their types.
+        raw_types: columns of the raw rows that were sharded, and their Arrow types, where they are known.
+        output: absolute path of the file to write.
+        keep: columns of the raw rows that are copied to it; label: columns that the rows may lack.
+        identity: name → digest of what decides the file; work that began with others is not continued.
+    """
+
+    evaluate: dict[str, Any]
+    transform: CallableSpec | None
+    rows_code: Ref
+    dataset_columns: dict[str, str]
+    raw_types: dict[str, str]
+    output: str
+    batch_size: int = Field(ge=1)
+    keep: list[str]
+    label: list[str]
+    overwrite: bool
+    identity: dict[str, str]
+
+    @property
+    def needs(self) -> list[Ref | Dataset]:
+        """The code that trained the checkpoint, and that of the transform."""
+        return [self.code, self.rows_code]
+
+
+class Predicted(Message):
+    """What was written.
+
+    Attributes:
+        columns: of the file.
+        resumed_rows: rows that an earlier, interrupted attempt had predicted.
+        begun_anew: what differs from an interrupted attempt that was therefore not continued; "" if there was none.
+        left_out: entries of the predictions without one value for each row.
+        no_label: columns of the label, if the rows lack them.
+        bytes: of the file.
+    """
+
+    rows: int
+    columns: list[str]
+    resumed_rows: int = 0
+    begun_anew: str = ""
+    left_out: list[str] = []
+    no_label: list[str] = []
+    bytes: int
+
+
+PREDICT: Final = Child("training.predict.worker", PredictRequest, Predicted)
+
+
+# What a side's rows are used for. A row must not be used earlier than where it is scored.
+TRAINED, HELD_OUT, SCORED = 0, 1, 2
+# Near duplicates are noted as one bit for each side.
+MOST_NEAR_SIDES = 64
+
+
+class Side(Record):
+    """Rows that are used for one purpose: a split of the run's dataset, of a mixture's, or of an evaluation set's.
+
+    Attributes:
+        name: of the split, or of the dataset among those that are mixed, or of the evaluation set.
+        use: TRAINED on, HELD_OUT for other decisions, or SCORED.
+        own: whether it is a split of the run's dataset, from which rows can be dropped.
+    """
+
+    name: str
+    dataset: Dataset
+    split: str
+    use: int
+    own: bool
+
+
+class Place(Record):
+    """A row: the shard below the store's root, and the row's number in it, from 0."""
+
+    shard: str
+    row: int
+
+
+class Overlap(Record):
+    """Rows of two sides that are the same, or almost.
+
+    Attributes:
+        earlier, later: names of the sides; the rows of `later` must not be in `earlier`.
+        earlier_rows, later_rows: rows of each side with a copy in the other.
+        conflicting: rows of `later` for which a copy has another label; 0 for near duplicates.
+        examples: the first rows of `later`, each with a copy in `earlier`.
+    """
+
+    kind: Literal["exact", "near"]
+    earlier: str
+    later: str
+    earlier_rows: int
+    later_rows: int
+    conflicting: int = 0
+    examples: list[tuple[Place, Place]] = []
+
+
+class Conflicts(Record):
+    """Rows with the same compared columns and different labels, in whichever splits.
+
+    Attributes:
+        groups: different combinations of compared columns that have more than one label.
+        rows: all rows of these groups.
+        examples: two rows of each of the first groups.
+    """
+
+    groups: int
+    rows: int
+    examples: list[tuple[Place, Place]] = []
+
+
+class ContaminationReport(HandOff):
+    """How far train and test are apart.
+
+    Attributes:
+        accepted: False if what was found rejects the dataset.
+        columns: compared columns; label: those with the truth, [] if there is none.
+        rows: rows that were compared, by side.
+        dropped: rows left out of the splits of the run's dataset.
+        dataset: the dataset without these rows; None if no row was left out.
+        sentence: what was found; "" for nothing.
+    """
+
+    ref: Ref | None = None
+    key: str
+    accepted: bool
+    columns: list[str]
+    label: list[str]
+    rows: dict[str, int]
+    overlaps: list[Overlap] = []
+    conflicts: Conflicts | None = None
+    dropped: dict[str, int] = {}
+    dataset: Ref | None = None
+    sentence: Sentence = ""
+
+
+class ContaminationRequest(Sealing):
+    """Compare sealed rows, and seal the report; the answer is the report.
+
+    Attributes:
+        dataset_uri: the directory of the dataset without the copies, if rows are dropped.
+        columns: that are compared; every side has them.
+        label: columns with the truth, in every side.
+        dataset: the run's, of which the sides that are `own` are splits.
+        provenance: of the report and of the dataset.
+    """
+
+    dataset_uri: str
+    dataset: Dataset
+    sides: list[Side]
+    columns: list[str]
+    label: list[str]
+    asked: ContaminationSpec
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The field of the spec that asks for each column that is read."""
+        return asking_fields(self.asked, self.columns, self.label)
+
+
+def asking_fields(asked: ContaminationSpec, columns: Sequence[str], label: Sequence[str]) -> dict[str, str]:
+    """The field of the spec that asks for each column; of columns that it does not name, the section."""
+    section = "contract.contamination"
+    found = {asked.near.column: f"{section}.near"} if asked.near else {}
+    found |= dict.fromkeys(label, section if asked.label is None else f"{section}.label")
+    return found | dict.fromkeys(columns, section if asked.columns is None else f"{section}.columns")
+
+
+CONTAMINATION: Final = Child("training.contamination.worker", ContaminationRequest, ContaminationReport)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from data_contracts.errors import UsageError
-from data_contracts.messages.export import Tolerance
+from data_contracts.messages.commands import Tolerance
 from flows.commands.guard import Answer
 from flows.commands.queries import store_with
 from tasks.export.exports import Export

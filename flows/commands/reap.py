@@ -14,7 +14,7 @@ from flows.connection import connect
 from infra.processes.processes import marked_env, module_command, new_mark, run_to_end
 
 if TYPE_CHECKING:
-    from data_contracts.messages.reaping import Reaped
+    from data_contracts.messages.commands import Reaped
 
 
 def reap(arguments: argparse.Namespace) -> Answer:

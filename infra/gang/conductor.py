@@ -30,8 +30,7 @@ from data_contracts.errors import (
     UsageError,
 )
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import CancelMarker, Launch, Meeting, Retries, reports_of
-from data_contracts.messages.ranks import RankAnswer, TrainingSummary
+from data_contracts.messages.gang import CancelMarker, Launch, Meeting, RankAnswer, Retries, TrainingSummary, reports_of
 from data_contracts.operations.node_standing import Mishap, NodeMishap
 from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.pipeline_spec.train import SelectSpec

@@ -31,8 +31,17 @@ from typing import Any, Literal, TypeVar
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, Fenced, UsageError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import Aside, Heartbeat, Joined, Latest, Launch, Meeting, NodeExit, Retries
-from data_contracts.messages.ranks import RankReport
+from data_contracts.messages.gang import (
+    Aside,
+    Heartbeat,
+    Joined,
+    Latest,
+    Launch,
+    Meeting,
+    NodeExit,
+    RankReport,
+    Retries,
+)
 from data_contracts.pipeline_spec.train import SelectSpec
 from infra import audit
 from infra.gang.rank_files import Codes, launch_keys, next_key, remember_key

@@ -31,8 +31,17 @@ from data_contracts.errors import (
     from_json,
 )
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit, reports_of, used_by_node
-from data_contracts.messages.ranks import RankAnswer, RankEnd, RankReport
+from data_contracts.messages.gang import (
+    Heartbeat,
+    Joined,
+    Launch,
+    NodeExit,
+    RankAnswer,
+    RankEnd,
+    RankReport,
+    reports_of,
+    used_by_node,
+)
 from infra.gang.node import Handle
 from infra.gang.rank_files import Codes
 from infra.processes.this_process import CLOCK

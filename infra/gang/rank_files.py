@@ -43,9 +43,8 @@ from pydantic import ValidationError
 
 from data_contracts.canonical import digest
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError, from_json
-from data_contracts.messages.gang import Launch
-from data_contracts.messages.message import Message
-from data_contracts.messages.ranks import RankAnswer, RankProcess, RankReport
+from data_contracts.messages import Message
+from data_contracts.messages.gang import Launch, RankAnswer, RankProcess, RankReport
 from data_contracts.quoting import APPROVED
 from infra.files import replace_json, replace_private
 from infra.settings import approved_in_environment, on_this_machine, state_folder

@@ -23,8 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from data_contracts.errors import NodeLost, OutOfMemory, TrainwrightError, UsageError
-from data_contracts.messages.gang import Launch, Meeting
-from data_contracts.messages.ranks import RankReport
+from data_contracts.messages.gang import Launch, Meeting, RankReport
 from infra.child import log_tail
 from infra.gang.rank_files import ADDRESS, RankFiles
 from infra.processes.processes import is_alive, module_command, oom_kills, state

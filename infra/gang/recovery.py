@@ -26,9 +26,8 @@ from data_contracts.errors import (
     StorageUnavailable,
     TrainwrightError,
 )
-from data_contracts.messages.gang import CancelMarker, Launch, Retries
+from data_contracts.messages.gang import CancelMarker, Launch, Retries, Segment, StopAt
 from data_contracts.pipeline_spec import RetrySpec
-from data_contracts.replay import Segment, StopAt
 from infra import stopping
 from infra.gang.ledger import Ledger
 from infra.gang.members import fitting

@@ -19,8 +19,7 @@ from typing import Any, Literal
 from data_contracts.errors import Interrupted, Preempted, StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Dataset, Ref
 from data_contracts.messages.children import RemoteJob
-from data_contracts.messages.gang import Launch, Retries
-from data_contracts.messages.ranks import RankAnswer, RankReport
+from data_contracts.messages.gang import Launch, RankAnswer, RankReport, Retries
 from infra import stopping
 from infra.child import run_module
 from infra.code_bundle import unpack

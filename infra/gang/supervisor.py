@@ -27,8 +27,7 @@ from typing import Any
 
 from data_contracts.costs.resources import Resources
 from data_contracts.errors import Cancelled, CorruptError, Fenced, NodeLost, Preempted, TrainwrightError, UserCodeError
-from data_contracts.messages.gang import Heartbeat, Joined, Launch, Meeting, NodeExit
-from data_contracts.messages.ranks import RankEnd
+from data_contracts.messages.gang import Heartbeat, Joined, Launch, Meeting, NodeExit, RankEnd
 from data_contracts.quoting import LOG, PROJECT
 from infra import scratch, stopping
 from infra.child import log_tail

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from data_contracts.errors import NodeLost, OutOfMemory, TrainwrightError
+from data_contracts.messages import Message
 from data_contracts.messages.children import A, Child, R
-from data_contracts.messages.message import Message
 from data_contracts.quoting import type_and_text, withholds
 from infra.files import replace_json
 from infra.processes.light_imports import end_light_imports

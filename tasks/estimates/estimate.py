@@ -11,7 +11,7 @@ from typing import Any
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Dataset
-from data_contracts.messages.sizes import ModuleSizes
+from data_contracts.messages.commands import ModuleSizes
 from data_contracts.price_book import price_on
 from infra import prices
 from infra.prices import Machine

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Dataset
-from data_contracts.messages.sizes import MODULE_MEMORY, ModuleSizes, SizeRequest
+from data_contracts.messages.commands import MODULE_MEMORY, ModuleSizes, SizeRequest
 from infra import prices
 from infra.child import run_child
 from tasks.run.run import Run

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.messages.sizes import ModuleSizes, StepMemory
+from data_contracts.messages.commands import ModuleSizes, StepMemory
 from data_contracts.pipeline_spec import TrainSpec
 from data_contracts.pipeline_spec.train import is_hsdp, mesh_of
 from infra.quantities import size

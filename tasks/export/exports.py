@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data_contracts.handoffs import FileEntry
-from data_contracts.messages.export import EXPORT, Exported, ExportRequest, Format, Tolerance
+from data_contracts.messages.commands import EXPORT, Exported, ExportRequest, Format, Tolerance
 from infra import code_bundle, scratch
 from infra.audit import now
 from infra.child import run_child

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from data_contracts.messages.export import Exported, TensorFacts
+from data_contracts.messages.commands import Exported, TensorFacts
 
 MLMODEL, REQUIREMENTS = "MLmodel", "requirements.txt"
 EXAMPLE, SERVING = "input_example.json", "serving_input_example.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from data_contracts.messages.export import Exported, TensorFacts
+from data_contracts.messages.commands import Exported, TensorFacts
 
 _TENSOR = re.compile(r"tensor<(\w+)>\[([\d,]+)\]")
 _TIMES = ("timestamp", "duration", "time32", "time64", "date32", "decimal")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from data_contracts.errors import TrainwrightError, from_json
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.faults import GameTraining
+from data_contracts.messages.gang import GameTraining
 from infra import scratch
 from infra.child import log_tail
 from infra.processes.processes import TiedProcess, kill_marked, new_mark, uninterrupted

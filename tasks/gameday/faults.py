@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from data_contracts.errors import UsageError
-from data_contracts.messages.faults import FaultName, PlannedFault
+from data_contracts.messages.gang import FaultName, PlannedFault
 from data_contracts.pipeline_spec import PipelineSpec
 
 # The training of a game day: its steps, and the steps between two checkpoints.

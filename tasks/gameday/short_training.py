@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.faults import GameTraining
+from data_contracts.messages.gang import GameTraining
 from data_contracts.pipeline_spec.base import run_locally
 from tasks.gameday.faults import EVERY_STEPS, STEPS
 from tasks.run.options import RunOptions

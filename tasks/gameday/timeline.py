@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from data_contracts.errors import CorruptError
-from data_contracts.messages.faults import InjectedFault, StepAfter
-from data_contracts.messages.gang import CancelMarker
+from data_contracts.messages.gang import CancelMarker, InjectedFault, StepAfter
 from infra.gang.ledger import generations
 from infra.store import Store, layout
 from infra.store.layout import game_day_record

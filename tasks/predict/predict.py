@@ -10,8 +10,7 @@ from pathlib import Path
 from data_contracts.canonical import digest
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Ref, SourceFile
-from data_contracts.messages.predicting import PREDICT, Predicted, PredictRequest
-from data_contracts.messages.raw_data import COLUMNS, LookRequest, ShardProgress
+from data_contracts.messages.raw_data import COLUMNS, PREDICT, LookRequest, Predicted, PredictRequest, ShardProgress
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.pipeline_spec.data import MEMORY_SHARE, may_be_csv
 from infra import code_bundle, scratch

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from data_contracts.messages.profiling import StepProfile
+from data_contracts.messages.commands import StepProfile
 from tasks.profile.verdict import Bound
 from tasks.stages.train import REMEDIES
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Dataset
-from data_contracts.messages.profiling import PROFILE, TRACE, ProfileRequest, StepProfile
+from data_contracts.messages.commands import PROFILE, TRACE, ProfileRequest, StepProfile
 from data_contracts.pipeline_spec import TrainSpec
 from infra import scratch
 from infra.child import run_child

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from data_contracts.messages.profiling import StepProfile
+from data_contracts.messages.commands import StepProfile
 
 Bound = Literal["data", "transfer", "communication", "checkpoint", "callbacks", "compute", "memory", "calls", "unknown"]
 # The parts of a step in the order in which they happen, each with what it is called on a page.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 
+from data_contracts.messages.gang import Segment
 from data_contracts.recipe import Recipe
-from data_contracts.replay import Segment
 from infra import audit
 from infra.models.registry import own_revision
 

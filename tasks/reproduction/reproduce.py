@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import TrainwrightError, UsageError, from_json
-from data_contracts.replay import Segment
+from data_contracts.messages.gang import Segment
 from infra import scratch
 from infra.environments.cache import make_locked
 from infra.files import check_new, tag

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import count
 
 from data_contracts.messages.children import Advanced
-from data_contracts.messages.reaping import REAP, ReapRequest, RunBegun, RunReaped, StoreReaped
+from data_contracts.messages.commands import REAP, ReapRequest, RunBegun, RunReaped, StoreReaped
 from infra.orchestrator.flow_runs.resuming import PrefectResumer
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at

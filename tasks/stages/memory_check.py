@@ -12,7 +12,7 @@ from typing import Any
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Dataset
-from data_contracts.messages.sizes import MODULE_MEMORY, ModuleSizes, SizeRequest
+from data_contracts.messages.commands import MODULE_MEMORY, ModuleSizes, SizeRequest
 from data_contracts.pipeline_spec import TrainSpec
 from infra import prices
 from infra.child import run_child

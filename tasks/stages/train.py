@@ -8,8 +8,7 @@ from functools import partial
 from data_contracts.costs.usage import GangUsage
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset
-from data_contracts.messages.faults import PlannedFault
-from data_contracts.messages.gang import Launch
+from data_contracts.messages.gang import Launch, PlannedFault
 from infra.gang.conductor import GangOutcome, TrainingRequest, conduct
 from infra.gang.conductor import finished as is_finished
 from infra.gang.ledger import committed

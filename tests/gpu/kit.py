@@ -41,8 +41,8 @@ from noise import Median  # noqa: E402
 
 from data_contracts.errors import TrainwrightError  # noqa: E402
 from data_contracts.handoffs import Checkpoint, Dataset  # noqa: E402
+from data_contracts.messages.commands import MODULE_MEMORY, SizeRequest  # noqa: E402
 from data_contracts.messages.gang import Launch  # noqa: E402
-from data_contracts.messages.sizes import MODULE_MEMORY, SizeRequest  # noqa: E402
 from data_contracts.pipeline_spec import RetrySpec, TrainSpec  # noqa: E402
 from infra.child import run_child  # noqa: E402
 from infra.code_bundle import CodeBundle, pack  # noqa: E402

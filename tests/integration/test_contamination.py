@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.messages.contamination import ContaminationReport
+from data_contracts.messages.raw_data import ContaminationReport
 from infra.models import registry
 from infra.records.handoffs import read_handoff
 from infra.store import open_store

@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from data_contracts.costs.resources import GpuReading, Resources
-from data_contracts.messages.gang import Heartbeat
-from data_contracts.messages.ranks import RankMeasures, RankReport
+from data_contracts.messages.gang import Heartbeat, RankMeasures, RankReport
 from infra.metrics import Endpoint, Sample, node_samples
 from infra.traces import metrics_token
 from tests.support import views

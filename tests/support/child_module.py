@@ -14,8 +14,8 @@ from pydantic import Field
 
 from data_contracts import errors
 from data_contracts.handoffs import Ref
+from data_contracts.messages import Message
 from data_contracts.messages.children import Advanced, Child, LaidOut, StoreAddress
-from data_contracts.messages.message import Message
 from infra.processes.child_main import Report, child_main
 from infra.processes.this_process import note
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from data_contracts.handoffs import Ref
-from data_contracts.messages.message import Message
+from data_contracts.messages import Message
 from infra.gang.rank_files import FIELD, codes_of_generation
 from infra.store import Store, layout
 from infra.store.seal import write_manifest

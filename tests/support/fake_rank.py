@@ -26,7 +26,7 @@ from data_contracts.errors import (
     UserCodeError,
 )
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.ranks import RankAnswer, RankReport, TrainingSummary
+from data_contracts.messages.gang import RankAnswer, RankReport, TrainingSummary
 from infra.gang.rank_files import FIELD, RankFiles, read_codes, read_launch, stop_file, store_options
 from infra.gang.rank_files import SCRATCH as SCRATCH_NAME
 from infra.gang.rank_files import STORE as STORE_NAME

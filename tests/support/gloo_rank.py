@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from data_contracts.messages.ranks import RankAnswer, RankReport
+from data_contracts.messages.gang import RankAnswer, RankReport
 from infra.gang.rank_files import SCRATCH, RankFiles, read_launch
 
 RANK = int(os.environ["RANK"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from data_contracts.messages.ranks import RankReport
+from data_contracts.messages.gang import RankReport
 from infra.gang.members import Liveness
 
 

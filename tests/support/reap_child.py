@@ -6,8 +6,8 @@ import os
 import signal
 import time
 
-from data_contracts.messages.message import Message
-from data_contracts.messages.reaping import REAP, ReapRequest, RunBegun, StoreReaped
+from data_contracts.messages import Message
+from data_contracts.messages.commands import REAP, ReapRequest, RunBegun, StoreReaped
 from infra.processes.child_main import Report, child_main
 from tasks.run import reap_worker
 from tests.support.reaped import Prefect

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from data_contracts.costs.executions import Crash, FlowRunState
 from data_contracts.errors import StorageUnavailable
-from data_contracts.messages.reaping import Reaped
+from data_contracts.messages.commands import Reaped
 from data_contracts.run_report import RunReport
 from infra.store import Lease, layout
 from tasks.run.executions import begin_execution, crashes_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from data_contracts.handoffs import Dataset, Ref, ShardFile
-from data_contracts.messages.contamination import Side
+from data_contracts.messages.raw_data import Side
 from infra.files import file_digest
 from training import formats
 from training.contamination.sides import Compared, open_sides

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from data_contracts.arrow_types import is_text
-from data_contracts.messages.contamination import Conflicts, Overlap
+from data_contracts.messages.raw_data import Conflicts, Overlap
 from training.contamination.row_digests import row_digests
 from training.contamination.sides import Advance, Compared, OpenSide, no_report
 from training.shard.key_digests import group_starts

@@ -22,7 +22,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from data_contracts.errors import UsageError
-from data_contracts.messages.contamination import MOST_NEAR_SIDES, Overlap, Place
+from data_contracts.messages.raw_data import MOST_NEAR_SIDES, Overlap, Place
 from data_contracts.pipeline_spec import NearSpec
 from data_contracts.quoting import column_shown
 from training.contamination.exact import CHECKED_ROWS, EXAMPLES, KEEP_BYTES, RUN_BYTES

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_contracts.errors import UsageError
-from data_contracts.messages.contamination import Place, Side
+from data_contracts.messages.raw_data import Place, Side
 from data_contracts.quoting import column_shown, type_shown
 from training.formats.shards import Shards
 

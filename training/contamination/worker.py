@@ -11,7 +11,7 @@ import numpy as np
 
 from data_contracts.handoffs import Ref
 from data_contracts.messages.children import Advanced
-from data_contracts.messages.contamination import (
+from data_contracts.messages.raw_data import (
     CONTAMINATION,
     Conflicts,
     ContaminationReport,

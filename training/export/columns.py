@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from data_contracts.errors import UsageError
-from data_contracts.messages.export import TensorFacts
+from data_contracts.messages.commands import TensorFacts
 from training.formats.schema import pick, tensor_of, type_text
 from training.formats.shards import Shards
 from training.loader.columns import Fixed, columns_of, names_of, numbers

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from data_contracts.errors import GateNotMet, TrainwrightError, UserCodeError
-from data_contracts.messages.export import Agreement, TensorFacts, Tolerance
+from data_contracts.messages.commands import Agreement, TensorFacts, Tolerance
 from data_contracts.quoting import withhold
 from infra import scratch
 from training.export import fresh_run

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from data_contracts.errors import UserCodeError
-from data_contracts.messages.export import Exported
+from data_contracts.messages.commands import Exported
 from data_contracts.quoting import describe
 from infra.records.handoffs import plain_name
 from training.export.portable import Course

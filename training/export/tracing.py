@@ -15,7 +15,7 @@ from torch.export import Dim, ExportedProgram
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from data_contracts.errors import TrainwrightError, UserCodeError
-from data_contracts.messages.export import TensorFacts
+from data_contracts.messages.commands import TensorFacts
 from data_contracts.quoting import describe
 from training.export.portable import Inputs, Portable
 from training.user.imports import raised_in_project, user_traceback

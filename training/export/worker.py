@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from data_contracts.errors import UsageError, UserCodeError
-from data_contracts.messages.export import EXPORT, Exported, ExportRequest, TensorFacts
+from data_contracts.messages.commands import EXPORT, Exported, ExportRequest, TensorFacts
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
 from training.checkpoint import load_module_weights

@@ -10,7 +10,7 @@ import lightning as L
 import torch
 
 from data_contracts.handoffs import Checkpoint
-from data_contracts.replay import Segment
+from data_contracts.messages.gang import Segment
 from infra import audit
 from infra.gang.rank_files import read_codes
 from infra.gang.ranks import SAVED_WITHIN_S

@@ -16,8 +16,7 @@ import lightning as L
 
 from data_contracts.errors import CorruptError, TrainwrightError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.faults import FaultName, InjectedFault, PlannedFault, StepAfter
-from data_contracts.messages.gang import Meeting
+from data_contracts.messages.gang import FaultName, InjectedFault, Meeting, PlannedFault, StepAfter
 from infra.gang.ledger import committed
 from infra.records.nodes import this_node
 from infra.store import Store, layout

@@ -11,9 +11,9 @@ from typing import Any
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Checkpoint, Dataset, Ref
+from data_contracts.messages.gang import StopAt
 from data_contracts.pipeline_spec import TrainSpec
 from data_contracts.quoting import PROJECT
-from data_contracts.replay import StopAt
 from infra.gang.rank_files import DATASET, SCRATCH, STORE, read_launch, store_options
 from infra.store import Store, open_store
 

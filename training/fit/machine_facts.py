@@ -10,7 +10,7 @@ from pathlib import Path
 import lightning as L
 import torch
 
-from data_contracts.replay import MachineFacts
+from data_contracts.messages.gang import MachineFacts
 
 _CPU_INFO = Path("/proc/cpuinfo")
 

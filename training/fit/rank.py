@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Checkpoint, Ref
-from data_contracts.messages.ranks import TrainingSummary
+from data_contracts.messages.gang import TrainingSummary
 from data_contracts.pipeline_spec import OWN
 from data_contracts.quoting import type_and_text
 from infra.gang.rank_files import SCRATCH, RankFiles

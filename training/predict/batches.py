@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from data_contracts.messages.predicting import PredictRequest
+from data_contracts.messages.raw_data import PredictRequest
 from training.predict.features import Features
 from training.predict.raw_rows import RawRows, block_rows
 from training.shard.first_pass import TRANSFORM_ROWS

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_contracts.errors import UsageError, UserCodeError
-from data_contracts.messages.predicting import PredictRequest
+from data_contracts.messages.raw_data import PredictRequest
 from data_contracts.quoting import column_shown, type_shown
 from training.formats.normalize import holds, narrow, settle
 from training.formats.schema import field_of, tensor_of

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_contracts.errors import UsageError
-from data_contracts.messages.predicting import PredictRequest
+from data_contracts.messages.raw_data import PredictRequest
 from training.predict.batches import Group
 from training.predict.columns import columns_of, joined
 from training.predict.draft import Draft, room

@@ -17,7 +17,7 @@ import lightning as L
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from data_contracts.errors import TrainwrightError, UserCodeError
-from data_contracts.messages.predicting import PREDICT, Predicted, PredictRequest
+from data_contracts.messages.raw_data import PREDICT, Predicted, PredictRequest
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
 from training.checkpoint import load_module_weights

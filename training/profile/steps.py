@@ -13,7 +13,7 @@ import lightning as L
 import torch
 from torch import nn
 
-from data_contracts.messages.profiling import TRACE, Operation, ProfileRequest
+from data_contracts.messages.commands import TRACE, Operation, ProfileRequest
 from training.checkpoint.capture import Staging, capture
 from training.fit.loop import StepLoop
 from training.lightning_adapter import dump_checkpoint

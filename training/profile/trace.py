@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.autograd.profiler_util import EventList
 
-from data_contracts.messages.profiling import Operation
+from data_contracts.messages.commands import Operation
 
 MOST_EVENTS = 400_000  # some 80 MB of JSON, 8 MB compressed
 _MOST_OPERATIONS = 12

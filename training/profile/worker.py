@@ -24,7 +24,7 @@ from torchmetrics import Metric
 
 from data_contracts.errors import Interrupted, TrainwrightError, UsageError, from_json
 from data_contracts.messages.children import Advanced
-from data_contracts.messages.profiling import PROFILE, ProfileRequest, StepProfile
+from data_contracts.messages.commands import PROFILE, ProfileRequest, StepProfile
 from data_contracts.pipeline_spec import TrainSpec
 from infra.processes.child_main import PARENT, Report, child_main
 from infra.processes.processes import module_command

@@ -15,10 +15,9 @@ from typing import Any
 
 from data_contracts.errors import Interrupted
 from data_contracts.handoffs import Ref
+from data_contracts.messages import Message
 from data_contracts.messages.children import VERIFY, Advanced, EvaluateRequest, RemoteJob, VerifyRequest
-from data_contracts.messages.gang import Launch
-from data_contracts.messages.message import Message
-from data_contracts.messages.ranks import RankAnswer
+from data_contracts.messages.gang import Launch, RankAnswer
 from data_contracts.quoting import PROJECT
 from infra.code_bundle import unpack
 from infra.gang.rank_files import SCRATCH, STORE, RankFiles, read_launch, store_options

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.children import Advanced
-from data_contracts.messages.raw_data import CUT, CutRequest
+from data_contracts.messages.raw_data import CUT, CutRequest, TextCuts
 from data_contracts.pipeline_spec import PiecesSpec
-from data_contracts.text_cuts import TextCuts
 from infra.processes.child_main import Report, child_main
 from infra.sources import Places
 from infra.sources.documents import cut_name, not_utf8, pack

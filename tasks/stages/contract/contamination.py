@@ -12,7 +12,7 @@ from data_contracts.canonical import reuse_key
 from data_contracts.contract.suites import nearest
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import ContractReport, Dataset, Ref
-from data_contracts.messages.contamination import (
+from data_contracts.messages.raw_data import (
     CONTAMINATION,
     HELD_OUT,
     MOST_NEAR_SIDES,

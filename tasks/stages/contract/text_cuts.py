@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from data_contracts.canonical import canonical, reuse_key
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref, SourceFile
-from data_contracts.messages.raw_data import CUT, CutRequest
+from data_contracts.messages.raw_data import CUT, CutRequest, TextCuts
 from data_contracts.pipeline_spec import PiecesSpec, SourceSpec
-from data_contracts.text_cuts import TextCuts
 from data_contracts.yaml_document import dotted
 from infra.sources.documents import cut_name
 from infra.store import Writer

@@ -11,7 +11,7 @@ from typing import Any
 
 from data_contracts.errors import Diverged, GateNotMet, OutOfMemory, UserCodeError
 from data_contracts.handoffs import Checkpoint, Dataset
-from data_contracts.messages.export import EXPORT, Exported, ExportRequest, Tolerance
+from data_contracts.messages.commands import EXPORT, Exported, ExportRequest, Tolerance
 from data_contracts.pipeline_spec.promote import ExportGate
 from infra import scratch
 from infra.gang.remote_job import lay_out

@@ -22,8 +22,8 @@ from data_contracts.errors import UsageError
 from data_contracts.exposures import ExposureEntry, SpentBefore
 from data_contracts.handoffs import SCHEMA, Dataset, HandOff, Receipt, Record, Ref
 from data_contracts.installed_packages import InstalledPackages
-from data_contracts.messages.contamination import ContaminationReport
-from data_contracts.messages.message import Message
+from data_contracts.messages import Message
+from data_contracts.messages.raw_data import ContaminationReport, TextCuts
 from data_contracts.operations.deliveries import Delivery
 from data_contracts.operations.node_standing import NodeMishap, NodeStanding
 from data_contracts.operations.sensor_steps import SensorStep
@@ -32,7 +32,6 @@ from data_contracts.profile.record import Profile
 from data_contracts.recipe import Recipe
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
-from data_contracts.text_cuts import TextCuts
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup, TextCuts,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import Hung, TrainwrightError
-from data_contracts.messages.faults import GameTraining
+from data_contracts.messages.gang import GameTraining
 from data_contracts.pipeline_spec import PipelineSpec
 from flows.commands.gameday import _error
 from flows.game_day import GameDay, carry_out

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from data_contracts.errors import UserCodeError
-from data_contracts.messages.sizes import MODULE_MEMORY, ModuleSizes, SizeRequest
+from data_contracts.messages.commands import MODULE_MEMORY, ModuleSizes, SizeRequest
 from data_contracts.quoting import describe
 from infra.processes.child_main import Report, child_main
 from training.fit.memory.module_state import default_type, optimizers_of, with_trainer

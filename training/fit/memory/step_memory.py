@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from data_contracts.errors import TrainwrightError
-from data_contracts.messages.sizes import SizeRequest, StepMemory
+from data_contracts.messages.commands import SizeRequest, StepMemory
 from data_contracts.quoting import text_of
 from training.fit.memory.module_state import default_type, optimizers_of, with_trainer
 from training.formats.schema import field_of

@@ -10,7 +10,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 
-from data_contracts.messages.ranks import STEP_BOUNDS, RankMeasures, Saved
+from data_contracts.messages.gang import STEP_BOUNDS, RankMeasures, Saved
 from training.fit.reporting.rank_activity import RankActivity
 
 # More than are saved between two heartbeats.

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from data_contracts.messages.ranks import PLACES
+from data_contracts.messages.gang import PLACES
 
 # Places whose time is a rank's own work. The other places are: starting, between, backward, collective, checkpoint,
 # validation, and hooks, where the user's code may take as long as it likes.

@@ -14,7 +14,7 @@ from typing import Literal
 
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.ranks import RankAnswer, RankReport, Saved, TrainingSummary
+from data_contracts.messages.gang import RankAnswer, RankReport, Saved, TrainingSummary
 from infra.gang.rank_files import RankFiles, stop_file
 from infra.processes.this_process import COUNTERS, now_s
 from training.fit.reporting.measures import Measures

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from data_contracts.handoffs import Ref
-from data_contracts.messages import children, raw_data, reaping, sizes
+from data_contracts.messages import children, commands, raw_data
 from data_contracts.messages.children import Child
-from data_contracts.messages.sizes import SizeRequest
+from data_contracts.messages.commands import SizeRequest
 from tests.support.child_module import Ask
 
-MODULES = (children, raw_data, reaping, sizes)
+MODULES = (children, raw_data, commands, commands)
 CHILDREN = [found for module in MODULES for found in vars(module).values() if isinstance(found, Child)]
 
 

@@ -11,9 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts.errors import UsageError
-from data_contracts.messages.gang import Heartbeat, Joined, Latest, Launch, Meeting, NodeExit
-from data_contracts.messages.message import Message
-from data_contracts.messages.ranks import RankReport
+from data_contracts.messages import Message
+from data_contracts.messages.gang import Heartbeat, Joined, Latest, Launch, Meeting, NodeExit, RankReport
 
 STORED: dict[str, type[Message]] = {
     "g0/launch.json": Launch,

@@ -11,7 +11,7 @@ import pytest
 
 from data_contracts import messages
 from data_contracts.errors import UsageError
-from data_contracts.messages.message import Message
+from data_contracts.messages import Message
 
 for module in pkgutil.iter_modules(messages.__path__, "data_contracts.messages."):
     importlib.import_module(module.name)

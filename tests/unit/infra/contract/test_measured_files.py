@@ -14,7 +14,7 @@ from data_contracts.canonical import canonical
 from data_contracts.contract.suites import load_suite
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
-from data_contracts.messages.message import Message
+from data_contracts.messages import Message
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest, PieceOrder, SharedFolder
 from data_contracts.pipeline_spec import SourceSpec
 from infra.contract import contract_worker, parts

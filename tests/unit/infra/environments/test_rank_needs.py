@@ -14,9 +14,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from data_contracts.messages.children import EVALUATE, IMPORT_TRIAL, SHAKEDOWN, VERIFY
-from data_contracts.messages.export import EXPORT
+from data_contracts.messages.commands import EXPORT, MODULE_MEMORY
 from data_contracts.messages.raw_data import PIECE, SHARD
-from data_contracts.messages.sizes import MODULE_MEMORY
 from infra.environments import cache
 from infra.environments.packages import closure, packages_folder
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from data_contracts.costs.resources import Resources
-from data_contracts.messages.gang import Heartbeat
-from data_contracts.messages.ranks import RankAnswer, RankReport
+from data_contracts.messages.gang import Heartbeat, RankAnswer, RankReport
 from infra.gang.members import Activity
 
 

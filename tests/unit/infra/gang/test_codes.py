@@ -12,8 +12,7 @@ import pytest
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import Launch, NodeExit
-from data_contracts.messages.ranks import RankAnswer, RankEnd
+from data_contracts.messages.gang import Launch, NodeExit, RankAnswer, RankEnd
 from infra.gang.conductor import refuse_short
 from infra.gang.ledger import Ledger, refuse_forged_result
 from infra.gang.members import Progress

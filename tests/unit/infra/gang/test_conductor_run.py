@@ -21,8 +21,7 @@ from data_contracts.errors import (
     UserCodeError,
 )
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import Joined, Launch, NodeExit
-from data_contracts.messages.ranks import RankAnswer, RankEnd, RankReport
+from data_contracts.messages.gang import Joined, Launch, NodeExit, RankAnswer, RankEnd, RankReport
 from data_contracts.pipeline_spec import RetrySpec
 from infra.gang import conductor as conductor_module
 from infra.gang.conductor import GangOutcome, TrainingRequest, conduct

@@ -20,8 +20,7 @@ from data_contracts.errors import (
     UserCodeError,
 )
 from data_contracts.handoffs import Checkpoint, Ref
-from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit
-from data_contracts.messages.ranks import RankAnswer, RankEnd, RankReport
+from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit, RankAnswer, RankEnd, RankReport
 from infra.gang import conductor as generation_module
 from infra.gang import members
 from infra.gang.conductor import Generation

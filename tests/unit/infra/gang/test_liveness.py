@@ -12,7 +12,7 @@ import pytest
 
 from data_contracts.errors import Hung, NodeLost
 from data_contracts.handoffs import Checkpoint, Ref
-from data_contracts.messages.ranks import RankReport
+from data_contracts.messages.gang import RankReport
 from infra.gang import members as liveness_module
 from infra.gang.members import Liveness
 from tests.support.liveness import report, train

@@ -9,8 +9,7 @@ import pytest
 
 from data_contracts import errors
 from data_contracts.errors import NodeLost, TrainwrightError
-from data_contracts.messages.gang import Joined, Launch, NodeExit
-from data_contracts.messages.ranks import RankAnswer, RankEnd
+from data_contracts.messages.gang import Joined, Launch, NodeExit, RankAnswer, RankEnd
 from infra.gang.members import Members, Node, called, first_cause, fitting, links_between
 
 

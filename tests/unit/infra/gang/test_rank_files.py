@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import NodeLost, TrainwrightError, UserCodeError
-from data_contracts.messages.gang import Launch
-from data_contracts.messages.ranks import RankAnswer, RankReport
+from data_contracts.messages.gang import Launch, RankAnswer, RankReport
 from infra.gang.rank_files import LAUNCH, RankFiles, read_launch, stop_file, write_launch
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import NodeLost, OutOfMemory, Preempted, TrainwrightError, UsageError, UserCodeError
-from data_contracts.messages.ranks import RankAnswer
+from data_contracts.messages.gang import RankAnswer
 from infra.gang import ranks
 from infra.gang.rank_files import RankFiles
 from infra.gang.ranks import RankWatch

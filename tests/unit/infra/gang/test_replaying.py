@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from data_contracts.handoffs import Checkpoint, Ref
-from data_contracts.messages.gang import Launch
+from data_contracts.messages.gang import Launch, MachineFacts, Segment, StopAt
 from data_contracts.pipeline_spec import RetrySpec
-from data_contracts.replay import MachineFacts, Segment, StopAt
 from infra.gang.recovery import Replay
 
 TRAIN = {"global_batch_size": 24, "strategy": "ddp", "micro_batch_size": None}

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import UserCodeError
-from data_contracts.messages import children, raw_data
+from data_contracts.messages import Message, children, raw_data
 from data_contracts.messages.children import StoreAddress
-from data_contracts.messages.message import Message
 from infra.child import run_child
 from infra.processes.environment import LEFT_OUT, PASS_ENV, explain, for_user_code, is_credential, without_signing
 from infra.processes.processes import find_marked

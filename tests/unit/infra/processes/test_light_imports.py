@@ -23,7 +23,7 @@ import sys
 importing = gc.isenabled()
 
 from data_contracts.messages.children import Child
-from data_contracts.messages.message import Message
+from data_contracts.messages import Message
 from infra.processes.child_main import child_main
 
 

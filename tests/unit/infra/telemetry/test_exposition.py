@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as text_format
 
-from data_contracts.messages.ranks import STEP_BOUNDS
+from data_contracts.messages.gang import STEP_BOUNDS
 from infra.metrics import METRICS, Counts, Metric, Sample, page
 
 TINY = {"pipeline": "tiny", "pool": "gpus", "queue": "default"}

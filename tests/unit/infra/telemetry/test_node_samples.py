@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from data_contracts.costs.resources import GpuReading, Resources
-from data_contracts.messages.gang import Heartbeat, NodeExit
-from data_contracts.messages.ranks import RankEnd, RankMeasures, RankReport
+from data_contracts.messages.gang import Heartbeat, NodeExit, RankEnd, RankMeasures, RankReport
 from infra.metrics import Counts, Sample, failed_saves, node_samples
 
 MEASURED = RankMeasures(

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit
-from data_contracts.messages.ranks import RankAnswer, RankEnd, RankReport
+from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit, RankAnswer, RankEnd, RankReport
 from infra.store import Store, layout, open_store
 from infra.usage import gang_by_its_nodes
 

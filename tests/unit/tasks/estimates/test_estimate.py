@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.messages.sizes import ModuleSizes
+from data_contracts.messages.commands import ModuleSizes
 from data_contracts.price_book import MachinePrice
 from data_contracts.resolved import Price
 from flows.commands.plan_page import estimate_lines

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import Hung, UserCodeError
-from data_contracts.messages.sizes import ModuleSizes, SizeRequest, StepMemory
+from data_contracts.messages.commands import ModuleSizes, SizeRequest, StepMemory
 from tasks.estimates import measure as module
 from tasks.estimates.measure import MOST_ROWS, MOST_S, measure
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.messages.sizes import ModuleSizes, StepMemory
+from data_contracts.messages.commands import ModuleSizes, StepMemory
 from data_contracts.pipeline_spec import TrainSpec
 from tasks.estimates.memory import at, need_bytes, needs, recommendation
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from data_contracts.handoffs import ContractReport, Failure
-from data_contracts.messages.export import Exported
+from data_contracts.messages.commands import Exported
 from tasks.export.card import _data, _limitations, _metadata, _training, escaped
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from data_contracts.messages.export import Exported, TensorFacts
+from data_contracts.messages.commands import Exported, TensorFacts
 from tasks.export.mlflow_folder import EXAMPLE, MLMODEL, REQUIREMENTS, SERVING, write_mlflow_files
 from tests.support import portables
 from tests.support.real_mlflow import environment

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.messages.export import Exported, TensorFacts
+from data_contracts.messages.commands import Exported, TensorFacts
 from tasks.export.usage import lines_for, quoted
 from training.formats.schema import tensor_field
 

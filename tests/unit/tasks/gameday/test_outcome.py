@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from data_contracts.messages.faults import InjectedFault
+from data_contracts.messages.gang import InjectedFault
 from tasks.gameday.faults import FAULTS, NOT_TRIED
 from tasks.gameday.outcome import Outcome, judged, kept_all, not_injected, not_tried
 from tasks.gameday.page import HEAD, game_day_page, row, sentence

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.messages.faults import FaultName, InjectedFault, StepAfter
-from data_contracts.messages.gang import CancelMarker, Launch
+from data_contracts.messages.gang import CancelMarker, FaultName, InjectedFault, Launch, StepAfter
 from infra.store import Store, layout, open_store
 from infra.store.layout import game_day_record
 from tasks.gameday.timeline import Timeline, read_timeline

@@ -16,7 +16,7 @@ import pytest
 
 from data_contracts.drift_report import Bar, ColumnDrift, DriftReport
 from data_contracts.handoffs import Evaluation
-from data_contracts.messages.profiling import Operation, StepProfile
+from data_contracts.messages.commands import Operation, StepProfile
 from data_contracts.operations.node_standing import NodeMishap
 from data_contracts.operations.objectives import Objectives
 from infra.budgets import apply_rules

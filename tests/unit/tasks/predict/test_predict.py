@@ -25,8 +25,7 @@ from data_contracts.errors import (
     UserCodeError,
 )
 from data_contracts.handoffs import Dataset, Evaluation
-from data_contracts.messages.predicting import PREDICT
-from data_contracts.messages.raw_data import COLUMNS
+from data_contracts.messages.raw_data import COLUMNS, PREDICT
 from flows.cli import main
 from infra import child
 from infra.models import registry

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.messages.profiling import StepProfile
+from data_contracts.messages.commands import StepProfile
 from data_contracts.pipeline_spec import TrainSpec
 from tasks.profile.changes import change_for
 from tasks.profile.verdict import SENTENCES, Bound

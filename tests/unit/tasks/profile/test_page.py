@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.messages.profiling import Operation, StepProfile
+from data_contracts.messages.commands import Operation, StepProfile
 from tasks.profile.changes import Change
 from tasks.profile.page import profile_page, result, sentence
 from tasks.profile.profile import Profiled

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.messages.profiling import StepProfile
+from data_contracts.messages.commands import StepProfile
 from tasks.profile.verdict import (
     PARTS,
     SENTENCES,

@@ -35,7 +35,7 @@ from data_contracts.errors import (
     TrainwrightError,
     UsageError,
 )
-from data_contracts.messages.reaping import REAP, Reaped
+from data_contracts.messages.commands import REAP, Reaped
 from data_contracts.run_report import RunReport
 from infra import child
 from infra.store import Lease, Store, layout

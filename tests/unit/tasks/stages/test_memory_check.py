@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import UsageError
-from data_contracts.messages.sizes import ModuleSizes
+from data_contracts.messages.commands import ModuleSizes
 from data_contracts.pipeline_spec import TrainSpec
 from flows.stages import stages
 from infra.prices import VARIABLE, machine

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from data_contracts.costs.usage import GangUsage, NodeUsage
-from data_contracts.messages.gang import Heartbeat, Launch
-from data_contracts.messages.ranks import RankMeasures, RankReport, Saved
+from data_contracts.messages.gang import Heartbeat, Launch, RankMeasures, RankReport, Saved
 from data_contracts.run_report import StageResult
 from infra.gang.ranks import origin_env
 from infra.telemetry import TRACEPARENT, Context, current, new_context

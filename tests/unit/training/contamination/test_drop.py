@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_contracts.messages.contamination import TRAINED, Side
+from data_contracts.messages.raw_data import TRAINED, Side
 from tests.support.sealed_rows import compared, sealed
 from training.contamination import drop
 

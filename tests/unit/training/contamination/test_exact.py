@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_contracts.messages.contamination import HELD_OUT, SCORED, TRAINED, Side
+from data_contracts.messages.raw_data import HELD_OUT, SCORED, TRAINED, Side
 from tests.support.sealed_rows import compared, sealed
 from tests.support.sharding import small_runs
 from training.contamination import exact

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.errors import UsageError
-from data_contracts.messages.contamination import SCORED, TRAINED, Side
+from data_contracts.messages.raw_data import SCORED, TRAINED, Side
 from data_contracts.pipeline_spec import NearSpec
 from tests.support.sealed_rows import compared, sealed
 from training.contamination.near import Near, _Texts, _verify, find_near

@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from data_contracts.messages.contamination import SCORED, TRAINED, Side
+from data_contracts.messages.raw_data import SCORED, TRAINED, Side
 from tests.support.sealed_rows import compared, sealed
 from training.contamination.exact import find_shared, numbering_columns, record, shared_without
 from training.contamination.sides import Compared

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.errors import UsageError
-from data_contracts.messages.contamination import SCORED, TRAINED, Side
+from data_contracts.messages.raw_data import SCORED, TRAINED, Side
 from tests.support.sealed_rows import sealed
 from training.contamination.sides import _common, open_sides
 

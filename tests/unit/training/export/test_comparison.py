@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from data_contracts.errors import GateNotMet, UserCodeError
-from data_contracts.messages.export import TensorFacts, Tolerance
+from data_contracts.messages.commands import TensorFacts, Tolerance
 from tests.support import portables
 from tests.unit.training.export.test_tracing import LABEL, ROOT, X, portable, rows_of
 from training.export import fresh_run

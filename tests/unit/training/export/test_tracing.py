@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from data_contracts.errors import UserCodeError
-from data_contracts.messages.export import TensorFacts
+from data_contracts.messages.commands import TensorFacts
 from tests.support import portables
 from training.export.portable import Portable
 from training.export.tracing import Untraceable, outputs_of, traced

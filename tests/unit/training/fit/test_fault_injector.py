@@ -13,8 +13,7 @@ import pytest
 
 from data_contracts.errors import CorruptError, TrainwrightError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.faults import FaultName, InjectedFault, PlannedFault, StepAfter
-from data_contracts.messages.gang import Joined, Latest, Meeting
+from data_contracts.messages.gang import FaultName, InjectedFault, Joined, Latest, Meeting, PlannedFault, StepAfter
 from infra.store import Store, layout, open_store
 from infra.store.layout import game_day_record
 from training.fit import fault_injector

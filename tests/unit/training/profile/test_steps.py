@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.messages.profiling import ProfileRequest
+from data_contracts.messages.commands import ProfileRequest
 from training.profile.phases import PhaseClock
 from training.profile.steps import Done, ProfiledSteps
 

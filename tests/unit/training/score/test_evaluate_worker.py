@@ -15,7 +15,7 @@ import torch
 from data_contracts.errors import CorruptError, InsufficientEvidence, UserCodeError
 from data_contracts.handoffs import Checkpoint, Dataset, Ref
 from data_contracts.messages.children import EvaluateRequest, ScoredSet, StoreAddress, Verified, VerifyRequest
-from data_contracts.messages.export import ExportRequest
+from data_contracts.messages.commands import ExportRequest
 from infra.records.evaluations import outcomes_of, unsealed
 from infra.store import Store, open_store
 from tests.support.gang import make_dataset

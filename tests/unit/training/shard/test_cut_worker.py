@@ -12,9 +12,8 @@ import pytest
 
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError, UserCodeError
 from data_contracts.messages.children import Advanced
-from data_contracts.messages.raw_data import CutRequest
+from data_contracts.messages.raw_data import CutRequest, TextCuts
 from data_contracts.pipeline_spec import PiecesSpec, SourceSpec
-from data_contracts.text_cuts import TextCuts
 from infra.sources import resolve_sources
 from infra.sources.documents import cut_name, unpack
 from tests.support.own_modules import own_modules

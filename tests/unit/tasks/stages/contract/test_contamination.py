@@ -12,7 +12,7 @@ import pytest
 
 from data_contracts.errors import ContractRejected, UsageError
 from data_contracts.handoffs import Dataset
-from data_contracts.messages.contamination import ContaminationReport
+from data_contracts.messages.raw_data import ContaminationReport
 from infra.contract.parts import read_profile
 from infra.records.handoffs import local_dataset, read_handoff
 from infra.store import open_store

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from data_contracts.errors import UsageError
-from data_contracts.messages.sizes import ModuleSizes, SizeRequest
+from data_contracts.messages.commands import ModuleSizes, SizeRequest
 from training.fit.memory.module_memory import main
 
 MODULES = """

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.messages.sizes import SizeRequest, StepMemory
+from data_contracts.messages.commands import SizeRequest, StepMemory
 from training.fit.memory.step_memory import REAL_ROWS, _step, probe
 
 KINDS = """

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from data_contracts.messages.ranks import STEP_BOUNDS
+from data_contracts.messages.gang import STEP_BOUNDS
 from tests.support.clocks import Clock
 from tests.support.device_events import Device
 from training.fit.reporting.measures import Measures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.messages.ranks import STEP_BOUNDS, Saved
+from data_contracts.messages.gang import STEP_BOUNDS, Saved
 from tests.support.clocks import Clock
 from training.fit.reporting.measures import Measures, resident_bytes
 from training.fit.reporting.rank_activity import RankActivity
