@@ -15,7 +15,7 @@ from data_contracts.messages.children import Child
 from data_contracts.messages.commands import SizeRequest
 from tests.support.child_module import Ask
 
-MODULES = (children, raw_data, commands, commands)
+MODULES = (children, raw_data, commands)
 CHILDREN = [found for module in MODULES for found in vars(module).values() if isinstance(found, Child)]
 
 
@@ -29,7 +29,7 @@ def test_a_child_is_a_module_of_ours_that_runs_itself(child: Child[Any, Any]) ->
 
 
 def test_all_children_are_there() -> None:
-    assert len({child.module for child in CHILDREN}) == 15
+    assert len({child.module for child in CHILDREN}) == 19
 
 
 def test_a_users_settings_arrive_as_they_were_written() -> None:
