@@ -8,9 +8,10 @@ from typing import Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from data_contracts.errors import CorruptError
-from data_contracts.handoffs import Dataset, HandOff, Record, Ref, SourceFile
+from data_contracts.handoffs import Dataset, Ref, SourceFile
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.price_book import Amount
+from data_contracts.records import HandOff, Record
 from data_contracts.run_report import Trigger
 
 

@@ -8,8 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from data_contracts.errors import AWAY, SERVER
-from data_contracts.handoffs import HandOff, Record
-from data_contracts.records import Sentence
+from data_contracts.records import HandOff, Record, Sentence
 
 StageStatus = Literal["ran", "reused", "rejected", "failed", "skipped", "cancelled", "waiting"]
 Verdict = Literal[

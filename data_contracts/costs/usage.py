@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from data_contracts.costs.resources import Resources
-from data_contracts.handoffs import HandOff, Record
+from data_contracts.records import HandOff, Record
 from data_contracts.resolved import UNKNOWN_PRICE, Price, StoreRates
 from data_contracts.run_report import StageStatus
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_contracts.handoffs import HandOff
+from data_contracts.records import HandOff
 
 
 class Delivery(HandOff):

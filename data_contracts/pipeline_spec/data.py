@@ -17,14 +17,16 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import parse_qs
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import CallableSpec, DottedPath, FieldError, Runner, Section, Shorthand
-from data_contracts.yaml_document import FieldPath
+
+if TYPE_CHECKING:
+    from data_contracts.yaml_document import FieldPath
 
 # Files that are not CSV.
 _OTHER = re.compile(r"\.(?:jsonl|ndjson|json|parquet)(?:\.gz|\.bz2|\.xz|\.zst)?$")
