@@ -98,17 +98,17 @@ class _Reading:
 
     def _comparison(self, node: ast.Compare, depth: int) -> None:
         sides = [node.left, *node.comparators]
-        for left, operator, right in zip(sides, node.ops, sides[1:], strict=False):
-            if isinstance(operator, ast.In | ast.NotIn):
+        for left, comparison, right in zip(sides, node.ops, sides[1:], strict=False):
+            if isinstance(comparison, ast.In | ast.NotIn):
                 self._listed(right)
             elif is_missing(right):
-                if not isinstance(operator, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
+                if not isinstance(comparison, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
                     raise self._refused(node, "compares with None, which has no order; write `is None`")
-            elif isinstance(operator, _COMPARED):
+            elif isinstance(comparison, _COMPARED):
                 self._value(right, depth)
             else:
                 raise self._refused(node, "is not permitted; `is` is for None alone")
-            if len(node.ops) > 1 and not isinstance(operator, _COMPARED):
+            if len(node.ops) > 1 and not isinstance(comparison, _COMPARED):
                 raise self._refused(node, "joins several comparisons; write them with `and`")
             if left is node.left:
                 self._value(left, depth)
