@@ -15,9 +15,7 @@ from data_contracts.canaries import CanaryNote, CanaryTerms
 from data_contracts.canonical import StorePath
 from data_contracts.drift_report import DriftReport
 from data_contracts.gate_results import GateResult as GateResult
-from data_contracts.incidents import Hold as Hold
 from data_contracts.incidents import Incident
-from data_contracts.records import SCHEMA as SCHEMA
 from data_contracts.records import HandOff as HandOff
 from data_contracts.records import Record as Record
 from data_contracts.records import Sentence

@@ -6,8 +6,7 @@ import argparse
 from typing import Any
 
 from data_contracts.canaries import CanaryNote
-from data_contracts.handoffs import Hold
-from data_contracts.incidents import Incident
+from data_contracts.incidents import Hold, Incident
 from data_contracts.times import readable
 from flows.commands.guard import Answer
 from flows.commands.queries import store_with

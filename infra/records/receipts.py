@@ -11,7 +11,8 @@ from typing import Any
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
-from data_contracts.handoffs import FileEntry, Hold, Receipt, Ref
+from data_contracts.handoffs import FileEntry, Receipt, Ref
+from data_contracts.incidents import Hold
 from infra.store import Manifest, Store, Versioned, Writer, layout
 from infra.store.records import parsed
 

@@ -8,8 +8,8 @@ from typing import Any
 from data_contracts.approvals import MOST_REASON
 from data_contracts.canaries import ALIAS
 from data_contracts.errors import UsageError
-from data_contracts.handoffs import Hold, ModelVersion, Receipt, Ref
-from data_contracts.incidents import Incident
+from data_contracts.handoffs import ModelVersion, Receipt, Ref
+from data_contracts.incidents import Hold, Incident
 from infra.approvals import protection
 from infra.models import registry
 from infra.models.canaries import is_of_canaries

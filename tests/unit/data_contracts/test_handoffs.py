@@ -20,7 +20,7 @@ from data_contracts.costs.month_costs import MonthCosts
 from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import UsageError
 from data_contracts.exposures import ExposureEntry, SpentBefore
-from data_contracts.handoffs import SCHEMA, Dataset, HandOff, Receipt, Record, Ref
+from data_contracts.handoffs import Dataset, HandOff, Receipt, Record, Ref
 from data_contracts.installed_packages import InstalledPackages
 from data_contracts.messages import Message
 from data_contracts.messages.raw_data import ContaminationReport, TextCuts
@@ -30,6 +30,7 @@ from data_contracts.operations.sensor_steps import SensorStep
 from data_contracts.operations.server_backup import ServerBackup
 from data_contracts.profile.record import Profile
 from data_contracts.recipe import Recipe
+from data_contracts.records import SCHEMA
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
 
