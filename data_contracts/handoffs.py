@@ -10,15 +10,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from data_contracts.approved import Approval, Force
-from data_contracts.canaries import CanaryNote, CanaryTerms
+from data_contracts.alias_moves import Approval, CanaryNote, CanaryTerms, Force, Incident
 from data_contracts.canonical import StorePath
-from data_contracts.drift_report import DriftReport
-from data_contracts.gate_results import GateResult as GateResult
-from data_contracts.incidents import Incident
-from data_contracts.records import HandOff as HandOff
-from data_contracts.records import Record as Record
-from data_contracts.records import Sentence
+from data_contracts.records import DriftReport, GateResult, HandOff, Record, Sentence
 
 
 class Ref(Record):

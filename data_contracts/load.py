@@ -1,25 +1,32 @@
-"""Reads a pipeline spec: YAML and `--set` overrides become a typed `PipelineSpec`, or an error with file and line."""
+"""Reads a pipeline spec: YAML and `--set` overrides become a typed `PipelineSpec`, or an error with file and line.
+
+Pydantic's errors about a model of ours become plain sentences, one for each mistake. Pydantic reports every branch of a
+union. Here the branch that the user meant is kept; if no branch fits, one sentence names what would fit.
+"""
 
 from __future__ import annotations
 
+import difflib
+import types
+import typing
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from data_contracts.errors import SpecError
 from data_contracts.lightning_config import READ_IT, STORED, check_lightning, config_problems, inline_lightning
 from data_contracts.pipeline_spec import VERSION, PipelineSpec, StoreSpec
+from data_contracts.pipeline_spec.base import FieldError, Shorthand, descriptions
 from data_contracts.pipeline_spec.data import (
     TAGS_ARE_SHOWN,
     addresses_with_credentials,
     credential_in,
     tags_with_credentials,
 )
-from data_contracts.validation_errors import problems
-from data_contracts.yaml_document import Document, FieldPath, Problem
-from data_contracts.yaml_text import parse, read_document
+from data_contracts.yaml_text import Document, FieldPath, Problem, dotted, parse, read_document, shown
 
 _NO_VERSION = Problem(("version",), f"is missing; write `version: {VERSION}` as the first line")
 
@@ -120,3 +127,200 @@ def json_schema() -> dict[str, Any]:
         **schema,
         "title": f"Trainwright pipeline spec, version {VERSION}",
     }
+
+
+# What a field expects, by pydantic's error type for a value of another kind.
+_KINDS = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "list_type": "a list",
+}
+_BOUNDS = {"greater_than_equal": "ge", "greater_than": "gt", "less_than_equal": "le", "less_than": "lt"}
+_BOUND_WORDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+
+_Errors = list[tuple[FieldPath, Any]]
+
+
+@dataclass(frozen=True)
+class _Found:
+    problem: Problem
+    missing: bool = False
+    guess: str = ""
+    """For an unknown key: the known one beside it that was probably meant."""
+
+
+def problems(error: ValidationError, model: type[BaseModel], value: Any) -> list[Problem]:
+    """The mistakes that `error` reports in `value`, which was to become a `model`."""
+    pairs: _Errors = [(entry["loc"], entry) for entry in error.errors(include_url=False)]
+    errors = list(_settle(pairs, (), value, model))
+    # `batchsize` in place of a required `batch_size` is one mistake, not an unknown key and a missing key.
+    meant = {(*one.problem.field[:-1], one.guess) for one in errors if one.guess}
+    return [one.problem for one in errors if not (one.missing and one.problem.field in meant)]
+
+
+def _settle(errors: _Errors, field: FieldPath, value: Any, model: type[BaseModel]) -> typing.Iterator[_Found]:
+    """Follow the errors' paths through the user's values; a part that is not written there is a union's branch."""
+    below: dict[str | int, _Errors] = {}
+    branches: dict[str, _Errors] = {}
+    same: _Errors = []
+    for loc, entry in errors:
+        if not loc or loc == ("[key]",):
+            yield _sentence(entry, field, model)
+        elif _written(value, loc[0]) or (loc[1:] == () and entry["type"] == "missing"):
+            below.setdefault(loc[0], []).append((loc[1:], entry))
+        elif isinstance(loc[0], int):
+            same.append((loc[1:], entry))  # a single entry without a list around it
+        else:
+            branches.setdefault(loc[0], []).append((loc[1:], entry))
+    if same:
+        yield from _settle(same, field, value, model)
+    for part, inner in below.items():
+        inner_value = value[part] if _written(value, part) else None
+        yield from _settle(inner, (*field, part), inner_value, model)
+    if not branches:
+        return
+    fitting = [inner for inner in branches.values() if not all(_other_kind(loc, entry) for loc, entry in inner)]
+    if fitting:
+        yield from _settle(min(fitting, key=len), field, value, model)
+        return
+    entries = [entry for inner in branches.values() for _, entry in inner]
+    wanted = list(dict.fromkeys(_wanted(entry) for entry in entries))
+    yield _Found(Problem(field, f"must be {_listed(wanted, 'or')}, {_got(value, field)}"))
+
+
+def _written(value: Any, part: str | int) -> bool:
+    if isinstance(value, list):
+        return isinstance(part, int) and part < len(value)
+    return isinstance(value, dict) and part in value
+
+
+def _other_kind(loc: FieldPath, entry: Any) -> bool:
+    return not loc and (entry["type"] in _KINDS or entry["type"] == "literal_error")
+
+
+def _wanted(entry: Any) -> str:
+    return str(entry["ctx"]["expected"]) if entry["type"] == "literal_error" else _KINDS[entry["type"]]
+
+
+def _sentence(entry: Any, field: FieldPath, model: type[BaseModel]) -> _Found:
+    kind, value, ctx = entry["type"], entry["input"], entry.get("ctx", {})
+    if kind == "extra_forbidden":
+        return _unknown(field, model)
+    if kind == "missing":
+        return _Found(Problem(field, f"is missing; add it ({_description(model, field)})"), missing=True)
+    if kind == "value_error":
+        cause = ctx["error"]
+        if isinstance(cause, FieldError):
+            return _Found(Problem((*field, *cause.field), cause.sentence))
+        return _Found(Problem(field, str(cause)))
+    if kind in _KINDS:
+        short = any(_is_model(branch) and issubclass(branch, Shorthand) for branch in _branches(model, field))
+        sentence = f"must be {'text or ' * short}{_KINDS[kind]}, {_got(value, field)}{_quotes(kind, value)}"
+    elif kind == "literal_error":
+        allowed = [part.strip("'") for part in ctx["expected"].replace(" or ", ", ").split(", ")]
+        near = difflib.get_close_matches(str(value), allowed, 1) if str(value) not in allowed else []
+        one_of = "one of " if len(allowed) > 2 else ""
+        hint = (
+            f"; did you mean {near[0]}?" if near and len(allowed) > 1 else "; take the quotes off" * (value in allowed)
+        )
+        sentence = f"must be {one_of}{_listed(allowed, 'or')}, {_got(value, field)}{hint}"
+    elif kind in _BOUNDS:
+        bound = ctx[_BOUNDS[kind]]
+        number = f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+        sentence = f"must be {_BOUND_WORDS[_BOUNDS[kind]]} {number}, {_got(value, field)}"
+    elif kind == "too_short":
+        sentence = "must not be empty"
+    else:
+        sentence = f"{entry['msg'][:1].lower()}{entry['msg'][1:]}, {_got(value, field)}"
+    return _Found(Problem(field, sentence))
+
+
+def _got(value: Any, field: FieldPath) -> str:
+    # A storage option may be a secret in the wrong place.
+    if "storage_options" in field:
+        return "and is something else"
+    return "but nothing is written here" if value is None else f"got {shown(value)}"
+
+
+def _quotes(kind: str, value: Any) -> str:
+    if kind == "string_type" and isinstance(value, bool | int | float):
+        return "; put quotes around it"
+    if kind in ("int_type", "float_type") and isinstance(value, str):
+        try:
+            float(value)
+        except ValueError:
+            return ""
+        return "; take the quotes off"
+    return ""
+
+
+def _unknown(field: FieldPath, model: type[BaseModel]) -> _Found:
+    key, known = str(field[-1]), sorted(_known(model, field[:-1]))
+    near = difflib.get_close_matches(key.lower().replace("-", "_"), known, 1)
+    if near:
+        return _Found(Problem(field, f"unknown key; did you mean {near[0]}?"), guess=near[0])
+    elsewhere = [section for section in _sections(model) if key in _known(model, section)]
+    if elsewhere:
+        places = _listed([dotted((*section, key)) for section in elsewhere[:3]], "or")
+        return _Found(Problem(field, f"unknown key here; did you mean {places}?"))
+    here = f"{dotted(field[:-1])} has" if field[:-1] else f"{getattr(model, 'called', 'a spec')} has"
+    return _Found(Problem(field, f"unknown key; {here} {_listed(known, 'and')}"))
+
+
+def _listed(words: list[str], joint: str) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {joint} {words[-1]}"
+
+
+def _known(model: type[BaseModel], field: FieldPath) -> set[str]:
+    """The keys that a section of the spec may have, over all branches of a union there."""
+    models = [branch for branch in _branches(model, field) if _is_model(branch)]
+    return {name for branch in models for name in branch.model_fields}
+
+
+def _description(model: type[BaseModel], field: FieldPath) -> str:
+    branches = [branch for branch in _branches(model, field[:-1]) if _is_model(branch)]
+    texts = [descriptions(branch).get(str(field[-1])) for branch in branches if field[-1] in branch.model_fields]
+    return " ".join(str(texts[0]).split()).rstrip(".")
+
+
+def _sections(model: type[BaseModel], above: FieldPath = ()) -> typing.Iterator[FieldPath]:
+    yield above
+    for name, info in model.model_fields.items():
+        for branch in _flat(info.annotation):
+            if _is_model(branch):
+                yield from _sections(branch, (*above, name))
+
+
+def _branches(model: type[BaseModel], field: FieldPath) -> list[Any]:
+    """The types that may stand at `field`."""
+    now: list[Any] = [model]
+    for part in field:
+        found: list[Any] = []
+        for branch in now:
+            # A single entry may be written without its list: then the path has no index.
+            while typing.get_origin(branch) is list and not isinstance(part, int):
+                branch = typing.get_args(branch)[0]
+            if _is_model(branch):
+                if part in branch.model_fields:
+                    found += _flat(branch.model_fields[part].annotation)
+            elif typing.get_origin(branch) in (list, dict):
+                found += _flat(typing.get_args(branch)[-1])
+        now = found
+    return [typing.get_args(branch)[0] if typing.get_origin(branch) is list else branch for branch in now]
+
+
+def _flat(annotation: Any) -> list[Any]:
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _flat(typing.get_args(annotation)[0])
+    if origin in (typing.Union, types.UnionType):
+        return [branch for part in typing.get_args(annotation) for branch in _flat(part)]
+    return [annotation]
+
+
+def _is_model(branch: Any) -> bool:
+    return isinstance(branch, type) and issubclass(branch, BaseModel)

@@ -1,11 +1,17 @@
-"""The bases of what is written as JSON: frozen records, and records with a schema number."""
+"""The bases of what is written as JSON, and the evidence that several hand-offs hold.
+
+A `Record` is frozen; a `HandOff` is a record with a schema number. The evidence: for each gate whether it was met, the
+exposure ledger (the comparisons that a set of test rows decided, and what it had spent before), and the comparison of
+two profiles as it is sealed with a contract report and shown.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from data_contracts.canonical import digest
 from data_contracts.errors import UsageError
 from data_contracts.quoting import escaped
 
@@ -45,3 +51,212 @@ class HandOff(Record):
                 remedy="Upgrade Trainwright.",
             )
         return value
+
+
+GateVerdict = Literal["better", "worse", "insufficient"]
+
+
+class Evidence(Record):
+    """What the scores on the rows that a gate with `confidence` is about say.
+
+    Attributes:
+        verdict: `better` if the gate is met, `worse` if the opposite of what was asked for is shown.
+        estimate: the gain over the champion, in the direction of the metric's `mode`: positive where the candidate is
+            better; for a gate with `min` or `max` the metric's value.
+        low, high: the confidence interval of that, two-sided.
+        method: how the interval was computed, in words.
+        p_value: how likely such a gain or value is if the true one is not better than what was asked for.
+        level: how small the p-value had to be.
+        comparisons, promotions: what these rows had decided before; a part of one if they share a part of their rows.
+        rows, units: rows that were compared; units of `evaluate.unit` among them, or None.
+        batches: how many batches the rows were scored in, if the metric has one value for each batch.
+        rows_needed: rows that would decide if the gain stays as it is; None if they would not, or are not needed.
+    """
+
+    verdict: GateVerdict
+    estimate: float
+    low: float
+    high: float
+    confidence: float
+    method: str
+    p_value: float
+    level: float
+    comparisons: float
+    promotions: float
+    rows: int
+    units: int | None = None
+    batches: int | None = Field(default=None, exclude_if=lambda number: number is None)
+    rows_needed: int | None = None
+
+
+class GateResult(Record):
+    """One gate: whether it was met, and one sentence that says by how much.
+
+    Attributes:
+        bound: the value, gain, loss or gap that was asked for.
+        slice: the slice of rows that the gate is about; "" for all.
+        evidence: of a gate with `confidence` that was asked.
+        sealed: whether the gate is about a sealed set: no figure of it is here, and `value` is 0.
+        skipped: whether the comparison was not made; the sentence says why, and `value` is 0.
+        ledger: what the gate's rows have decided now, and can still decide; "" if it was not asked.
+    """
+
+    metric: str
+    met: bool
+    value: float
+    bound: float
+    champion_value: float | None = None
+    sentence: Sentence
+    slice: str = Field(default="", exclude_if=lambda name: not name)
+    evidence: Evidence | None = Field(default=None, exclude_if=lambda evidence: evidence is None)
+    sealed: bool = Field(default=False, exclude_if=lambda sealed: not sealed)
+    skipped: bool = Field(default=False, exclude_if=lambda skipped: not skipped)
+    ledger: str = Field(default="", exclude_if=lambda sentence: not sentence)
+
+
+class ExposureEntry(HandOff):
+    """One comparison on a set of test rows, written before its verdict is known.
+
+    Attributes:
+        candidate, champion: ids of the two checkpoints.
+        question: digest of what was asked, and of all rows that were looked at.
+        candidates: how many candidates had been compared on these rows before this one was chosen, with it.
+        previous: seal of the entry before it on the same rows, "" for the first; None in entries of earlier versions.
+    """
+
+    candidate: str
+    champion: str
+    question: str
+    candidates: int = Field(default=1, ge=1, le=1_000_000)
+    previous: str | None = Field(default=None, exclude_if=lambda seal: seal is None)
+
+    @property
+    def seal(self) -> str:
+        """What the next entry and the next receipt state of this one, and so of all before it."""
+        return digest(self.to_json())
+
+    @property
+    def key(self) -> str:
+        """A key that is the same for the same comparison, on whichever rows it is entered."""
+        return " ".join((self.candidate, self.champion, self.question))
+
+    def same(self, other: ExposureEntry) -> bool:
+        """Whether both are the same comparison, so that the second spends nothing."""
+        return self.key == other.key
+
+
+class LedgerState(Record):
+    """What a receipt states of the comparisons on one set of rows: their number, the last one's seal, its marks.
+
+    Attributes:
+        better: of the entries, those that were marked as better.
+    """
+
+    entries: int = Field(ge=1)
+    seal: str
+    better: int = Field(ge=0)
+
+
+class SpentBefore(HandOff):
+    """What a set of rows had spent before one comparison; counted once, after its entry was written.
+
+    Attributes:
+        before: comparisons; one on other rows counts by twice the share of these rows that it had, up to 1.
+        promoted: those of them that found the candidate better.
+    """
+
+    before: float = Field(ge=0)
+    promoted: float = Field(ge=0)
+
+
+Verdict = Literal["same", "negligible", "warning", "critical"]
+VERDICTS: tuple[Verdict, ...] = ("same", "negligible", "warning", "critical")
+
+
+class Bar(Record):
+    """One bar of a picture: a value or a range, and its share of the values then and now."""
+
+    label: str
+    then: float
+    now: float
+
+
+class ColumnDrift(Record):
+    """How one column has moved.
+
+    Attributes:
+        verdict: `warning`: it moved; `critical`: it moved far; `negligible`: not by chance, but too little to matter.
+        p: probability of such a difference by chance, corrected for the number of tests of all columns.
+        psi: population stability index, without what chance alone adds.
+        js: Jensen-Shannon divergence in bits, 0 to 1.
+        ks: the largest distance between the distribution functions; of numbers, and of the lengths of texts.
+        largest: the largest change of a value's or range's share.
+        nulls: share of missing values, then and now.
+        means: then and now, where both are known.
+        new_share: share of values now that did not exist then; `new`: some of them.
+        bars: for a picture; empty where nothing moved.
+        sentence: what moved, in words.
+    """
+
+    column: str
+    verdict: Verdict
+    p: float
+    psi: float = 0.0
+    js: float = 0.0
+    ks: float = 0.0
+    largest: float = 0.0
+    nulls: tuple[float, float]
+    means: tuple[float, float] | None = None
+    new_share: float = 0.0
+    new: list[str] = Field(default_factory=list)
+    bars: list[Bar] = Field(default_factory=list)
+    sentence: Sentence
+
+    @property
+    def what(self) -> str:
+        """The sentence about what moved, without the column's name."""
+        return self.sentence.removeprefix(f"{self.column}: ").removeprefix(f"{self.column} ")
+
+
+class DriftReport(Record):
+    """The comparison of a run's raw data with earlier data.
+
+    Attributes:
+        against: name of the earlier data, for a sentence.
+        rows: then and now.
+        columns: those that moved most come first.
+        note: why nothing was compared; "" if columns were compared.
+    """
+
+    against: str
+    rows: tuple[int, int] = (0, 0)
+    columns: list[ColumnDrift] = Field(default_factory=list)
+    note: Sentence = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The gravest verdict of a column."""
+        return max((one.verdict for one in self.columns), key=VERDICTS.index, default="same")
+
+    @property
+    def moved(self) -> list[ColumnDrift]:
+        """The columns that moved."""
+        return [one for one in self.columns if one.verdict in ("warning", "critical")]
+
+    @property
+    def head(self) -> str:
+        """How many columns moved, in one sentence without a full stop; or why nothing was compared."""
+        if self.note or not self.moved:
+            return self.sentence
+        return f"{len(self.moved)} of {len(self.columns)} columns moved against {self.against}"
+
+    @property
+    def sentence(self) -> str:
+        """What moved, in one sentence without a full stop."""
+        if self.note:
+            return self.note
+        moved = self.moved
+        if not moved:
+            return f"no column has moved against {self.against}"
+        named = "; ".join(one.sentence for one in moved[:3]) + (f"; and {len(moved) - 3} more" * (len(moved) > 3))
+        return f"{self.head}: {named}"

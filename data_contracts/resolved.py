@@ -1,4 +1,8 @@
-"""The inputs, looked up once at the start of a run and never again (`runs/<run_id>/resolved.json`)."""
+"""The inputs of a run, looked up once at its start and never again (`runs/<run_id>/resolved.json`), and its recipe.
+
+The recipe of a model is everything that decides it besides its code and data; `trainwright reproduce` reads it. It is
+sealed under `recipes/` by the run that launches a training or makes a version, whose provenance names it.
+"""
 
 from __future__ import annotations
 
@@ -185,3 +189,31 @@ class Resolved(HandOff):
             return PipelineSpec.model_validate(self.spec)
         except ValueError as error:
             raise CorruptError(f"The inputs of the run {self.run_id[:80]} hold a spec that cannot be read.") from error
+
+
+class OwnRevision(Record):
+    """The Trainwright that ran.
+
+    Attributes:
+        source: BLAKE3 over its own modules, the 64 hexadecimal digits.
+        revision, dirty: its Git commit, and whether its files differ from it; None outside of Git.
+    """
+
+    source: str
+    revision: str | None = None
+    dirty: bool = False
+
+
+class Recipe(HandOff):
+    """Everything that decides a run's results besides code and data.
+
+    Attributes:
+        resolved: the run's inputs.
+        lock: `name==version` of every installed distribution, sorted. Its digest is `resolved.lock_digest`.
+        python: the version of the interpreter.
+    """
+
+    resolved: Resolved
+    lock: list[str]
+    python: str
+    trainwright: OwnRevision

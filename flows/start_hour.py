@@ -13,7 +13,7 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.pipeline_spec.contract import length_of
-from data_contracts.start_hours import best_start, cost_at
+from data_contracts.price_book import best_start, cost_at
 from flows.flow_runs import overrides, started_by
 from flows.turns import BY_ITSELF
 from infra import prices

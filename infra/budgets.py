@@ -28,7 +28,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from data_contracts.canonical import canonical, digest
-from data_contracts.costs.budgets import (
+from data_contracts.errors import CorruptError, SpecError, UsageError
+from data_contracts.load import problems
+from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.rules import (
     RULES_TYPE,
     VERSION,
     Balance,
@@ -36,17 +39,13 @@ from data_contracts.costs.budgets import (
     BudgetWarning,
     Hold,
     Kind,
+    Objectives,
     Policy,
     RulesVersion,
     SpendingEntry,
     is_visible,
 )
-from data_contracts.errors import CorruptError, SpecError, UsageError
-from data_contracts.operations.objectives import Objectives
-from data_contracts.pipeline_spec import PipelineSpec
-from data_contracts.validation_errors import problems
-from data_contracts.yaml_document import Document, Problem
-from data_contracts.yaml_text import read_document
+from data_contracts.yaml_text import Document, Problem, read_document
 from infra.audit import actor, now
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.moves import configured_key

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from data_contracts.costs.usage import HERE, ExecutionUsage, GangUsage
+from data_contracts.executions import HERE, ExecutionUsage, GangUsage
 
 DAY_S = 86_400.0
 # What is expected of a node of which no failure is recorded: one failure in 150 node-days, in the range that large

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from data_contracts.costs.resources import Resources
+from data_contracts.costs import Resources
 from data_contracts.errors import (
     CorruptError,
     Hung,

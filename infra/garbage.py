@@ -21,7 +21,7 @@ from typing import Any, Literal
 from data_contracts.approvals import meaning
 from data_contracts.canonical import digest
 from data_contracts.errors import ApprovalPending, CorruptError, Interrupted, OverBudget, UsageError
-from data_contracts.foreign_json import parse_json
+from data_contracts.foreign_files import parse_json
 from infra.approvals import latest_question, stored_answer
 from infra.audit import now
 from infra.models import registry

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from data_contracts.costs.resources import GpuReading, Resources
+from data_contracts.costs import GpuReading, Resources
 from infra import files
 
 

@@ -32,8 +32,8 @@ from urllib.parse import quote, urlsplit
 
 from data_contracts.canonical import digest
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
-from data_contracts.foreign_json import parse_json
-from data_contracts.operations.deliveries import Delivery
+from data_contracts.foreign_files import parse_json
+from data_contracts.operations import Delivery
 from infra import settings
 from infra.files import locked, replace_private
 from infra.git import run_git

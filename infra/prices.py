@@ -17,10 +17,12 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Record
+from data_contracts.load import problems
 from data_contracts.pipeline_spec.base import Section
 from data_contracts.price_book import (
     VERSION,
     Amount,
+    HoursEntry,
     Intensity,
     MachineEntry,
     MachinePrice,
@@ -33,11 +35,8 @@ from data_contracts.price_book import (
     store_entry,
 )
 from data_contracts.resolved import Price, StoreRates
-from data_contracts.start_hours import HoursEntry
 from data_contracts.times import iso_day
-from data_contracts.validation_errors import problems
-from data_contracts.yaml_document import Document, Problem
-from data_contracts.yaml_text import read_document
+from data_contracts.yaml_text import Document, Problem, read_document
 
 
 def _day_or_none(text: str) -> str:

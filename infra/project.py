@@ -30,10 +30,9 @@ from pathlib import Path, PurePosixPath
 import yaml
 
 from data_contracts.errors import UsageError
-from data_contracts.expressions.syntax_trees import syntax_tree
-from data_contracts.foreign_json import parse_json
-from data_contracts.plain_file import read_plain
+from data_contracts.foreign_files import parse_json, read_plain
 from data_contracts.secret_names import is_secret, without_copy
+from data_contracts.syntax_trees import syntax_tree
 from infra import audit, scratch
 from infra.audit import revision
 from infra.files import TAG

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from data_contracts.canonical import is_name
-from data_contracts.costs.usage import ExecutionUsage, GangUsage, NodeUsage, SignOfLife, StageUsage
+from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage, SignOfLife, StageUsage
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Heartbeat, Joined, Latest, Launch, NodeExit, reports_of, used_by_node
 from data_contracts.records import Record

@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 
 from data_contracts.canonical import KEY_LENGTH, canonical
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.foreign_json import parse_json
+from data_contracts.foreign_files import parse_json
 from data_contracts.handoffs import Ref
 from data_contracts.pipeline_spec import InitSpec, SourceSpec
 from infra import scratch

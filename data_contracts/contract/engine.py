@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from data_contracts.arrow_rows import Data, Files, Read, no_files
 from data_contracts.contract.findings import Finding, Outcome, outcome, rejected
 from data_contracts.contract.frames import narrowest, scope_of, without_condition
 from data_contracts.contract.great_expectations_engine import (
@@ -23,7 +24,6 @@ from data_contracts.contract.great_expectations_engine import (
     row_by_row,
 )
 from data_contracts.contract.questions import ROWS, Measure, Question, values_of
-from data_contracts.contract.rows import Data, Files, Read, no_files
 from data_contracts.contract.scan import Resources, scanned
 from data_contracts.contract.suites import ConditionError, ForeignReference, load_suite, local_schema, suite_digest
 from data_contracts.contract.translation import every_translated

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from data_contracts.contract.row_numbers import Numbers
+from data_contracts.arrow_rows import Numbers
 from data_contracts.contract.suites import SEVERITIES
 from data_contracts.handoffs import Failure, Quarantine
 from data_contracts.quoting import (

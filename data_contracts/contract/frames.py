@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_contracts.arrow_types import first_misfit, is_text, is_time
+from data_contracts.arrow_rows import first_misfit, is_text, is_time
 from data_contracts.contract.suites import COMPARE, Condition, Tree, read_condition
 
 if TYPE_CHECKING:

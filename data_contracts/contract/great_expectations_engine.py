@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from data_contracts.arrow_types import is_text
+from data_contracts.arrow_rows import Read, is_text
 from data_contracts.contract.findings import EXAMPLES, Finding
 from data_contracts.contract.frames import (
     AGGREGATES,
@@ -49,7 +49,6 @@ from data_contracts.contract.frames import (
     seen,
     without_condition,
 )
-from data_contracts.contract.rows import Read
 from data_contracts.contract.suites import local_schema
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import Failure

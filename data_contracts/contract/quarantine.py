@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from data_contracts.arrow_rows import Numbers, Read, number_before, without_rows
 from data_contracts.contract.findings import Judged, Outcome, is_grave, outcome
 from data_contracts.contract.great_expectations_engine import Check, Classes, on_whole, row_by_row
-from data_contracts.contract.row_numbers import Numbers, number_before, without_rows
-from data_contracts.contract.rows import Read
 from data_contracts.handoffs import Failure, Quarantine
 
 # Expectations of Great Expectations that judge rows; every other one is about a column or the table as a whole.

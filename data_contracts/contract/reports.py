@@ -17,10 +17,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.drift_report import ColumnDrift
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.profile.record import ColumnProfile, Profile
 from data_contracts.quoting import escaped
+from data_contracts.records import ColumnDrift
 
 _COLUMNS = ("column", "column_A", "column_B")
 # An expectation as a failure names it: its type and its columns.

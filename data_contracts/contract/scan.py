@@ -27,10 +27,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_contracts.arrow_types import is_text
+from data_contracts.arrow_rows import Data, ParquetFiles, is_text
 from data_contracts.contract.parts import Settle
 from data_contracts.contract.questions import ALL, DISTINCT, Measure, MeasuredValues
-from data_contracts.contract.rows import Data, ParquetFiles
 from data_contracts.contract.translation import kind_of
 from data_contracts.errors import OutOfMemory
 

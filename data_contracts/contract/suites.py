@@ -33,10 +33,9 @@ import yaml
 
 from data_contracts.canonical import digest
 from data_contracts.errors import SpecError
-from data_contracts.expressions.syntax_trees import expression_tree
-from data_contracts.foreign_json import TooDeep, parse_json
-from data_contracts.plain_file import read_plain
+from data_contracts.foreign_files import TooDeep, parse_json, read_plain
 from data_contracts.quoting import name_shown, nearest_name
+from data_contracts.syntax_trees import expression_tree
 
 SEVERITIES = ("info", "warning", "critical")
 _KEYS = ("type", "class_path", "kwargs", "severity", "description", "meta")

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_contracts.arrow_types import is_text
+from data_contracts.arrow_rows import is_text
 from data_contracts.contract import questions
 from data_contracts.contract.questions import (
     EXACT,

@@ -29,7 +29,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from data_contracts.canonical import StorePath
-from data_contracts.costs.resources import NOTHING, GpuReading, Resources
+from data_contracts.costs import NOTHING, GpuReading, Resources
 from data_contracts.handoffs import Checkpoint, Dataset, Record, Ref
 from data_contracts.messages import Message
 

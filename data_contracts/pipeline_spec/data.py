@@ -26,7 +26,7 @@ from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import CallableSpec, DottedPath, FieldError, Runner, Section, Shorthand
 
 if TYPE_CHECKING:
-    from data_contracts.yaml_document import FieldPath
+    from data_contracts.yaml_text import FieldPath
 
 # Files that are not CSV.
 _OTHER = re.compile(r"\.(?:jsonl|ndjson|json|parquet)(?:\.gz|\.bz2|\.xz|\.zst)?$")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from data_contracts.canonical import Name
-from data_contracts.expressions.row_conditions import Condition, ConditionError, read_condition
+from data_contracts.expressions import Condition, ConditionError, read_condition
 from data_contracts.pipeline_spec.base import DottedPath, FieldError, Section, Spread
 from data_contracts.pipeline_spec.contract import SuiteSpec
 from data_contracts.pipeline_spec.data import Sources

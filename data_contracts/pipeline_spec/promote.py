@@ -13,9 +13,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from data_contracts.canaries import ALIAS
+from data_contracts.alias_moves import ALIAS
 from data_contracts.canonical import Name
-from data_contracts.expressions.metric_expressions import check
+from data_contracts.expressions import check
 from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand
 from data_contracts.pipeline_spec.contract import up_to_a_year
 from data_contracts.pipeline_spec.evaluate import EvaluateSpec

@@ -17,10 +17,10 @@ from itertools import groupby
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from data_contracts.drift_report import VERDICTS, Bar, ColumnDrift, DriftReport, Verdict
 from data_contracts.profile import sketches
 from data_contracts.profile.record import ColumnProfile, Profile, Sample
 from data_contracts.profile.sketches import value_of
+from data_contracts.records import VERDICTS, Bar, ColumnDrift, DriftReport, Verdict
 
 # Half of the promised 1 %, because p-values of large samples' tails are approximations.
 ALPHA = 0.005

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_contracts.arrow_types import is_text, is_time, microseconds
+from data_contracts.arrow_rows import is_text, is_time, microseconds
 from data_contracts.profile import sketches
 from data_contracts.profile.record import Bins, ColumnProfile, Kind, Moments, Profile, Sample
 from data_contracts.profile.sketches import (

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from data_contracts.costs.executions import BackfilledWindow
 from data_contracts.errors import UsageError
+from data_contracts.executions import BackfilledWindow
 from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.run_report import RunReport

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_contracts.costs.budgets import Budgets, Kind, Policy, RulesVersion, shown
 from data_contracts.errors import UsageError
+from data_contracts.rules import Budgets, Kind, Policy, RulesVersion, shown
 from data_contracts.times import iso_month
 from flows.commands.guard import Answer
 from flows.commands.tables import table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from data_contracts.canaries import ALIAS
+from data_contracts.alias_moves import ALIAS
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Receipt
 from data_contracts.times import readable

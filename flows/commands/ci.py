@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_contracts.ci_report import CiReport
 from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightError, UsageError, from_json
 from data_contracts.load import load_spec
+from data_contracts.run_report import CiReport
 from flows.commands.guard import Answer, log
 from flows.commands.run import run_line, text
 from flows.connection import QUIET

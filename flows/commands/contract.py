@@ -11,11 +11,10 @@ from data_contracts.canonical import is_name
 from data_contracts.contract.reports import Change, Difference, difference, sentence
 from data_contracts.contract.suites import load_suite
 from data_contracts.errors import UsageError
-from data_contracts.foreign_json import parse_json
+from data_contracts.foreign_files import parse_json, read_plain
 from data_contracts.handoffs import ContractReport
 from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import PipelineSpec, SuiteSpec
-from data_contracts.plain_file import read_plain
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import StageResult
 from flows.commands.contract_docs import docs

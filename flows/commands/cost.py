@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from data_contracts.canonical import is_name
-from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError
+from data_contracts.executions import ExecutionUsage
 from data_contracts.quoting import escaped
 from flows.commands.cost_csv import focus_csv, sums_csv
 from flows.commands.cost_month import cost_month

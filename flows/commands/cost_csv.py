@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from data_contracts.costs.usage import ExecutionUsage
+from data_contracts.executions import ExecutionUsage
 from flows.commands.guard import log
 from infra.sources.resolve import Window
 from tasks.costs.charges import Charge

@@ -6,9 +6,9 @@ import argparse
 import json
 from pathlib import Path
 
-from data_contracts.drift_report import DriftReport
 from data_contracts.errors import ContractRejected, UsageError
 from data_contracts.load import load_spec
+from data_contracts.records import DriftReport
 from flows.commands.guard import Answer
 from flows.commands.stages import opened, write
 from flows.commands.tables import table

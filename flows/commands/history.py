@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from data_contracts.canaries import CanaryNote
-from data_contracts.incidents import Hold, Incident
+from data_contracts.alias_moves import CanaryNote, Hold, Incident
 from data_contracts.times import readable
 from flows.commands.guard import Answer
 from flows.commands.queries import store_with

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from data_contracts.canaries import ALIAS
+from data_contracts.alias_moves import ALIAS
 from data_contracts.canonical import is_name
 from data_contracts.errors import StorageUnavailable, UsageError
 from data_contracts.handoffs import passed_over

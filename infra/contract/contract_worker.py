@@ -17,11 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from data_contracts.arrow_rows import ParquetFiles, Read, no_files
 from data_contracts.contract.engine import check
 from data_contracts.contract.findings import Judged, Outcome
 from data_contracts.contract.great_expectations_engine import Classes, load_great_expectations
 from data_contracts.contract.quarantine import check_and_set_aside
-from data_contracts.contract.rows import ParquetFiles, Read, no_files
 from data_contracts.contract.scan import Resources
 from data_contracts.errors import UsageError
 from data_contracts.messages.children import Advanced

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from data_contracts.arrow_types import microseconds
+from data_contracts.arrow_rows import microseconds
 from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import LATE, LateRequest, LateRows
 from infra.processes.child_main import Report, child_main

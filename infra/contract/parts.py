@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from data_contracts.arrow_rows import Data
 from data_contracts.canonical import canonical, digest
 from data_contracts.contract.parts import (
     FilePart,
@@ -33,7 +34,6 @@ from data_contracts.contract.parts import (
     storable,
 )
 from data_contracts.contract.questions import ROWS, Measure, Question
-from data_contracts.contract.rows import Data
 from data_contracts.contract.scan import Resources, scanned
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import FileEntry, Ref, SourceFile

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data_contracts.arrow_rows import Numbers, among
 from data_contracts.contract.findings import Judged
-from data_contracts.contract.row_numbers import Numbers, among
 from data_contracts.handoffs import Failure, Ref, RowPlace, SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.quoting import text_of

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from data_contracts.costs.usage import GangUsage
 from data_contracts.errors import (
     Cancelled,
     CorruptError,
@@ -29,9 +28,10 @@ from data_contracts.errors import (
     TrainwrightError,
     UsageError,
 )
+from data_contracts.executions import GangUsage
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import CancelMarker, Launch, Meeting, RankAnswer, Retries, TrainingSummary, reports_of
-from data_contracts.operations.node_standing import Mishap, NodeMishap
+from data_contracts.operations import Mishap, NodeMishap
 from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.pipeline_spec.train import SelectSpec
 from infra import stopping

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from data_contracts.costs.resources import Resources
-from data_contracts.costs.usage import LONGEST_S, GangUsage, NodeUsage
+from data_contracts.costs import Resources
 from data_contracts.errors import (
     Cancelled,
     CorruptError,
@@ -30,6 +29,7 @@ from data_contracts.errors import (
     UserCodeError,
     from_json,
 )
+from data_contracts.executions import LONGEST_S, GangUsage, NodeUsage
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import (
     Heartbeat,

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
-from data_contracts.costs.usage import GangUsage
 from data_contracts.errors import (
     Cancelled,
     Diverged,
@@ -26,6 +25,7 @@ from data_contracts.errors import (
     StorageUnavailable,
     TrainwrightError,
 )
+from data_contracts.executions import GangUsage
 from data_contracts.messages.gang import CancelMarker, Launch, Retries, Segment, StopAt
 from data_contracts.pipeline_spec import RetrySpec
 from infra import stopping

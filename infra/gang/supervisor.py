@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_contracts.costs.resources import Resources
+from data_contracts.costs import Resources
 from data_contracts.errors import Cancelled, CorruptError, Fenced, NodeLost, Preempted, TrainwrightError, UserCodeError
 from data_contracts.messages.gang import Heartbeat, Joined, Launch, Meeting, NodeExit, RankEnd
 from data_contracts.quoting import LOG, PROJECT

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_contracts.canaries import ALIAS, CanaryAsk, CanaryEnd, CanaryTerms, Night
+from data_contracts.alias_moves import ALIAS, CanaryAsk, CanaryEnd, CanaryTerms, Night
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import ModelVersion, Receipt, Ref
 from data_contracts.times import readable

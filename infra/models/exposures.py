@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter
 
 from data_contracts.errors import CorruptError
-from data_contracts.exposures import ExposureEntry, LedgerState, SpentBefore
 from data_contracts.handoffs import Ref
+from data_contracts.records import ExposureEntry, LedgerState, SpentBefore
 from infra.records.evaluations import TestRows
 from infra.records.receipts import pointed_at
 from infra.store import Store, layout

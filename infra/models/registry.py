@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 from data_contracts.canonical import KEY_LENGTH, canonical, is_name, plain
 from data_contracts.errors import CorruptError, Interrupted, StorageUnavailable
 from data_contracts.handoffs import Checkpoint, ModelVersion, Receipt, Ref
-from data_contracts.recipe import OwnRevision, Recipe
-from data_contracts.resolved import Resolved
+from data_contracts.resolved import OwnRevision, Recipe, Resolved
 from infra import audit
 from infra.approvals import pin, protections, refuse_gone
 from infra.code_bundle import source_digest

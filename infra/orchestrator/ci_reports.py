@@ -12,7 +12,7 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
-from data_contracts.ci_report import CiReport
+from data_contracts.run_report import CiReport
 from infra.orchestrator.admission import asking
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import UsageError
-from data_contracts.plain_file import read_plain
+from data_contracts.foreign_files import read_plain
 from data_contracts.quoting import text_of
 
 # As variables, without PREFECT_.

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from data_contracts.costs.resources import NOTHING, Resources
+from data_contracts.costs import NOTHING, Resources
 
 
 class Clock:

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from data_contracts.errors import CorruptError
-from data_contracts.foreign_json import parse_json
+from data_contracts.foreign_files import parse_json
 from data_contracts.handoffs import Evaluation
 from infra.files import num_rows
 from infra.store import Store

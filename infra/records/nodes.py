@@ -27,8 +27,7 @@ from packaging.utils import canonicalize_name
 
 from data_contracts.canonical import KEY_LENGTH, digest, is_name
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.installed_packages import InstalledPackage, InstalledPackages
-from data_contracts.operations.node_standing import Mishap, NodeMishap, NodeStanding
+from data_contracts.operations import InstalledPackage, InstalledPackages, Mishap, NodeMishap, NodeStanding
 from infra.audit import actor, headers, now
 from infra.environments.cache import interpreter
 from infra.environments.packages import packages_folder_in

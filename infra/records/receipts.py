@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from data_contracts.alias_moves import Hold
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import FileEntry, Receipt, Ref
-from data_contracts.incidents import Hold
 from infra.store import Manifest, Store, Versioned, Writer, layout
 from infra.store.records import parsed
 

@@ -36,7 +36,7 @@ from securesystemslib.signer import CryptoSigner, Signature, SSlibKey
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.foreign_json import parse_json
+from data_contracts.foreign_files import parse_json
 
 PASSWORD_VARIABLE = "TRAINWRIGHT_SIGNING_KEY_PASSWORD"
 PRIVATE_FILE, PUBLIC_FILE = "signing-key.pem", "signing-key.pub.pem"

@@ -21,7 +21,7 @@ from typing import Any
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
-from data_contracts.foreign_json import parse_json
+from data_contracts.foreign_files import parse_json
 from data_contracts.handoffs import Checkpoint, Receipt, Ref
 from infra.records.receipts import chain, is_signed, pointed_at, read_receipt
 from infra.signing.keys import IN_TOTO, PublicKey, Signed, SigningKey, sign_bytes, unverified_payload, verify

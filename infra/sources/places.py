@@ -32,9 +32,9 @@ import pyarrow.compute as pc
 from blake3 import blake3
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError
+from data_contracts.foreign_files import open_plain
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from data_contracts.plain_file import open_plain
 from data_contracts.quoting import text_of
 from infra import scratch
 from infra.files import stream_digest

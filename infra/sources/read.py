@@ -27,9 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from data_contracts.arrow_types import before, is_text, is_time
-from data_contracts.contract.row_numbers import Numbers, without_rows
-from data_contracts.contract.rows import ParquetFiles
+from data_contracts.arrow_rows import Numbers, ParquetFiles, before, is_text, is_time, without_rows
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec

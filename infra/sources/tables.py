@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from data_contracts.errors import UsageError
-from data_contracts.foreign_json import check_nesting
+from data_contracts.foreign_files import check_nesting
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import CsvSpec, SourceSpec
 from data_contracts.pipeline_spec.data import NO_QUOTE

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_contracts.arrow_types import first_misfit
+from data_contracts.arrow_rows import first_misfit
 from data_contracts.errors import UsageError
 from data_contracts.quoting import column_shown, type_shown
 

@@ -29,7 +29,7 @@ from io import BufferedReader, BufferedWriter, FileIO
 from pathlib import Path
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
-from data_contracts.plain_file import open_plain
+from data_contracts.foreign_files import open_plain
 from infra.files import write_hashed
 from infra.processes.this_process import COUNTERS
 from infra.store.backend import MAX_READ_BYTES, Leftover, Stale, Stored, hash_and_copy

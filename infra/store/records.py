@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from data_contracts.canonical import plain
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.foreign_json import MAX_DEPTH, TooDeep, parse_json
+from data_contracts.foreign_files import MAX_DEPTH, TooDeep, parse_json
 from infra.store import layout
 from infra.store.backend import MAX_READ_BYTES, Backend
 

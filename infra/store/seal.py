@@ -32,7 +32,7 @@ from typing import Any
 
 from data_contracts.canonical import canonical, digest
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError
-from data_contracts.foreign_json import parse_json
+from data_contracts.foreign_files import parse_json
 from data_contracts.handoffs import FileEntry, Ref
 from infra import files, scratch
 from infra.files import hash_pieces, hash_stream

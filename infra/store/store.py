@@ -25,9 +25,9 @@ from typing import Any, TypeVar
 from blake3 import blake3
 
 from data_contracts.errors import CorruptError, UsageError
+from data_contracts.foreign_files import open_plain
 from data_contracts.handoffs import FileEntry, Ref
 from data_contracts.messages.children import StoreAddress
-from data_contracts.plain_file import open_plain
 from infra import audit
 from infra.files import hash_stream
 from infra.processes.processes import ProcessId, this_process

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from data_contracts import times
-from data_contracts.costs.budgets import Budget, Budgets, Limit
-from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import CorruptError
+from data_contracts.executions import ExecutionUsage
 from data_contracts.resolved import Price
+from data_contracts.rules import Budget, Budgets, Limit
 from infra.budgets import Ledger
 from infra.store import Store
 from tasks.costs.charges import Charge

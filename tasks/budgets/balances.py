@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_contracts.canonical import is_name
-from data_contracts.costs.budgets import Budget, Budgets, shown
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.rules import Budget, Budgets, shown
 from infra.budgets import current_budgets
 from infra.prices import prices
 from infra.store import Store, layout

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from data_contracts.costs.budgets import Balance, shown
 from data_contracts.errors import OverBudget, UsageError
 from data_contracts.resolved import Price
+from data_contracts.rules import Balance, shown
 from infra.prices import THIS_MACHINE
 from tasks.budgets.amounts import BudgetPeriod, price_fault
 

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 
 from data_contracts.canonical import is_name
-from data_contracts.costs.budgets import Budgets
-from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import CorruptError, UsageError
+from data_contracts.executions import ExecutionUsage
+from data_contracts.rules import Budgets
 from infra.budgets import Executed, Ledger
 from infra.processes.processes import has_ended
 from infra.store import Store, layout

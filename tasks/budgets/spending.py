@@ -13,10 +13,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from data_contracts.costs.budgets import EVERY_S, Balance, Budgets, BudgetWarning
-from data_contracts.costs.usage import HERE, ExecutionUsage, GangUsage
 from data_contracts.errors import StorageUnavailable, TrainwrightError
+from data_contracts.executions import HERE, ExecutionUsage, GangUsage
 from data_contracts.resolved import Price
+from data_contracts.rules import EVERY_S, Balance, Budgets, BudgetWarning
 from data_contracts.run_report import RunReport
 from infra.audit import now
 from infra.budgets import Executed, current_budgets

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from data_contracts.gate_results import GateResult
 from data_contracts.pipeline_spec import GateSpec, PipelineSpec
+from data_contracts.records import GateResult
 from tasks.charts.forest import Gate
 from tasks.charts.scales import label
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from data_contracts.ci_report import CaseStatus, CiCase, CiReport
 from data_contracts.contract.reports import Result
 from data_contracts.contract.suites import SEVERITIES
 from data_contracts.errors import Cancelled, SpecError, TrainwrightError, UsageError, from_json
-from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import ContractReport
 from data_contracts.pipeline_spec.promote import GateSpec
-from data_contracts.run_report import RunReport, StageResult
+from data_contracts.records import GateResult
+from data_contracts.run_report import CaseStatus, CiCase, CiReport, RunReport, StageResult
 from infra.gang.ledger import Found, list_checkpoints
 from infra.orchestrator.events.notices import sentence_of
 from tasks.pages.facts import Facts, tried

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from data_contracts.ci_report import CiCase, CiReport
 from data_contracts.contract.suites import load_suite, suite_digest
 from data_contracts.errors import SpecError
 from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.quoting import one_line
-from data_contracts.yaml_document import Document, FieldPath
-from data_contracts.yaml_text import read_document
+from data_contracts.run_report import CiCase, CiReport
+from data_contracts.yaml_text import Document, FieldPath, read_document
 
 Level = Literal["error", "warning", "notice"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
-from data_contracts.ci_report import CiCase, CiReport
 from data_contracts.errors import TrainwrightError
 from data_contracts.quoting import escaped
+from data_contracts.run_report import CiCase, CiReport
 
 _TITLES = {
     "spec": "spec",

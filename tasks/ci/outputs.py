@@ -6,7 +6,7 @@ import json
 import math
 import re
 
-from data_contracts.ci_report import CiReport
+from data_contracts.run_report import CiReport
 
 # Names of metrics that are safe wherever a workflow puts them, also unquoted in a shell.
 _SAFE = re.compile(r"[\w.@/-]{1,100}", re.ASCII)

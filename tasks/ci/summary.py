@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from data_contracts.ci_report import CiCase, CiReport
+from data_contracts.run_report import CiCase, CiReport
 from infra.orchestrator.artifacts import as_code, as_text
 from tasks.run.report import cost_sentence
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from data_contracts.costs.resources import NOTHING, Resources
-from data_contracts.costs.usage import HERE, ExecutionUsage, GangUsage, NodeUsage, StageUsage
+from data_contracts.costs import NOTHING, Resources
+from data_contracts.executions import HERE, ExecutionUsage, GangUsage, NodeUsage, StageUsage
 from data_contracts.resolved import Price
 from tasks.costs.resource_shares import MICRO, Place, Span, may_be_estimated, of_process, spread
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Literal
 
-from data_contracts.costs.usage import ExecutionUsage
+from data_contracts.executions import ExecutionUsage
 from data_contracts.times import month_of
 from tasks.costs.charges import DAY_US, Charge, by_day
 from tasks.costs.resource_shares import MICRO

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from data_contracts.costs.resources import NOTHING
-from data_contracts.costs.usage import ExecutionUsage
+from data_contracts.costs import NOTHING
+from data_contracts.executions import ExecutionUsage
 from data_contracts.resolved import StoreRates
 from data_contracts.times import month_of
 from tasks.costs.charges import DAY_US, Charged, by_day, charges

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from data_contracts.costs.usage import HERE, ExecutionUsage, GangUsage, NodeUsage
+from data_contracts.executions import HERE, ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.resolved import Price, Resolved
 from data_contracts.run_report import RunReport
 from infra.store import Store, layout

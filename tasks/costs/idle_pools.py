@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.costs.month_costs import MonthCosts
+from data_contracts.costs import MonthCosts
 from data_contracts.resolved import Price
 from tasks.costs.charges import MICRO, Charge
 

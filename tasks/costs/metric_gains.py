@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from data_contracts.canaries import ALIAS as CANARY
+from data_contracts.alias_moves import ALIAS as CANARY
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Evaluation, Receipt
 from infra.models import registry

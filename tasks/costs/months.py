@@ -15,10 +15,9 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from data_contracts.canonical import is_name
-from data_contracts.costs.month_costs import MonthCosts, MonthLine
-from data_contracts.costs.resources import NOTHING
-from data_contracts.costs.usage import ExecutionUsage
+from data_contracts.costs import NOTHING, MonthCosts, MonthLine
 from data_contracts.errors import CorruptError, UsageError
+from data_contracts.executions import ExecutionUsage
 from data_contracts.times import iso_month, month_of
 from infra import prices
 from infra.store import Store, layout

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from data_contracts.costs.month_costs import MonthLine
-from data_contracts.costs.resources import NOTHING, Resources
+from data_contracts.costs import NOTHING, MonthLine, Resources
 from data_contracts.resolved import StoreRates
 from tasks.costs.charges import Charge
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from data_contracts.costs.resources import NOTHING, Resources
-from data_contracts.costs.usage import ExecutionUsage
+from data_contracts.costs import NOTHING, Resources
+from data_contracts.executions import ExecutionUsage
 
 MICRO = 1_000_000
 Span = tuple[int, int]

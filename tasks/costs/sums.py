@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from data_contracts.costs.month_costs import MonthLine
-from data_contracts.costs.usage import ExecutionUsage, GangUsage
+from data_contracts.costs import MonthLine
 from data_contracts.errors import UsageError
+from data_contracts.executions import ExecutionUsage, GangUsage
 from data_contracts.resolved import StoreRates
 from tasks.costs.charges import Charge, by_day, charges
 from tasks.costs.resource_costs import ResourceCosts

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from data_contracts.canonical import digest
-from data_contracts.costs.usage import ExecutionUsage, GangUsage
 from data_contracts.errors import TrainwrightError
+from data_contracts.executions import ExecutionUsage, GangUsage
 from data_contracts.resolved import Price, Resolved
 from infra.store import Store
 from infra.store.seal import pass_over

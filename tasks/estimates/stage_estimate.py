@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.costs.usage import HERE
+from data_contracts.executions import HERE
 from data_contracts.resolved import UNKNOWN_PRICE, Price
 from tasks.estimates.energy import Energy, energy_of
 from tasks.estimates.past import Past

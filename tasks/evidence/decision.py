@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from data_contracts.gate_results import GateVerdict
+from data_contracts.records import GateVerdict
 from tasks.evidence.intervals import Interval
 from tasks.evidence.levels import NOTHING, Spent, level
 
@@ -53,7 +53,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Decision:
-    """A verdict and what it rests on; see `data_contracts.gate_results.Evidence`."""
+    """A verdict and what it rests on; see `data_contracts.records.Evidence`."""
 
     verdict: GateVerdict
     gain: float

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from data_contracts.undefined_scores import NO_VALUE, why_undefined
+from data_contracts.expressions import NO_VALUE, why_undefined
 from tasks.evidence import student
 from tasks.evidence.class_counts import num_classes
 from tasks.evidence.intervals import Interval

@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from data_contracts import quoting
-from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import passed_over
 from data_contracts.messages.commands import Exported, TensorFacts
+from data_contracts.records import GateResult
 from tasks.export.facts import ModelFacts
 from tasks.export.usage import ARRAYS, ROWS, from_columns, lines_for
 

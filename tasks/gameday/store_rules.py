@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from data_contracts.costs.budgets import Balance
-from data_contracts.costs.usage import HERE
+from data_contracts.executions import HERE
 from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.rules import Balance
 from infra.budgets import current_budgets, refuse_by_policy
 from infra.processes.this_process import now_s
 from infra.store import Store, is_store, open_store

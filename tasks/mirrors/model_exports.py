@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import GateNotMet, StorageUnavailable, UsageError, UserCodeError
-from data_contracts.foreign_json import parse_json
+from data_contracts.foreign_files import parse_json, read_plain
 from data_contracts.handoffs import Ref
-from data_contracts.plain_file import read_plain
 from data_contracts.run_report import ModelName, RunReport
 from infra import scratch
 from infra.mirrors import Deadline, Kept, Mlflow

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from data_contracts.canaries import ALIAS as CANARY
+from data_contracts.alias_moves import ALIAS as CANARY
 from data_contracts.canonical import is_name
 from data_contracts.errors import TrainwrightError
-from data_contracts.operations.deliveries import Delivery
+from data_contracts.operations import Delivery
 from data_contracts.resolved import Resolved
 from infra.audit import now
 from infra.mirrors import ALIAS, newest_delivery, newest_end

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from data_contracts.costs.month_costs import MonthCosts, MonthLine
+from data_contracts.costs import MonthCosts, MonthLine
 from infra.quantities import size
 from tasks.charts.bars import Bar, bars
 from tasks.costs.idle_pools import IdlePool

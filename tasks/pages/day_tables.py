@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from data_contracts.costs.budgets import shown
+from data_contracts.rules import shown
 from tasks.charts.bars import Bar, bars
 from tasks.charts.picture import BAD, GOOD, WARN
 from tasks.pages.html import NOTHING, Markup, chart, section, table, tag

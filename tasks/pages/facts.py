@@ -10,8 +10,8 @@ from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from data_contracts.errors import CorruptError, TrainwrightError
-from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Receipt, Ref
+from data_contracts.records import GateResult
 from data_contracts.run_report import RunReport, StageResult
 from infra.gang.ledger import GenerationSpan, committed, generation_spans
 from infra.records.handoffs import find_dataset_by_id, read_handoff

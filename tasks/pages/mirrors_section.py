@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_contracts.operations.deliveries import Delivery
+from data_contracts.operations import Delivery
 from infra.mirrors import newest_delivery, newest_end
 from tasks.pages.facts import Facts
 from tasks.pages.html import NOTHING, Markup, section, table, tag

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from data_contracts.contract.reports import Result
-from data_contracts.drift_report import ColumnDrift
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.profile.drift import svg
+from data_contracts.records import ColumnDrift
 from tasks.charts.bars import Bar, bars
 from tasks.charts.lineage import Box, lineage
 from tasks.charts.picture import BLUE, SOFT

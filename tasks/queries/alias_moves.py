@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from data_contracts.approved import Approval, Force
-from data_contracts.canaries import CanaryNote
+from data_contracts.alias_moves import Approval, CanaryNote, Force, Incident
 from data_contracts.canonical import is_name
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Receipt
-from data_contracts.incidents import Incident
 from infra.models import registry
 from infra.records.receipts import is_rollback
 from infra.store import Store, layout

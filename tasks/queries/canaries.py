@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.canaries import ALIAS, CanaryTerms, Standing
+from data_contracts.alias_moves import ALIAS, CanaryTerms, Standing
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.times import readable
 from infra.models import canaries, registry

@@ -14,11 +14,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from data_contracts.canaries import ALIAS
-from data_contracts.drift_report import DriftReport
+from data_contracts.alias_moves import ALIAS
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError
 from data_contracts.handoffs import ContractReport
-from data_contracts.operations.objectives import Objectives
+from data_contracts.records import DriftReport
+from data_contracts.rules import Objectives
 from infra.models import registry
 from infra.records.handoffs import read_handoff
 from infra.records.nodes import NodeRecord, nodes_of

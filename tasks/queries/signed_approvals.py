@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from data_contracts.alias_moves import Approval
 from data_contracts.approvals import About, Answer, gates_digest
-from data_contracts.approved import Approval
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.foreign_json import parse_json
+from data_contracts.foreign_files import parse_json
 from data_contracts.handoffs import Receipt
 from infra.approvals import keys_of, payload_of, protections
 from infra.models import registry

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Sequence
 
 from data_contracts.messages.gang import Segment
-from data_contracts.recipe import Recipe
+from data_contracts.resolved import Recipe
 from infra import audit
 from infra.models.registry import own_revision
 

@@ -8,7 +8,7 @@ from typing import Any
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Checkpoint, ModelVersion, Ref
 from data_contracts.messages.gang import Segment
-from data_contracts.recipe import Recipe
+from data_contracts.resolved import Recipe
 from infra.gang.ledger import list_checkpoints
 from infra.gang.recovery import Replay
 from infra.models.registry import read_recipe

@@ -6,8 +6,8 @@ import contextlib
 from dataclasses import dataclass
 
 from data_contracts.canonical import is_name
-from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import CorruptError, UsageError
+from data_contracts.executions import ExecutionUsage
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.resolved import CheckpointInterval
 from infra.checkpoint_interval import DAY_S, PastTrainings, expected_loss, interval, node_mtbf, past_trainings

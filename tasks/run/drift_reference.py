@@ -6,10 +6,9 @@ from pathlib import Path
 
 from data_contracts.canonical import digest
 from data_contracts.errors import CorruptError, SpecError, UsageError
-from data_contracts.foreign_json import parse_json
+from data_contracts.foreign_files import parse_json, read_plain
 from data_contracts.handoffs import ModelVersion, Ref
 from data_contracts.pipeline_spec import PipelineSpec
-from data_contracts.plain_file import read_plain
 from data_contracts.profile.record import Profile
 from data_contracts.resolved import DriftReference
 from infra.contract.parts import read_profile

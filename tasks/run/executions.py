@@ -7,8 +7,8 @@ import logging
 from itertools import pairwise
 from typing import Any
 
-from data_contracts.costs.executions import Crash, Execution
 from data_contracts.errors import CorruptError, Fenced, TrainwrightError
+from data_contracts.executions import Crash, Execution
 from data_contracts.run_report import RunReport
 from infra.audit import now
 from infra.records.nodes import note_earlier

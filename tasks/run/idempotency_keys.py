@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from data_contracts.canonical import valid_name
-from data_contracts.costs.executions import ScheduledTime
 from data_contracts.errors import UsageError
+from data_contracts.executions import ScheduledTime
 from data_contracts.resolved import Resolved
 from infra.audit import now
 from infra.store import Store, layout

@@ -13,9 +13,9 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 
-from data_contracts.costs.resources import NOTHING
-from data_contracts.costs.usage import HERE, ExecutionUsage, Followed, GangUsage, SignOfLife, StageUsage
+from data_contracts.costs import NOTHING
 from data_contracts.errors import TrainwrightError
+from data_contracts.executions import HERE, ExecutionUsage, Followed, GangUsage, SignOfLife, StageUsage
 from data_contracts.resolved import UNKNOWN_PRICE, Price
 from data_contracts.run_report import RunReport, StageStatus
 from infra.machine import EnergyMeter, machine_id

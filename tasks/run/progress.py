@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.costs.usage import GangUsage
+from data_contracts.executions import GangUsage
 from data_contracts.messages.gang import Heartbeat, Launch, NodeExit
 from data_contracts.messages.raw_data import ShardProgress
 from data_contracts.run_report import StageResult

@@ -17,8 +17,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from data_contracts.canonical import is_name
-from data_contracts.costs.executions import Crash, Execution, FlowRunState, resume_key
 from data_contracts.errors import Cancelled, Crashed, Fenced, Interrupted, StorageUnavailable, TrainwrightError
+from data_contracts.executions import Crash, Execution, FlowRunState, resume_key
 from data_contracts.messages.commands import REAP, Reaped, ReapRequest, RunBegun, RunReaped
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from data_contracts.resolved import Resolved

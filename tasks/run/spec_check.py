@@ -18,8 +18,7 @@ from data_contracts.lightning_config import inline_lightning
 from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import ContractSpec, PipelineSpec, SourceSpec, SuiteSpec, TokenizerSpec
 from data_contracts.pipeline_spec.base import DaskRunner
-from data_contracts.yaml_document import FieldPath, dotted
-from data_contracts.yaml_text import read_document
+from data_contracts.yaml_text import FieldPath, dotted, read_document
 from infra import code_bundle
 from infra.budgets import refuse_by_policy
 from infra.project import is_in_project, require_class

@@ -7,8 +7,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from data_contracts.costs.usage import GangUsage
 from data_contracts.errors import StorageUnavailable
+from data_contracts.executions import GangUsage
 from data_contracts.handoffs import Dataset
 from data_contracts.messages.gang import Launch
 from data_contracts.run_report import Cost

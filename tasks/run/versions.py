@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_contracts.canaries import ALIAS
+from data_contracts.alias_moves import ALIAS
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import ModelVersion, Ref
 from infra.models import registry

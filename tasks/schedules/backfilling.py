@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from data_contracts.costs.executions import BackfilledWindow
 from data_contracts.errors import UsageError
+from data_contracts.executions import BackfilledWindow
 from data_contracts.run_report import RunReport
 from infra.audit import actor, now
 from infra.sources.resolve import Window, parse_window

@@ -16,7 +16,7 @@ from typing import Literal
 
 from data_contracts.canonical import digest
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.operations.sensor_steps import SensorCursor, SensorStep
+from data_contracts.operations import SensorCursor, SensorStep
 from infra.audit import actor, now
 from infra.store import Store, layout
 from infra.store.pointers import Pointer, PointerMoved, Versioned

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from data_contracts.costs.usage import GangUsage
-from data_contracts.operations.objectives import Objective
+from data_contracts.executions import GangUsage
+from data_contracts.rules import Objective
 from tasks.slo.burn import Point
 from tasks.slo.ledger import LedgerRun, blame_of
 

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Literal
 
 from data_contracts.canonical import is_name
-from data_contracts.costs.usage import ExecutionUsage, GangUsage
 from data_contracts.errors import CorruptError, UsageError, UserCodeError, from_json
+from data_contracts.executions import ExecutionUsage, GangUsage
 from data_contracts.run_report import RunReport
 from infra.store import Store, layout
 from infra.store.seal import pass_over

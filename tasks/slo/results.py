@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from data_contracts.operations.objectives import Objective, Objectives
+from data_contracts.rules import Objective, Objectives
 from infra.budgets import read_rules
 from tasks.slo.burn import WINDOW_S, Alert, Point, alerts, burn
 from tasks.slo.indicators import left_out, points_of

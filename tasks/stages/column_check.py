@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from data_contracts.arrow_rows import UnfitColumn, rows_that_meet
 from data_contracts.contract.suites import nearest
 from data_contracts.errors import UsageError
-from data_contracts.expressions.row_conditions import Condition
-from data_contracts.expressions.row_masks import UnfitColumn, rows_that_meet
+from data_contracts.expressions import Condition
 from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import EvaluateSpec, SliceSpec, TrainSpec
 from data_contracts.pipeline_spec.train import LENGTH

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from data_contracts.approved import Force
+from data_contracts.alias_moves import Force, Hold
 from data_contracts.errors import GateNotMet, InsufficientEvidence, OnHold, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, GateResult, ModelVersion, Receipt, Ref
-from data_contracts.incidents import Hold
 from data_contracts.times import readable
 from infra.models import canaries, registry
 from infra.records.receipts import without_hold

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from data_contracts.costs.usage import GangUsage
 from data_contracts.errors import TrainwrightError, UsageError
+from data_contracts.executions import GangUsage
 from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.gang import Launch, PlannedFault
 from infra.gang.conductor import GangOutcome, TrainingRequest, conduct

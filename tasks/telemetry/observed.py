@@ -8,8 +8,8 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 
-from data_contracts.costs.usage import HERE
 from data_contracts.errors import UsageError
+from data_contracts.executions import HERE
 from data_contracts.run_report import RunReport
 from infra.metrics import Common
 from infra.telemetry import begin_json_logs, json_asked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from data_contracts.costs.usage import HERE, ExecutionUsage, GangUsage
+from data_contracts.executions import HERE, ExecutionUsage, GangUsage
 from infra.metrics import Sample
 from tasks.costs.charges import charges
 

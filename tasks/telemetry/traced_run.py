@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from data_contracts.costs.usage import GangUsage
 from data_contracts.errors import causes
+from data_contracts.executions import GangUsage
 from data_contracts.messages.gang import Heartbeat, NodeExit, reports_of
 from data_contracts.run_report import RunReport, StageResult
 from infra.processes.this_process import now_s

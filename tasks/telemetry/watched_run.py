@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.costs.usage import ExecutionUsage, GangUsage
 from data_contracts.errors import TrainwrightError, causes, from_json
+from data_contracts.executions import ExecutionUsage, GangUsage
 from data_contracts.messages.gang import Heartbeat, NodeExit
 from infra.metrics import Sample, failed_saves, node_samples
 from infra.processes.this_process import now_s

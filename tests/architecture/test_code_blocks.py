@@ -20,10 +20,9 @@ import pytest
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from data_contracts.costs.budgets import Budgets, Policy
-from data_contracts.operations.objectives import Objectives
 from data_contracts.pipeline_spec import EvaluateSpec, PipelineSpec, PromoteSpec, ShardsSpec, TrainSpec
 from data_contracts.price_book import PriceBook
+from data_contracts.rules import Budgets, Objectives, Policy
 from data_contracts.yaml_text import parse
 from flows.cli import parser
 from tests.support.pages import Block, blocks, script

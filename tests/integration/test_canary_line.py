@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.canaries import ALIAS
+from data_contracts.alias_moves import ALIAS
 from data_contracts.handoffs import Checkpoint, Dataset
 from infra.models import canaries, registry
 from infra.records.receipts import has_ended

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("forked_prefect")
 
 EMIT = """
 import sys
-from data_contracts.drift_report import ColumnDrift, DriftReport
+from data_contracts.records import ColumnDrift, DriftReport
 from infra.orchestrator.events.drift_events import announce
 moved = ColumnDrift(column="c", verdict="critical", p=0, nulls=(0, 0), sentence="c: moved")
 report = DriftReport(against="tiny@champion", columns=[moved])

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("forked_prefect")
 EMIT = """
 import json, sys
 from data_contracts.errors import ApprovalPending, OutOfMemory
-from data_contracts.drift_report import ColumnDrift, DriftReport
+from data_contracts.records import ColumnDrift, DriftReport
 from data_contracts.run_report import RunReport, StageResult
 from infra.orchestrator.events import drift_events, run_events
 from infra.orchestrator.events.events import pipeline_resource, send

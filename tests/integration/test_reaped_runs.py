@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.executions import Crash, Execution
+from data_contracts.executions import Crash, Execution
 from infra.processes.processes import find_marked, kill_marked
 from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease

@@ -12,8 +12,8 @@ import pytest
 import s3fs
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-from data_contracts.costs.executions import Crash
 from data_contracts.errors import Fenced
+from data_contracts.executions import Crash
 from infra.orchestrator.deployments.reaper_deployments import ensure_reaper
 from infra.orchestrator.flow_runs.lost_flow_runs import MOST_STARTS, start_lost_again
 from infra.orchestrator.flow_runs.resuming import PrefectResumer

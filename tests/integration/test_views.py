@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from data_contracts.costs.resources import GpuReading, Resources
+from data_contracts.costs import GpuReading, Resources
 from data_contracts.messages.gang import Heartbeat, RankMeasures, RankReport
 from infra.metrics import Endpoint, Sample, node_samples
 from infra.traces import metrics_token

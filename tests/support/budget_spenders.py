@@ -17,9 +17,9 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from data_contracts.costs.budgets import Budgets
 from data_contracts.errors import OverBudget
 from data_contracts.resolved import Price
+from data_contracts.rules import Budgets
 from infra.budgets import apply_rules
 from infra.store import Lease, Store, layout, open_store
 from infra.store.lease import with_process

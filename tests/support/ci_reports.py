@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from data_contracts.ci_report import CaseStatus, CiCase, CiReport
-from data_contracts.run_report import Cost, ModelName
+from data_contracts.run_report import CaseStatus, CiCase, CiReport, Cost, ModelName
 
 HOSTILE = (
     "x ::error file=a::b\n::set-env name=A::b\r%0A <img src=x onerror=y> [l](http://evil) | `a` ]]> \x1b[31m \u202e "

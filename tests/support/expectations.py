@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data_contracts.arrow_rows import ParquetFiles
 from data_contracts.contract.engine import check
 from data_contracts.contract.findings import Outcome
-from data_contracts.contract.rows import ParquetFiles
 from data_contracts.contract.scan import Resources
 from data_contracts.contract.suites import load_suite
 from data_contracts.handoffs import Failure

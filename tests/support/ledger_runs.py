@@ -6,7 +6,7 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from data_contracts.costs.usage import ExecutionUsage, GangUsage, NodeUsage, StageUsage
+from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage, StageUsage
 from data_contracts.resolved import Price
 from data_contracts.run_report import RunReport, StageResult
 from infra.store import Store, layout

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from data_contracts.costs.executions import Crash, FlowRunState
 from data_contracts.errors import StorageUnavailable
+from data_contracts.executions import Crash, FlowRunState
 from data_contracts.messages.commands import Reaped
 from data_contracts.run_report import RunReport
 from infra.store import Lease, layout

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from data_contracts.gate_results import Evidence, GateResult
+from data_contracts.records import Evidence, GateResult
 from tests.support.damage import overwrite
 
 PROMOTED, REJECTED = "20261122-185224-819870", "20261122-185249-39338a"

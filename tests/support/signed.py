@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from data_contracts.approved import Approval
+from data_contracts.alias_moves import Approval
 from data_contracts.canonical import canonical
 from data_contracts.handoffs import Checkpoint, Evaluation, FileEntry, MetricValue, ModelVersion, Receipt, Ref
 from infra import code_bundle

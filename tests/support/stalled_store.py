@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from data_contracts.costs.usage import GangUsage
+from data_contracts.executions import GangUsage
 from flows.commands.queries import why_not_writable
 from infra.gang.members import Progress
 from infra.store import open_store

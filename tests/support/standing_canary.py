@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_contracts.canaries import ALIAS
+from data_contracts.alias_moves import ALIAS
 from data_contracts.handoffs import Checkpoint, Evaluation, MetricValue, Receipt, Ref
 from data_contracts.pipeline_spec.evaluate import MetricSpec
 from data_contracts.pipeline_spec.promote import CanarySpec, PromoteSpec

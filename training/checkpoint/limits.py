@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import UsageError
-from data_contracts.foreign_json import check_nesting
+from data_contracts.foreign_files import check_nesting
 from data_contracts.quoting import text_of
 from training.checkpoint import tensors
 from training.checkpoint.capture import Capture

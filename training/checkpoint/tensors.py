@@ -20,9 +20,8 @@ from pydantic import ValidationError
 from torch.nn.parameter import is_lazy
 
 from data_contracts.errors import CorruptError
-from data_contracts.foreign_json import parse_json
+from data_contracts.foreign_files import parse_json, read_plain
 from data_contracts.handoffs import HandOff, Record
-from data_contracts.plain_file import read_plain
 from data_contracts.quoting import text_of, type_and_text
 from infra.records.handoffs import WEIGHT_FILES, plain_name
 from infra.share import WHOLE, Share

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_contracts.arrow_types import is_text
+from data_contracts.arrow_rows import is_text
 from data_contracts.messages.raw_data import Conflicts, Overlap
 from training.contamination.row_digests import row_digests
 from training.contamination.sides import Advance, Compared, OpenSide, no_report

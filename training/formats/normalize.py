@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_contracts.arrow_types import decoded_column
+from data_contracts.arrow_rows import decoded_column
 from data_contracts.errors import UsageError
 from data_contracts.quoting import column_shown, type_shown
 from training.formats.schema import NUMBERS, tensor_field, tensor_of, type_text

@@ -17,8 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.foreign_json import parse_json
-from data_contracts.plain_file import read_plain
+from data_contracts.foreign_files import parse_json, read_plain
 from data_contracts.quoting import absent_shown, column_shown, text_of, type_shown
 
 FILE = "schema.json"

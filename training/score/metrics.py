@@ -17,9 +17,9 @@ import torch
 from torchmetrics import Metric
 
 from data_contracts.errors import InsufficientEvidence, UsageError
+from data_contracts.expressions import NO_VALUE, why_undefined
 from data_contracts.pipeline_spec import MetricSpec
 from data_contracts.quoting import text_of
-from data_contracts.undefined_scores import NO_VALUE, why_undefined
 from training.metric_state import compute_alone, keeps_rows, order_task, ranks_true_rows_alone
 from training.score.batch_entries import as_scored
 from training.score.pairs import PairTable

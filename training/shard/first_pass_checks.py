@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from data_contracts.contract.row_numbers import Numbers, number_before
+from data_contracts.arrow_rows import Numbers, number_before
 from data_contracts.errors import UsageError
 from training.formats.facts import Size
 from training.shard.append import Earlier

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_contracts.arrow_types import decoded_column
+from data_contracts.arrow_rows import decoded_column
 from data_contracts.quoting import type_shown
 from training.shard import blake3_rows
 

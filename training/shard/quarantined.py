@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from data_contracts.contract.row_numbers import Numbers, among
+from data_contracts.arrow_rows import Numbers, among
 from infra.contract.quarantine import LeftOut
 from training.shard.source_units import Unit, of_documents
 

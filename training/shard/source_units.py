@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from data_contracts.arrow_rows import Numbers, among
 from data_contracts.canonical import digest
-from data_contracts.contract.row_numbers import Numbers, among
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.quoting import rows_shown

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from data_contracts.arrow_rows import Numbers, number_before
 from data_contracts.contract.findings import MASK
-from data_contracts.contract.row_numbers import Numbers, number_before
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
 from training.shard import time_split

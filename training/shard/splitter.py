@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_contracts.arrow_types import decoded_column
+from data_contracts.arrow_rows import decoded_column
 from data_contracts.canonical import valid_name
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec

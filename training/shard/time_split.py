@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_contracts import arrow_types
+from data_contracts import arrow_rows
 from data_contracts.contract.findings import MASK
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
@@ -108,8 +108,8 @@ def microseconds(column: pa.ChunkedArray, spec: SplitSpec) -> NDArray[np.int64]:
     type_ = column.type
     if pa.types.is_null(type_):
         return np.zeros(0, np.int64)  # all values are null and were left out
-    if arrow_types.is_time(type_):
-        return arrow_types.microseconds(column).to_numpy()
+    if arrow_rows.is_time(type_):
+        return arrow_rows.microseconds(column).to_numpy()
     if pa.types.is_integer(type_):
         return _within(column.cast(pa.int64()).to_numpy(), spec) * SECOND
     if pa.types.is_floating(type_):

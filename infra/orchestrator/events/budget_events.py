@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_contracts.costs.budgets import BudgetWarning
+from data_contracts.rules import BudgetWarning
 from infra.orchestrator.events.events import send
 
 WARNED = "trainwright.budget.warned"

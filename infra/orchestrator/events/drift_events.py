@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from data_contracts.drift_report import DriftReport
+from data_contracts.records import DriftReport
 from infra.orchestrator.events.events import page_of, pipeline_resource, send
 from infra.orchestrator.events.notices import of_drift
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun, State
 
-    from data_contracts.ci_report import CiReport
+    from data_contracts.run_report import CiReport
 
 # A reaper looks every three minutes, and lets a lease stand still for 30 s; a worker then starts its flow run.
 REAPED_S = 300.0

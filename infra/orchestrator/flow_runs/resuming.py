@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from data_contracts.costs.executions import Crash, FlowRunState, resume_key
 from data_contracts.errors import Fenced
+from data_contracts.executions import Crash, FlowRunState, resume_key
 from data_contracts.run_report import RunReport
 from infra.orchestrator.admission import asking
 from infra.orchestrator.api import unreachable

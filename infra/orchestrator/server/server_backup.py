@@ -17,9 +17,8 @@ from typing import IO
 from pydantic import ValidationError
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
-from data_contracts.foreign_json import parse_json
-from data_contracts.operations.server_backup import ServerBackup
-from data_contracts.plain_file import read_plain
+from data_contracts.foreign_files import parse_json, read_plain
+from data_contracts.operations import ServerBackup
 from infra.files import check_new, file_digest, replace_private, tag
 from infra.orchestrator.server import server_database
 from infra.orchestrator.server.server_database import Database

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from data_contracts.drift_report import ColumnDrift, DriftReport
 from data_contracts.profile.drift import as_image, svg
+from data_contracts.records import ColumnDrift, DriftReport
 from infra.orchestrator.artifacts import as_text
 
 SHOWN = 10

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from data_contracts.canaries import ALIAS
-from data_contracts.gate_results import GateResult
+from data_contracts.alias_moves import ALIAS
 from data_contracts.handoffs import Checkpoint, Receipt
+from data_contracts.records import GateResult
 from data_contracts.run_report import RunReport
 from infra.models import registry
 from infra.orchestrator.artifacts import as_text

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
+from data_contracts.alias_moves import ALIAS, CanaryAsk, CanaryEnd, CanaryTerms, Outcome, Standing
 from data_contracts.approvals import Question, meaning
-from data_contracts.canaries import ALIAS, CanaryAsk, CanaryEnd, CanaryTerms, Outcome, Standing
 from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, GateNotMet
 from data_contracts.handoffs import Dataset, Evaluation, ModelVersion, Receipt, Ref
 from data_contracts.times import readable

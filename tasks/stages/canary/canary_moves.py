@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from data_contracts.canaries import ALIAS, CanaryEnd, CanaryNote, Night, Outcome, Standing
+from data_contracts.alias_moves import ALIAS, CanaryEnd, CanaryNote, Hold, Night, Outcome, Standing
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Receipt, Ref
-from data_contracts.incidents import Hold
 from infra.audit import now
 from infra.models import canaries, registry
 from infra.models.canaries import Canary

@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from data_contracts.canaries import ALIAS, CanaryTerms
+from data_contracts.alias_moves import ALIAS, CanaryTerms, Hold
 from data_contracts.canonical import digest
 from data_contracts.errors import OnHold, UsageError
 from data_contracts.handoffs import Checkpoint, Evaluation, ModelVersion, Receipt, Ref
-from data_contracts.incidents import Hold
 from data_contracts.pipeline_spec.contract import length_of
 from data_contracts.pipeline_spec.promote import CanarySpec
 from data_contracts.times import readable

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data_contracts.canaries import CanaryTerms, Night, Standing
+from data_contracts.alias_moves import CanaryTerms, Night, Standing
 from data_contracts.errors import CorruptError, InsufficientEvidence, UsageError
-from data_contracts.gate_results import Evidence, GateResult
 from data_contracts.handoffs import Dataset, Evaluation, ModelVersion
+from data_contracts.records import Evidence, GateResult
 from infra.audit import now
 from infra.models import canaries
 from infra.models.canaries import Canary

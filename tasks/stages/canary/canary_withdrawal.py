@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from data_contracts.canaries import ALIAS, Standing
+from data_contracts.alias_moves import ALIAS, Standing
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Receipt
 from infra.models import canaries, registry

@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_contracts.canaries import ALIAS, Night
+from data_contracts.alias_moves import ALIAS, Night
 from data_contracts.errors import CorruptError, InsufficientEvidence
 from data_contracts.handoffs import Dataset, Evaluation, ModelVersion, Ref
-from data_contracts.profile.sketches import mixed
-from data_contracts.row_hashes import value_hashes
+from data_contracts.profile.sketches import mixed, value_hashes
 from infra.models import canaries
 from infra.models.canaries import Canary, Digests, ascending
 from infra.records.handoffs import read_handoff

@@ -12,10 +12,10 @@ from typing import Any
 from data_contracts.contract.parts import reads_all_files
 from data_contracts.contract.suites import own_classes, suite_digest
 from data_contracts.contract.translation import reason
-from data_contracts.drift_report import DriftReport
 from data_contracts.handoffs import ContractReport, Ref
 from data_contracts.messages.raw_data import CONTRACT, OWN_CONTRACT, ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
+from data_contracts.records import DriftReport
 from infra import scratch
 from infra.contract.parts import put_profile, read_profile
 from infra.contract.quarantine import FILE

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from data_contracts.contract.findings import is_grave
-from data_contracts.drift_report import VERDICTS, DriftReport
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import ContractReport
 from data_contracts.pipeline_spec.contract import DriftSpec
 from data_contracts.profile.drift import compared
 from data_contracts.profile.record import Profile
+from data_contracts.records import VERDICTS, DriftReport
 from tasks.run.drift_reference import reference_profile
 from tasks.run.run import Run
 

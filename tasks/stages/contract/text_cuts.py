@@ -14,7 +14,7 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref, SourceFile
 from data_contracts.messages.raw_data import CUT, CutRequest, TextCuts
 from data_contracts.pipeline_spec import PiecesSpec, SourceSpec
-from data_contracts.yaml_document import dotted
+from data_contracts.yaml_text import dotted
 from infra.sources.documents import cut_name
 from infra.store import Writer
 from infra.store.store import newest_sealed, seal_attempt

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 
+from data_contracts.alias_moves import Approval
 from data_contracts.approvals import Answer, Question, is_late, meaning
-from data_contracts.approved import Approval
 from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, UsageError
 from data_contracts.handoffs import Checkpoint, Evaluation, GateResult, ModelVersion
 from data_contracts.pipeline_spec.contract import length_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from data_contracts.alias_moves import Incident, VersionFacts
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Evaluation, ModelVersion, Receipt
-from data_contracts.incidents import Incident, VersionFacts
 from infra.records.handoffs import read_handoff
 from infra.records.receipts import is_rollback
 from infra.store import Store

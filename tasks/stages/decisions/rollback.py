@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from data_contracts.alias_moves import ALIAS, Hold, Incident
 from data_contracts.approvals import MOST_REASON
-from data_contracts.canaries import ALIAS
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import ModelVersion, Receipt, Ref
-from data_contracts.incidents import Hold, Incident
 from infra.approvals import protection
 from infra.models import registry
 from infra.models.canaries import is_of_canaries

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import Dataset, Evaluation
 from data_contracts.pipeline_spec import GateSpec
+from data_contracts.records import GateResult
 from tasks.run.run import Run
 from tasks.stages.gates.gates import judge, names_measure, not_asked
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Literal
 
 from data_contracts.errors import InsufficientEvidence
-from data_contracts.gate_results import Evidence, GateResult
 from data_contracts.handoffs import Evaluation
 from data_contracts.pipeline_spec import GateSpec
+from data_contracts.records import Evidence, GateResult
 from infra.records.evaluations import unsealed
 from tasks.evidence.decision import Decision, Question, decide
 from tasks.evidence.levels import NOTHING, Spent, used_up

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from data_contracts.gate_results import Evidence
 from data_contracts.pipeline_spec import GateSpec
+from data_contracts.records import Evidence
 from tasks.evidence.levels import MOST_EFFORT, Spent, comparisons_left, effort, used_up
 from tasks.stages.gates.gates import subject
 

@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from data_contracts.errors import InsufficientEvidence, UsageError
-from data_contracts.expressions.metric_expressions import value_of
+from data_contracts.expressions import value_of
 from data_contracts.handoffs import Evaluation, GateResult, MetricValue
 from data_contracts.pipeline_spec import GateSpec
 from data_contracts.pipeline_spec.promote import MEASURES

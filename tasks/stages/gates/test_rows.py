@@ -14,10 +14,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_contracts.errors import InsufficientEvidence
-from data_contracts.expressions.row_conditions import Condition
+from data_contracts.expressions import Condition
 from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import SliceSpec
-from data_contracts.row_hashes import row_hashes, value_hashes
+from data_contracts.profile.sketches import row_hashes, value_hashes
 from infra.records.evaluations import TestRows
 from infra.records.handoffs import local_split
 from infra.sources.documents import PLACE

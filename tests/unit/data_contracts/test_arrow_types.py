@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from data_contracts.arrow_types import decoded, decoded_column
+from data_contracts.arrow_rows import decoded, decoded_column
 from data_contracts.profile.profile import Column
-from data_contracts.row_hashes import row_hashes
+from data_contracts.profile.sketches import row_hashes
 from tests.support.representations import ALL, IN_FILES, WIDE, columns, in_chunks
 
 # What our readers may hand over.

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from data_contracts import foreign_json
-from data_contracts.foreign_json import MAX_DEPTH, TooDeep, check_nesting, parse_json
+from data_contracts import foreign_files
+from data_contracts.foreign_files import MAX_DEPTH, TooDeep, check_nesting, parse_json
 
 DEEP = {
     "lists": b"[" * 100_000 + b"]" * 100_000,
@@ -32,7 +32,7 @@ def test_deep_json_is_refused(data: bytes) -> None:
 
 
 def test_more_objects_than_any_record_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign_json, "MAX_CONTAINERS", 1000)
+    monkeypatch.setattr(foreign_files, "MAX_CONTAINERS", 1000)
     assert len(parse_json(b"[" + b"[]," * 998 + b"{}]")) == 999
     with pytest.raises(ValueError, match="there are more than 1,000 objects and lists"):
         parse_json(b"[" + b"[]," * 999 + b"{}]")

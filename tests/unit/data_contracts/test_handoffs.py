@@ -10,29 +10,21 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts import handoffs
+from data_contracts.alias_moves import CanaryAsk, CanaryEnd, Night
 from data_contracts.approvals import Answer, Protection, Question
-from data_contracts.canaries import CanaryAsk, CanaryEnd, Night
-from data_contracts.ci_report import CiReport
 from data_contracts.contract.parts import FilePart, PartGroup
-from data_contracts.costs.budgets import BudgetWarning, RulesVersion, SpendingEntry
-from data_contracts.costs.executions import BackfilledWindow, Crash, Execution, ScheduledTime
-from data_contracts.costs.month_costs import MonthCosts
-from data_contracts.costs.usage import ExecutionUsage
+from data_contracts.costs import MonthCosts
 from data_contracts.errors import UsageError
-from data_contracts.exposures import ExposureEntry, SpentBefore
+from data_contracts.executions import BackfilledWindow, Crash, Execution, ExecutionUsage, ScheduledTime
 from data_contracts.handoffs import Dataset, HandOff, Receipt, Record, Ref
-from data_contracts.installed_packages import InstalledPackages
 from data_contracts.messages import Message
 from data_contracts.messages.raw_data import ContaminationReport, TextCuts
-from data_contracts.operations.deliveries import Delivery
-from data_contracts.operations.node_standing import NodeMishap, NodeStanding
-from data_contracts.operations.sensor_steps import SensorStep
-from data_contracts.operations.server_backup import ServerBackup
+from data_contracts.operations import Delivery, InstalledPackages, NodeMishap, NodeStanding, SensorStep, ServerBackup
 from data_contracts.profile.record import Profile
-from data_contracts.recipe import Recipe
-from data_contracts.records import SCHEMA
-from data_contracts.resolved import Resolved
-from data_contracts.run_report import RunReport
+from data_contracts.records import SCHEMA, ExposureEntry, SpentBefore
+from data_contracts.resolved import Recipe, Resolved
+from data_contracts.rules import BudgetWarning, RulesVersion, SpendingEntry
+from data_contracts.run_report import CiReport, RunReport
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup, TextCuts,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import SpecError
+from data_contracts.foreign_files import open_plain, read_plain
 from data_contracts.load import load_spec
-from data_contracts.plain_file import open_plain, read_plain
 
 
 def test_a_file_and_a_link_to_one_are_read(tmp_path: Path) -> None:

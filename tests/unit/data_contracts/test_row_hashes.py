@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_contracts.row_hashes import row_hashes, value_hashes
+from data_contracts.profile.sketches import row_hashes, value_hashes
 
 NAN = float("nan")
 DAY = datetime(2026, 1, 1)

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from data_contracts.price_book import PriceBook
-from data_contracts.start_hours import HoursEntry, best_start, cost_at, hours_of
-from data_contracts.validation_errors import problems
+from data_contracts.load import problems
+from data_contracts.price_book import HoursEntry, PriceBook, best_start, cost_at, hours_of
 
 NIGHT = {"date": "2026-11-01", "hours": "22-06", "price": 0.7}
 WINDY = {"date": "2026-11-01", "hours": "00-03", "g_per_kwh": 200.0}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import Field, ValidationError
 
+from data_contracts.load import problems
 from data_contracts.pipeline_spec.base import Section
-from data_contracts.validation_errors import problems
 
 
 class Inner(Section):

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from data_contracts.arrow_rows import Data
 from data_contracts.contract import scan
 from data_contracts.contract.questions import DISTINCT, Measure, between, in_set
-from data_contracts.contract.rows import Data
 from data_contracts.contract.scan import scanned
 from tests.support.expectations import RESOURCES, in_files, reader
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from data_contracts.arrow_rows import Data
 from data_contracts.contract.engine import decided
 from data_contracts.contract.questions import Question
-from data_contracts.contract.rows import Data
 from data_contracts.contract.suites import INTERPOLATIONS
 from data_contracts.contract.translation import _RULES, translated
 from tests.support.expectations import RESOURCES, E, in_files, reader, run

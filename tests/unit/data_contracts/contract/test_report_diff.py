@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from data_contracts.contract.reports import difference
-from data_contracts.drift_report import ColumnDrift, DriftReport
 from data_contracts.handoffs import ContractReport, Failure, Quarantine
+from data_contracts.records import ColumnDrift, DriftReport
 
 
 def report(*failures: tuple[str, str, int], suite: str = "s") -> ContractReport:

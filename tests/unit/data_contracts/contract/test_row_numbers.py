@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from data_contracts.contract.row_numbers import among, number_before, without_rows
+from data_contracts.arrow_rows import among, number_before, without_rows
 
 
 def test_the_rows_that_stay_are_found_again_by_their_numbers() -> None:

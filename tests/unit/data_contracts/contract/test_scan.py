@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from data_contracts.arrow_rows import Data, no_files
 from data_contracts.contract.questions import ROWS, Measure
-from data_contracts.contract.rows import Data, no_files
 from data_contracts.contract.scan import Resources, scanned
 from data_contracts.errors import CorruptError, OutOfMemory
 from tests.support.expectations import RESOURCES, in_files, reader
@@ -140,7 +140,7 @@ from pathlib import Path
 import pyarrow as pa
 from data_contracts.contract.questions import between
 from data_contracts.contract.scan import Resources
-from data_contracts.contract.rows import Data, no_files
+from data_contracts.arrow_rows import Data, no_files
 from data_contracts.contract.scan import scanned
 table = pa.table({f"c{n}": [1, 2, 3] for n in range(100)})
 asked = [between({"column": f"c{n % 100}", "min_value": 0, "max_value": 9 + n}, "whole") for n in range(1000)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_contracts.costs.resources import NOTHING, Resources
+from data_contracts.costs import NOTHING, Resources
 
 COUNT = st.integers(0, 10**15)
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from data_contracts.expressions.metric_expressions import check, value_of
+from data_contracts.expressions import check, value_of
 
 VALUES = {"accuracy": 0.9, "hard/accuracy": 0.8, "loss": 0.5, "f1-score": 0.7, "acc": 0.1}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.expressions.row_conditions import ConditionError, read_condition
+from data_contracts.expressions import ConditionError, read_condition
 
 
 @pytest.mark.parametrize(

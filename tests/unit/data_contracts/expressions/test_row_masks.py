@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_contracts.expressions.row_conditions import read_condition
-from data_contracts.expressions.row_masks import UnfitColumn, rows_that_meet
+from data_contracts.arrow_rows import UnfitColumn, rows_that_meet
+from data_contracts.expressions import read_condition
 
 COLUMNS: dict[str, pa.Array] = {
     "n": pa.array([1, 2, None, 4, 0], pa.int32()),

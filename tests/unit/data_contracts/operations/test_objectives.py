@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from data_contracts.operations.objectives import Objective
+from data_contracts.rules import Objective
 from tasks.slo.results import read_objectives
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from data_contracts.load import problems
 from data_contracts.pipeline_spec import TrainSpec
-from data_contracts.validation_errors import problems
 
 
 def read(checkpoint: Any) -> TrainSpec:

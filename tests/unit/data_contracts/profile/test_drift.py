@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_contracts.drift_report import DriftReport
 from data_contracts.profile.drift import (
     Counts,
     as_image,
@@ -24,6 +23,7 @@ from data_contracts.profile.drift import (
 from data_contracts.profile.profile import profile_of
 from data_contracts.profile.record import Bins, Profile
 from data_contracts.profile.sketches import edges
+from data_contracts.records import DriftReport
 
 ROWS = 20_000
 

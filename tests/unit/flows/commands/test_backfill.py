@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.executions import ScheduledTime
 from data_contracts.errors import UsageError
+from data_contracts.executions import ScheduledTime
 from data_contracts.run_report import RunReport
 from flows.cli import main
 from infra.processes.processes import CODE_ROOT, module_command

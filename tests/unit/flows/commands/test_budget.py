@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.budgets import Budgets, Policy, RulesVersion
-from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import CorruptError, SpecError, UsageError
+from data_contracts.executions import ExecutionUsage
 from data_contracts.load import load_spec
 from data_contracts.resolved import Price
+from data_contracts.rules import Budgets, Policy, RulesVersion
 from flows.cli import main
 from flows.commands.deploy import _load
 from infra import budgets

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.costs.month_costs import MonthCosts
-from data_contracts.costs.resources import Resources
-from data_contracts.costs.usage import ExecutionUsage
+from data_contracts.costs import MonthCosts, Resources
+from data_contracts.executions import ExecutionUsage
 from data_contracts.resolved import Price, StoreRates
 from flows.cli import main
 from flows.commands.cost import _idle_pools, _unpriced, window_since

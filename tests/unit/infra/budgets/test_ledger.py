@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.budgets import BudgetWarning
 from data_contracts.errors import CorruptError
+from data_contracts.rules import BudgetWarning
 from infra.budgets import Executed, Ledger
 from infra.store import Store, layout, open_store
 

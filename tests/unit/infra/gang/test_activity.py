@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.resources import Resources
+from data_contracts.costs import Resources
 from data_contracts.messages.gang import Heartbeat, RankAnswer, RankReport
 from infra.gang.members import Activity
 

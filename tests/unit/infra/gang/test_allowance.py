@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.costs.usage import GangUsage
 from data_contracts.errors import Cancelled, Diverged, Fenced, NodeLost, OverBudget, Preempted, TrainwrightError
+from data_contracts.executions import GangUsage
 from infra.gang.ledger import committed
 from infra.gang.recovery import raise_why_over
 from infra.store import Store, open_store

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.resources import Resources
+from data_contracts.costs import Resources
 from infra.machine import EnergyMeter, Gpus, Rapl, gpu_readings
 
 RANGE = 262_143_328_850

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.exposures import ExposureEntry
 from data_contracts.handoffs import Ref
+from data_contracts.records import ExposureEntry
 from infra.garbage import Limits, collect, take_census
 from infra.models.exposures import (
     Exposure,

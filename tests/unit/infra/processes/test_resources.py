@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from data_contracts.costs.resources import NOTHING, Resources
+from data_contracts.costs import NOTHING, Resources
 from infra.processes.this_process import Counters
 
 

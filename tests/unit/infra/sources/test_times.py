@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.arrow_types import counts, microseconds
+from data_contracts.arrow_rows import counts, microseconds
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
 from infra.sources import Window

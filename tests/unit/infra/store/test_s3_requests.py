@@ -8,7 +8,7 @@ import pytest
 from botocore.hooks import HierarchicalEmitter
 from fsspec.asyn import get_loop
 
-from data_contracts.costs.resources import Resources
+from data_contracts.costs import Resources
 from infra.files import PIECE_BYTES
 from infra.processes.this_process import Counters
 from infra.store import s3

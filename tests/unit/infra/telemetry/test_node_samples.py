@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_contracts.costs.resources import GpuReading, Resources
+from data_contracts.costs import GpuReading, Resources
 from data_contracts.messages.gang import Heartbeat, NodeExit, RankEnd, RankMeasures, RankReport
 from infra.metrics import Counts, Sample, failed_saves, node_samples
 

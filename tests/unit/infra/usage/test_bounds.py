@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from data_contracts.costs.usage import NodeUsage
+from data_contracts.executions import NodeUsage
 from infra.usage import CLOCKS_S, bounded, launched_once
 from tests.unit.tasks.costs.test_charges import BEGAN, execution, gang, node
 

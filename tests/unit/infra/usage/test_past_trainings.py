@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.usage import ExecutionUsage, GangUsage, NodeUsage
+from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.resolved import Price
 from infra.checkpoint_interval import PastTrainings, past_trainings
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.budgets import Budgets, Limit, Policy
-from data_contracts.costs.usage import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.errors import CorruptError
+from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.resolved import Price
+from data_contracts.rules import Budgets, Limit, Policy
 from tasks.budgets.amounts import BudgetPeriod, budget_periods, month_bounds, months, per_second, price_fault, used
 
 GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", devices=8)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.budgets import Budgets, BudgetWarning
-from data_contracts.costs.usage import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.errors import CorruptError, OverBudget, StorageUnavailable, UsageError
+from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.resolved import Price
+from data_contracts.rules import Budgets, BudgetWarning
 from infra.budgets import Executed, Ledger, apply_rules
 from infra.orchestrator.events import budget_events
 from infra.store import Store, layout, open_store

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from data_contracts.gate_results import GateResult
 from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.records import GateResult
 from tasks.charts.bars import Bar, bars, histogram
 from tasks.charts.curves import Curve, Mark, calibration, curves
 from tasks.charts.forest import Gate, forest

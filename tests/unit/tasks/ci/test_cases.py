@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from data_contracts.ci_report import CiCase, CiReport
 from data_contracts.contract.reports import Result
 from data_contracts.contract.suites import load_suite, suite_digest
 from data_contracts.errors import (
@@ -22,10 +21,10 @@ from data_contracts.errors import (
     TrainwrightError,
     UserCodeError,
 )
-from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import ContractReport, Failure, Quarantine
 from data_contracts.load import load_spec
-from data_contracts.run_report import ModelName, RunReport, StageResult, StageStatus
+from data_contracts.records import GateResult
+from data_contracts.run_report import CiCase, CiReport, ModelName, RunReport, StageResult, StageStatus
 from infra.gang.ledger import Found
 from tasks.ci import cases
 from tasks.ci.cases import report_of_error, report_of_run

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_contracts.costs.resources import NOTHING, Resources
-from data_contracts.costs.usage import ExecutionUsage, GangUsage, NodeUsage, StageUsage
+from data_contracts.costs import NOTHING, Resources
+from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage, StageUsage
 from data_contracts.resolved import Price
 from tasks.costs.charges import Charge, charges
 from tasks.costs.resource_shares import MICRO

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.resources import Resources
-from data_contracts.costs.usage import ExecutionUsage, StageUsage
+from data_contracts.costs import Resources
+from data_contracts.executions import ExecutionUsage, StageUsage
 from data_contracts.resolved import StoreRates
 from tasks.costs.charges import charges
 from tasks.costs.focus import VERSIONS, rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.costs.month_costs import MonthCosts, MonthLine
+from data_contracts.costs import MonthCosts, MonthLine
 from data_contracts.resolved import Price
 from tasks.costs.charges import MICRO, Charge
 from tasks.costs.idle_pools import idle_in_month, idle_pool

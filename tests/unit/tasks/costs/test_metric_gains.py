@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.gate_results import GateResult
+from data_contracts.records import GateResult
 from tasks.costs import metric_gains
 from tasks.costs.metric_gains import AliasMove, MetricGain, gained, gains_of
 

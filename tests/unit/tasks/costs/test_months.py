@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.costs.month_costs import MonthCosts, MonthLine
-from data_contracts.costs.resources import Resources
+from data_contracts.costs import MonthCosts, MonthLine, Resources
 from data_contracts.errors import UsageError
 from data_contracts.resolved import StoreRates
 from data_contracts.run_report import Cost, RunReport

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.month_costs import MonthLine
-from data_contracts.costs.resources import Resources
+from data_contracts.costs import MonthLine, Resources
 from data_contracts.resolved import Price, StoreRates
 from tasks.costs.charges import charges
 from tasks.costs.resource_costs import ResourceCosts, store_amounts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_contracts.costs.resources import Resources
-from data_contracts.costs.usage import StageUsage
+from data_contracts.costs import Resources
+from data_contracts.executions import StageUsage
 from tasks.costs.charges import charges
 from tests.unit.tasks.costs.test_charges import BEGAN, execution, gang, node
 

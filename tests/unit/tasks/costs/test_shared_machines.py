@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.resources import NOTHING, Resources
-from data_contracts.costs.usage import StageUsage
+from data_contracts.costs import NOTHING, Resources
+from data_contracts.executions import StageUsage
 from data_contracts.resolved import Price
 from tasks.costs.charges import Charged, charges
 from tasks.costs.shared_machines import shared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.costs.resources import Resources
+from data_contracts.costs import Resources
 from data_contracts.errors import UsageError
 from tasks.costs.months import lines_of
 from tasks.costs.sums import Sum, charged, check_words, sums

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.costs.resources import Resources
+from data_contracts.costs import Resources
 from data_contracts.resolved import Price
 from tasks.costs.charges import Charge
 from tasks.estimates.energy import Energy, PastPower, energy_of, powers

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.usage import StageUsage
+from data_contracts.executions import StageUsage
 from data_contracts.resolved import Price
 from tasks.estimates.past import Past, add
 from tests.unit.tasks.costs.test_charges import BEGAN, execution, gang, node

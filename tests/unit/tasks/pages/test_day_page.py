@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.budgets import Budgets
 from data_contracts.errors import StorageUnavailable
-from data_contracts.operations.node_standing import NodeMishap
-from data_contracts.operations.objectives import Objectives
+from data_contracts.operations import NodeMishap
+from data_contracts.rules import Budgets, Objectives
 from infra.budgets import Executed, apply_rules
 from infra.records.nodes import decide, record_mishap
 from infra.store import Store, layout, open_store

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_contracts.drift_report import Bar, ColumnDrift, DriftReport
 from data_contracts.handoffs import Evaluation
 from data_contracts.messages.commands import Operation, StepProfile
-from data_contracts.operations.node_standing import NodeMishap
-from data_contracts.operations.objectives import Objectives
+from data_contracts.operations import NodeMishap
+from data_contracts.records import Bar, ColumnDrift, DriftReport
+from data_contracts.rules import Objectives
 from infra.budgets import apply_rules
 from infra.records.nodes import record_mishap
 from infra.store import Store, open_store

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from data_contracts.alias_moves import Approval
 from data_contracts.approvals import Answer, Question
-from data_contracts.approved import Approval
 from data_contracts.errors import CorruptError
 from flows.cli import main
 from infra.approvals import signed

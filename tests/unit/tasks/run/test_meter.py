@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.usage import Followed, GangUsage, NodeUsage
 from data_contracts.errors import NodeLost, StorageUnavailable
+from data_contracts.executions import Followed, GangUsage, NodeUsage
 from data_contracts.resolved import Price
 from data_contracts.run_report import RunReport
 from infra.machine import machine_id

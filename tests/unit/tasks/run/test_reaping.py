@@ -24,7 +24,6 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.executions import Crash, Execution, FlowRunState
 from data_contracts.errors import (
     AWAY,
     SERVER,
@@ -35,6 +34,7 @@ from data_contracts.errors import (
     TrainwrightError,
     UsageError,
 )
+from data_contracts.executions import Crash, Execution, FlowRunState
 from data_contracts.messages.commands import REAP, Reaped
 from data_contracts.run_report import RunReport
 from infra import child

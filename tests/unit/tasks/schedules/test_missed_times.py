@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.executions import ScheduledTime
 from data_contracts.errors import UsageError
+from data_contracts.executions import ScheduledTime
 from data_contracts.run_report import RunReport
 from infra.store import Store, layout, open_store
 from tasks.run.options import scheduled_key

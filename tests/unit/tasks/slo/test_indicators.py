@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.operations.objectives import Objective
+from data_contracts.rules import Objective
 from tasks.costs.charges import charges
 from tasks.slo.indicators import left_out, points_of
 from tasks.slo.ledger import LedgerRun

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.usage import StageUsage
+from data_contracts.executions import StageUsage
 from infra.store import Store, layout, open_store
 from tasks.slo.ledger import LedgerRun, read_ledger
 from tests.support.ledger_runs import generation, report, run_id_at, usage, write

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from data_contracts.operations.objectives import Objectives
+from data_contracts.rules import Objectives
 from tasks.costs.charges import charges
 from tasks.slo.results import Result, read_objectives, results
 from tests.support.ledger_runs import generation, usage

@@ -19,7 +19,7 @@ from tests.support.tiny import write_project
 # Carries the run out until it is killed: one generation lost a node, and is recorded.
 PROCESS = """
 import sys
-from data_contracts.costs.usage import GangUsage, NodeUsage
+from data_contracts.executions import GangUsage, NodeUsage
 from infra.processes.this_process import now_s
 from tasks.run.attach import attach
 from tasks.run.meter import metered, used_by_gang

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.usage import ExecutionUsage
 from data_contracts.errors import UsageError
+from data_contracts.executions import ExecutionUsage
 from data_contracts.resolved import Price
 from infra.processes.this_process import now_s
 from infra.store import open_store

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.usage import ExecutionUsage, GangUsage, NodeUsage
+from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.resolved import Price
 from tasks.telemetry.run_samples import run_samples
 

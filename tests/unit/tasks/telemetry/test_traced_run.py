@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.usage import GangUsage, NodeUsage
+from data_contracts.executions import GangUsage, NodeUsage
 from data_contracts.messages.gang import Heartbeat, Launch, RankMeasures, RankReport, Saved
 from data_contracts.run_report import StageResult
 from infra.gang.ranks import origin_env

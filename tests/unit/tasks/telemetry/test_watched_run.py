@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.costs.usage import ExecutionUsage, GangUsage, NodeUsage
+from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.messages.gang import Heartbeat, Launch, RankMeasures, RankReport
 from data_contracts.resolved import Price
 from data_contracts.run_report import StageResult

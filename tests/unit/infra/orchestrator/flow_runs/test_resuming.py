@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from data_contracts.costs.executions import Crash
 from data_contracts.errors import Fenced
+from data_contracts.executions import Crash
 from infra.orchestrator.flow_runs import resuming
 from infra.orchestrator.flow_runs.resuming import PrefectResumer
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError
-from data_contracts.operations.server_backup import ServerBackup
+from data_contracts.operations import ServerBackup
 from infra.orchestrator.server import server_backup, server_database
 from infra.orchestrator.server.server_backup import back_up, check, read, restore
 from infra.orchestrator.server.server_database import Database

@@ -7,7 +7,7 @@ import re
 
 from markdown_it import MarkdownIt
 
-from data_contracts.drift_report import Bar, ColumnDrift, DriftReport
+from data_contracts.records import Bar, ColumnDrift, DriftReport
 from tasks.stages.artifacts.drift_pages import SHOWN, drift_section
 
 FORGED = "![x](https://evil.example/x.png) | <img src=x> </title><script>"

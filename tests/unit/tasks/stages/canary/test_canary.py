@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_contracts.canaries import ALIAS, CanaryEnd
+from data_contracts.alias_moves import ALIAS, CanaryEnd
 from data_contracts.errors import GateNotMet, OnHold, StorageUnavailable, UsageError
 from data_contracts.pipeline_spec import GateSpec
 from infra.models import canaries, registry

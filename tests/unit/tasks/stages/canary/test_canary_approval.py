@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.approved import Approval
-from data_contracts.canaries import ALIAS, CanaryEnd
+from data_contracts.alias_moves import ALIAS, Approval, CanaryEnd
 from data_contracts.errors import ApprovalPending, ApprovalRefused, UsageError
-from data_contracts.gate_results import GateResult
+from data_contracts.records import GateResult
 from infra import approvals
 from infra.models import canaries, registry
 from tasks.stages.canary.canary_withdrawal import withdraw

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.canaries import ALIAS
+from data_contracts.alias_moves import ALIAS
 from data_contracts.errors import CorruptError, GateNotMet
 from infra.store import layout
 from tasks.stages.canary import canary_moves, canary_tally

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_contracts.canaries import Night
+from data_contracts.alias_moves import Night
 from data_contracts.errors import InsufficientEvidence
 from data_contracts.handoffs import Dataset
 from infra.models import canaries

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.canaries import ALIAS
+from data_contracts.alias_moves import ALIAS
 from infra.signing.keys import make_key_pair
 from infra.store import open_store
 from tasks.stages.decisions import requirements

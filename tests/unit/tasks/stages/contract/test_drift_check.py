@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from data_contracts.drift_report import ColumnDrift, DriftReport
 from data_contracts.errors import ContractRejected, SpecError, TrainwrightError, UsageError
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import ContractSpec
+from data_contracts.records import ColumnDrift, DriftReport
 from flows.cli import main
 from flows.commands.deploy import _refuse_never
 from infra.contract.parts import PROFILE_FILE

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from data_contracts.errors import InsufficientEvidence, UsageError
-from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import Evaluation, MetricValue, Ref
 from data_contracts.pipeline_spec import EvaluateSpec, GateSpec
 from data_contracts.pipeline_spec.promote import PromoteSpec
+from data_contracts.records import GateResult
 from infra.models.exposures import spent
 from infra.records.evaluations import TestRows
 from infra.store import Store, open_store

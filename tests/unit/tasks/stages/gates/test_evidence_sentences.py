@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from data_contracts.gate_results import Evidence, GateResult
 from data_contracts.pipeline_spec import GateSpec
+from data_contracts.records import Evidence, GateResult
 from tasks.stages.gates.evidence_sentences import gate_sentence
 from tasks.stages.gates.gates import ledger_sentences
 
