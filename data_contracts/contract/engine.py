@@ -25,15 +25,14 @@ from data_contracts.contract.great_expectations_engine import (
 )
 from data_contracts.contract.questions import ROWS, Measure, Question, values_of
 from data_contracts.contract.scan import Resources, scanned
-from data_contracts.contract.suites import ConditionError, ForeignReference, load_suite, local_schema, suite_digest
+from data_contracts.contract.suites import ConditionError, ForeignReference, local_schema
 from data_contracts.contract.translation import every_translated
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import Failure
 from data_contracts.quoting import text_of
 
-__all__ = ["Outcome", "Resources", "check", "load_suite", "suite_digest"]
-
-Entries = dict[int, dict[str, Any]]
+Entry = dict[str, Any]
+Verdicts = dict[int, Failure | None]
 
 
 def check(
@@ -62,7 +61,7 @@ def check(
         SpecError: Great Expectations refuses the value of an expectation's argument, or we do, because a library would
             carry it out as a program.
     """
-    entries: Entries = dict(enumerate(suite["expectations"]))
+    entries: dict[int, Entry] = dict(enumerate(suite["expectations"]))
     if not (count := len(entries)):
         return rejected(0, 0, "suite", f"the suite {suite['name']} has no expectations, so it vouches for nothing")
     for index, asked in entries.items():
@@ -103,7 +102,11 @@ def _refuse_programs(index: int, asked: Mapping[str, Any]) -> None:
 
 
 def _scanned(
-    questions: dict[int, Question], entries: Entries, data: Data, sensitive: Collection[str], resources: Resources
+    questions: dict[int, Question],
+    entries: dict[int, Entry],
+    data: Data,
+    sensitive: Collection[str],
+    resources: Resources,
 ) -> tuple[int | None, Verdicts]:
     """As `decided`, without measuring again what earlier checks of the same files settle."""
     if resources.settle is None:
@@ -124,10 +127,6 @@ def _measured(checks: list[Check], rows: int | None, read: Read, schema: pa.Sche
         rows = row_by_row(row_wise, read, schema)
     on_whole([one for one in runnable if not one.scope.row_wise], read, rows, schema)
     return rows
-
-
-Entry = dict[str, Any]
-Verdicts = dict[int, Failure | None]
 
 
 def decided(

@@ -68,7 +68,8 @@ def test_every_argument_that_a_rule_knows_is_one_of_great_expectations() -> None
 def test_a_suite_that_is_translated_does_without_great_expectations() -> None:
     code = (
         "import sys; import pyarrow as pa; from pathlib import Path\n"
-        "from data_contracts.contract.engine import Resources, check\n"
+        "from data_contracts.contract.engine import check\n"
+        "from data_contracts.contract.scan import Resources\n"
         "kwargs = {'column': 'a', 'min_value': 0, 'mostly': 0.5}\n"
         "entry = {'type': 'expect_column_values_to_be_between', 'kwargs': kwargs, 'severity': 'critical'}\n"
         "read = lambda columns: pa.table({'a': [1, -1]}).to_batches()\n"
