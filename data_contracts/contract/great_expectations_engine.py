@@ -270,7 +270,8 @@ class Check:
         """Let GX decide from the metrics."""
         try:
             # A copy is not checked, so what is exact is not rounded; arguments for measuring count no more.
-            expectation = self.expectation.copy(update=_without(self.scope.exact, self.measured_by))
+            exact = {name: value for name, value in self.scope.exact.items() if name not in self.measured_by}
+            expectation = self.expectation.copy(update=exact)
             with localcontext(CONTEXT):
                 self.judged = expectation.metrics_validate(
                     metrics=metrics, execution_engine=engine, runtime_configuration=copy.deepcopy(_RUNTIME)
@@ -386,10 +387,6 @@ def _probes(checks: list[Check], shown: Any) -> list[_Probe]:
     """Probes for checks of one layout."""
     together = [one for one in checks if not one.alone]
     return [_Probe(some, shown) for some in [together, *([one] for one in checks if one.alone)] if some]
-
-
-def _without(named: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    return {name: value for name, value in named.items() if name not in names}
 
 
 class _Expired(BaseException):

@@ -196,7 +196,7 @@ STEP_BOUNDS = (
     *(0.001, 0.0015, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7),
     *(1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0),
 )
-_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Known = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -222,9 +222,9 @@ class RankMeasures(Record, extra="ignore"):
         newest_saves: the last few of them.
     """
 
-    spent_s: dict[str, _Amount] = {}
+    spent_s: dict[str, Seconds] = {}
     step_counts: list[Annotated[int, Field(ge=0)]] = Field(default=[], max_length=len(STEP_BOUNDS) + 1)
-    steps_s: _Amount = 0.0
+    steps_s: Seconds = 0.0
     loss: _Known | None = None
     gradient_norm: _Known | None = None
     mfu: _Known | None = None
@@ -232,7 +232,7 @@ class RankMeasures(Record, extra="ignore"):
     device_memory_bytes: int | None = Field(default=None, ge=0)
     saves: int = Field(default=0, ge=0)
     failed_saves: int = Field(default=0, ge=0)
-    saving_s: _Amount = 0.0
+    saving_s: Seconds = 0.0
     newest_saves: list[Saved] = []
 
 
@@ -326,7 +326,6 @@ class RankEnd(Record, extra="ignore"):
     stack: str = ""
 
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # More than any machine has; a larger number in a file is damage.
 MOST_DEVICES = 1024
 
