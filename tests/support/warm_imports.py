@@ -2,13 +2,7 @@
 
 import omegaconf  # noqa: F401  Lightning does, when it makes a checkpoint
 
-import training.checkpoint
-import training.fit.failures
-import training.fit.history
-import training.fit.loop
-import training.fit.supervisor
-import training.lightning_adapter
-import training.loader
-import training.score.evaluate_worker
-import training.score.verify_worker
-import training.user.assemble  # noqa: F401
+from training import checkpoint, lightning_adapter, loader  # noqa: F401
+from training.fit import failures, history, loop, supervisor  # noqa: F401
+from training.score import evaluate_worker, verify_worker  # noqa: F401
+from training.user import assemble  # noqa: F401

@@ -49,8 +49,11 @@ _PEER_SILENT = re.compile(r"timed out|timeout|wait timeout", re.IGNORECASE)
 _OURS = module_file("training").parent
 # Our files that stand between Lightning and a module and do no work of their own.
 _PASS_ON = {
-    module_file(f"training.{name}")
-    for name in ("fit.rank", "fit.loop", "fit.strategies", "user.assemble", "fit.validation")
+    module_file("training.fit.rank"),
+    module_file("training.fit.loop"),
+    module_file("training.fit.strategies"),
+    module_file("training.fit.validation"),
+    module_file("training.user.assemble"),
 }
 _ADAPTER = module_file("training.lightning_adapter")
 # Where this rank restores its own part of a checkpoint, beside Lightning's.

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
+from data_contracts.quoting import MASK
 from training.shard.key_digests import group_starts
 from training.shard.spill import Spill, Spilled
 from training.shard.splitter import LEFT_OUT, keys_of
-from training.shard.time_split import MASK
 
 # Records that are compared at once, of about 50 bytes each.
 CHECKED_ROWS = 2**18

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_contracts.arrow_rows import Numbers, number_before
-from data_contracts.contract.findings import MASK
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
+from data_contracts.quoting import MASK
 from training.shard import time_split
 from training.shard.position_split import Documents
 

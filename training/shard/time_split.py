@@ -12,10 +12,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_contracts import arrow_rows
-from data_contracts.contract.findings import MASK
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
-from data_contracts.quoting import type_shown
+from data_contracts.quoting import MASK, type_shown
 
 SECOND = 10**6
 _LATEST_S = (2**63 - 1) // SECOND
