@@ -39,9 +39,8 @@ from noise import Watch
 
 from data_contracts.handoffs import Ref
 from infra.store import open_store
-from training.checkpoint.background import BackgroundWork
 from training.checkpoint.capture import Capture, Staging, capture
-from training.checkpoint.save import Place, save
+from training.checkpoint.saver import BackgroundWork, Place, save
 from training.fit.divergence import all_finite
 
 BYTES = 500 * 10**6

@@ -36,7 +36,7 @@ from infra.processes.child_main import Report, child_main
 from infra.store import layout, open_store
 from training.checkpoint import load_module_weights
 from training.checkpoint.capture import capture
-from training.checkpoint.save import Place, save
+from training.checkpoint.saver import Place, save
 from training.fit.failures import classify
 from training.fit.history import History
 from training.fit.preflight import shape_lazy, try_capture

@@ -1,4 +1,4 @@
-"""The values that a training logged, step by step, as its checkpoint holds them (`training.checkpoint.save` writes
+"""The values that a training logged, step by step, as its checkpoint holds them (`training.checkpoint.saver` writes
 them).
 """
 

@@ -46,7 +46,7 @@ def test_no_collective_of_objects(repository: Path) -> None:
         for path in sorted((repository / room).rglob("*.py"))
         for line, name in _object_collectives(path.read_text())
     }
-    assert not found, f"exchange JSON through training.checkpoint.rank_exchange instead: {found}"
+    assert not found, f"exchange JSON through training.checkpoint.saver instead: {found}"
 
 
 @pytest.mark.parametrize(

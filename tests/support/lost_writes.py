@@ -27,7 +27,7 @@ import torch
 from data_contracts.errors import CorruptError, StorageUnavailable
 from infra.store import Store, layout, open_store
 from training.checkpoint.capture import capture
-from training.checkpoint.save import Place, save
+from training.checkpoint.saver import Place, save
 
 TRAINING = "trainings/k-0"
 OLD, NEW = (layout.checkpoint(TRAINING, step, 0) for step in (4, 8))

@@ -11,7 +11,7 @@
 Any number of ranks writes a checkpoint, and any other number reads it, with or without a process group.
 """
 
-from training.checkpoint.state import UnsupportedState
-from training.checkpoint.tensors import Index, load_module_weights, read_index, read_tensors
+from training.checkpoint.codec import UnsupportedState
+from training.checkpoint.reader import Index, load_module_weights, read_index, read_tensors
 
 __all__ = ["Index", "UnsupportedState", "load_module_weights", "read_index", "read_tensors"]

@@ -1,22 +1,32 @@
 """Captures a rank's part of a checkpoint: copies of its tensors in host memory, and the pieces that they are.
 
 A training step waits for the capture alone; writing uses the capture and touches neither device nor module. Rank 0
-keeps a tensor that every rank holds whole; of a sharded tensor each rank keeps its own part.
+keeps a tensor that every rank holds whole; of a sharded tensor each rank keeps its own part. Here are also the random
+number generators of a rank (Python's, NumPy's, torch's and those of its CUDA device), and the limits on the sizes of a
+checkpoint's JSON files: the writer keeps to the reader's limit, checked before step 1.
 """
 
 from __future__ import annotations
 
+import json
+import random
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.optim import Optimizer
 
+from data_contracts.canonical import canonical, digest
 from data_contracts.errors import UsageError
+from data_contracts.foreign_files import check_nesting
+from data_contracts.quoting import text_of
 from infra.records.handoffs import WEIGHT_FILES
-from training.checkpoint.files import DTYPES
-from training.checkpoint.state import UnsupportedState, encode
-from training.checkpoint.tensors import OWN, WEIGHTS, Entry, Index, Piece, find_fault
+from training.checkpoint import reader
+from training.checkpoint.codec import DTYPES, UnsupportedState, encode
+from training.checkpoint.reader import INDEX, OWN, STATE, WEIGHTS, Entry, Index, Piece, find_fault
 
 # Lightning writes hyper-parameters for load_from_checkpoint, which rebuilds a class from them; we build from the spec.
 LEFT_OUT = (
@@ -203,3 +213,92 @@ def _part(value: torch.Tensor, rank: int) -> tuple[torch.Tensor, tuple[int, ...]
     assert coordinate is not None, "a rank outside of a tensor's mesh cannot capture it"
     replicas = [at for at, placement in zip(coordinate, value.placements, strict=True) if placement.is_replicate()]
     return value.to_local(), tuple(offset), not any(replicas)
+
+
+def capture_rng() -> dict[str, Any]:
+    """The state of all four, as values that `state.encode` takes."""
+    name, keys, position, has_gauss, gauss = np.random.get_state()
+    state = {
+        "python": random.getstate(),
+        "numpy": (name, np.asarray(keys).tobytes(), position, has_gauss, gauss),
+        "torch": torch.get_rng_state().numpy().tobytes(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
+    return state
+
+
+def restore_rng(state: dict[str, Any]) -> None:
+    """Restore what `capture_rng` returned; a CUDA state is left out on a machine without a CUDA device."""
+    random.setstate(state["python"])
+    name, keys, position, has_gauss, gauss = state["numpy"]
+    np.random.set_state((name, np.frombuffer(keys, np.uint32), position, has_gauss, gauss))
+    torch.set_rng_state(torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(torch.frombuffer(bytearray(state["cuda"]), dtype=torch.uint8))
+
+
+def seed_rank(seed: int, step: int, rank: int) -> None:
+    """Seed all generators from (seed, step, rank), so that ranks draw different dropout masks."""
+    value = int(digest([seed, step, rank])[:8], 16)
+    random.seed(value)
+    np.random.seed(value)
+    torch.manual_seed(value)
+
+
+# The bytes of an index without tensors.
+_ENVELOPE_BYTES = 64
+
+
+def index_bytes(taken: Capture) -> int:
+    """The bytes that this rank's part adds to the index, exact or slightly more; also for a dry capture."""
+    total = _ENVELOPE_BYTES if taken.rank == 0 else 0
+    for name, entry in taken.entries.items():
+        if taken.rank == 0 or name.startswith(f"{OWN}/"):
+            total += len(canonical({name: entry.to_json()}))
+        elif entry.sharded:
+            total += sum(len(canonical(piece.to_json())) + 1 for piece in entry.pieces)
+    return total
+
+
+def check_sizes(index: int, state: int) -> None:
+    """UsageError if a checkpoint with an index and a state of so many bytes could be written but not read."""
+    for name, size in ((INDEX, index), (STATE, state)):
+        if size > reader.MAX_JSON_BYTES:
+            raise UsageError(
+                f"A checkpoint of this training would have a file {name} of {size:,} bytes, but a file of more than "
+                f"{reader.MAX_JSON_BYTES:,} cannot be read.",
+                remedy="Shard over fewer ranks (hsdp, or fewer nodes), or keep less in the saved state.",
+            )
+
+
+def state_bytes(taken: Capture) -> int:
+    """The size of the state's file."""
+    return len(dumps(taken.state))
+
+
+def future_bytes(taken: Capture, optimizers: Sequence[Optimizer]) -> int:
+    """The bytes that optimizers without state add to the index at their first step: as the weights for each moment."""
+    weights = Capture(taken.rank, dry=True)
+    weights.entries = {name: entry for name, entry in taken.entries.items() if name.startswith(f"{WEIGHTS}/")}
+    moments = sum(_moments(optimizer) for optimizer in optimizers if not optimizer.state)
+    return index_bytes(weights) * (moments + (taken.rank == 0 and moments > 0))  # the step number of each tensor, too
+
+
+def _moments(optimizer: Optimizer) -> int:
+    options = optimizer.param_groups[0] if optimizer.param_groups else {}
+    return 2 if "betas" in options else 1 if options.get("momentum") else 0
+
+
+def dumps(value: Any) -> bytes:
+    """JSON in one line; UsageError for a value that could be written but not read."""
+    # Not canonical JSON, which sorts keys: the order of a dictionary is part of the state.
+    data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    try:
+        check_nesting(data)
+    except ValueError as error:
+        raise UsageError(
+            f"A checkpoint of this training could not be read again: in its state, {text_of(error)}.",
+            remedy="Keep less in the saved state, or less deeply nested.",
+        ) from error
+    return data

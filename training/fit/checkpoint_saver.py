@@ -15,9 +15,8 @@ from infra import audit
 from infra.gang.rank_files import read_codes
 from infra.gang.ranks import SAVED_WITHIN_S
 from infra.store import Store, layout
-from training.checkpoint.background import BackgroundWork
 from training.checkpoint.capture import Staging, capture
-from training.checkpoint.save import Place, save
+from training.checkpoint.saver import BackgroundWork, Place, save
 from training.fit.history import History
 from training.fit.launch_context import Context
 from training.fit.machine_facts import machine_facts

@@ -14,9 +14,8 @@ from torch.nn.parameter import is_lazy
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import TrainSpec
-from training.checkpoint.capture import Capture, capture
-from training.checkpoint.limits import check_sizes, future_bytes, index_bytes, state_bytes
-from training.checkpoint.state import UnsupportedState
+from training.checkpoint.capture import Capture, capture, check_sizes, future_bytes, index_bytes, state_bytes
+from training.checkpoint.codec import UnsupportedState
 from training.fit.agreement import Agreement
 from training.fit.launch_context import Context
 from training.fit.reference_loss import evaluating

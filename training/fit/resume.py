@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from data_contracts.errors import CorruptError, TrainwrightError
 from infra.records.handoffs import plain_name
-from training.checkpoint.rng import capture_rng, restore_rng, seed_rank
-from training.checkpoint.save import read_history, read_rank_state
+from training.checkpoint.capture import capture_rng, restore_rng, seed_rank
+from training.checkpoint.saver import read_history, read_rank_state
 from training.fit.divergence import all_finite, check_resumed
 from training.fit.epoch_metrics import capture_running, restore_running
 from training.fit.history import History

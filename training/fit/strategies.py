@@ -31,8 +31,8 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from data_contracts.errors import CorruptError
 from data_contracts.pipeline_spec import TrainSpec
 from infra.records.handoffs import plain_name
-from training.checkpoint.state import Get
-from training.checkpoint.tensors import WEIGHTS, TensorReader, as_named, read_state
+from training.checkpoint.codec import Get
+from training.checkpoint.reader import WEIGHTS, TensorReader, as_named, read_state
 from training.fit.optimizer_trial import ELEMENTWISE, refuse_wrong_on_shards
 from training.fit.shard_units import units, unsharded
 from training.fit.sync_batchnorm import layer_sync

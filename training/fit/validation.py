@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from training.checkpoint.rank_exchange import gather
+from training.checkpoint.saver import gather
 from training.lightning_adapter import LoggedValue, ValidationLoop
 
 _OVER_RANKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

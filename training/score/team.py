@@ -26,8 +26,8 @@ from data_contracts.pipeline_spec.train import mesh_of
 from infra.records.handoffs import verify_checkpoint
 from infra.share import WHOLE, Share
 from infra.store import Manifest, Store
-from training.checkpoint.rank_exchange import gather
-from training.checkpoint.tensors import TensorReader, load_placed_weights
+from training.checkpoint.reader import TensorReader, load_placed_weights
+from training.checkpoint.saver import gather
 from training.fit.strategies import SealedDDP, ShardedStrategy
 from training.loader import OrderedLoader, Split
 from training.score.progress import Progress

@@ -27,7 +27,7 @@ from infra.store import Store, open_store, seal
 from infra.store.store import PIECE_BYTES, SealedFile, sha256_as_sealed
 from training import formats
 from training.checkpoint import capture, load_module_weights
-from training.checkpoint.save import Place, save
+from training.checkpoint.saver import Place, save
 from training.fit.warm_start import WarmStart
 from training.formats.schema import to_json
 from training.formats.shards import Shards

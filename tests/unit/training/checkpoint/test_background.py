@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from training.checkpoint.background import BackgroundWork
+from training.checkpoint.saver import BackgroundWork
 
 
 def test_work_runs_behind_and_the_next_waits_for_it() -> None:

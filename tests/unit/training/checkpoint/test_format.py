@@ -21,11 +21,10 @@ from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from infra.store import Store, open_store
 from tests.support.damage import overwrite
 from training.checkpoint import UnsupportedState, load_module_weights, read_index, read_tensors
-from training.checkpoint.capture import Capture, Staging, capture, merge
-from training.checkpoint.files import DTYPES, file_pieces
-from training.checkpoint.rng import capture_rng, restore_rng, seed_rank
-from training.checkpoint.save import Place, read_history, read_rank_state, save
-from training.checkpoint.tensors import INDEX, Entry, Index, Piece, TensorReader, read_state
+from training.checkpoint.capture import Capture, Staging, capture, capture_rng, merge, restore_rng, seed_rank
+from training.checkpoint.codec import DTYPES, file_pieces
+from training.checkpoint.reader import INDEX, Entry, Index, Piece, TensorReader, read_state
+from training.checkpoint.saver import Place, read_history, read_rank_state, save
 
 
 def write_tensors(taken: Capture, folder: Path) -> None:
@@ -407,7 +406,7 @@ def test_a_file_that_cannot_be_written_is_storage_unavailable(
     def full(*_: Any) -> list[Path]:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("training.checkpoint.save.file_pieces", full)
+    monkeypatch.setattr("training.checkpoint.saver.file_pieces", full)
     place = Place(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path)
     with pytest.raises(StorageUnavailable, match=f"could not be written: No space left on device .*{tmp_path}"):
         save(place, capture({"x": torch.ones(1)}, {}, 0), 1, [])

@@ -13,11 +13,10 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import Checkpoint, Ref
 from infra.gang.rank_files import RankFiles
 from infra.store import open_store
-from training.checkpoint import read_index, tensors
-from training.checkpoint.capture import Capture, capture, merge
-from training.checkpoint.limits import check_sizes, future_bytes, index_bytes, state_bytes
-from training.checkpoint.save import Place, save
-from training.checkpoint.tensors import Entry, Piece
+from training.checkpoint import read_index, reader
+from training.checkpoint.capture import Capture, capture, check_sizes, future_bytes, index_bytes, merge, state_bytes
+from training.checkpoint.reader import Entry, Piece
+from training.checkpoint.saver import Place, save
 from training.fit.agreement import Agreement
 from training.fit.preflight import check_checkpoint_size
 from training.fit.reporting.reports import NAMED_CHECKPOINTS, Reports
@@ -48,7 +47,7 @@ def test_the_writer_obeys_the_readers_limit(tmp_path: Path, monkeypatch: pytest.
     store = open_store(str(tmp_path / "store"))
     taken = capture({"state_dict": {f"w{at}": torch.ones(1) for at in range(20)}}, {}, 0)
     place = Place(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path)
-    monkeypatch.setattr(tensors, "MAX_JSON_BYTES", 1000)
+    monkeypatch.setattr(reader, "MAX_JSON_BYTES", 1000)
     with pytest.raises(
         UsageError, match=r"would have a file index\.json of [\d,]+ bytes, .* more than 1,000 cannot be read"
     ):
@@ -57,7 +56,7 @@ def test_the_writer_obeys_the_readers_limit(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.undo()
     again = Place(store, "trainings/t-0/checkpoints/2-g0", {}, {}, {}, tmp_path)
     read_index(store.local(save(again, taken, 1, [])))
-    monkeypatch.setattr(tensors, "MAX_JSON_BYTES", 1000)
+    monkeypatch.setattr(reader, "MAX_JSON_BYTES", 1000)
     with pytest.raises(UsageError, match="cannot be read"):
         check_checkpoint_size(taken, [], Agreement(60))
 

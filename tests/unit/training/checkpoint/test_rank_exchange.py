@@ -14,7 +14,7 @@ from training.fit.validation import _number, _tensor
 RANK = """
 import json, sys
 import torch.distributed as dist
-from training.checkpoint.rank_exchange import gather, share
+from training.checkpoint.saver import gather, share
 rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", world), rank=rank, world_size=world)
 mine = [{"value": {"of": rank, "é": "x" * 10 ** rank, "n": [0.1, 1e-320, -0.0, None, True, 2 ** 62]}}, []][rank % 2]

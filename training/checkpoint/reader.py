@@ -27,8 +27,7 @@ from infra.records.handoffs import WEIGHT_FILES, plain_name
 from infra.share import WHOLE, Share
 from infra.store.store import PIECE_BYTES, sealed_file
 from infra.weights import tensor_entries
-from training.checkpoint.files import DTYPES
-from training.checkpoint.state import Get, decode
+from training.checkpoint.codec import DTYPES, Get, decode
 
 INDEX = "index.json"
 STATE = "state.json"

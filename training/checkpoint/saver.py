@@ -1,18 +1,24 @@
 """Writes a checkpoint from all ranks: each stores its own files; rank 0 adds the index and the state, and seals.
 
 Collective: every rank calls `save` for the same step. A rank that fails reports to the others before it raises, so that
-no rank is left waiting in a collective. Nothing here touches the module, so it may run in the background.
+no rank is left waiting in a collective. Nothing here touches the module, so it may run in the background: a thread
+writes, hashes, syncs, seals and uploads while training continues. What ranks exchange beside tensors is JSON as bytes,
+never a pickle, so that no rank runs what another sent.
 """
 
 from __future__ import annotations
 
 import errno
+import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 
 from data_contracts.canonical import canonical
@@ -22,12 +28,9 @@ from data_contracts.quoting import type_and_text
 from infra.store import Store, Writer
 from infra.store.lease import patiently
 from infra.store.seal import write_manifest
-from training.checkpoint.capture import Capture, merge
-from training.checkpoint.files import file_pieces
-from training.checkpoint.limits import check_sizes, dumps
-from training.checkpoint.rank_exchange import gather, share
-from training.checkpoint.state import decode
-from training.checkpoint.tensors import INDEX, OWN, STATE, UNREADABLE, Entry, TensorReader, once_each, read_json
+from training.checkpoint.capture import Capture, check_sizes, dumps, merge
+from training.checkpoint.codec import decode, file_pieces
+from training.checkpoint.reader import INDEX, OWN, STATE, UNREADABLE, Entry, TensorReader, once_each, read_json
 
 KIND = "checkpoint"
 HISTORY = "history.json"
@@ -173,3 +176,93 @@ def _all(answers: list[dict[str, Any]]) -> list[Any]:
         if "error" in answer:
             raise from_json(answer["error"])
     return [answer["value"] for answer in answers]
+
+
+def gather(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
+    """The values that the ranks gave, by rank; JSON values, infinities and NaN included.
+
+    Args:
+        group: the ranks; default: the group that training uses.
+    """
+    mine = _bytes(value, group)
+    sizes = torch.empty(dist.get_world_size(group), dtype=torch.int64, device=mine.device)
+    dist.all_gather_into_tensor(sizes, torch.tensor([len(mine)], device=mine.device), group=group)
+    longest = int(sizes.max())
+    padded = torch.zeros(longest, dtype=torch.uint8, device=mine.device)
+    padded[: len(mine)] = mine
+    everyone = torch.empty(len(sizes) * longest, dtype=torch.uint8, device=mine.device)
+    dist.all_gather_into_tensor(everyone, padded, group=group)
+    parts = everyone.cpu().view(len(sizes), longest)
+    return [_value(part[:size]) for part, size in zip(parts, sizes.tolist(), strict=True)]
+
+
+def share(value: Any, group: dist.ProcessGroup | None = None) -> Any:
+    """The value that the group's first rank gave, on every rank; the others' values are ignored."""
+    first = dist.get_rank(group) == 0
+    mine = _bytes(value if first else None, group)
+    size = torch.tensor([len(mine)], device=mine.device)
+    dist.broadcast(size, group=group, group_src=0)
+    data = mine if first else torch.empty(int(size), dtype=torch.uint8, device=mine.device)
+    dist.broadcast(data, group=group, group_src=0)
+    return _value(data.cpu())
+
+
+def _bytes(value: Any, group: dist.ProcessGroup | None) -> torch.Tensor:
+    data = torch.frombuffer(bytearray(json.dumps(value, separators=(",", ":")).encode()), dtype=torch.uint8)
+    return data.cuda() if dist.get_backend(group) == "nccl" else data
+
+
+def _value(data: torch.Tensor) -> Any:
+    return json.loads(data.numpy().tobytes())
+
+
+# How long a rank waits for the slowest rank's part to be stored. torchrun notices a rank that died, not this code.
+PATIENCE = timedelta(hours=2)
+
+
+class BackgroundWork:
+    """Runs one piece of work in the background at a time.
+
+    Attributes:
+        group: the ranks, for collectives of this work alone; None for a single rank.
+    """
+
+    def __init__(self) -> None:
+        self.group: dist.ProcessGroup | None = None
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def meet(self, world_size: int) -> None:
+        """Make the group. Collective; call it once the ranks have found each other."""
+        # gloo on a GPU too: the exchanged data is on the host, and must not interleave with training's collectives.
+        self.group = dist.new_group(backend="gloo", timeout=PATIENCE) if world_size > 1 else None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the work has failed; `wait` raises the cause."""
+        return self._error is not None
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Start work after the previous work is done; raises the cause if that failed."""
+        self.wait()
+        self._thread = threading.Thread(target=self._run, args=(work,), name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the work is done; raises the cause if it failed."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            raise self._error
+
+    def settle(self, most_s: float) -> None:
+        """Wait at most `most_s` seconds for the work and ignore its outcome: the rank ends with another error."""
+        if self._thread is not None:
+            self._thread.join(most_s)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # raised again in the training thread
+            self._error = error
