@@ -24,8 +24,16 @@ from infra.processes.child_main import Report, child_main
 from infra.records.handoffs import local_dataset, put_handoff
 from infra.store import Store, Writer, open_at
 from infra.store.store import seal_from
-from training.contamination.drop import Masks, copies, rows_dropped, write_without
-from training.contamination.exact import Shared, find_shared, record, shared_without
+from training.contamination.exact import (
+    Masks,
+    Shared,
+    copies,
+    find_shared,
+    record,
+    rows_dropped,
+    shared_without,
+    write_without,
+)
 from training.contamination.near import Near, find_near
 from training.contamination.sides import Advance, Compared, open_sides
 

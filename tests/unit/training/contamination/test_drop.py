@@ -10,7 +10,7 @@ import pytest
 
 from data_contracts.messages.raw_data import TRAINED, Side
 from tests.support.sealed_rows import compared, sealed
-from training.contamination import drop
+from training.contamination import exact
 
 
 def test_digests_that_begin_alike_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,8 +21,8 @@ def test_digests_that_begin_alike_are_told_apart(tmp_path: Path, monkeypatch: py
         x = columns[0].to_numpy().astype(np.uint64)
         return np.stack([x // np.uint64(3), x], axis=1)
 
-    monkeypatch.setattr(drop, "row_digests", digests)
+    monkeypatch.setattr(exact, "row_digests", digests)
     path = tmp_path / "digests"
     np.array([[0, 0], [0, 2], [1, 5], [7, 1]], np.uint64).tofile(path)
-    assert drop.copies(opened, opened.sides[0], ["x"], path).tolist() == [True, False, True, False, False, True]
-    assert not drop.copies(opened, opened.sides[0], ["x"], None).any()
+    assert exact.copies(opened, opened.sides[0], ["x"], path).tolist() == [True, False, True, False, False, True]
+    assert not exact.copies(opened, opened.sides[0], ["x"], None).any()

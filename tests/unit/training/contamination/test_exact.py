@@ -14,7 +14,7 @@ from data_contracts.messages.raw_data import HELD_OUT, SCORED, TRAINED, Side
 from tests.support.sealed_rows import compared, sealed
 from tests.support.sharding import small_runs
 from training.contamination import exact
-from training.contamination.drop import copies
+from training.contamination.exact import copies
 
 USES = {"train": TRAINED, "val": HELD_OUT, "test": SCORED}
 rows = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1)), min_size=1, max_size=12)

@@ -7,15 +7,15 @@ import random
 import numpy as np
 import pytest
 
-from training.contamination import minhash
-from training.contamination.minhash import Bands, banding
+from training.contamination import near
+from training.contamination.near import Bands, banding
 
 
 @pytest.mark.parametrize("similarity", [0.5, 0.6, 0.7, 0.8, 0.9, 0.99, 1.0])
 def test_few_pairs_at_the_similarity_share_no_band(similarity: float) -> None:
     bands, length = banding(similarity)
-    assert bands * length <= minhash.MINIMA
-    assert (1 - similarity**length) ** bands <= minhash.MISSED
+    assert bands * length <= near.MINIMA
+    assert (1 - similarity**length) ** bands <= near.MISSED
 
 
 def test_a_text_has_the_same_bands_beside_any_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +23,7 @@ def test_a_text_has_the_same_bands_beside_any_others(monkeypatch: pytest.MonkeyP
     texts = ["".join(draw.choices("abcé \U0001f600", k=draw.randint(1, 300))) for _ in range(50)]
     together = Bands(0.8, 5).of(texts)
     assert np.array_equal(together, np.concatenate([Bands(0.8, 5).of([one]) for one in texts]))
-    monkeypatch.setattr(minhash, "CHUNK", 100)
+    monkeypatch.setattr(near, "CHUNK", 100)
     assert np.array_equal(together, Bands(0.8, 5).of(texts))
 
 
@@ -36,7 +36,7 @@ def test_equal_minima_are_as_frequent_as_the_similarity() -> None:
         other = [*words[:40], *("".join(draw.choices("klmnopqrst", k=5)) for _ in range(20))]
         a, b = " ".join(words), " ".join(other)
         one, two = ({t[i : i + 5] for i in range(len(t) - 4)} for t in (a, b))
-        minima = np.empty((2, minhash.MINIMA), np.uint32)
+        minima = np.empty((2, near.MINIMA), np.uint32)
         bands._minima([a, b], minima)
         shares.append((minima[0] == minima[1]).mean() - len(one & two) / len(one | two))
     assert abs(np.mean(shares)) < 0.02
