@@ -23,10 +23,21 @@ from infra.processes.child_main import Report, child_main
 from infra.store import open_at
 from training.checkpoint import load_module_weights
 from training.export import files
-from training.export.columns import SAMPLE, NotTensors, columns_in, flattened, read_columns, sampled
-from training.export.comparison import batches_of, compare, reference, run_fresh
-from training.export.portable import Batch, Course, Portable, named
-from training.export.tracing import outputs_of, traced
+from training.export.files import batches_of, compare, reference, run_fresh
+from training.export.portable import (
+    SAMPLE,
+    Batch,
+    Course,
+    NotTensors,
+    Portable,
+    columns_in,
+    flattened,
+    named,
+    outputs_of,
+    read_columns,
+    sampled,
+    traced,
+)
 from training.loader import Shards, Split, stored_order
 from training.score.progress import Progress
 from training.score.team import local_copy, read_again

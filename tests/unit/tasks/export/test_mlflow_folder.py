@@ -17,7 +17,7 @@ from tests.support import portables
 from tests.support.real_mlflow import environment
 from tests.unit.training.export.test_tracing import LABEL, ROOT, X, portable
 from training.export.files import write_onnx
-from training.export.tracing import outputs_of, traced
+from training.export.portable import outputs_of, traced
 
 EXPORTED = Exported(
     files=["model.onnx"],

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.support.splits import write_split
-from training.export.columns import RUN, SAMPLE, NotTensors, columns_in, flattened, read_columns, sampled
+from training.export.portable import RUN, SAMPLE, NotTensors, columns_in, flattened, read_columns, sampled
 from training.loader import Shards, Split
 
 TABLE = pa.table(

@@ -26,7 +26,7 @@ from training.export.files import (
     write_tensors,
     write_torch,
 )
-from training.export.tracing import Untraceable, traced
+from training.export.portable import Untraceable, traced
 
 
 @pytest.mark.parametrize("module", [portables.Plain, portables.Classes, portables.Tuples])

@@ -12,8 +12,7 @@ import torch
 from data_contracts.errors import UserCodeError
 from data_contracts.messages.commands import TensorFacts
 from tests.support import portables
-from training.export.portable import Portable
-from training.export.tracing import Untraceable, outputs_of, traced
+from training.export.portable import Portable, Untraceable, outputs_of, traced
 
 ROOT = Path(portables.__file__).parent
 X = [TensorFacts(name=name, dtype="float64", shape=["rows"], column="float64") for name in ("a", "b", "c")]
