@@ -41,7 +41,7 @@ from data_contracts.handoffs import Ref
 from infra.store import open_store
 from training.checkpoint.capture import Capture, Staging, capture
 from training.checkpoint.saver import BackgroundWork, Place, save
-from training.fit.divergence import all_finite
+from training.fit.guards import all_finite
 
 BYTES = 500 * 10**6
 LAYERS = 16

@@ -153,7 +153,7 @@ def measure(spec: Path) -> Taken:
 
     from tasks.stages.earlier_handoffs import EarlierHandoffs
     from tasks.stages.shard import shard
-    from training.fit.memory.step_memory import LiveBytes
+    from training.fit.memory import LiveBytes
     from training.loader import Shards, Split
     from training.user.assemble import build_module, plain_trainer
 

@@ -26,8 +26,8 @@ from common import arguments, machine
 
 from data_contracts.messages.gang import Heartbeat
 from infra.metrics import COMMON, node_samples, page
-from training.fit.reporting import measuring, reports
-from training.fit.reporting.measuring import Measuring, gradient_norm
+from training.fit import measuring, reports
+from training.fit.measuring import Measuring, gradient_norm
 
 STEP_S, EVERY_S = 0.05, 1.0
 ROUNDS = 5

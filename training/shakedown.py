@@ -38,8 +38,8 @@ from training.checkpoint import load_module_weights
 from training.checkpoint.capture import capture
 from training.checkpoint.saver import Place, save
 from training.fit.failures import classify
-from training.fit.history import History
-from training.fit.preflight import shape_lazy, try_capture
+from training.fit.guards import shape_lazy, try_capture
+from training.fit.loggers import History
 from training.fit.strategies import make_strategy
 from training.fit.warm_start import WarmStart
 from training.lightning_adapter import call_at_the_end, dump_checkpoint, end_epoch_with_batch

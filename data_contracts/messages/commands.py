@@ -275,7 +275,7 @@ class ModuleSizes(Message):
     begun_with: str = ""
 
 
-MODULE_MEMORY: Final = Child("training.fit.memory.module_memory", SizeRequest, ModuleSizes)
+MODULE_MEMORY: Final = Child("training.fit.memory", SizeRequest, ModuleSizes)
 
 
 class ReapRequest(Message):

@@ -186,7 +186,7 @@ class RankProcess(Message):
     pid: int
 
 
-# Where a rank can be (`training.fit.reporting.rank_activity`). The time in the first three is its own work.
+# Where a rank can be (`training.fit.reports`). The time in the first three is its own work.
 PLACES = (
     *("fetching", "forward", "stepping"),
     *("starting", "between", "backward", "collective", "checkpoint", "validation", "hooks"),
@@ -213,7 +213,7 @@ class RankMeasures(Record, extra="ignore"):
     """What a rank has measured of its training in this generation, for those who watch it; nothing decides by it.
 
     Attributes:
-        spent_s: seconds in each place of `training.fit.reporting.rank_activity`.
+        spent_s: seconds in each place of `training.fit.reports`.
         step_counts: steps whose length is in each class of STEP_BOUNDS, without zeros at the end; steps_s: their sum.
         loss: of the newest step; gradient_norm: of a recent step, before clipping, by rank 0; None: unknown.
         mfu: model FLOPs since the last report, as a share of the device's peak; None: unknown.
@@ -247,7 +247,7 @@ class RankReport(Message, extra="ignore"):
         micro_batch: rows that a device takes at once; 0 while unknown, and with the user's own loader.
         saving: whether a checkpoint is being saved; waits_for: why saving takes longer, or "".
         stalls, stalled_s: checkpoints of this generation for which steps waited, and for how long.
-        place, place_s, moves, own_s, steps: where it is (see `training.fit.reporting.rank_activity`), and for how long.
+        place, place_s, moves, own_s, steps: where it is (see `training.fit.reports`), and for how long.
         used: by its process, since its beginning.
         measured: what it has measured beside; None if it does not say.
         state: letter of its process's state (`T`: stopped); only in a heartbeat.

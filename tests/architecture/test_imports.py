@@ -51,7 +51,7 @@ GROUPS: tuple[dict[str, tuple[str, ...]], ...] = (
     # By itself: it keeps parts of torch out of its process.
     {"training.fit.torchrun_agent": ("lightning", "torch._refs", "torch._dynamo", "prefect", "pyarrow")},
     {
-        "training.fit.memory.module_memory": ("prefect", "great_expectations", "numba"),
+        "training.fit.memory": ("prefect", "great_expectations", "numba"),
         "training.score.verify_worker": ("prefect", "great_expectations", "pandas", "numba", "distributed"),
         "training.score.evaluate_worker": ("prefect", "great_expectations", "pandas", "numba", "distributed"),
     },

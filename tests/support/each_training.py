@@ -9,7 +9,7 @@ import traceback
 from training.fit.failures import classify
 from training.fit.launch_context import read_context
 from training.fit.rank import prepare, train
-from training.fit.reporting.reports import Reports
+from training.fit.reports import Reports
 
 
 def main() -> None:

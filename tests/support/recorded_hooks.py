@@ -20,7 +20,7 @@ from data_contracts.pipeline_spec import MetricSpec
 from infra.processes.child_main import Report
 from training.fit.launch_context import Context, read_context
 from training.fit.rank import our_loaders, prepare, train
-from training.fit.reporting.reports import Reports
+from training.fit.reports import Reports
 from training.loader import OrderedLoader
 from training.score.metrics import metric_classes
 from training.score.progress import Progress

@@ -11,7 +11,7 @@ from pathlib import Path
 from data_contracts.errors import TrainwrightError
 from data_contracts.messages.children import RemoteJob
 from data_contracts.messages.gang import Launch
-from training.fit.reporting.reports import Reports
+from training.fit.reports import Reports
 from training.score.rank import do_job
 
 

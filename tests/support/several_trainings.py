@@ -10,7 +10,7 @@ import sys
 from data_contracts.errors import UsageError
 from training.fit.launch_context import read_context
 from training.fit.rank import prepare, train
-from training.fit.reporting.reports import Reports
+from training.fit.reports import Reports
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from tests.support.gang import Gang, answer, write_dataset
 from tests.zoo import sides
 from tests.zoo.rows import table
 from training.checkpoint.capture import LEFT_OUT
-from training.fit.history import finite
+from training.fit.loggers import finite
 
 MODULES = Path(__file__).parent / "modules"
 DEADLINE_S = 240

@@ -52,12 +52,12 @@ _PASS_ON = {
     module_file("training.fit.rank"),
     module_file("training.fit.loop"),
     module_file("training.fit.strategies"),
-    module_file("training.fit.validation"),
+    module_file("training.fit.loop"),
     module_file("training.user.assemble"),
 }
 _ADAPTER = module_file("training.lightning_adapter")
 # Where this rank restores its own part of a checkpoint, beside Lightning's.
-_RESTORING = {module_file("training.checkpoint.capture"), module_file("training.fit.epoch_metrics")}
+_RESTORING = {module_file("training.checkpoint.capture"), module_file("training.fit.resume")}
 _TRANSPORT = re.compile(r"gloo|nccl|tcpstore|c10d|connection|watchdog", re.IGNORECASE)
 
 

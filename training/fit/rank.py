@@ -26,13 +26,13 @@ from infra.processes.light_imports import light_imports
 from infra.records.handoffs import mixed, verify_checkpoint
 from infra.store import Store
 from training.fit.launch_context import Context, read_context
-from training.fit.reporting.reports import Reports
+from training.fit.reports import Reports
 from training.order.rank_plan import Plan, make_plan
 
 if TYPE_CHECKING:
     from lightning import Trainer
 
-    from training.fit.reporting.activity_callback import ActivityCallback
+    from training.fit.measuring import ActivityCallback
     from training.fit.warm_start import WarmStart
 
 
@@ -85,11 +85,11 @@ def _unread(error: Exception) -> int:
 def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbacks) -> Trained:
     """Train to the end, from the checkpoint that the launcher named, if any; returns the last one (rank 0 alone)."""
     with light_imports():
-        from training.fit import logger_files
-        from training.fit.history import History
+        from training.fit import loggers
+        from training.fit.guards import refuse_doubtful, shape_lazy
+        from training.fit.loggers import History
         from training.fit.loop import install
-        from training.fit.preflight import refuse_doubtful, shape_lazy
-        from training.fit.reporting.rank_activity import watch_collectives
+        from training.fit.reports import watch_collectives
         from training.fit.supervisor import Supervisor
         from training.lightning_adapter import call_at_the_end
         from training.loader.row_counts import CountRows
@@ -133,7 +133,7 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
     finally:
         if "train_dataloaders" in loaders:
             loaders["train_dataloaders"].close()
-        logger_files.keep(trainer, context, store)
+        loggers.keep(trainer, context, store)
     if supervisor.last is None:
         raise UsageError(
             "train.lightning: the training ended without a single step.",

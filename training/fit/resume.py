@@ -1,6 +1,9 @@
 """The state that a resumed training needs besides Lightning's: generators, running means, positions, logged values.
 
-It is added to each checkpoint, read before Lightning restores its own part, and restored before the first step.
+It is added to each checkpoint, read before Lightning restores its own part, and restored before the first step. What a
+rank has accumulated within an epoch (means of logged values and the module's torchmetrics) is part of it: neither
+Lightning nor a state dictionary keeps these. Without them, the epoch in which a run resumes would report the mean over
+its remaining steps only, and a plateau schedule would act on it.
 """
 
 from __future__ import annotations
@@ -11,23 +14,26 @@ from typing import Any
 
 import lightning as L
 from torch import Tensor, nn
+from torchmetrics import Metric
 
 from data_contracts.errors import CorruptError, TrainwrightError
 from infra.records.handoffs import plain_name
 from training.checkpoint.capture import capture_rng, restore_rng, seed_rank
 from training.checkpoint.saver import read_history, read_rank_state
-from training.fit.divergence import all_finite, check_resumed
-from training.fit.epoch_metrics import capture_running, restore_running
-from training.fit.history import History
+from training.fit.guards import all_finite, check_resumed
 from training.fit.launch_context import Context
+from training.fit.loggers import History
 from training.lightning_adapter import (
     adapt_checkpoint,
     batches_begun,
+    capture_logged,
     loader_states,
     replay_batches,
     restore_callback_metrics,
+    resume_logged,
 )
 from training.loader.view import loader_of
+from training.metric_state import restore_states, states_of, update_count
 
 KEY = "trainwright"
 
@@ -134,3 +140,36 @@ def samples_done(trainer: L.Trainer, global_batch_size: int) -> int:
     """
     loader = loader_of(trainer)
     return batches_begun(trainer) * global_batch_size if loader is None else loader.samples
+
+
+def capture_running(trainer: L.Trainer) -> dict[str, Any]:
+    """The accumulated values of this rank, as values that `state.encode` takes; empty between epochs."""
+    metrics = {
+        path: {"count": update_count(metric), "states": states_of(metric)}
+        for path, metric in _own_metrics(trainer)
+        if update_count(metric)
+    }
+    return {"logged": capture_logged(trainer), "metrics": metrics}
+
+
+def restore_running(trainer: L.Trainer, state: dict[str, Any]) -> None:
+    """Restore what `capture_running` returned."""
+    device = trainer.strategy.root_device
+    for path, metric in _own_metrics(trainer):
+        kept = state["metrics"].get(path)
+        if kept is not None:
+            restore_states(metric, _moved(kept["states"], device), kept["count"])
+    resume_logged(trainer, _moved(state["logged"], device))
+
+
+def _own_metrics(trainer: L.Trainer) -> list[tuple[str, Metric]]:
+    modules = trainer.lightning_module.named_modules()
+    return [(path, module) for path, module in modules if isinstance(module, Metric)]
+
+
+def _moved(value: Any, device: Any) -> Any:
+    if isinstance(value, list):
+        return [_moved(item, device) for item in value]
+    if isinstance(value, dict):
+        return {name: _moved(item, device) for name, item in value.items()}
+    return value.to(device) if isinstance(value, Tensor) else value

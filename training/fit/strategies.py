@@ -2,18 +2,37 @@
 
 All read checkpoints in our own format through `load_checkpoint`. Saving goes through `checkpoint/`, never through
 Lightning. FSDP shards an unmodified module in place, so it needs no `configure_model` of the user's.
+
+Which modules are sharded separately is `train.shard_modules`, by class or by size. A module that shares a parameter
+with a module outside it is left to the unit around both, because a parameter can be sharded in one unit only. Within a
+unit, all parameters that learn must have one type; a module of another type becomes a unit of its own.
+
+An optimizer is tried on sharded parameters before step 1: it must change them as it changes whole ones. Many change
+each element by itself, and torch computes most other updates of a sharded tensor as those of the whole. But an
+optimizer that reads a number from a sharded tensor (`norm().item()`), or works on a rank's part of a matrix, makes
+other steps without an error. A copy of it takes steps with parameters of the same shapes and placements, sharded and
+whole, and the results are compared.
+
+For `sync_batchnorm: true`, batch norm is over the rows of all ranks, on any device. On a GPU torch's own implementation
+runs, because its kernels are faster; it refuses the CPU, and DDP refuses it there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+import logging
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.plugins.layer_sync import TorchSyncBatchNorm
 from lightning.pytorch.strategies import (
     DDPStrategy,
     ModelParallelStrategy,
@@ -21,21 +40,20 @@ from lightning.pytorch.strategies import (
     SingleDeviceStrategy,
     Strategy,
 )
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from data_contracts.errors import CorruptError
+from data_contracts.errors import CorruptError, UsageError
 from data_contracts.pipeline_spec import TrainSpec
+from data_contracts.quoting import describe
 from infra.records.handoffs import plain_name
 from training.checkpoint.codec import Get
 from training.checkpoint.reader import WEIGHTS, TensorReader, as_named, read_state
-from training.fit.optimizer_trial import ELEMENTWISE, refuse_wrong_on_shards
-from training.fit.shard_units import units, unsharded
-from training.fit.sync_batchnorm import layer_sync
 from training.lightning_adapter import replace_layer_sync, synchronises_batch_norm
 from training.user.assemble import after_configuring
 
@@ -381,3 +399,291 @@ def _backward_of_zeros(parameters: Sequence[nn.Parameter]) -> None:
     torch.stack([each.reshape(-1)[:0].abs().sum(dtype=torch.float64) for each in parameters]).sum().backward()
     for each in frozen:
         each.requires_grad_(False)
+
+
+# Containers have no forward of their own in which their parameters could be gathered.
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+
+
+def units(module: nn.Module, wanted: list[str] | int | None) -> list[nn.Module]:
+    """The modules to shard separately, children before parents, without the root.
+
+    Raises:
+        UsageError: a class is not in the module, or its parameters cannot be sharded.
+    """
+    places = _Places(module)
+    chosen = [unit for unit in dict.fromkeys(_chosen(module, wanted)) if places.is_separate(unit)]
+    found: list[nn.Module] = []
+    taken: set[nn.Parameter] = set()
+    for unit in [*chosen, module]:
+        own = [parameter for parameter in unit.parameters() if parameter not in taken and parameter.dim()]
+        taken.update(own)
+        found += _of_other_types(unit, own, places)
+        found.append(unit)
+    return found[:-1]
+
+
+def unsharded(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are one number: nothing of them could be sharded, so every rank holds them."""
+    return [parameter for parameter in module.parameters() if not parameter.dim()]
+
+
+class _Places:
+    """Where the parts of a module and their parameters are, under all of their names."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._modules: dict[nn.Module, list[str]] = {}
+        self._parameters: dict[nn.Parameter, list[str]] = {}
+        for name, part in module.named_modules(remove_duplicate=False):
+            self._modules.setdefault(part, []).append(f"{name}.")
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            self._parameters.setdefault(parameter, []).append(name)
+
+    def is_separate(self, part: nn.Module) -> bool:
+        """Whether no parameter of a part is also outside it."""
+        inside = tuple(self._modules[part])
+        return all(name.startswith(inside) for each in part.parameters() for name in self._parameters[each])
+
+    def name(self, parameter: nn.Parameter) -> str:
+        """A parameter's first name."""
+        return self._parameters[parameter][0]
+
+
+def _chosen(module: nn.Module, wanted: list[str] | int | None) -> list[nn.Module]:
+    if wanted is None:
+        return []
+    if isinstance(wanted, int):
+        return _large_enough(module, wanted)
+    shardable = [part for part in module.modules() if part is not module and not isinstance(part, _CONTAINERS)]
+    classes = sorted({type(part).__name__ for part in shardable})
+    unknown = sorted(set(wanted) - set(classes))
+    if unknown:
+        raise UsageError(
+            f"train.shard_modules: the module has no {unknown[0]}.", remedy=f"It has {', '.join(classes) or 'none'}."
+        )
+    return [part for part in reversed(shardable) if type(part).__name__ in wanted]
+
+
+def _large_enough(module: nn.Module, least: int) -> list[nn.Module]:
+    """Modules with at least `least` parameters outside their chosen descendants, children first."""
+    chosen: list[nn.Module] = []
+
+    def visit(part: nn.Module) -> int:
+        left = sum(parameter.numel() for parameter in part.parameters(recurse=False))
+        left += sum(visit(child) for child in part.children())
+        if left < least or part is module or isinstance(part, _CONTAINERS):
+            return left
+        chosen.append(part)
+        return 0
+
+    visit(module)
+    return chosen
+
+
+def _of_other_types(unit: nn.Module, own: Iterable[nn.Parameter], places: _Places) -> list[nn.Module]:
+    """The parts of a unit that must be sharded apart, because their parameters have another type than most."""
+    sizes: dict[torch.dtype, int] = {}
+    for parameter in own:
+        if parameter.requires_grad:
+            sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
+    if len(sizes) < 2:
+        return []
+    most = max(sizes, key=lambda dtype: sizes[dtype])
+    others = {each for each in own if each.requires_grad and each.dtype != most}
+    parts = []
+    for part in unit.modules():
+        odd = others & set(part.parameters(recurse=False))
+        if not odd:
+            continue
+        types = {each.dtype for each in part.parameters() if each.requires_grad and each.dim()}
+        if part is unit or isinstance(part, _CONTAINERS) or len(types) > 1 or not places.is_separate(part):
+            name = min(map(places.name, odd))
+            kinds = sorted(str(dtype).removeprefix("torch.") for dtype in sizes)
+            raise UsageError(
+                f"train.strategy: {name} cannot be sharded: its module has parameters of several types "
+                f"({', '.join(kinds)}).",
+                remedy="Give the module's parameters one type, or set train.strategy: ddp without shard_modules.",
+            )
+        parts.append(part)
+    return parts[::-1]
+
+
+log = logging.getLogger(__name__)
+# They change each element by itself, and their state has the shape of the parameter or is one number.
+ELEMENTWISE = tuple(
+    getattr(torch.optim, name)
+    for name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD")
+)
+_TRIAL_STEPS = 3
+_CLOSE = 1e-10
+# Larger matrices are tried as matrices of this size: optimizers seldom treat larger ones in another way.
+_MOST = 256
+
+
+def refuse_wrong_on_shards(optimizers: Sequence[torch.optim.Optimizer], module: nn.Module, strategy: str) -> None:
+    """UsageError if an optimizer does not change sharded parameters as it changes whole ones. Collective."""
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    for optimizer in optimizers:
+        if type(optimizer) in ELEMENTWISE:
+            continue
+        examples = _examples(optimizer)
+        try:
+            whole = _take_steps(optimizer, examples, sharded=False)
+        except Exception as error:
+            log.warning("%s could not be tried on sharded parameters: %s", type(optimizer).__name__, describe(error))
+            continue
+        wrong, reason = next(iter(examples), None), ""
+        try:
+            sharded = _take_steps(optimizer, examples, sharded=True)
+            wrong = next((each for each in examples if not _is_close(sharded[each], whole[each])), None)
+        except Exception as error:
+            reason = f": {describe(error)}"
+        if wrong is not None:
+            raise UsageError(
+                f"train.strategy: {strategy} shards {names.get(wrong, 'a parameter')} {list(wrong.shape)}, and "
+                f"{type(optimizer).__name__} does not change a sharded parameter as it changes a whole one{reason}.",
+                remedy="Set train.strategy: ddp without shard_modules and shard_ranks, or take an optimizer that "
+                "changes each element by itself, such as AdamW.",
+            )
+
+
+def _examples(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """The largest parameter of each number of dimensions in each group: an optimizer may treat them differently."""
+    largest: dict[tuple[int, int], nn.Parameter] = {}
+    for number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            kind = (number, parameter.dim())
+            if kind not in largest or parameter.numel() > largest[kind].numel():
+                largest[kind] = parameter
+    return list(largest.values())
+
+
+def _take_steps(
+    optimizer: torch.optim.Optimizer, examples: Sequence[nn.Parameter], *, sharded: bool
+) -> Mapping[nn.Parameter, torch.Tensor]:
+    """What a copy of an optimizer makes of parameters like these in some steps, whole."""
+    draw = torch.Generator().manual_seed(0)
+
+    def tensor(like: torch.Tensor) -> torch.Tensor:
+        shape = [min(size, _MOST) if at < 2 else size for at, size in enumerate(like.shape)]
+        value = torch.randn(shape, generator=draw, dtype=torch.float64).to(like.device)
+        if not sharded or not isinstance(like, DTensor):
+            return value
+        return distribute_tensor(value, like.device_mesh, like.placements)
+
+    parameters = {like: nn.Parameter(tensor(like)) for like in examples}
+    trial = _copy(optimizer, parameters)
+    loss: Any = torch.zeros(())
+    with warnings.catch_warnings(), torch.random.fork_rng():
+        warnings.simplefilter("ignore")
+        for _ in range(_TRIAL_STEPS):
+            for like, parameter in parameters.items():
+                parameter.grad = tensor(like)
+            # Not `trial.step`: a schedule replaces the original's.
+            type(optimizer).step(trial, lambda: loss)
+    return {like: _whole(parameter.detach()) for like, parameter in parameters.items()}
+
+
+def _copy(optimizer: torch.optim.Optimizer, parameters: Mapping[nn.Parameter, nn.Parameter]) -> Any:
+    """A copy of an optimizer without state, for other parameters; the original shares nothing with it."""
+    trial = object.__new__(type(optimizer))
+    of_dims = {each.dim(): each for each in parameters.values()}
+    everything = (each for group in optimizer.param_groups for each in group["params"])
+    memo: dict[int, Any] = {id(each): parameters.get(each, of_dims[each.dim()]) for each in everything}
+    memo[id(optimizer)] = trial
+    settings = {name: value for name, value in vars(optimizer).items() if name not in ("step", "param_groups", "state")}
+    trial.__dict__.update(copy.deepcopy(settings, memo))
+    trial.__dict__["state"] = defaultdict(dict)
+    trial.__dict__["param_groups"] = [
+        {
+            **copy.deepcopy({name: value for name, value in group.items() if name != "params"}, memo),
+            "params": [parameters[each] for each in group["params"] if each in parameters],
+        }
+        for group in optimizer.param_groups
+    ]
+    return trial
+
+
+def _whole(value: torch.Tensor) -> torch.Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def _is_close(computed: torch.Tensor, expected: torch.Tensor) -> bool:
+    return bool(torch.allclose(computed, expected, rtol=0.0, atol=_CLOSE * max(1.0, float(expected.abs().max()))))
+
+
+def layer_sync(device: torch.device) -> TorchSyncBatchNorm:
+    """The layer that synchronises a module's batch norms on a device."""
+    return _OnCpu() if device.type == "cpu" else TorchSyncBatchNorm()
+
+
+class _OnCpu(TorchSyncBatchNorm):
+    """Replaces the forward of batch norms and leaves the rest as it is."""
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        for part in _norms(model):
+            part.forward = MethodType(_forward, part)
+        return model
+
+    def revert(self, model: nn.Module) -> nn.Module:
+        for part in _norms(model):
+            part.__dict__.pop("forward", None)
+        return model
+
+
+def _norms(model: nn.Module) -> list[Any]:
+    return [part for part in model.modules() if isinstance(part, _BatchNorm)]
+
+
+def _forward(norm: Any, given: Tensor) -> Tensor:
+    """Normalise [rows, channels, ...] by mean and variance over all ranks' rows, or by the running ones."""
+    if not norm.training:
+        return type(norm).forward(norm, given)
+    norm._check_input_dim(given)
+    channels = given.shape[1]
+    shape = [1, channels] + [1] * (given.dim() - 2)
+    over = [dim for dim in range(given.dim()) if dim != 1]
+    # Sums of 16-bit values would round.
+    x = given.to(torch.promote_types(given.dtype, torch.float32))
+    total, rows = _sum_over_ranks(torch.cat([x.sum(over), x.new_tensor([x.numel() / channels])])).split([channels, 1])
+    mean = total / rows
+    centred = x - mean.view(shape)
+    variance = _sum_over_ranks(centred.square().sum(over)) / rows
+    _track(norm, mean.detach(), (variance * rows / (rows - 1)).detach())
+    y = centred * torch.rsqrt(variance + norm.eps).view(shape)
+    if norm.weight is not None:
+        y = y * norm.weight.view(shape)
+    if norm.bias is not None:
+        y = y + norm.bias.view(shape)
+    return y.to(given.dtype)
+
+
+def _track(norm: Any, mean: Tensor, unbiased_variance: Tensor) -> None:
+    """Update the running mean and variance as torch does."""
+    if not norm.track_running_stats:
+        return
+    norm.num_batches_tracked.add_(1)
+    share = 1 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
+    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), share)
+    norm.running_var.lerp_(unbiased_variance.to(norm.running_var.dtype), share)
+
+
+def _sum_over_ranks(value: Tensor) -> Tensor:
+    summed: Tensor = _Sum.apply(value)
+    return summed
+
+
+class _Sum(torch.autograd.Function):
+    """The sum of all ranks' values, on each rank; so a value's gradient is the sum of all ranks' gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        summed = value.clone()
+        dist.all_reduce(summed)
+        return summed
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        summed = gradients[0].clone()
+        dist.all_reduce(summed)
+        return summed

@@ -1,36 +1,59 @@
 """The supervisor of a training: does what every rank has to do between two steps, besides training.
 
-It connects the parts: the cadence of checkpoints, the ranks' agreement, the checks of the loss and the replicas, and
-restoring a resumed run.
+It connects the parts: when a checkpoint is due, the ranks' agreement, the checks of the loss and the replicas, and
+restoring a resumed run. It saves the checkpoints: the step waits only for a copy to host memory; a background thread
+does the rest. Each is sealed with the facts of this machine and its libraries that decide the bits of a training.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
+import platform
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 
 from data_contracts.errors import Preempted
 from data_contracts.handoffs import Checkpoint
-from infra.store import Store
-from training.fit.agreement import CONTINUE, DUE, NOT_SAVED, STOP, WRONG, Agreement
-from training.fit.cadence import Cadence
-from training.fit.checkpoint_saver import Saver
-from training.fit.divergence import FINE, LOOK_EVERY, LossWatch, diverged
-from training.fit.history import History, finite
+from data_contracts.messages.gang import MachineFacts, Segment
+from data_contracts.pipeline_spec import TrainSpec
+from infra import audit
+from infra.gang.rank_files import read_codes
+from infra.gang.ranks import SAVED_WITHIN_S
+from infra.store import Store, layout
+from training.checkpoint.capture import Staging, capture
+from training.checkpoint.saver import BackgroundWork, Place, save
+from training.fit.guards import (
+    CONTINUE,
+    DUE,
+    EVERY,
+    FINE,
+    LOOK_EVERY,
+    NOT_SAVED,
+    STOP,
+    WRONG,
+    Agreement,
+    LossWatch,
+    ValidatedWeights,
+    check_checkpoint_size,
+    compare,
+    diverged,
+    try_capture,
+    warn_of_batch_size,
+)
 from training.fit.launch_context import Context
+from training.fit.loggers import History, finite
 from training.fit.loop import StepLoop
-from training.fit.preflight import check_checkpoint_size, try_capture, warn_of_batch_size
+from training.fit.measuring import ActivityCallback, Measuring
 from training.fit.reference_loss import MOST_ROWS, record
-from training.fit.replica_check import EVERY, compare
-from training.fit.reporting.activity_callback import ActivityCallback
-from training.fit.reporting.measuring import Measuring
-from training.fit.reporting.reports import Reports
+from training.fit.reports import Reports
 from training.fit.resume import Resume, samples_done
-from training.fit.validated_weights import ValidatedWeights
 from training.lightning_adapter import dump_checkpoint, saved_positions
 from training.loader import Split, TrainLoader
 from training.loader.view import loader_of
@@ -227,3 +250,234 @@ class Supervisor(L.Callback):
 
     def _samples(self, trainer: L.Trainer) -> int:
         return samples_done(trainer, self._context.train.global_batch_size)
+
+
+class Cadence:
+    """The cadence of one training. By steps, it is the same on all ranks. By the clock, each rank decides by itself,
+    and all ranks save as soon as one of them asks.
+
+    Args:
+        clock: seconds that never go back, whatever happens to the machine's time of day.
+    """
+
+    def __init__(self, train: TrainSpec, clock: Callable[[], float] = time.monotonic) -> None:
+        every_s = train.checkpoint.every_s
+        assert every_s != "auto", "a run looks up what it stands for before it launches a rank"
+        self._every_steps, self._every_s, self._select = train.checkpoint.every_steps, every_s, train.select
+        self._best: float | None = None
+        self._clock, self._since = clock, clock()
+
+    def begin(self) -> None:
+        """Count seconds from now on: training begins, or a checkpoint was saved."""
+        self._since = self._clock()
+
+    def is_due(self, step: int, last: int, *, epoch_begins: bool, measured: bool = False) -> bool:
+        """Whether to save after `step`, where `last` is the newest checkpoint's step. Default: at the end of each
+        epoch. Between checkpoints by the clock, epochs end without one, unless `train.select` chooses among them.
+
+        Args:
+            measured: whether a validation has just measured the metric of `train.select`.
+        """
+        if step <= last or measured:
+            return step > last
+        every = self._every_steps
+        if every is not None:
+            return step // every > last // every
+        return epoch_begins and (self._every_s is None or self._select is not None)
+
+    def is_time(self, step: int, last: int) -> bool:
+        """Whether, by this rank's clock, the newest checkpoint is so old that this rank asks for the next one."""
+        return self._every_s is not None and step > last and self._clock() - self._since >= self._every_s
+
+    def unchosen(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The metrics of a checkpoint that `train.select` must not choose: without the one by which it chooses. So the
+        model that is handed over depends on no clock, and on no value that was measured on other weights.
+        """
+        return {name: value for name, value in metrics.items() if self._select is None or name != self._select.metric}
+
+    def may_be_chosen(self, metrics: Mapping[str, float], *, last: bool) -> bool:
+        """Whether train may hand this checkpoint over: it is the last, or the best so far by `train.select`."""
+        value = metrics.get(self._select.metric) if self._select else None
+        if self._select is None or value is None:
+            return last
+        best = self._best if self._best is not None else value
+        better = value <= best if self._select.mode == "min" else value >= best
+        self._best = value if better else best
+        return better or last
+
+
+class Saver:
+    """One rank's part in saving; all ranks call it at the same steps.
+
+    Attributes:
+        last: the newest checkpoint that is sealed: written here or resumed from.
+        step: the step of the newest checkpoint that was begun.
+    """
+
+    def __init__(self, context: Context, store: Store, reports: Reports, history: History, plan: Plan | None) -> None:
+        self.last = context.resume
+        self.step = self.last.step if self.last else 0
+        self._context, self._store, self._reports = context, store, reports
+        self._history, self._plan = history, plan
+        self._staging = Staging()
+        self._background = BackgroundWork()
+        self._generations: list[dict[str, Any]] | None = None
+        self._codes = read_codes(context.scratch)
+
+    def meet(self) -> None:
+        """Create the background thread's group. Collective; call it once the ranks have found each other."""
+        self._background.meet(self._context.world_size)
+
+    @property
+    def failed(self) -> bool:
+        """Whether saving the newest checkpoint failed; `wait` raises the cause."""
+        return self._background.failed
+
+    def wait(self) -> None:
+        """Wait until the newest checkpoint is sealed; raises the cause if it could not be."""
+        self._background.wait()
+
+    def settle(self) -> None:
+        """Let a pending checkpoint finish before the rank ends with another error: its steps are good."""
+        self._background.settle(SAVED_WITHIN_S)
+
+    def save(
+        self,
+        trainer: L.Trainer,
+        state: dict[str, Any],
+        own: dict[str, Any],
+        metrics: Mapping[str, float],
+        samples: int,
+        held: dict[str, Any] | None = None,
+    ) -> None:
+        """Begin to save the state between two steps; only one save runs at a time.
+
+        Args:
+            state: Lightning's checkpoint dictionary; own: state of this rank alone.
+            metrics: the newest values that are finite.
+            held: the loss on a held batch, as `training.fit.reference_loss` records it.
+
+        Raises: the cause if the checkpoint before it could not be saved.
+        """
+        context, step = self._context, trainer.global_step
+        # The previous capture's staging buffers are reused.
+        self._background.wait()
+        taken = capture(state, own, context.rank, staging=self._staging)
+        facts = {
+            "step": step,
+            "epoch": trainer.current_epoch,
+            "world_size": context.world_size,
+            "metrics": dict(metrics),
+            "dropped_rows": self._plan.dropped_rows if self._plan else 0,
+        }
+        passed = [[first, end] for first, end in context.skip if end <= samples]
+        skipped = {"skipped": passed} if passed else {}
+        generations = self._generations_to(trainer.strategy.root_device)
+        place = self._place(step, {**facts, "samples": samples, "held": held, **skipped}, generations)
+        history = list(self._history.records)
+
+        def work() -> None:
+            with self._reports.saving(step):
+                ref = save(place, taken, context.world_size, history, self._background.group)
+            known = {"key": context.key, "training": context.training, "generation": context.generation}
+            self.last = Checkpoint(ref=ref, **known, **facts, **skipped)
+            if context.rank == 0:
+                self._reports.sealed(self.last)
+
+        self.step = step
+        self._background.start(work)
+
+    def _generations_to(self, device: torch.device) -> dict[str, Any]:
+        """The part of the provenance that lists the generations up to here; {} on all ranks but the one that seals.
+
+        Also {} where training resumed from a checkpoint without such a list, which an earlier Trainwright sealed.
+        """
+        context = self._context
+        if context.rank != 0:
+            return {}
+        if self._generations is None:
+            sealed = None if context.resume is None else self._store.manifest(context.resume.ref)
+            earlier = [] if sealed is None else sealed.provenance.get("generations")
+            held = sealed is not None and sealed.settings.get("held") is not None
+            self._generations = [] if earlier is None else [*earlier, self._segment(device, held).to_json()]
+        return {"generations": self._generations} if self._generations else {}
+
+    def _segment(self, device: torch.device, held: bool) -> Segment:
+        """This generation's own part of the training."""
+        context, train = self._context, self._context.train
+        return Segment(
+            training=context.training,
+            generation=context.generation,
+            first_step=0 if context.resume is None else context.resume.step,
+            resumed_from=None if context.resume is None else context.resume.ref.id,
+            held=held,
+            nodes=context.nodes,
+            devices=context.devices,
+            strategy=train.strategy,
+            micro_batch=self._plan.micro_batch if self._plan else 0,
+            shard_ranks=train.shard_ranks,
+            skip=context.skip,
+            facts=machine_facts(device),
+        )
+
+    def _code(self, uri: str, identity: str) -> dict[str, str]:
+        """The code of a checkpoint with this id, for its provenance; see `infra.gang.rank_files`."""
+        return self._codes.code(layout.manifest(uri), {"id": identity})
+
+    def _place(self, step: int, settings: dict[str, Any], generations: dict[str, Any]) -> Place:
+        context = self._context
+        versions = {"python": platform.python_version(), "torch": torch.__version__, "lightning": L.__version__}
+        return Place(
+            store=self._store,
+            uri=layout.checkpoint(context.training, step, context.generation),
+            settings={**settings, "strategy": context.train.strategy},
+            provenance={
+                **context.provenance,
+                "training": context.training,
+                "generation": context.generation,
+                "finished": audit.now(),
+                "versions": versions,
+                **generations,
+            },
+            sealed=context.sealed,
+            scratch=context.scratch,
+            code=self._code,
+            on_wait=lambda error: self._reports.waits(error.message),
+        )
+
+
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+def machine_facts(device: torch.device) -> MachineFacts:
+    """The facts of this process's machine; "" for a fact that the machine does not report."""
+    cpu, flags = _cpu()
+    name = f"{device.type} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else device.type
+    return MachineFacts(
+        system=platform.system(),
+        machine=platform.machine(),
+        cpu=cpu,
+        flags=_short_digest(" ".join(sorted(flags.split()))) if flags else "",
+        libc=" ".join(platform.libc_ver()),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        lightning=L.__version__,
+        build=_short_digest(torch.__config__.show()),
+        vector=torch.backends.cpu.get_cpu_capability(),
+        device=name,
+        threads=torch.get_num_threads(),
+    )
+
+
+def _cpu() -> tuple[str, str]:
+    """The model's name and the flags of the first processor."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in _CPU_INFO.read_text(errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            found.setdefault(name.strip(), value.strip())
+    return found.get("model name", platform.processor()), found.get("flags") or found.get("Features", "")
+
+
+def _short_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -29,8 +29,8 @@ from data_contracts.pipeline_spec import TrainSpec
 from infra.processes.child_main import PARENT, Report, child_main
 from infra.processes.processes import module_command
 from training.fit.failures import classify
-from training.fit.history import History
 from training.fit.launch_context import Context
+from training.fit.loggers import History
 from training.fit.loop import install
 from training.fit.rank import our_loaders, owned_settings, prepare
 from training.lightning_adapter import call_at_the_end

@@ -17,9 +17,8 @@ from training.checkpoint import read_index, reader
 from training.checkpoint.capture import Capture, capture, check_sizes, future_bytes, index_bytes, merge, state_bytes
 from training.checkpoint.reader import Entry, Piece
 from training.checkpoint.saver import Place, save
-from training.fit.agreement import Agreement
-from training.fit.preflight import check_checkpoint_size
-from training.fit.reporting.reports import NAMED_CHECKPOINTS, Reports
+from training.fit.guards import Agreement, check_checkpoint_size
+from training.fit.reports import NAMED_CHECKPOINTS, Reports
 
 
 def state_of(module: torch.nn.Module, *, stepped: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support import program
-from training.fit.validation import _number, _tensor
+from training.fit.loop import _number, _tensor
 
 RANK = """
 import json, sys

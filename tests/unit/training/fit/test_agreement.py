@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import program
-from training.fit.agreement import NOT_SAVED, WRONG, Agreement
+from training.fit.guards import NOT_SAVED, WRONG, Agreement
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ RANK = """
 import sys
 from pathlib import Path
 import torch.distributed as dist
-from training.fit.agreement import STOP, WRONG, Agreement
+from training.fit.guards import STOP, WRONG, Agreement
 
 rank, folder = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)

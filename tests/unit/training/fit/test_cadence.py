@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.clocks import Clock
-from training.fit.cadence import Cadence
+from training.fit.supervisor import Cadence
 
 
 def cadence(

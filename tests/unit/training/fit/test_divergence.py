@@ -12,7 +12,7 @@ import torch
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint
-from training.fit.divergence import BAD_LOSS, BAD_WEIGHT, FINE, ROSE, SETTLED_STEPS, LossWatch, check_resumed
+from training.fit.guards import BAD_LOSS, BAD_WEIGHT, FINE, ROSE, SETTLED_STEPS, LossWatch, check_resumed
 
 BATCH = 10
 # What a step of training meets, and how it is found; samples consumed when losses and weights were last seen fine.

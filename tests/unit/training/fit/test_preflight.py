@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from data_contracts.errors import UsageError
-from training.fit.preflight import try_capture, warn_of_batch_size
+from training.fit.guards import try_capture, warn_of_batch_size
 
 
 def test_state_that_a_checkpoint_cannot_hold_is_named_by_its_path() -> None:

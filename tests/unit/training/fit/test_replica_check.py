@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from training.fit.replica_check import checksum, odd_ones
+from training.fit.guards import checksum, odd_ones
 
 
 def module(kind: torch.dtype = torch.float32) -> nn.Module:

@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from data_contracts.errors import Diverged
-from training.fit.agreement import CONTINUE, DUE, STOP
-from training.fit.divergence import LOOK_EVERY
-from training.fit.history import History
-from training.fit.reporting.rank_activity import RankActivity
+from training.fit.guards import CONTINUE, DUE, LOOK_EVERY, STOP
+from training.fit.loggers import History
+from training.fit.reports import RankActivity
 from training.fit.supervisor import READ_EVERY_S, Supervisor
 
 

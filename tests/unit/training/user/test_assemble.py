@@ -14,8 +14,8 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 
 from data_contracts.errors import UsageError, UserCodeError
-from training.fit.history import History
-from training.fit.shard_units import units
+from training.fit.loggers import History
+from training.fit.strategies import units
 from training.order.rank_plan import Plan
 from training.user.assemble import (
     batch_transform,

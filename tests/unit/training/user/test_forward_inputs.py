@@ -11,7 +11,7 @@ import torch
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import TrainSpec
-from training.fit.preflight import refuse_doubtful
+from training.fit.guards import refuse_doubtful
 from training.user.forward_inputs import call_forward, entry_names
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from data_contracts.errors import UsageError
 from data_contracts.messages.commands import ModuleSizes, SizeRequest
-from training.fit.memory.module_memory import main
+from training.fit.memory import main
 
 MODULES = """
 import lightning as L

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from data_contracts.messages.commands import SizeRequest, StepMemory
-from training.fit.memory.step_memory import REAL_ROWS, _step, probe
+from training.fit.memory import REAL_ROWS, _step, probe
 
 KINDS = """
 import torch

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.lightning_training import Batches, Net, quiet_trainer
-from training.fit.reporting.activity_callback import ActivityCallback
-from training.fit.reporting.reports import Reports
+from training.fit.measuring import ActivityCallback
+from training.fit.reports import Reports
 
 
 def test_a_training_passes_through_its_places(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import pytest
 from data_contracts.messages.gang import STEP_BOUNDS
 from tests.support.clocks import Clock
 from tests.support.device_events import Device
-from training.fit.reporting.measures import Measures
-from training.fit.reporting.rank_activity import DeviceTimes, RankActivity
+from training.fit.reports import DeviceTimes, Measures, RankActivity
 
 STEP = (("fetching", 1.0), ("forward", 2.0), ("backward", 4.0), ("stepping", 3.0))
 STEP_S = 10.0

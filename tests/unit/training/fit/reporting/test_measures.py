@@ -6,8 +6,7 @@ import pytest
 
 from data_contracts.messages.gang import STEP_BOUNDS, Saved
 from tests.support.clocks import Clock
-from training.fit.reporting.measures import Measures, resident_bytes
-from training.fit.reporting.rank_activity import RankActivity
+from training.fit.reports import Measures, RankActivity, resident_bytes
 
 
 def test_a_step_ends_with_its_last_micro_batch() -> None:

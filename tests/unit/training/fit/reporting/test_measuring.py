@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from tests.support.lightning_training import Batches, Net, quiet_trainer
-from training.fit.reporting import measuring
-from training.fit.reporting.activity_callback import ActivityCallback
-from training.fit.reporting.measuring import Measuring
-from training.fit.reporting.reports import Reports
+from training.fit import measuring
+from training.fit.measuring import ActivityCallback, Measuring
+from training.fit.reports import Reports
 
 
 def trained(tmp_path: Path, **settings: Any) -> tuple[Reports, float]:

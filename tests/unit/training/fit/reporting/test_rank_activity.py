@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from tests.support.clocks import Clock
-from training.fit.reporting.rank_activity import RankActivity, watch_collectives
+from training.fit.reports import RankActivity, watch_collectives
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from training.fit.reporting.reports import Reports
+from training.fit.reports import Reports
 
 
 class Clock:

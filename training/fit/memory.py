@@ -1,13 +1,17 @@
-"""Measures the memory of a training step without taking it: shapes and types are followed, values are not.
+"""The child process that measures how much memory a module needs, and one step of it, before a node is launched.
 
-The module is built with torch's fake tensors and takes two steps on a batch of zeros, in the order in which Lightning
-takes them. What is alive is counted in bytes of tensors. What CUDA, its libraries and the allocator add is not counted.
+Run as `python -m training.fit.memory REQUEST ANSWER`; it trains nothing. The module is built on torch's meta device,
+where tensors have a shape and no memory. Its optimizers take one step there, which creates their state, whatever the
+optimizer is. A training step is measured without taking it: the module is built with torch's fake tensors and takes two
+steps on a batch of zeros, in the order in which Lightning takes them; shapes and types are followed, values are not.
+What is alive is counted in bytes of tensors. What CUDA, its libraries and the allocator add is not counted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +19,164 @@ import numpy as np
 import pyarrow as pa
 import torch
 from lightning.fabric.utilities.apply_func import apply_to_collection
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
+    unset_fake_temporarily,
 )
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from data_contracts.errors import TrainwrightError
-from data_contracts.messages.commands import SizeRequest, StepMemory
-from data_contracts.quoting import text_of
-from training.fit.memory.module_state import default_type, optimizers_of, with_trainer
+from data_contracts.errors import TrainwrightError, UserCodeError
+from data_contracts.messages.commands import MODULE_MEMORY, ModuleSizes, SizeRequest, StepMemory
+from data_contracts.quoting import describe, text_of
+from infra.processes.child_main import Report, child_main
+from training.fit.strategies import units
+from training.fit.warm_start import index_of, match
 from training.formats.schema import field_of
+from training.lightning_adapter import attach_loader
 from training.loader.columns import Fixed, columns_of
-from training.user.assemble import batch_transform, build_module, make_ready, true_type
+from training.user.assemble import batch_transform, build_module, datamodule_of, make_ready, true_type
+from training.user.imports import user_code
+
+
+def main(request: SizeRequest, report: Report) -> ModuleSizes:
+    """Measure the memory of the module that a request names; `unknown` says why it cannot be built without memory.
+
+    Raises:
+        UsageError: the module's class or arguments do not fit, `shard_modules` names a class that it does not have, or
+            `init_from` does not fit.
+    """
+    train, project = request.train, Path(request.project)
+    config = train["lightning"].get("trainer") or {}
+    try:
+        with default_type(config), torch.device("meta"):
+            module = build_module(train, project, optimizer=True)
+            with_trainer(module, config, request.steps)
+        datamodule = datamodule_of(module, train, project, request.dataset_path)
+        # They may write files and read data, with values that are not there without memory.
+        with user_code("the module's prepare_data", project.resolve()):
+            module.prepare_data()
+            if datamodule is not None:
+                datamodule.prepare_data()
+                datamodule.setup("fit")
+                datamodule.setup = lambda stage: None  # type: ignore[method-assign]
+        with default_type(config), torch.device("meta"):
+            make_ready(module, module.trainer, "fit", project, datamodule, prepared=True)
+    except UserCodeError as error:
+        # Not an error of the user's: code that reads its weights' values cannot run here, but may run elsewhere.
+        return ModuleSizes(unknown=error.message)
+    if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
+        return ModuleSizes(unknown="the module has lazy parameters, which get their shapes from the first batch")
+    begun_with = ""
+    if request.begin:
+        index = index_of(Path(request.begin))
+        begun_with = match(module, index, strict=train["init_from"]["strict"], planned=True)[1]
+    learns = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    kept, state, stateless = _bytes(module.parameters()) + _bytes(learns), 0, ""
+    try:
+        state = _state_bytes(module)
+    except Exception as error:  # the optimizer needs something that only a training has
+        stateless = describe(error, project)
+    steps, unprobed = probe(request, kept + state) if request.rows else ([], "")
+    return ModuleSizes(
+        parameters=kept - _bytes(learns),
+        gradients=_bytes(learns),
+        state=state,
+        buffers=_bytes(module.buffers()),
+        unit=max(_unit_bytes(module, train["shard_modules"])),
+        layer=max(_bytes(part.parameters(recurse=False)) for part in module.modules()),
+        stateless=stateless,
+        steps=steps,
+        unprobed=unprobed,
+        begun_with=begun_with,
+    )
+
+
+def _state_bytes(module: LightningModule) -> int:
+    """Bytes of the state that the module's optimizers keep between steps."""
+    total = 0
+    for optimizer in optimizers_of(module.configure_optimizers()):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.empty_like(parameter)
+        optimizer.step()
+        total += sum(_bytes(each.values()) for each in optimizer.state.values())
+    return total
+
+
+def _unit_bytes(module: nn.Module, shard_modules: list[str] | int | None) -> Iterator[int]:
+    """Bytes that are gathered at once: a unit's parameters without those of units inside it; the root has the rest."""
+    taken: set[int] = set()
+    for unit in [*units(module, shard_modules), module]:
+        own = [parameter for parameter in unit.parameters() if id(parameter) not in taken]
+        taken.update(map(id, own))
+        yield _bytes(own)
+
+
+def _bytes(tensors: Any) -> int:
+    return sum(one.numel() * one.element_size() for one in tensors if isinstance(one, torch.Tensor))
+
+
+if __name__ == "__main__":
+    child_main(MODULE_MEMORY, main)
+
+
+# Of an epoch whose length is not known: no size depends on it, but a schedule may need a number.
+STEPS = 1_000
+
+
+class _Batches:
+    """A loader of which only the length is asked."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+@contextlib.contextmanager
+def default_type(config: dict[str, Any]) -> Iterator[None]:
+    """Let new tensors have the type that a `-true` precision of the Trainer's config gives them."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(true_type(config) or before)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def with_trainer(module: LightningModule, config: dict[str, Any], steps: int) -> None:
+    """Attach a Trainer, which a module and its schedules may ask for the length of the training.
+
+    Args:
+        steps: of an epoch; 0 if unknown.
+    """
+    lasts = {name: config[name] for name in ("max_steps", "max_epochs") if config.get(name) is not None}
+    lasts.setdefault("max_epochs", -1 if "max_steps" in lasts else 1_000)  # Lightning sets this when it fits
+    module.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, **lasts)
+    with unset_fake_temporarily():  # Lightning looks at the loader's length as a tensor
+        attach_loader(module.trainer, module, _Batches(steps or STEPS))
+
+
+def optimizers_of(made: Any) -> Iterator[torch.optim.Optimizer]:
+    """The optimizers in whatever `configure_optimizers` may return."""
+    if isinstance(made, torch.optim.Optimizer):
+        yield made
+    elif isinstance(made, dict):
+        yield from optimizers_of(made.get("optimizer"))
+    elif isinstance(made, list | tuple):
+        for one in made:
+            yield from optimizers_of(one)
+
 
 _MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
