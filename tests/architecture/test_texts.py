@@ -32,7 +32,7 @@ KNOWN = {
     ("training/fit/failures.py", "in str(error)"): "asks for the kind of error, and says nothing of it",
     ("training/fit/failures.py", "_NO_MEMORY.search(str(error))"): "asks for the kind of error, and says nothing of it",
     ("training/fit/failures.py", "text = str(error)"): "asks for the kind of error, and says nothing of it",
-    ("training/formats/facts.py", "raise Mismatch(str(error)"): "names types",
+    ("training/formats/schema.py", "raise Mismatch(str(error)"): "names types",
     ("training/shard/splitter.py", "self.notes.bad_name ="): "masked where it is told",
     ("training/user/assemble.py", "said = _sentence(str(error))"): "withheld where the user's code raised it",
     (

@@ -56,8 +56,7 @@ from infra.machine import Gpus, gpu_readings, installed_nvml  # noqa: E402
 from infra.processes.processes import MARK, find_marked, kill_marked, marked_env, new_mark, terminable  # noqa: E402
 from infra.store import open_store  # noqa: E402
 from training import formats  # noqa: E402
-from training.formats.normalize import finish, narrow, settle  # noqa: E402
-from training.formats.schema import FILE, columns_of, to_json  # noqa: E402
+from training.formats.schema import FILE, columns_of, finish, narrow, settle, to_json  # noqa: E402  # noqa: E402
 
 END_S = 540
 # Kept free at the end, for the last row to be killed and the table to be written.

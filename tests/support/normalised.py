@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from training.formats.normalize import finish, narrow, settle
+from training.formats.schema import finish, narrow, settle
 
 
 def normalised(table: pa.Table) -> pa.Table:

@@ -1,8 +1,19 @@
-"""The types that a shard can hold, and their text form: `int64`, `string`, `list<int32>`, `tensor<uint8>[8,8]`.
+"""The types that a shard can hold, their text form (`int64`, `string`, `list<int32>`, `tensor<uint8>[8,8]`), and any
+Arrow rows brought to these types.
 
 A tensor is stored as fixed-size binary (row-major, little-endian) with its shape and dtype in the field's metadata,
 because Parquet reads that 19 times faster than a list of small integers. The text form is complete, so a dataset's
 schema is a list of names with such texts (`schema.json`).
+
+There is one form for each kind of column, whatever its source. Large, view and dictionary encodings are undone; numbers
+in lists of one equal length (nested or not, fixed-size lists and Arrow's tensor type included) become tensors.
+`type_text` refuses everything else. Whether a list column is a tensor depends on all its rows, which need not be in
+memory at once: `narrow` gives each batch the narrowest form that holds its own rows, `widen` the form that holds two
+batches, `finish` the form that shards have, and `settle` brings rows to it.
+
+`Facts` are gathered batch by batch and merged, before the first shard is written: the form of each column, the bytes of
+each group's values, and a witness: one row with the extremes of each column (the largest uint64, a null inside a list),
+so that a format can refuse them without seeing all rows.
 """
 
 from __future__ import annotations
@@ -10,12 +21,18 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from data_contracts.arrow_rows import decoded_column
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.foreign_files import parse_json, read_plain
 from data_contracts.quoting import absent_shown, column_shown, text_of, type_shown
@@ -144,3 +161,383 @@ def _parse(text: str) -> pa.DataType:
     if match := _DECIMAL.fullmatch(text):
         return pa.decimal128(int(match[1]), int(match[2]))
     raise ValueError(f"unknown column type {text!r}")
+
+
+_NUMPY_NAMES = {type_: name for name, type_ in NUMBERS.items()}
+TensorType = tuple[str, tuple[int, ...]]
+
+
+def narrow(table: pa.Table) -> pa.Table:
+    """The same rows in the narrowest form that holds them; a list column of nulls alone becomes Arrow's null type.
+
+    Raises: UsageError if two columns have one name, or a tensor is not what its type or metadata says.
+    """
+    twice = sorted(name for name, times in Counter(table.column_names).items() if times > 1)
+    if twice:
+        raise UsageError(
+            f"Two columns are called {column_shown(repr(twice[0]))}.", remedy="Rename one of them in shards.transform."
+        )
+    fields, columns = [], []
+    for field, column in zip(table.schema, table.columns, strict=True):
+        field, column = _column(field, column)
+        fields.append(field)
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def widen(one: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """The form that holds the rows of two narrowed batches of the same columns; TypeError if there is none."""
+    return pa.schema([_wider(field, other.field(field.name)) for field in one])
+
+
+def holds(wide: pa.Field, narrowed: pa.Field) -> bool:
+    """Whether rows of a narrowed column fit a column of shards."""
+    try:
+        return _wider(wide, narrowed).equals(wide, check_metadata=True)
+    except TypeError:
+        return False
+
+
+def finish(found: pa.Schema, raw: pa.Schema) -> pa.Schema:
+    """The schema of shards from the form that holds all rows and the rows' own types.
+
+    Raises: UsageError for a column of a type that shards cannot hold.
+    """
+    fields = []
+    for at, field in enumerate(found):
+        plain = _plain(_storage(raw.field(field.name).type))
+        if pa.types.is_null(field.type):
+            field = pa.field(field.name, plain)
+        type_text(field, at)
+        fields.append(field)
+    return pa.schema(fields)
+
+
+def settle(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Narrowed rows in the form of a schema from `widen` or `finish` that holds them."""
+    if rows.schema.equals(schema, check_metadata=True):
+        return rows
+    columns = [_settled(rows.schema.field(field.name), rows.column(field.name), field) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _settled(have: pa.Field, column: pa.ChunkedArray, want: pa.Field) -> pa.ChunkedArray:
+    if have.type == want.type:
+        return column
+    if pa.types.is_null(have.type):
+        return pa.chunked_array([pa.nulls(len(column), want.type)])
+    tensor = tensor_of(have)
+    if tensor is None:
+        return column.cast(want.type)
+    return pa.chunked_array([_as_lists(chunk, *tensor) for chunk in column.chunks], type=want.type)
+
+
+def _as_lists(rows: pa.Array, dtype: np.dtype, shape: tuple[int, ...]) -> pa.Array:
+    """Rows of a tensor column as their original (nested) lists."""
+    there = rows.is_valid().to_numpy(zero_copy_only=False)
+    width = rows.type.byte_width
+    flat = np.frombuffer(rows.buffers()[1], np.uint8)[rows.offset * width : (rows.offset + len(rows)) * width]
+    values: pa.Array = pa.array(flat.reshape(-1, width)[there].reshape(-1).view(dtype))
+    for depth, size in reversed(list(enumerate(shape))):
+        if depth:
+            values = pa.ListArray.from_arrays(np.arange(0, len(values) + 1, size, dtype=np.int32), values)
+    offsets = np.concatenate([[0], np.cumsum(there * shape[0])]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values, mask=pa.array(~there))
+
+
+def _wider(one: pa.Field, other: pa.Field) -> pa.Field:
+    if one.equals(other, check_metadata=True) or pa.types.is_null(other.type):
+        return one
+    if pa.types.is_null(one.type):
+        return other
+    lists = [_list_type(field) for field in (one, other)]
+    if lists[0] is None or lists[0] != lists[1]:
+        raise TypeError(f"column {column_shown(repr(one.name))} is {type_shown(one.type)} and {type_shown(other.type)}")
+    return pa.field(one.name, lists[0])
+
+
+def _list_type(field: pa.Field) -> pa.DataType | None:
+    tensor = tensor_of(field)
+    if tensor is None:
+        return field.type if pa.types.is_list(field.type) else None
+    type_ = NUMBERS[tensor[0].name]
+    for _ in tensor[1]:
+        type_ = pa.list_(type_)
+    return type_
+
+
+def _column(field: pa.Field, column: pa.ChunkedArray) -> tuple[pa.Field, pa.ChunkedArray]:
+    tensor = tensor_of(field)
+    if tensor is not None:
+        dtype, shape = tensor
+        kept = tensor_field(field.name, dtype.name, shape)
+        if kept.type != field.type:
+            raise UsageError(
+                f"Column {column_shown(repr(field.name))} says shape {list(shape)} of {dtype.name}, but its rows have "
+                f"{field.type.byte_width} bytes.",
+                remedy="Correct the metadata that shards.transform gives the field.",
+            )
+        return kept, column
+    type_ = field.type
+    if isinstance(type_, pa.FixedShapeTensorType):
+        return _arrow_tensor(field, column)
+    if isinstance(type_, pa.BaseExtensionType):
+        column = pa.chunked_array([chunk.storage for chunk in column.chunks], type=type_.storage_type)
+        return _column(pa.field(field.name, type_.storage_type), column)
+    if _is_list(type_):
+        if column.null_count == len(column):
+            return pa.field(field.name, pa.null()), pa.chunked_array([pa.nulls(len(column))])
+        tensors = [_tensor_chunk(chunk) for chunk in column.chunks if len(chunk) > chunk.null_count]
+        if tensors[0] is not None and len({one and one[0] for one in tensors}) == 1:
+            return _assemble(field.name, tensors[0][0], column, [one[1] for one in tensors if one is not None])
+    plain = _plain(type_)
+    try:
+        return pa.field(field.name, plain), column if plain == type_ else decoded_column(column).cast(plain)
+    except pa.ArrowInvalid as error:
+        raise UsageError(
+            f"Column {column_shown(repr(field.name))} has a value that {plain}, its type in shards, cannot hold.",
+            remedy="Correct it in the data or in shards.transform.",
+        ) from error
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
+
+
+def _storage(type_: pa.DataType) -> pa.DataType:
+    return _storage(type_.storage_type) if isinstance(type_, pa.BaseExtensionType) else type_
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    if _is_list(type_):
+        return pa.list_(_plain(type_.value_type))
+    if pa.types.is_dictionary(type_):
+        return _plain(type_.value_type)
+    if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return pa.string()
+    if pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_) or pa.types.is_fixed_size_binary(type_):
+        return pa.binary()
+    if pa.types.is_date64(type_):
+        return pa.timestamp("ms")
+    # Parquet has no whole seconds: it would return them as milliseconds.
+    if pa.types.is_timestamp(type_) and type_.unit == "s":
+        return pa.timestamp("ms", type_.tz)
+    if pa.types.is_time32(type_):
+        return pa.time32("ms")
+    if pa.types.is_decimal32(type_) or pa.types.is_decimal64(type_):
+        return pa.decimal128(type_.precision, type_.scale)
+    return type_
+
+
+def _tensor_chunk(lists: pa.Array) -> tuple[TensorType, NDArray[Any]] | None:
+    """Type and shape of the rows that are not null, and their values as one array; None if they are not tensors."""
+    shape: list[int] = []
+    values = lists
+    while _is_list(values.type):
+        if shape and values.null_count:
+            return None
+        spread = pc.min_max(pc.list_value_length(values)).as_py()
+        if not spread["min"] or spread["min"] != spread["max"]:
+            return None
+        shape.append(int(spread["min"]))
+        values = values.flatten()
+    if values.type not in _NUMPY_NAMES or values.null_count:
+        return None
+    flat = values.to_numpy(zero_copy_only=False)
+    return (_NUMPY_NAMES[values.type], tuple(shape)), flat
+
+
+def _arrow_tensor(field: pa.Field, column: pa.ChunkedArray) -> tuple[pa.Field, pa.ChunkedArray]:
+    type_ = field.type
+    if type_.permutation is not None and list(type_.permutation) != sorted(type_.permutation):
+        raise UsageError(
+            f"Column {column_shown(repr(field.name))} is a tensor whose dimensions are permuted.",
+            remedy="Return it row-major from shards.transform.",
+        )
+    storage = pa.chunked_array([chunk.storage for chunk in column.chunks], type=type_.storage_type)
+    found = [_tensor_chunk(chunk) for chunk in storage.chunks if len(chunk) > chunk.null_count]
+    if type_.value_type not in _NUMPY_NAMES or None in found:
+        raise UsageError(
+            f"Column {column_shown(repr(field.name))} has the type {type_} with values that are null or not numbers.",
+            remedy="Return plain numbers from shards.transform.",
+        )
+    kind = (_NUMPY_NAMES[type_.value_type], tuple(type_.shape))
+    return _assemble(field.name, kind, storage, [one[1] for one in found if one is not None])
+
+
+def _assemble(
+    name: str, kind: TensorType, column: pa.ChunkedArray, values: Sequence[NDArray[Any]]
+) -> tuple[pa.Field, pa.ChunkedArray]:
+    """A tensor column from the values of its chunks; a chunk of nulls has no values."""
+    field = tensor_field(name, *kind)
+    width = field.type.byte_width
+    remaining = iter(values)
+    chunks = []
+    for chunk in column.chunks:
+        there = chunk.is_valid().to_numpy(zero_copy_only=False)
+        rows = np.zeros((len(chunk), width), np.uint8)
+        if there.any():
+            flat = np.ascontiguousarray(next(remaining), np.dtype(kind[0]).newbyteorder("<"))
+            rows[there] = flat.view(np.uint8).reshape(-1, width)
+        validity = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+        chunks.append(pa.Array.from_buffers(field.type, len(chunk), [validity, pa.py_buffer(rows)]))
+    return field, pa.chunked_array(chunks, type=field.type)
+
+
+class Mismatch(ValueError):
+    """Two batches do not have the same columns and types."""
+
+
+@dataclass
+class Size:
+    """Rows of a group and, per column, how many values its lists have and the bytes of its texts."""
+
+    rows: int = 0
+    values: dict[str, int] = field(default_factory=dict)
+    text_bytes: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: Size) -> None:
+        """Add another size to this one."""
+        self.rows += other.rows
+        for mine, theirs in ((self.values, other.values), (self.text_bytes, other.text_bytes)):
+            for name, count in theirs.items():
+                mine[name] = mine.get(name, 0) + count
+
+    def logical_bytes(self, schema: pa.Schema) -> int:
+        """Bytes of these rows' values under the shards' schema, whatever buffers hold them."""
+        return sum(self._column_bytes(field) for field in schema)
+
+    def _column_bytes(self, field: pa.Field) -> int:
+        type_ = field.type
+        if _is_text(type_):
+            return self.text_bytes.get(field.name, 0)
+        if pa.types.is_list(type_):
+            item = type_.value_type
+            values = self.values.get(field.name, 0)
+            inside = self.text_bytes.get(field.name, 0) if _is_text(item) else values * item.bit_width // 8
+            return 4 * self.rows + inside
+        return 0 if pa.types.is_null(type_) else self.rows * type_.bit_width // 8
+
+
+@dataclass
+class Facts:
+    """Facts about the rows of some batches.
+
+    Attributes:
+        raw: their own types, unified; None before the first batch.
+        form: the narrowest form that holds them all.
+        sizes: per group (a split).
+        largest: the largest value of uint64 columns and lists.
+        holed: columns with nulls inside lists.
+    """
+
+    raw: pa.Schema | None = None
+    form: pa.Schema | None = None
+    sizes: dict[str, Size] = field(default_factory=dict)
+    largest: dict[str, int] = field(default_factory=dict)
+    holed: set[str] = field(default_factory=set)
+
+    def look(self, groups: Sequence[str], of_row: NDArray[np.int16], rows: pa.Table) -> pa.Table:
+        """Record some rows and return them narrowed; Mismatch if their columns differ from earlier rows'.
+
+        Args:
+            of_row: each row's index into `groups`, (rows,).
+        """
+        narrowed = narrow(rows)
+        counts = np.bincount(of_row, minlength=len(groups)).tolist()
+        one = Facts(rows.schema.remove_metadata(), narrowed.schema, dict(zip(groups, map(Size, counts), strict=True)))
+        for column_field, column in zip(narrowed.schema, narrowed.columns, strict=True):
+            one._look_at(column_field, column, of_row)
+        self.merge(one)
+        return narrowed
+
+    def merge(self, other: Facts) -> None:
+        """Add the facts about later rows."""
+        if other.raw is None or other.form is None:
+            return
+        if self.raw is None or self.form is None:
+            self.raw, self.form = other.raw, other.form
+        elif not (self.raw.equals(other.raw) and self.form.equals(other.form, check_metadata=True)):
+            self.raw = _unified(self.raw, other.raw)
+            try:
+                self.form = widen(self.form, other.form)
+            except TypeError as error:
+                raise Mismatch(str(error)) from error
+        for group, size in other.sizes.items():
+            self.sizes.setdefault(group, Size()).add(size)
+        for name, value in other.largest.items():
+            self.largest[name] = max(value, self.largest.get(name, 0))
+        self.holed |= other.holed
+
+    def schema(self) -> pa.Schema:
+        """The schema of shards; UsageError for a column that shards cannot hold."""
+        assert self.form is not None
+        assert self.raw is not None
+        return finish(self.form, self.raw)
+
+    def witness(self, schema: pa.Schema) -> pa.Table:
+        """One row in the schema that shows each column's extremes."""
+        columns = []
+        for column_field in schema:
+            name, type_ = column_field.name, column_field.type
+            value: object = self.largest.get(name)
+            if pa.types.is_list(type_):
+                value = [None] if name in self.holed else None if value is None else [value]
+            elif type_ != pa.uint64():
+                value = None
+            columns.append(pa.array([value], type_))
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    def _look_at(self, column_field: pa.Field, column: pa.ChunkedArray, of_row: NDArray[np.int16]) -> None:
+        name, type_ = column_field.name, column_field.type
+        tensor = tensor_of(column_field)
+        values: pa.ChunkedArray = column
+        of_value = of_row
+        if tensor is not None:
+            valid = column.is_valid().to_numpy()
+            for size, rows in self._sums(of_row, valid):
+                size.values[name] = rows * math.prod(tensor[1])
+            if tensor[0] == np.uint64:
+                self.largest[name] = max((_largest_of(chunk) for chunk in column.chunks), default=0)
+            return
+        if pa.types.is_list(type_):
+            values = pc.list_flatten(column)
+            lengths = pc.list_value_length(column).fill_null(0).to_numpy()
+            for size, count in self._sums(of_row, lengths):
+                size.values[name] = count
+            if _is_text(values.type):
+                of_value = np.repeat(of_row, lengths)
+            if values.null_count:
+                self.holed.add(name)
+        if _is_text(values.type):
+            for size, count in self._sums(of_value, pc.binary_length(values).fill_null(0).to_numpy()):
+                size.text_bytes[name] = count
+        if values.type == pa.uint64():
+            self.largest[name] = pc.max(values).as_py() or 0
+
+    def _sums(self, of_value: NDArray[np.int16], amounts: NDArray[Any]) -> Iterator[tuple[Size, int]]:
+        """Each group's size, in the order of their indices, and the sum of its amounts, which are whole numbers."""
+        sums = np.bincount(of_value, amounts, minlength=len(self.sizes))
+        return zip(self.sizes.values(), sums.astype(np.int64).tolist(), strict=True)
+
+
+def _largest_of(rows: pa.Array) -> int:
+    """The largest value of tensor rows of uint64; the bytes of null rows are zeros."""
+    width = rows.type.byte_width
+    flat = np.frombuffer(rows.buffers()[1], np.uint8)[rows.offset * width : (rows.offset + len(rows)) * width]
+    return int(flat.view(np.uint64).max(initial=0))
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return pa.types.is_string(type_) or pa.types.is_binary(type_)
+
+
+def _unified(one: pa.Schema, other: pa.Schema) -> pa.Schema:
+    both = {*one.names} & {*other.names}
+    for name in [*other.names, *one.names]:
+        if name not in both:
+            raise Mismatch(f"column {column_shown(repr(name))} is not in all of them")
+    try:
+        return pa.unify_schemas([one, other])
+    except pa.ArrowTypeError as error:
+        raise Mismatch(text_of(error).splitlines()[0].rstrip(".")) from error

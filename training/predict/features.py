@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.messages.raw_data import PredictRequest
 from data_contracts.quoting import column_shown, type_shown
-from training.formats.normalize import holds, narrow, settle
-from training.formats.schema import field_of, tensor_of
+from training.formats.schema import field_of, holds, narrow, settle, tensor_of
 from training.loader import stored_order
 from training.loader.columns import Fixed, columns_of, names_of
 from training.predict.label import label_columns

@@ -19,7 +19,7 @@ from data_contracts.handoffs import ShardFile, SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.quoting import column_shown, type_shown
 from infra.sources.read import FileFacts
-from training.formats.facts import Facts, Mismatch
+from training.formats.schema import Facts, Mismatch
 
 
 class NotExtended(Exception):

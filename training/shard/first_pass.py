@@ -22,8 +22,7 @@ from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.pipeline_spec import ShardsSpec
 from data_contracts.quoting import column_shown
 from infra.sources import read_ahead
-from training.formats.facts import Facts, Mismatch
-from training.formats.normalize import settle, widen
+from training.formats.schema import Facts, Mismatch, settle, widen
 from training.shard.row_keys import shuffle_keys, stream_start
 from training.shard.source_units import Fetcher, Source, Unit, rows_in_words
 from training.shard.spill import BATCH_BYTES, Spill, Spilled

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from data_contracts.arrow_rows import Numbers, number_before
 from data_contracts.errors import UsageError
-from training.formats.facts import Size
+from training.formats.schema import Size
 from training.shard.append import Earlier
 from training.shard.first_pass import Gathered, Job
 from training.shard.source_units import Source, Unit

@@ -24,8 +24,7 @@ from data_contracts.pipeline_spec import ShardsSpec
 from infra.contract.quarantine import LeftOut
 from infra.pieces import Cluster, in_order
 from training import formats
-from training.formats.facts import Mismatch, Size
-from training.formats.normalize import settle
+from training.formats.schema import Mismatch, Size, settle
 from training.shard.append import Earlier, NotExtended, Types
 from training.shard.first_pass import (
     Gathered,

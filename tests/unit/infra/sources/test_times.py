@@ -22,7 +22,7 @@ from infra.sources.read import in_window
 from tests.support.expectations import E, one, run
 from tests.unit.infra.sources.conftest import Raw
 from training import formats
-from training.formats.normalize import finish, narrow, settle
+from training.formats.schema import finish, narrow, settle
 from training.shard import time_split
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
-from training.formats.example import kind_of
+from training.formats.tfrecord import kind_of
 
 BYTES, FLOAT, INT64 = 1, 2, 3
 

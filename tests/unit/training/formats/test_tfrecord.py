@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from data_contracts.errors import CorruptError
 from tests.support.normalised import normalised
-from training.formats import example, example_decoder, example_encoder, tfrecord
-from training.formats.kernels import native
+from training.formats import kernels, tfrecord
 
 
 def _beside(name: str):
@@ -67,16 +66,16 @@ def _oracle():
 def encode(table: pa.Table) -> list[bytes]:
     return [
         bytes(framed.data[start:stop])
-        for framed in example_encoder.encode(table, 2**20)
+        for framed in tfrecord.encode_examples(table, 2**20)
         for start, stop in zip(framed.starts, framed.stops, strict=True)
     ]
 
 
 def decode(messages: list[bytes], schema: pa.Schema) -> pa.Table:
     stops = np.cumsum([len(message) for message in messages])
-    data = np.frombuffer(bytearray(b"".join(messages) + bytes(native.SPARE_BYTES)), np.uint8)
+    data = np.frombuffer(bytearray(b"".join(messages) + bytes(kernels.SPARE_BYTES)), np.uint8)
     starts = stops - [len(message) for message in messages]
-    return example_decoder.decode(example.Framed(data, starts, stops), schema, schema)
+    return tfrecord.decode_examples(tfrecord.Framed(data, starts, stops), schema, schema)
 
 
 def test_a_message_is_the_bytes_that_the_wire_format_spells():
@@ -115,27 +114,27 @@ def _message(feature: str) -> bytes:
     ],
 )
 def test_a_message_that_cannot_be_read_is_refused(message, sentence):
-    with pytest.raises(example.Malformed, match=f"^{sentence}") as error:
+    with pytest.raises(tfrecord.Malformed, match=f"^{sentence}") as error:
         decode([FIVE, message], pa.schema([("a", pa.int64())]))
     assert error.value.row == 1
 
 
 def test_a_float_that_is_cut_off_is_refused():
     messages = [_message("1206 0a04 00000000"), _message("1205 0a03 000000"), _message("1207 0a05 0000000000")]
-    with pytest.raises(example.Malformed, match="column 'a' does not hold .*: a number is cut off") as error:
+    with pytest.raises(tfrecord.Malformed, match="column 'a' does not hold .*: a number is cut off") as error:
         decode(messages, pa.schema([("a", pa.list_(pa.float32()))]))
     assert error.value.row == 1
 
 
 def test_bytes_of_another_length_than_a_tensors_are_refused():
     table = pa.table({"a": pa.array([b"12", b"123", None])})
-    with pytest.raises(example.Malformed, match="it has 3 bytes where 2 are meant") as error:
+    with pytest.raises(tfrecord.Malformed, match="it has 3 bytes where 2 are meant") as error:
         decode(encode(table), pa.schema([("a", pa.binary(2))]))
     assert error.value.row == 1
 
 
 def test_a_type_that_an_example_cannot_hold_is_never_read_as_nulls():
-    with pytest.raises(example.Malformed, match="'a' is double, which a tf.train.Example cannot hold"):
+    with pytest.raises(tfrecord.Malformed, match="'a' is double, which a tf.train.Example cannot hold"):
         decode([FIVE], pa.schema([("a", pa.float64())]))
 
 
@@ -307,7 +306,7 @@ def test_a_damaged_message_ends_in_one_error_and_never_beyond_its_end(data):
     for _ in range(data.draw(st.integers(1, 4))):
         message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
     message = bytes(message[: data.draw(st.integers(0, len(message)))])
-    with suppress(example.Malformed):
+    with suppress(tfrecord.Malformed):
         found = decode([message], table.schema)
         found.validate(full=True)
         assert (found.num_rows, found.schema) == (1, table.schema)
@@ -317,7 +316,7 @@ def test_a_damaged_message_ends_in_one_error_and_never_beyond_its_end(data):
 @given(st.binary(max_size=60))
 def test_bytes_that_are_no_example_end_in_one_error_and_never_in_a_hang(data):
     schema = pa.schema([("a", pa.int64()), ("b", pa.list_(pa.float32()))])
-    with suppress(example.Malformed):
+    with suppress(tfrecord.Malformed):
         found = decode([data], schema)
         assert (found.num_rows, found.schema) == (1, schema)
 

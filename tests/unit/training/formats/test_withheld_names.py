@@ -14,7 +14,7 @@ from data_contracts.quoting import LOG
 from infra.sources.types import misfit
 from tests.support.normalised import normalised
 from training.formats import schema, tfrecord
-from training.formats.facts import Facts, Mismatch
+from training.formats.schema import Facts, Mismatch
 from training.shard import first_pass
 from training.shard.key_digests import UnusableKey, key_digests
 

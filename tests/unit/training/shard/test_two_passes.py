@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from data_contracts.errors import UsageError
 from tests.support.sharding import Shards, small_runs
 from training import formats
-from training.formats.facts import Facts
+from training.formats.schema import Facts
 from training.shard import first_pass, source_units, spill, two_passes
 
 LEAST_MEMORY = 2**20

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from training.formats.kernels import native
+from training.formats import kernels
 
 _spec = importlib.util.spec_from_file_location("formats_reference", Path(__file__).parents[1] / "reference.py")
 reference = importlib.util.module_from_spec(_spec)
@@ -24,11 +24,11 @@ _spec.loader.exec_module(reference)
 @pytest.mark.parametrize("size", [*range(20), 1000, 4099])
 def test_a_checksum_is_crc_32c_by_tables_as_by_instruction(size):
     data = random.Random(size).randbytes(size)
-    padded = np.frombuffer(bytearray(data + bytes(native.SPARE_BYTES)), np.uint8)
-    assert int(native.masked_crc(padded, 0, size)).to_bytes(4, "little") == reference.record(data)[-4:]
+    padded = np.frombuffer(bytearray(data + bytes(kernels.SPARE_BYTES)), np.uint8)
+    assert int(kernels.masked_crc(padded, 0, size)).to_bytes(4, "little") == reference.record(data)[-4:]
     crc = 0xFFFFFFFF
     for at in range(0, size - size % 8, 8):
-        crc = int(native.crc_by_tables(np.uint64(crc), np.uint64(int.from_bytes(data[at : at + 8], "little"))))
+        crc = int(kernels.crc_by_tables(np.uint64(crc), np.uint64(int.from_bytes(data[at : at + 8], "little"))))
     assert crc ^ 0xFFFFFFFF == crc32c(data[: size - size % 8])
 
 
@@ -42,7 +42,7 @@ def test_numba_is_imported_where_tfrecord_is_used_and_nowhere_else():
 
 
 def test_kernels_work_where_their_machine_code_cannot_be_kept(tmp_path):
-    shutil.copy(native.__file__, tmp_path)
+    shutil.copy(kernels.__file__, tmp_path)
     (tmp_path / "__pycache__").touch()  # nobody, root included, can make a folder of that name
     code = "import numpy, native; print(native.masked_crc(numpy.zeros(8, numpy.uint8), 0, 0))"
     unkept = {**os.environ, "XDG_CACHE_HOME": "/dev/null/none", "HOME": "/dev/null"}

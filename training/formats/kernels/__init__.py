@@ -1,1 +1,0 @@
-"""The loops of TFRecord in native code, compiled by Numba; imported only where TFRecord is used."""
