@@ -40,7 +40,7 @@ from infra.files import file_digest
 from training import formats
 from training.formats.schema import FILE, columns_of, to_json
 from training.loader import MemoryBudget, Sampling, Shards, Split, TrainLoader
-from training.order.rank_plan import make_plan
+from training.order import make_plan
 
 BATCH = 256
 EPOCHS = 5

@@ -44,8 +44,8 @@ from training.fit.strategies import make_strategy
 from training.fit.warm_start import WarmStart
 from training.lightning_adapter import call_at_the_end, dump_checkpoint, end_epoch_with_batch
 from training.loader import MemoryBudget, OrderedLoader, Shards, Split, stored_order
-from training.loader.row_counts import CountRows
-from training.order.rank_plan import Plan, make_plan
+from training.loader.loaders import CountRows
+from training.order import Plan, make_plan
 from training.score.evaluate_worker import sets_of
 from training.score.metrics import metric_classes
 from training.score.pairs import pair_tables

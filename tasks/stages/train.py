@@ -28,7 +28,7 @@ from tasks.stages.shakedown import shake_down
 from tasks.stages.shard import shard
 from tasks.stages.stage import PlannedAction, Stage, StageOutcome
 from tasks.stages.trainings import continuation, find_training, sealed_settings, training_key, training_of, usable
-from training.order.rank_plan import refuse_too_few
+from training.order import refuse_too_few
 
 log = logging.getLogger("trainwright")
 # Waiting for data beyond this share of a training's time gives a warning; and what to change, by cause.

@@ -25,7 +25,7 @@ from infra.gang.node import Handle, local
 from infra.store import Store, open_store
 from tests.distributed.conftest import PROJECT
 from tests.support.gang import TRAINING, Gang, answer, seal_dataset
-from training.order.permutation import epoch_order
+from training.order import epoch_order
 
 pytestmark = pytest.mark.warm
 

@@ -32,7 +32,7 @@ from data_contracts.messages.commands import TensorFacts
 from data_contracts.quoting import describe
 from training.formats.schema import pick, tensor_of, type_text
 from training.formats.shards import Shards
-from training.loader.columns import Fixed, columns_of, names_of, numbers
+from training.loader.rows import Fixed, columns_of, names_of, numbers
 from training.score.predictions import NAME
 from training.user.forward_inputs import call_forward
 from training.user.imports import raised_in_project, user_traceback
@@ -405,7 +405,7 @@ def _facts(field: pa.Field) -> TensorFacts:
 
 
 def _dtype(kind: pa.DataType) -> str:
-    """NumPy's name of a column's type, as `training.loader.columns.numbers` reads it."""
+    """NumPy's name of a column's type, as `training.loader.rows.numbers` reads it."""
     if pa.types.is_temporal(kind):
         return "int32" if kind.bit_width == 32 else "int64"
     return "float64" if pa.types.is_decimal(kind) else np.dtype(kind.to_pandas_dtype()).name

@@ -41,7 +41,7 @@ from training.checkpoint.codec import UnsupportedState
 from training.fit.launch_context import Context
 from training.fit.reference_loss import evaluating, saved_weights
 from training.loader import Split
-from training.loader.view import loader_of
+from training.loader.loaders import loader_of
 from training.user.assemble import after_configuring
 from training.user.forward_inputs import call_forward, entry_names, match_forward
 from training.user.imports import user_code

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from training.fit.reports import DeviceTimes, Reports
-from training.loader.view import loader_of
+from training.loader.loaders import loader_of
 
 
 class ActivityCallback(L.Callback):

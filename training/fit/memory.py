@@ -39,7 +39,7 @@ from training.fit.strategies import units
 from training.fit.warm_start import index_of, match
 from training.formats.schema import field_of
 from training.lightning_adapter import attach_loader
-from training.loader.columns import Fixed, columns_of
+from training.loader.rows import Fixed, columns_of
 from training.user.assemble import batch_transform, build_module, datamodule_of, make_ready, true_type
 from training.user.imports import user_code
 

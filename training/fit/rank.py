@@ -27,7 +27,7 @@ from infra.records.handoffs import mixed, verify_checkpoint
 from infra.store import Store
 from training.fit.launch_context import Context, read_context
 from training.fit.reports import Reports
-from training.order.rank_plan import Plan, make_plan
+from training.order import Plan, make_plan
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -92,8 +92,7 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
         from training.fit.reports import watch_collectives
         from training.fit.supervisor import Supervisor
         from training.lightning_adapter import call_at_the_end
-        from training.loader.row_counts import CountRows
-        from training.loader.view import with_view
+        from training.loader.loaders import CountRows, with_view
         from training.user.assemble import build_all, silence
     gc.freeze()  # the first garbage collection of all imported objects would take a quarter of a second
 

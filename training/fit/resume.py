@@ -32,7 +32,7 @@ from training.lightning_adapter import (
     restore_callback_metrics,
     resume_logged,
 )
-from training.loader.view import loader_of
+from training.loader.loaders import loader_of
 from training.metric_state import restore_states, states_of, update_count
 
 KEY = "trainwright"

@@ -56,8 +56,8 @@ from training.fit.reports import Reports
 from training.fit.resume import Resume, samples_done
 from training.lightning_adapter import dump_checkpoint, saved_positions
 from training.loader import Split, TrainLoader
-from training.loader.view import loader_of
-from training.order.rank_plan import Plan
+from training.loader.loaders import loader_of
+from training.order import Plan
 
 # Steps that are so long that none is looked at for this time are waited for: they are reported, at no cost that shows.
 READ_EVERY_S = 30.0

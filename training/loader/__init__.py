@@ -6,6 +6,6 @@ each row once, in stored order, for validation and evaluation.
 
 from training.formats.shards import Shards
 from training.loader.loaders import OrderedLoader, Sampling, TrainLoader, ahead_bytes
-from training.loader.split_reader import MemoryBudget, Split, stored_order
+from training.loader.split import MemoryBudget, Split, stored_order
 
 __all__ = ["MemoryBudget", "OrderedLoader", "Sampling", "Shards", "Split", "TrainLoader", "ahead_bytes", "stored_order"]

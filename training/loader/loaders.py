@@ -1,25 +1,35 @@
-"""The loaders that Lightning iterates: batches of a split in the order of training, or in stored order."""
+"""The loaders that Lightning iterates: batches of a split in the order of training, or in stored order.
+
+A thread prepares batches while the step computes, within a memory bound. `LoaderView` is what a module sees as
+`trainer.train_dataloader`: our loader as a DataLoader would be, apart from the Trainer's own iteration.
+
+How many rows a batch has, our loaders know, a DataLoader's sampler says, or else the batch's columns must agree on.
+Lightning weights means over an epoch by the length of the first tensor that it finds anywhere in a batch; for a column
+of lists, that is the length of one row's list.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import chain, islice
 from typing import Any
 
+import lightning as L
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch.utils.data import BatchSampler, DataLoader
 
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.pipeline_spec import LoaderSpec
-from training.loader.prefetch import Chunk, Prefetcher
+from training.lightning_adapter import ViewedLoader, weigh_logged_by
 from training.loader.rows import NO_ROWS
-from training.loader.split_reader import MemoryBudget, Split
-from training.order.mixture import Mixture
-from training.order.permutation import BlockOrder, Order, epoch_order
-from training.order.rank_plan import Plan
+from training.loader.split import MemoryBudget, Split
+from training.order import BlockOrder, Mixture, Order, Plan, epoch_order
 
 # At most this many batches are gathered at a time, or as many as fit `Rows.chunk_bytes`; the first chunk is one batch.
 CHUNK_BATCHES = 64
@@ -242,3 +252,189 @@ class OrderedLoader:
             if self._position is not None:
                 error.message = f"{error.message.rstrip('.')}, on {self.split.in_words(*self.bounds[self._position])}."
             raise
+
+
+class LoaderView:
+    """A rank's micro-batches of an epoch. Each iteration is independent of all others and moves nothing.
+
+    It is always the first epoch, so that what a hook computes from it is the same in a resumed training.
+
+    Attributes:
+        loader: the loader that the Trainer iterates.
+    """
+
+    def __init__(self, loader: TrainLoader) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.loader.first_epoch()
+
+
+def with_view(loaders: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `Trainer.fit` in which the user's code sees a view of our loader instead of the loader."""
+    loader = loaders.get("train_dataloaders")
+    viewed = {"train_dataloaders": ViewedLoader(loader, LoaderView(loader))} if isinstance(loader, TrainLoader) else {}
+    return {**loaders, **viewed}
+
+
+def loader_of(trainer: L.Trainer) -> TrainLoader | None:
+    """Our loader that a Trainer iterates; None if the batches are the user's own."""
+    view = trainer.train_dataloader
+    return view.loader if isinstance(view, LoaderView) else None
+
+
+class CountRows(L.Callback):
+    """Gives Lightning the number of rows of each batch of our loaders."""
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Runs after Lightning has taken the batch, before the module's step logs anything."""
+        if (loader := loader_of(trainer)) is not None:
+            weigh_logged_by(trainer, loader.plan.micro_batch)
+
+    def on_validation_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Runs at the same point of a validation batch."""
+        if isinstance(trainer.val_dataloaders, OrderedLoader):
+            weigh_logged_by(trainer, trainer.val_dataloaders.num_rows(batch_idx))
+
+
+def rows_of(batch: Any, loaders: Any, position: int, loader: int = 0) -> int | None:
+    """The rows of a batch; None if the number is unknown.
+
+    Args:
+        loaders: what Lightning iterates: a loader, or several.
+        position: the batch's place among those of its loader, which is number `loader`.
+    """
+    several = list(loaders.values()) if isinstance(loaders, Mapping) else loaders
+    source = several[loader] if isinstance(several, list | tuple) and loader < len(several) else several
+    if isinstance(source, OrderedLoader):
+        return source.num_rows(position)
+    if isinstance(source, DataLoader) and type(source.batch_sampler) is BatchSampler:
+        sampler = source.batch_sampler
+        try:
+            rows = len(sampler.sampler) - position * sampler.batch_size  # type: ignore[arg-type]
+        except TypeError:  # a sampler without a length
+            return _agreed(batch)
+        return max(0, min(sampler.batch_size, rows))
+    return _agreed(batch)
+
+
+def _agreed(batch: Any) -> int | None:
+    """The only number of rows that all columns can have; None if there are several such numbers, or none."""
+    counts = _counts(batch, outermost=True)
+    return next(iter(counts)) if counts is not None and len(counts) == 1 else None
+
+
+def _counts(value: Any, outermost: bool = False) -> set[int] | None:
+    """The possible numbers of rows of a column, or of several in a container; None if it does not say."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return {len(value)} if value.ndim else None
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return _common(value.values())
+    if not isinstance(value, list | tuple):
+        return None
+    inside = _common(value)
+    if outermost and any(isinstance(one, torch.Tensor) and one.ndim for one in value):
+        return inside
+    # A list is itself a column, of texts or of tensors that differ in length, or it holds columns.
+    return (inside or set()) | {len(value)}
+
+
+def _common(columns: Any) -> set[int] | None:
+    known = [counts for counts in map(_counts, columns) if counts is not None]
+    return set.intersection(*known) if known else None
+
+
+Chunk = tuple[list[Any], int]
+MOST_CHUNKS = 16
+
+
+class Prefetcher:
+    """Iterates over chunks (batches and their bytes) in a thread of its own.
+
+    Prepared chunks and the chunk being handed over take at most `most_bytes` together, or one chunk if that is more. At
+    most MOST_CHUNKS are prepared, because small chunks would be thousands. The thread ends with `close`, with the
+    iterator, or when nothing references this object any more.
+    """
+
+    def __init__(self, chunks: Iterator[Chunk], most_bytes: int) -> None:
+        self._shared = _Shared(most_bytes)
+        self._thread = threading.Thread(target=_prepare, args=(chunks, self._shared), name="loader", daemon=True)
+        self._thread.start()
+
+    def next(self) -> list[Any]:
+        """The next chunk's batches; the caller is done with the previous chunk. Raises what preparing the chunk raised.
+
+        StopIteration at the end of the iterator.
+        """
+        shared = self._shared
+        with shared.condition:
+            shared.held_bytes -= shared.handed_bytes
+            shared.handed_bytes = 0
+            shared.condition.notify()
+            while not shared.ready:
+                shared.condition.wait()
+            chunk = shared.ready[0]
+            if isinstance(chunk, BaseException):
+                raise chunk
+            shared.ready.popleft()
+            shared.handed_bytes = chunk[1]
+            return chunk[0]
+
+    def close(self) -> None:
+        """End the thread and wait until it has ended."""
+        with self._shared.condition:
+            self._shared.closed = True
+            self._shared.condition.notify()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def __del__(self) -> None:
+        with self._shared.condition:
+            self._shared.closed = True
+            self._shared.condition.notify()
+
+
+class _Shared:
+    """What both threads see. The thread holds only this, so that it does not keep its owner alive."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.condition = threading.Condition()
+        self.ready: deque[Chunk | BaseException] = deque()
+        self.most_bytes = most_bytes
+        self.held_bytes = 0
+        self.handed_bytes = 0
+        self.closed = False
+
+    def is_full(self, num_bytes: int) -> bool:
+        """Whether there is no room for another chunk of `num_bytes`."""
+        return len(self.ready) >= MOST_CHUNKS or bool(self.held_bytes and self.held_bytes + num_bytes > self.most_bytes)
+
+
+def _prepare(chunks: Iterator[Chunk], shared: _Shared) -> None:
+    try:
+        for chunk in chunks:
+            with shared.condition:
+                shared.ready.append(chunk)
+                shared.held_bytes += chunk[1]
+                shared.condition.notify()
+                # The next chunk is assumed to be as large as this one.
+                while not shared.closed and shared.is_full(chunk[1]):
+                    shared.condition.wait()
+                if shared.closed:
+                    return
+    except BaseException as error:  # raised again in `next`
+        end: BaseException = error
+    else:
+        end = StopIteration()
+    with shared.condition:
+        shared.ready.append(end)
+        shared.condition.notify()

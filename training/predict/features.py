@@ -20,7 +20,7 @@ from data_contracts.messages.raw_data import PredictRequest
 from data_contracts.quoting import column_shown, type_shown
 from training.formats.schema import field_of, holds, narrow, settle, tensor_of
 from training.loader import stored_order
-from training.loader.columns import Fixed, columns_of, names_of
+from training.loader.rows import Fixed, columns_of, names_of
 from training.predict.label import label_columns
 from training.predict.raw_rows import RawRows, no_column, type_from
 from training.shard.first_pass import checked_rows, fewest_rows

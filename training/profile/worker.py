@@ -35,9 +35,8 @@ from training.fit.loop import install
 from training.fit.rank import our_loaders, owned_settings, prepare
 from training.lightning_adapter import call_at_the_end
 from training.loader import TrainLoader
-from training.loader.row_counts import CountRows
-from training.loader.view import with_view
-from training.order.rank_plan import Plan
+from training.loader.loaders import CountRows, with_view
+from training.order import Plan
 from training.profile.operations import peaks
 from training.profile.phases import PhaseClock, ValidationClock, time_parts
 from training.profile.ready_batches import with_ready_batches

@@ -8,7 +8,7 @@ from typing import Any
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SetSpec
-from training.loader.row_counts import rows_of
+from training.loader.loaders import rows_of
 from training.user.imports import borrowed, load_callable
 
 Perturbation = Callable[[Any], Any]

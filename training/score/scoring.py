@@ -22,7 +22,7 @@ from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.pipeline_spec import MetricSpec
 from training.lightning_adapter import weigh_logged_by
 from training.loader import OrderedLoader
-from training.loader.row_counts import rows_of
+from training.loader.loaders import rows_of
 from training.score.batch_entries import prediction_of, target_of
 from training.score.latency import Latency
 from training.score.logged_score import LoggedScore

@@ -35,7 +35,7 @@ from data_contracts.pipeline_spec import BatchTransform
 from data_contracts.quoting import describe, withhold
 from infra.gang.rank_files import SCRATCH
 from training.lightning_adapter import LazyOptimizerCLI, prepare_data
-from training.order.rank_plan import Plan
+from training.order import Plan
 from training.user.imports import (
     add_project,
     load_callable,

@@ -11,7 +11,7 @@ import torch
 from data_contracts.errors import TrainwrightError
 from training.fit.loggers import History
 from training.fit.resume import KEY, Resume
-from training.loader.view import LoaderView
+from training.loader.loaders import LoaderView
 
 
 def begin(at: int, sealed: int, *, own: bool = False) -> bool:

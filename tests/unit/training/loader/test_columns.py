@@ -230,7 +230,7 @@ READS = """
 import sys
 import numpy as np
 import pyarrow.parquet as pq
-from training.loader.columns import Fixed
+from training.loader.rows import Fixed
 
 table, out = pq.ParquetFile(sys.argv[1]).read(), np.zeros((3, 2))
 Fixed(("whole", "real"), np.dtype("float64"), (2,)).decode(table, out)

@@ -22,8 +22,7 @@ from tests.support.gang import make_dataset
 from tests.support.splits import write_split
 from training.loader import MemoryBudget, OrderedLoader, Sampling, Shards, Split, TrainLoader
 from training.loader.rows import AllRows, StreamedRows
-from training.order.permutation import epoch_order
-from training.order.rank_plan import make_plan
+from training.order import epoch_order, make_plan
 
 GLOBAL = LoaderSpec()
 BLOCK = LoaderSpec(shuffle="block", block_rows=4, window_blocks=2)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from training.loader.prefetch import MOST_CHUNKS, Chunk, Prefetcher
+from training.loader.loaders import MOST_CHUNKS, Chunk, Prefetcher
 
 WAIT_S = 10.0
 

@@ -17,9 +17,8 @@ from data_contracts.pipeline_spec import LoaderSpec
 from tests.support.splits import write_split
 from tests.unit.training.score.test_metrics import ACCURACY, scored
 from training.loader import MemoryBudget, OrderedLoader, Sampling, Shards, Split, TrainLoader
-from training.loader.row_counts import CountRows, rows_of
-from training.loader.view import with_view
-from training.order.rank_plan import Plan
+from training.loader.loaders import CountRows, rows_of, with_view
+from training.order import Plan
 
 CPU = {"lightning": {"trainer": {"accelerator": "cpu"}}}
 T = torch.zeros

@@ -13,9 +13,7 @@ import torch
 
 from tests.support.splits import write_split
 from training.formats.shards import Shards
-from training.loader.buffer_pool import LARGE, BufferPool
-from training.loader.columns import columns_of
-from training.loader.rows import AllRows, StreamedRows, hold
+from training.loader.rows import LARGE, AllRows, BufferPool, StreamedRows, columns_of, hold
 
 ROWS = 100
 

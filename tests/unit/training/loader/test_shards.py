@@ -16,7 +16,7 @@ from tests.support.splits import write_split
 from training import formats
 from training.formats.shards import shard_path
 from training.loader import MemoryBudget, Sampling, Shards, Split, TrainLoader
-from training.order.rank_plan import make_plan
+from training.order import make_plan
 
 TABLE = pa.table({"x": pa.array(range(40), pa.int64())})
 PLACES = {"memory": MemoryBudget(2**30, 0), "cache": MemoryBudget(0, 2**30), "shards": MemoryBudget(4 * 10 * 8, 0)}

@@ -16,10 +16,9 @@ from data_contracts.pipeline_spec import LoaderSpec, TrainSpec
 from tests.support.lightning_training import quiet_trainer
 from tests.support.splits import write_split
 from training.loader import MemoryBudget, Sampling, Shards, Split, TrainLoader
+from training.loader.loaders import LoaderView, loader_of, with_view
 from training.loader.rows import AllRows, StreamedRows
-from training.loader.view import LoaderView, loader_of, with_view
-from training.order.permutation import epoch_order
-from training.order.rank_plan import make_plan
+from training.order import epoch_order, make_plan
 
 ROWS, BATCH = 50, 8
 BLOCK = LoaderSpec(shuffle="block", block_rows=4, window_blocks=2)

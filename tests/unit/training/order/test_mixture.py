@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.order.mixture import ROUND, Mixture, turns
+from training.order import ROUND, Mixture, turns
 
 
 @given(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_contracts.pipeline_spec import LoaderSpec
-from training.order.permutation import SMALL, TABLED, BlockOrder, Order, Permutation, Tabled, blocks_of, epoch_order
+from training.order import SMALL, TABLED, BlockOrder, Order, Permutation, Tabled, blocks_of, epoch_order
 
 GLOBAL = LoaderSpec()
 BLOCK = LoaderSpec(shuffle="block", block_rows=3, window_blocks=2)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import TrainSpec
-from training.order.permutation import Permutation
-from training.order.rank_plan import Plan, make_plan
+from training.order import Permutation, Plan, make_plan
 
 
 def _train(global_batch: int, micro: int | None = None, world: int = 1) -> TrainSpec:

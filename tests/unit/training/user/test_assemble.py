@@ -16,7 +16,7 @@ from torch import nn
 from data_contracts.errors import UsageError, UserCodeError
 from training.fit.loggers import History
 from training.fit.strategies import units
-from training.order.rank_plan import Plan
+from training.order import Plan
 from training.user.assemble import (
     batch_transform,
     build_all,

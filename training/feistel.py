@@ -1,4 +1,4 @@
-"""The Feistel network of `permutation`, compiled by Numba on its first call; the machine code is cached."""
+"""The Feistel network of `order`, compiled by Numba on its first call; the machine code is cached."""
 
 from __future__ import annotations
 
