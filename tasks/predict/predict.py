@@ -23,8 +23,8 @@ from infra.sources.places import base_name
 from infra.store import Store
 from tasks.predict.contract import check_input, suite_of, without
 from tasks.predict.model import Model, open_model
-from training.predict.draft import output_exists, unfinished_work
-from training.predict.label import label_columns
+from training.predict.output import output_exists, unfinished_work
+from training.predict.raw_rows import label_columns
 
 FORMAT = 2
 # Seconds between two batches; a longer pause is a hang. Ten times the longest batch so far applies if that is longer.

@@ -1,16 +1,18 @@
 """The raw rows of the input, in the types that sharding read, in batches that a kill does not change. Torch-free.
 
 Rows are counted from 0 over all files. They come in blocks of a fixed number of rows; a block is cut into batches as
-sharding cuts rows for `shards.transform`. Work can be continued at any block.
+sharding cuts rows for `shards.transform`. Work can be continued at any block. The columns that a batch needs for its
+label alone may be missing from them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -231,3 +233,27 @@ def _cut(waiting: pa.Table, limit: int) -> tuple[pa.RecordBatch, pa.Table]:
         raise UsageError("The input has no column that the model was trained with.", remedy="Look at its header.")
     [batch] = some.slice(0, stop).combine_chunks().to_batches()
     return batch, waiting.slice(stop)
+
+
+def label_columns(batch: Any, metrics: Mapping[str, Mapping[str, Any]], columns: list[str]) -> set[str]:
+    """The columns of the shards that only the label of a batch is made of: what the metrics call their target.
+
+    Args:
+        batch: `train.batch`.
+        columns: of the shards.
+    """
+    targets = {str(one["target"]) for one in metrics.values() if one.get("target") is not None}
+    if batch is None:
+        return targets & set(columns)
+    keys = (
+        [[key] for key in batch]
+        if isinstance(batch, dict)
+        else [[str(at), str(at - len(batch))] for at in range(len(batch))]
+    )
+    label: set[str] = set()
+    others: set[str] = set()
+    for names, entry in zip(keys, batch.values() if isinstance(batch, dict) else batch, strict=True):
+        parts = [entry] if isinstance(entry, str) else entry
+        called = [*names, entry] if isinstance(entry, str) and isinstance(batch, list) else names
+        (label if targets & set(called) else others).update(parts)
+    return label - others

@@ -21,10 +21,8 @@ from data_contracts.messages.raw_data import PREDICT, Predicted, PredictRequest
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
 from training.checkpoint import load_module_weights
-from training.predict.batches import Batches, bytes_in, copied, steps_of, units_of
-from training.predict.draft import Draft, output_exists, room
-from training.predict.features import Features
-from training.predict.output import join, names_in, read_parts, schema_of, suffix_of
+from training.predict.batches import Batches, Features, bytes_in, copied, steps_of, units_of
+from training.predict.output import Draft, join, names_in, output_exists, read_parts, room, schema_of, suffix_of
 from training.predict.part_writer import PartWriter
 from training.predict.raw_rows import look_at
 from training.score.progress import CountBatches, Progress

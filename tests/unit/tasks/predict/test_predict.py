@@ -36,7 +36,7 @@ from tasks.predict.model import Model, open_model
 from tasks.predict.predict import PredictOptions, PredictSummary, predict
 from tests.support.raw_rows import raw, write, write_line
 from tests.support.tiny import answer, home_with_server, trainwright, work_on_a_copy
-from training.predict import batches, draft, part_writer, worker
+from training.predict import batches, output, part_writer, worker
 from training.predict.part_writer import PART_ROWS
 
 pytestmark = pytest.mark.warm
@@ -239,7 +239,7 @@ def test_a_stopped_attempt_continues_and_the_file_is_the_same(
     write(project / "new.csv", [raw(number) for number in range(40)])
     ask(project, "new.csv", f"whole.{suffix}", batch_size=4)
     whole = (project / f"whole.{suffix}").read_bytes()
-    finish = draft.Draft.finish
+    finish = output.Draft.finish
 
     class Stop(StorageUnavailable):
         pass
@@ -247,21 +247,21 @@ def test_a_stopped_attempt_continues_and_the_file_is_the_same(
     for stop in (3, 2):
         left = [stop]
 
-        def stopping(self: draft.Draft, first: int, end: int, left: list[int] = left) -> None:
+        def stopping(self: output.Draft, first: int, end: int, left: list[int] = left) -> None:
             if not left[0]:
                 raise Stop("stopped")
             left[0] -= 1
             finish(self, first, end)
 
-        monkeypatch.setattr(draft.Draft, "finish", stopping)
+        monkeypatch.setattr(output.Draft, "finish", stopping)
         with pytest.raises(Stop):
             ask(project, "new.csv", f"out.{suffix}", batch_size=4)
-    monkeypatch.setattr(draft.Draft, "finish", finish)
-    publish = draft.Draft.remove
-    monkeypatch.setattr(draft.Draft, "remove", lambda self: (_ for _ in ()).throw(Stop("stopped")))
+    monkeypatch.setattr(output.Draft, "finish", finish)
+    publish = output.Draft.remove
+    monkeypatch.setattr(output.Draft, "remove", lambda self: (_ for _ in ()).throw(Stop("stopped")))
     with pytest.raises(Stop):  # between the name and the removal of the folder
         ask(project, "new.csv", f"out.{suffix}", batch_size=4)
-    monkeypatch.setattr(draft.Draft, "remove", publish)
+    monkeypatch.setattr(output.Draft, "remove", publish)
     summary = ask(project, "new.csv", f"out.{suffix}", batch_size=4)
     assert summary.predicted.resumed_rows == 20
     assert (project / f"out.{suffix}").read_bytes() == whole
@@ -274,14 +274,14 @@ def test_an_attempt_with_other_options_or_another_input_begins_anew(
 ) -> None:
     write(project / "new.csv", [raw(number) for number in range(40)])
     unlucky = iter([None, OSError(28, "No space left on device")])
-    finish = draft.Draft.finish
+    finish = output.Draft.finish
 
-    def full(self: draft.Draft, first: int, end: int) -> None:
+    def full(self: output.Draft, first: int, end: int) -> None:
         if (error := next(unlucky, None)) is not None:
             raise error
         finish(self, first, end)
 
-    monkeypatch.setattr(draft.Draft, "finish", full)
+    monkeypatch.setattr(output.Draft, "finish", full)
     words = refused(StorageUnavailable, lambda: ask(project, "new.csv", "out.csv", batch_size=4))
     assert "No space left on device. The predictions of 4 rows are kept." in words
     write(project / "new.csv", [raw(number) for number in range(41)])
@@ -346,9 +346,9 @@ def test_a_killed_command_continues_and_two_at_once_are_refused(
         while not list(folder.glob("part-*")) and first.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         assert first.poll() is None
-        monkeypatch.setattr(draft, "WAIT_S", 0.2)
+        monkeypatch.setattr(output, "WAIT_S", 0.2)
         with pytest.raises(TrainwrightError, match="Another process is writing"):
-            draft.Draft(out, {})
+            output.Draft(out, {})
     finally:
         first.kill()
         first.wait()

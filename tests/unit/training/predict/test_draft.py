@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from training.predict import draft
-from training.predict.draft import Draft
+from training.predict import output
+from training.predict.output import Draft
 
 RECORD = {"the model": "a", "the input": "b"}
 
@@ -39,7 +39,7 @@ def test_parts_count_without_gaps_from_the_first_row_on(tmp_path: Path) -> None:
 def test_a_second_process_is_refused_and_one_that_comes_later_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draft, "WAIT_S", 0.0)
+    monkeypatch.setattr(output, "WAIT_S", 0.0)
     one = Draft(tmp_path / "out.csv", RECORD)
     with pytest.raises(UsageError, match="Another process is writing"):
         Draft(tmp_path / "out.csv", RECORD)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from training.predict.label import label_columns
+from training.predict.raw_rows import label_columns
 
 COLUMNS = ["a", "b", "label", "weight"]
 
