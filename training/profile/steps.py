@@ -1,25 +1,45 @@
-"""The steps of a profile in order: warm-up, timed steps, then steps that are counted, traced or not synchronised."""
+"""The steps of a profile in order: warm-up, timed steps, then steps that are counted, traced or not synchronised.
+
+A clock times the parts of a step: each second belongs to the innermost part that is running. The parts are entered
+around the documented methods of Lightning's strategies, so a module is timed as it is. On CUDA the clock waits for the
+device at each border: kernels run behind the code that launches them.
+
+Arithmetic and memory traffic of a step's operations are counted as in the roofline model (Williams, Waterman,
+Patterson, CACM 52(4), 2009), beside what the device can do of each. FLOPs are those of matrix products, convolutions
+and attention, as torch counts them. Bytes are what operations read and write if no cache keeps anything between two
+operations, so they are an upper bound.
+
+A trace is in Chrome's format, which ui.perfetto.dev opens. It holds names and times, and no values.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gzip
+import itertools
+import json
 import statistics
+import threading
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
+import torch.distributed as dist
+from lightning.pytorch import LightningDataModule, LightningModule
 from torch import nn
+from torch.autograd.profiler_util import EventList
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 from data_contracts.messages.commands import TRACE, Operation, ProfileRequest
 from training.checkpoint.capture import Staging, capture
 from training.fit.loop import StepLoop
 from training.lightning_adapter import dump_checkpoint
-from training.profile.operations import OperationCounter
-from training.profile.phases import PhaseClock
-from training.profile.trace import longest, rewrite
 
 # Steps without an exchange of gradients.
 _UNSYNCHRONISED = 10
@@ -182,3 +202,251 @@ def _checkpoint_s(trainer: L.Trainer) -> float:
         capture(dump_checkpoint(trainer), {}, trainer.global_rank, staging=staging).wait()
         seconds = time.perf_counter() - began
     return seconds
+
+
+# What is none of the other parts: callbacks, logging, schedules.
+BETWEEN = "callbacks"
+# Method of the strategy → the part of a step that it is.
+METHODS = {
+    "batch_to_device": "transfer",
+    "training_step": "forward",
+    "backward": "backward",
+    "optimizer_step": "optimizer",
+}
+
+
+class PhaseClock:
+    """Seconds by part.
+
+    Attributes:
+        seconds: part → seconds of its own, since the last `restart`.
+        names_in_trace: whether the parts are written into a trace that is being recorded.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, settle: Callable[[], None] | None = None
+    ) -> None:
+        self._clock, self._settle = clock, settle
+        self._parts: list[tuple[str, Any]] = []
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.names_in_trace = False
+        self._since = clock()
+
+    def restart(self) -> None:
+        """Count from now on."""
+        self._count()
+        self.seconds = defaultdict(float)
+
+    def enter(self, part: str) -> None:
+        """A part begins, within the one that is running."""
+        self._count()
+        record = torch.profiler.record_function(f"trainwright: {part}") if self.names_in_trace else None
+        if record is not None:
+            record.__enter__()
+        self._parts.append((part, record))
+
+    def leave(self) -> None:
+        """The part that began last ends."""
+        self._count()
+        _, record = self._parts.pop()
+        if record is not None:
+            record.__exit__(None, None, None)
+
+    def now(self) -> float:
+        """The time, once the device has done what it was given."""
+        self._count()
+        return self._since
+
+    def _count(self) -> None:
+        if self._settle is not None:
+            self._settle()
+        now = self._clock()
+        self.seconds[self._parts[-1][0] if self._parts else BETWEEN] += now - self._since
+        self._since = now
+
+    def timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The call as a part, where this thread makes it."""
+        mine = threading.get_ident()
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != mine:
+                return call(*args, **kwargs)
+            self.enter(part)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.leave()
+
+        return timed
+
+
+class ValidationClock(L.Callback):
+    """Counts validation, which is no part of a step, as a part of its own."""
+
+    def __init__(self, clock: PhaseClock) -> None:
+        self._clock = clock
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Validation begins."""
+        self._clock.enter("validation")
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """The steps continue."""
+        self._clock.leave()
+
+
+def time_parts(trainer: L.Trainer, clock: PhaseClock) -> None:
+    """Time the methods of a Trainer's strategy, and this thread's waits for collectives."""
+    for name, part in METHODS.items():
+        setattr(trainer.strategy, name, clock.timed(part, getattr(trainer.strategy, name)))
+    dist.Work.wait = clock.timed("synchronisation", dist.Work.wait)  # type: ignore[method-assign]
+
+
+_WIDTH, _COPIED_BYTES, _FOR_S = 1024, 2**26, 0.15
+
+
+class OperationCounter(TorchDispatchMode):
+    """Counts the operations that run inside it.
+
+    Attributes:
+        bytes: read and written.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+        self._flops = FlopCounterMode(display=False)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations so far."""
+        return int(self._flops.get_total_flops())
+
+    def __enter__(self) -> OperationCounter:
+        self._flops.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._flops.__exit__(*error)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.bytes += traffic([*tree_leaves(args), *tree_leaves(kwargs or {})], tree_leaves(made), func._schema)
+        return made
+
+
+def traffic(taken: list[Any], made: list[Any], schema: Any) -> int:
+    """Bytes of an operation's arguments and results; 0 for one that only makes a view of its argument."""
+    given = [one for one in taken if isinstance(one, torch.Tensor)]
+    results = [one for one in made if isinstance(one, torch.Tensor)]
+    if not schema.is_mutable and given and all(any(_shares(one, other) for other in given) for one in results):
+        return 0
+    return sum(one.numel() * one.element_size() for one in [*given, *results])
+
+
+def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
+    try:
+        return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() != 0
+    except (NotImplementedError, RuntimeError):  # a tensor without storage of its own
+        return False
+
+
+def peaks(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
+    """FLOPs and bytes per second that this process gets from the device with large operands."""
+    left = torch.ones(_WIDTH, _WIDTH, device=device, dtype=dtype)
+    product = torch.empty_like(left)
+    source = torch.ones(_COPIED_BYTES // 4, device=device)
+    target = torch.empty_like(source)
+    multiplied = _per_second(lambda: torch.mm(left, left, out=product), device)
+    return multiplied * 2 * _WIDTH**3, _per_second(lambda: target.copy_(source), device) * 2 * _COPIED_BYTES
+
+
+def _per_second(call: Callable[[], Any], device: torch.device) -> float:
+    def settle() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    with torch.no_grad():
+        call()  # the first call prepares libraries
+        settle()
+        calls, began = 0, time.perf_counter()
+        while (seconds := time.perf_counter() - began) < _FOR_S:
+            call()
+            settle()
+            calls += 1
+    return calls / seconds
+
+
+MOST_EVENTS = 400_000  # some 80 MB of JSON, 8 MB compressed
+_MOST_OPERATIONS = 12
+# What torch writes of the machine and of paths.
+_LEFT_OUT = ("traceName", "distributedInfo", "host_name", "trace_id")
+
+
+def rewrite(path: Path, to: Path, most_events: int = MOST_EVENTS) -> bool:
+    """Write torch's trace anew without names of the machine, compressed; returns whether later events are left out."""
+    # Python reads and writes NaN and Infinity, which are not JSON: the viewer would refuse the whole file.
+    found = json.loads(path.read_text(errors="replace"), parse_constant=lambda _: None)
+    trace, cut = shortened(found, most_events)
+    with gzip.open(to, "wt", compresslevel=6) as file:
+        json.dump(trace, file, allow_nan=False)
+    return cut
+
+
+def shortened(trace: dict[str, Any], most_events: int) -> tuple[dict[str, Any], bool]:
+    """A trace with the first `most_events` events by time, and whether others are left out."""
+    kept = {name: value for name, value in trace.items() if name not in _LEFT_OUT and name != "traceEvents"}
+    events = trace.get("traceEvents", [])
+    named = [one for one in events if one.get("ph") == "M"]
+    timed = sorted((one for one in events if one.get("ph") != "M"), key=lambda one: float(one.get("ts", 0)))
+    return {**kept, "traceEvents": [*named, *timed[:most_events]]}, len(timed) > most_events
+
+
+def longest(averages: EventList) -> list[Operation]:
+    """The operations with the most time of their own, longest first; on CUDA, that of the device."""
+    on_device = any(one.self_device_time_total for one in averages)
+    rows = [
+        Operation(
+            name=str(one.key)[:80],
+            calls=one.count,
+            seconds=(one.self_device_time_total if on_device else one.self_cpu_time_total) / 1e6,
+        )
+        for one in averages
+        if not str(one.key).startswith(("trainwright: ", "ProfilerStep"))
+    ]
+    return sorted(rows, key=lambda one: -one.seconds)[:_MOST_OPERATIONS]
+
+
+# Batches that are held in memory, and taken again and again.
+_HELD = 32
+
+
+class ReadyBatches:
+    """A loader's first batches, repeated to `count`."""
+
+    def __init__(self, loader: Iterable[Any], count: int) -> None:
+        self._held = list(itertools.islice(loader, min(_HELD, count)))
+        self._count = count if self._held else 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(itertools.cycle(self._held), self._count)
+
+
+def with_ready_batches(loaders: dict[str, Any], owner: LightningDataModule | LightningModule, count: int) -> None:
+    """Replace our loader, or that of the user's data module, by its first batches."""
+    if "train_dataloaders" in loaders:
+        loader = loaders["train_dataloaders"]
+        loaders["train_dataloaders"] = ReadyBatches(loader, count)
+        loader.close()
+        return
+    make = owner.train_dataloader
+
+    def train_dataloader() -> ReadyBatches:
+        return ReadyBatches(make(), count)
+
+    owner.train_dataloader = train_dataloader  # type: ignore[method-assign]

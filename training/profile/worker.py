@@ -37,10 +37,15 @@ from training.lightning_adapter import call_at_the_end
 from training.loader import TrainLoader
 from training.loader.loaders import CountRows, with_view
 from training.order import Plan
-from training.profile.operations import peaks
-from training.profile.phases import PhaseClock, ValidationClock, time_parts
-from training.profile.ready_batches import with_ready_batches
-from training.profile.steps import Done, ProfiledSteps
+from training.profile.steps import (
+    Done,
+    PhaseClock,
+    ProfiledSteps,
+    ValidationClock,
+    peaks,
+    time_parts,
+    with_ready_batches,
+)
 from training.user.assemble import build_all
 
 # How long a rank that failed may take to say so.

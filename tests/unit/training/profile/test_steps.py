@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from data_contracts.messages.commands import ProfileRequest
-from training.profile.phases import PhaseClock
-from training.profile.steps import Done, ProfiledSteps
+from training.profile.steps import Done, PhaseClock, ProfiledSteps
 
 LOOP: Any = SimpleNamespace(trainer=SimpleNamespace(world_size=1))
 
