@@ -48,12 +48,9 @@ from training.loader.loaders import CountRows
 from training.order import Plan, make_plan
 from training.score.evaluate_worker import sets_of
 from training.score.metrics import metric_classes
-from training.score.pairs import pair_tables
-from training.score.perturb import perturbations
-from training.score.predictions import PredictionTable
-from training.score.progress import Progress
-from training.score.scored import NotFinite, Scored
-from training.score.scoring import Scorer, score
+from training.score.outcomes import NotFinite, PredictionTable, Scored, pair_tables
+from training.score.scoring import Scorer, perturbations, score
+from training.score.team import Progress
 from training.user.assemble import Mute, batch_transform, build_all, build_module, in_micro_batches, plain_trainer
 from training.user.imports import in_project
 

@@ -1,6 +1,6 @@
 """What torchmetrics makes of predictions before it scores them: classes, and which rows count.
 
-Scores that it may take for logits are kept as probabilities (`training.score.score_kind`).
+Scores that it may take for logits are kept as probabilities (`training.score.metrics`).
 """
 
 from __future__ import annotations

@@ -23,9 +23,8 @@ from training.fit.rank import our_loaders, prepare, train
 from training.fit.reports import Reports
 from training.loader import OrderedLoader
 from training.score.metrics import metric_classes
-from training.score.progress import Progress
 from training.score.scoring import Scorer, score
-from training.score.team import Dealt, Team, team_of
+from training.score.team import Dealt, Progress, Team, team_of
 from training.user.assemble import build_datamodule, build_module, datamodule_of, make_ready, plain_trainer
 from training.user.imports import add_project
 

@@ -39,8 +39,7 @@ from training.export.portable import (
     traced,
 )
 from training.loader import Shards, Split, stored_order
-from training.score.progress import Progress
-from training.score.team import local_copy, read_again
+from training.score.team import Progress, local_copy, read_again
 from training.user.assemble import (
     batch_transform,
     build_datamodule,

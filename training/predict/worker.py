@@ -25,8 +25,7 @@ from training.predict.batches import Batches, Features, bytes_in, copied, steps_
 from training.predict.output import Draft, join, names_in, output_exists, read_parts, room, schema_of, suffix_of
 from training.predict.part_writer import PartWriter
 from training.predict.raw_rows import look_at
-from training.score.progress import CountBatches, Progress
-from training.score.team import local_copy, read_again
+from training.score.team import CountBatches, Progress, local_copy, read_again
 from training.shard.progress import Meter
 from training.user.assemble import build_module, plain_trainer
 from training.user.forward_inputs import call_forward

@@ -29,15 +29,10 @@ from infra.store import Writer, open_at
 from infra.store.store import seal_from
 from training.checkpoint import load_module_weights
 from training.loader import MemoryBudget, OrderedLoader, Shards, Split, stored_order
-from training.score.latency import Latency, size_bytes
 from training.score.metrics import metric_classes
-from training.score.pairs import MOST_SHOWN, SHOWN, Pairs, PairTable, pair_tables
-from training.score.perturb import Perturbation, perturbations, then
-from training.score.predictions import PredictionTable
-from training.score.progress import Progress
-from training.score.scored import Scored
-from training.score.scoring import Scorer, score
-from training.score.team import Dealt, Team, local_copy, read_again
+from training.score.outcomes import MOST_SHOWN, SHOWN, Pairs, PairTable, PredictionTable, Scored, pair_tables
+from training.score.scoring import Latency, Perturbation, Scorer, perturbations, score, size_bytes, then
+from training.score.team import Dealt, Progress, Team, local_copy, read_again
 from training.user.assemble import batch_transform, build_datamodule, build_module
 
 # By the name of the set.

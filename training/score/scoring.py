@@ -1,9 +1,17 @@
 """Scores a module on one set: Lightning's Trainer runs its `predict_step` and `test_step`, and the metrics are computed
 from the predictions and from the logged values.
+
+A set may be scored on batches changed by a function of the user's, to see how robust a model is, and the time that a
+model takes for one batch is measured meanwhile. What `test_step` logs on several ranks is kept per batch, and rank 0
+logs it again in the batches' order. So Lightning adds the values up as in a process that scores alone. What a rank
+accumulates over its own batches alone cannot be logged in such a way, and is refused.
 """
 
 from __future__ import annotations
 
+import inspect
+import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -19,24 +27,16 @@ from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
 from data_contracts.errors import InsufficientEvidence, UsageError
-from data_contracts.pipeline_spec import MetricSpec
+from data_contracts.pipeline_spec import MetricSpec, SetSpec
 from training.lightning_adapter import weigh_logged_by
 from training.loader import OrderedLoader
 from training.loader.loaders import rows_of
-from training.score.batch_entries import prediction_of, target_of
-from training.score.latency import Latency
-from training.score.logged_score import LoggedScore
-from training.score.metrics import PredictionScore
-from training.score.pairs import PairTable
-from training.score.predictions import PredictionTable, tensors_of
-from training.score.progress import CountBatches, Progress
-from training.score.replay import LoggedCalls
-from training.score.rows_digest import RowDigest
-from training.score.scored import Scored
-from training.score.team import Dealt, Team
+from training.score.metrics import LoggedScore, PredictionScore
+from training.score.outcomes import PairTable, PredictionTable, RowDigest, Scored, prediction_of, target_of, tensors_of
+from training.score.team import CountBatches, Dealt, Progress, Team
 from training.user.assemble import plain_trainer
 from training.user.forward_inputs import call_forward
-from training.user.imports import user_code
+from training.user.imports import borrowed, load_callable, user_code
 
 
 @dataclass(frozen=True)
@@ -348,3 +348,150 @@ def _predicting_tests(datamodule: L.LightningDataModule) -> Iterator[None]:
         yield
     finally:
         del datamodule.setup, datamodule.predict_dataloader
+
+
+Perturbation = Callable[[Any], Any]
+
+
+def perturbations(sets: Mapping[str, SetSpec], project: Path, other: Path) -> dict[str, Perturbation]:
+    """The perturbation of each set that has one; they come from the current code, also when the champion is scored.
+
+    Args:
+        project: root of the code that they are taken from.
+        other: root of the code that the module is taken from, which may have modules of the same names.
+
+    Raises: as `load_callable`.
+    """
+    wanted = {name: one.perturb for name, one in sets.items() if one.perturb is not None}
+    if not wanted:
+        return {}
+    with borrowed(project, other):
+        return {
+            name: _kept_rows(name, load_callable(path, {}, f"evaluate.sets.{name}.perturb", project.resolve()))
+            for name, path in wanted.items()
+        }
+
+
+def then(first: Callable[[Any], Any] | None, second: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    """Both functions one after the other; None if there are none."""
+    if first is None or second is None:
+        return first or second
+    return lambda batch: second(first(batch))
+
+
+def _kept_rows(name: str, call: Perturbation) -> Perturbation:
+    def perturb(batch: Any) -> Any:
+        before = rows_of(batch, None, 0)
+        changed = call(batch)
+        after = rows_of(changed, None, 0) if type(changed) is type(batch) else None
+        if after is None or after != before:
+            returned = type(changed).__name__ if after is None else f"{after} rows"
+            raise UsageError(
+                f"evaluate.sets.{name}.perturb: for a {type(batch).__name__} of {before} rows it returns {returned}.",
+                remedy="Return a batch of the same form with the same rows.",
+            )
+        return changed
+
+    return perturb
+
+
+# The first batches also pay for memory, compilation and caches.
+_WARM_UP = 3
+
+
+class Latency(L.Callback):
+    """Times each call of `predict_step` or `test_step`; the first callback of a Trainer, so that no other is timed."""
+
+    def __init__(self) -> None:
+        self._since = 0.0
+        self._taken_s: list[float] = []
+
+    @property
+    def median_ms(self) -> float | None:
+        """The median over the batches but the first ones and the last, which may be smaller.
+
+        The fastest of the others where there are so few; None if there were none.
+        """
+        full = self._taken_s[:-1] or self._taken_s
+        if not full:
+            return None
+        return 1e3 * (statistics.median(full[_WARM_UP:]) if len(full) > _WARM_UP else min(full))
+
+    def on_predict_batch_start(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        """Begin to time a batch."""
+        self._since = _now(module)
+
+    def on_predict_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        """Take its time."""
+        self._taken_s.append(_now(module) - self._since)
+
+    def on_test_batch_start(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        """Begin to time a batch."""
+        self._since = _now(module)
+
+    def on_test_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        """Take its time."""
+        self._taken_s.append(_now(module) - self._since)
+
+
+def size_bytes(module: L.LightningModule) -> int:
+    """The bytes of the module's parameters and buffers."""
+    return sum(
+        one.numel() * one.element_size() for one in module.state_dict().values() if isinstance(one, torch.Tensor)
+    )
+
+
+def _now(module: L.LightningModule) -> float:
+    if module.device.type == "cuda":
+        torch.cuda.synchronize(module.device)
+    return time.perf_counter()
+
+
+# Arguments of `self.log` about ranks: a process alone ignores them.
+_OF_RANKS = {"sync_dist", "sync_dist_group", "rank_zero_only"}
+_REDUCTIONS = {torch.mean: "mean", torch.sum: "sum", torch.max: "max", torch.min: "min"}
+_ONE_DEVICE = "Set evaluate.devices and evaluate.nodes to 1, or name a torchmetrics class over predict_step instead."
+
+
+class LoggedCalls:
+    """The calls of `self.log` in one batch.
+
+    Attributes:
+        in_step: whether a test step runs.
+    """
+
+    def __init__(self, log: Callable[..., None]) -> None:
+        self._signature = inspect.signature(log)
+        self.in_step = False
+        self._calls: list[dict[str, Any]] = []
+        self._values: list[torch.Tensor] = []
+
+    def keep(self, name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keep a call; UsageError for what cannot be logged again on rank 0."""
+        if isinstance(value, Metric):
+            raise _refused(name, "a metric object, which accumulates on each rank")
+        if not self.in_step:
+            raise _refused(name, "a value outside of test_step, where each rank knows its own batches alone")
+        given = dict(self._signature.bind(name, value, *args, **kwargs).arguments)
+        call = {key: one for key, one in given.items() if key not in _OF_RANKS | {"name", "value"}}
+        how = call.get("reduce_fx", "mean")
+        if not isinstance(how, str):
+            if how not in _REDUCTIONS:
+                raise _refused(name, "a value with a reduce_fx of its own")
+            call["reduce_fx"] = _REDUCTIONS[how]
+        tensor = isinstance(value, torch.Tensor)
+        self._calls.append({"name": name, "value": None if tensor else float(value), "more": call})
+        if tensor:
+            self._values.append(value)
+
+    def take_calls(self) -> tuple[list[dict[str, Any]], list[torch.Tensor]]:
+        """The calls of the batch, and the tensors among their values in order; the next batch begins without any."""
+        taken = self._calls, self._values
+        self._calls, self._values = [], []
+        return taken
+
+
+def _refused(name: str, what: str) -> UsageError:
+    return UsageError(
+        f"evaluate: test_step logs {name} as {what}, which several ranks cannot score.", remedy=_ONE_DEVICE
+    )

@@ -2,11 +2,14 @@
 
 A batch is computed by one rank, whatever the strategy: with sharded parameters, the others lend it theirs. Every rank
 computes equally many batches, because a sharded forward is collective; what it computes beyond the last batch is
-dropped. Rank 0 holds the outcomes of one batch at a time.
+dropped. Rank 0 holds the outcomes of one batch at a time. What gets done is reported, so that a process that gets
+nothing done is found.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +25,7 @@ from torch.distributed.tensor import DTensor
 
 from data_contracts.errors import CorruptError, from_json
 from data_contracts.handoffs import Checkpoint, Ref
+from data_contracts.messages.children import Advanced
 from data_contracts.pipeline_spec.train import mesh_of
 from infra.records.handoffs import verify_checkpoint
 from infra.share import WHOLE, Share
@@ -30,7 +34,6 @@ from training.checkpoint.reader import TensorReader, load_placed_weights
 from training.checkpoint.saver import gather
 from training.fit.strategies import SealedDDP, ShardedStrategy
 from training.loader import OrderedLoader, Split
-from training.score.progress import Progress
 from training.user.assemble import plain_trainer
 
 # Reading a large checkpoint may take hours. A rank that hangs meanwhile is found by its progress, not by this limit.
@@ -255,3 +258,45 @@ def team_of(layout: Mapping[str, Any], environ: Mapping[str, str], devices: int)
         shard_modules=layout.get("shard_modules"),
         timeout_s=float(layout["collective_timeout_s"]),
     )
+
+
+EVERY_S = 0.5
+
+
+class Progress:
+    """Counts pieces of work; reports the first, and at most every half second, or where a long piece begins or ends."""
+
+    def __init__(self, report: Callable[[Advanced], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._report, self._clock = report, clock
+        self._done, self._long, self._told = 0, True, -math.inf
+
+    def moved(self, *, long: bool = False) -> None:
+        """A piece of work is done; `long`: the next may take as long as loading a model does."""
+        self._done += 1
+        now = self._clock()
+        if long != self._long or now - self._told >= EVERY_S:
+            self._long, self._told = long, now
+            self._report(Advanced(done=self._done, long=long))
+
+
+class CountBatches(L.Callback):
+    """Counts scored batches; the user's hooks at the end of an epoch may take long."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def on_predict_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        """A batch is scored."""
+        self._progress.moved()
+
+    def on_test_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        """A batch is scored."""
+        self._progress.moved()
+
+    def on_predict_epoch_end(self, *args: Any, **kwargs: Any) -> None:
+        """Hooks, the metrics' results and the next set follow."""
+        self._progress.moved(long=True)
+
+    def on_test_epoch_end(self, *args: Any, **kwargs: Any) -> None:
+        """Hooks, the metrics' results and the next set follow."""
+        self._progress.moved(long=True)

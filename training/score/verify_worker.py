@@ -25,8 +25,7 @@ from training.fit.failures import classify
 from training.fit.reference_loss import BEFORE_TRANSFER, circumstances, held_loss, misfit
 from training.lightning_adapter import place_in_training
 from training.loader import Shards, Split, stored_order
-from training.score.progress import Progress
-from training.score.team import Team, local_copy, raise_on_all, read_again
+from training.score.team import Progress, Team, local_copy, raise_on_all, read_again
 from training.user.assemble import batch_transform, build_module, datamodule_of, make_ready, plain_trainer
 
 

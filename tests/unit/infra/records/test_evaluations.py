@@ -21,9 +21,7 @@ from data_contracts.pipeline_spec import MetricSpec
 from infra.records.evaluations import outcomes_of, pairs_of, shown_of, unsealed
 from infra.store import Store, open_store
 from training.score.evaluate_worker import Kept, seal
-from training.score.pairs import PairTable, pair_tables
-from training.score.row_means import Outcomes
-from training.score.scored import Scored
+from training.score.outcomes import Outcomes, PairTable, Scored, pair_tables
 
 TRUTH = torch.tensor([1, 0, 1, 1, 0])
 SCORES = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.4, 0.6], [0.3, 0.7], [0.9, 0.1]])

@@ -21,9 +21,7 @@ from tasks.stages.predictions import predictions_report, with_predictions
 from tasks.stages.stage import StageOutcome
 from tests.support.tiny import SPEC, write_project
 from training.score.evaluate_worker import Kept, seal
-from training.score.predictions import PredictionTable
-from training.score.row_means import Outcomes
-from training.score.scored import Scored
+from training.score.outcomes import Outcomes, PredictionTable, Scored
 
 pytestmark = pytest.mark.usefixtures("home")
 SCORES = {"": torch.tensor([[0.9, 0.1]] * 30 + [[0.2, 0.8]] * 10), "hard": torch.tensor([[0.4, 0.6]] * 4)}

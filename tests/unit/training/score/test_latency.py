@@ -9,8 +9,8 @@ import lightning as L
 import pytest
 import torch
 
-from training.score import latency
-from training.score.latency import Latency, size_bytes
+from training.score import scoring
+from training.score.scoring import Latency, size_bytes
 
 
 class Half(L.LightningModule):
@@ -25,7 +25,7 @@ def test_the_first_batches_do_not_count(
     seconds: list[float], median_ms: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = {"now": 100.0}
-    monkeypatch.setattr(latency, "_now", lambda module: clock["now"])
+    monkeypatch.setattr(scoring, "_now", lambda module: clock["now"])
     timed, trainer, module = Latency(), SimpleNamespace(), SimpleNamespace()
     arguments: Any = (trainer, module, None, 0)
     for number, taken in enumerate(seconds):

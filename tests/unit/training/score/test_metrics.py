@@ -18,8 +18,8 @@ from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.pipeline_spec import MetricSpec
 from training.score.evaluate_worker import outcomes_table
 from training.score.metrics import metric_classes
-from training.score.progress import Progress
 from training.score.scoring import Scorer, score
+from training.score.team import Progress
 from training.user.imports import add_project
 
 TRAIN = {"lightning": {"model": {"class_path": "x.Y"}, "trainer": {"accelerator": "cpu"}}, "batch": ["x", "y"]}

@@ -10,7 +10,7 @@ import torch
 
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.pipeline_spec import SetSpec
-from training.score.perturb import perturbations, then
+from training.score.scoring import perturbations, then
 
 CODE = """
 def louder(batch): return tuple(2 * one for one in batch)

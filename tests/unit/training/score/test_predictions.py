@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from training.score import predictions
-from training.score.predictions import PredictionTable, tensors_of
+from training.score import outcomes
+from training.score.outcomes import PredictionTable, tensors_of
 
 NAN = float("nan")
 
@@ -72,7 +72,7 @@ def test_without_a_table_there_is_a_reason(tmp_path: Path, outputs: list[Any], r
 
 
 def test_the_file_does_not_depend_on_how_rows_were_batched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictions, "_GROUP_ROWS", 8)
+    monkeypatch.setattr(outcomes, "_GROUP_ROWS", 8)
     values, files = torch.arange(21.0), []
     for size in (1, 5, 21):
         folder = tmp_path / str(size)
@@ -84,7 +84,7 @@ def test_the_file_does_not_depend_on_how_rows_were_batched(tmp_path: Path, monke
 
 
 def test_rows_are_written_while_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictions, "_GROUP_ROWS", 8)
+    monkeypatch.setattr(outcomes, "_GROUP_ROWS", 8)
     table = PredictionTable(tmp_path, "hard")
     table.add({"prediction": torch.arange(7)})
     assert not table.path.exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from data_contracts.messages.children import Advanced
-from training.score.progress import CountBatches, Progress
+from training.score.team import CountBatches, Progress
 
 
 def test_batches_are_reported_twice_a_second_and_long_pieces_at_once() -> None:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from data_contracts.errors import InsufficientEvidence
 from tests.unit.training.score.test_metrics import PREFIX, Answers, scored
-from training.score.row_means import Outcomes, close, parts
+from training.score.outcomes import Outcomes, close, parts
 
 MACRO = {"class_path": f"{PREFIX}MulticlassAccuracy", "init_args": {"num_classes": 2, "average": "macro"}}
 MICRO = {"class_path": f"{PREFIX}MulticlassAccuracy", "init_args": {"num_classes": 2, "average": "micro"}}

@@ -18,12 +18,11 @@ from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import MetricSpec
 from tasks.evidence.paired_scores import value_of
 from tasks.evidence.resampled_metrics import keeps_pairs, resampled_metric
-from training.score import score_kind
+from training.score import metrics as score_metrics
 from training.score.metrics import PredictionScore
-from training.score.pairs import PairTable
-from training.score.progress import Progress
-from training.score.scored import Scored
+from training.score.outcomes import PairTable, Scored
 from training.score.scoring import Scorer, score
+from training.score.team import Progress
 
 ROWS = {1: 20, 7: 42, 83: 100, 10_000: 60}
 AVERAGES = ("macro", "weighted", "micro")
@@ -144,7 +143,7 @@ def test_the_area_is_scikit_learns_and_the_accuracy_of_a_slice_is_that_of_its_ro
 
 @pytest.mark.parametrize("most", [0, 300, 2**24])
 def test_scores_wait_in_memory_and_in_a_file(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(score_kind, "_IN_MEMORY_BYTES", most)
+    monkeypatch.setattr(score_metrics, "_IN_MEMORY_BYTES", most)
     prediction, target = torch.linspace(0.1, 0.9, 101), torch.arange(101) % 2
     prediction[100] = -3
     found = in_batches("BinaryAccuracy", {}, 10, prediction, target)
