@@ -113,7 +113,7 @@ def notify(event: Event) -> None:
 
 @contextlib.contextmanager
 def shown(stage: str) -> Iterator[Callable[[ShardProgress], None]]:
-    """A callback for a child's reports (`training.shard.progress`).
+    """A callback for a child's reports (`training.shard.two_passes`).
 
     Where stderr is a terminal that nothing else draws on, one line there is updated in place.
     """

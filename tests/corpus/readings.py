@@ -34,8 +34,8 @@ from tests.corpus.reasons import why
 from tests.support.expectations import RESOURCES, E, check, reader, suite
 from tests.support.sharding import Kept
 from training import formats
-from training.shard.source_units import Source
 from training.shard.two_passes import Sharding, shard_files
+from training.shard.units import Source
 
 EXPECTED = Path(__file__).with_name("expected.json")
 PAGE = Path(__file__).parents[2] / "docs" / "files.md"

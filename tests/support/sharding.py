@@ -16,9 +16,9 @@ from data_contracts.handoffs import FileEntry, SourceFile
 from data_contracts.pipeline_spec import ShardsSpec, SourceSpec
 from infra.files import file_digest
 from training import formats
-from training.shard.source_units import Source
 from training.shard.spill import Spill
 from training.shard.two_passes import Sharded, Sharding, shard_files
+from training.shard.units import Source
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from infra.sources import Places, Selection, file_facts, merged_schema, read_ahe
 from infra.sources.peek import Peek, peek
 from infra.sources.types import Misfit, common, plain
 from training.shard.first_pass import TRANSFORM_ROWS, batch_end
-from training.shard.source_units import Source, Unit, rows_in_words
+from training.shard.units import Source, Unit, rows_in_words
 
 _READ_ROWS = 2**14
 _ZONED = re.compile(r"timestamp\[(s|ms|us|ns), tz=(.+)\]")

@@ -26,7 +26,7 @@ from training.predict.output import Draft, join, names_in, output_exists, read_p
 from training.predict.part_writer import PartWriter
 from training.predict.raw_rows import look_at
 from training.score.team import CountBatches, Progress, local_copy, read_again
-from training.shard.progress import Meter
+from training.shard.two_passes import Meter
 from training.user.assemble import build_module, plain_trainer
 from training.user.forward_inputs import call_forward
 from training.user.imports import user_code

@@ -1,13 +1,18 @@
 """The child process that cuts documents by the user's tokenizer: the only place where it is imported. Torch-free.
 
-Run as `python -m training.shard.cut_worker REQUEST ANSWER` by `infra.child`. It reads each document once, as a stream.
+Run as `python -m training.shard.cut_worker REQUEST ANSWER` by `infra.child`. It reads each document once, as a stream,
+and cuts it into pieces of so many tokens; a tokenizer gets one window of the text after another. A window begins where
+a piece begins, so its first tokens are those of the piece alone. Windows depend on the document only, and not on how
+its bytes are read: the cut is the same on any machine.
 """
 
 from __future__ import annotations
 
+import codecs
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +26,6 @@ from infra.processes.child_main import Report, child_main
 from infra.sources import Places
 from infra.sources.documents import cut_name, not_utf8, pack
 from infra.sources.places import stream
-from training.shard.token_pieces import MOST, BadStarts, NotText, TooLarge, checked_starts, cut_document, listed
 from training.user.imports import add_project, make_object, user_code
 
 REPORT_S = 0.5
@@ -116,3 +120,150 @@ def _reporting(starts: Callable[[str], NDArray[np.int64]], report: Report) -> Ca
 
 if __name__ == "__main__":
     child_main(CUT, main)
+
+
+# Characters that a tokenizer is given at once; more if they hold fewer than two pieces, up to the most.
+WINDOW = 1 << 20
+MOST = 1 << 24
+_BLOCK = 1 << 20
+
+# Where each token of a text starts, in characters: (tokens,), ascending.
+Starts = Callable[[str], NDArray[np.int64]]
+Read = Callable[[int], bytes]
+
+
+class BadStarts(ValueError):
+    """A tokenizer's answer cannot be the starts of a text's tokens; `why` is a clause in our words."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(why)
+
+
+class TooLarge(ValueError):
+    """A piece of so many tokens would have more than the most characters."""
+
+
+class NotText(ValueError):
+    """A document is not UTF-8 from the byte `at` on."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        super().__init__(f"byte {at}")
+
+
+def cut_document(read: Read, starts: Starts, most: int) -> Iterator[tuple[int, int]]:
+    """Bytes and tokens of each piece of a document in order, at most `most` tokens each.
+
+    Args:
+        read: returns up to so many of the next bytes, b"" at the end.
+
+    Raises: BadStarts, TooLarge, NotText.
+    """
+    texts, text, ended, size = _decoded(read), "", False, WINDOW
+    while not ended or text:
+        while not ended and len(text) <= size:
+            more = next(texts, None)
+            ended = more is None
+            text += more or ""
+        last = ended and len(text) <= size
+        window = text if last else text[:size]
+        if not window:
+            return
+        ends, tokens = piece_ends(starts(window), len(window), most)
+        if not last:
+            if len(ends) < 3 and size < MOST:
+                size = min(size * 2, MOST)
+                continue
+            if len(ends) < 2:
+                raise TooLarge
+            # The window ends before the text does, so its last tokens may differ from the text's tokens.
+            whole = max(1, len(ends) - 2)
+            ends, tokens = ends[:whole], tokens[:whole]
+        yield from zip(_byte_sizes(window, ends), tokens, strict=True)
+        text, size = text[ends[-1] :], WINDOW
+
+
+def piece_ends(starts: NDArray[np.int64], size: int, most: int) -> tuple[list[int], list[int]]:
+    """The character after each piece of a text, and how many tokens start in it.
+
+    A piece ends where a token starts. Tokens that start at one character stay together; BadStarts if they are too many.
+    """
+    ends, tokens, first = [], [], 0
+    while len(starts) - first > most:
+        end = int(starts[first + most])
+        following = int(np.searchsorted(starts, end))
+        if following <= first:
+            raise BadStarts(f"more than {most} tokens start at character {end}")
+        ends.append(end)
+        tokens.append(following - first)
+        first = following
+    return [*ends, size], [*tokens, len(starts) - first]
+
+
+def listed(returned: Any) -> Any:
+    """A tokenizer's answer as a list of its items; unchanged if it cannot be a list of numbers.
+
+    The user's code may give the items one by one, and so may raise here.
+    """
+    kept = isinstance(returned, str | bytes | dict | set | list | np.ndarray) or not hasattr(returned, "__iter__")
+    return returned if kept else list(returned)
+
+
+def checked_starts(returned: Any, text: str) -> NDArray[np.int64]:
+    """What a tokenizer returned for a text that is not empty, as numbers; BadStarts says what is wrong with it."""
+    values = listed(returned)
+    if not isinstance(values, list | np.ndarray) or (isinstance(values, np.ndarray) and not values.ndim):
+        raise BadStarts(f"it returned a value of type {type(values).__name__}, not a list of numbers")
+    if not len(values):
+        if text.isspace():
+            return np.zeros(0, np.int64)
+        raise BadStarts("it returned no token for a text that is not blank")
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise BadStarts("it returned a list of lists, not of numbers") from None
+    if other := _not_whole(array):
+        raise BadStarts(f"it returned a list of {other}, not of whole numbers")
+    lowest, highest = int(array.min()), int(array.max())
+    if lowest < 0 or highest > len(text):
+        wrong = lowest if lowest < 0 else highest
+        raise BadStarts(f"a token starts at character {wrong}, outside of the text of {len(text)} characters")
+    # A token without characters at the text's end, such as SentencePiece's last space, belongs to the last character.
+    starts = np.minimum(array.astype(np.int64), len(text) - 1)
+    if len(falls := np.flatnonzero(np.diff(starts) < 0)):
+        at = int(falls[0])
+        raise BadStarts(f"token {at + 1} starts at character {starts[at + 1]}, before token {at} at {starts[at]}")
+    return starts
+
+
+def _not_whole(array: NDArray[Any]) -> str:
+    """The type of the first value that is not a whole number; "" if all are."""
+    if array.ndim != 1:
+        return "lists"
+    if array.dtype.kind in "iu":
+        return ""
+    return next((type(value).__name__ for value in array.tolist() if type(value) is not int), "")
+
+
+def _byte_sizes(text: str, ends: list[int]) -> Iterator[int]:
+    begin = 0
+    for end in ends:
+        yield len(text[begin:end].encode())
+        begin = end
+
+
+def _decoded(read: Read) -> Iterator[str]:
+    """A document's text, some at a time; a byte order mark and carriage returns stay."""
+    decoder, before = codecs.getincrementaldecoder("utf-8")(), 0
+    while True:
+        data = read(_BLOCK)
+        pending = len(decoder.getstate()[0])
+        try:
+            text = decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            raise NotText(before - pending + error.start) from error
+        before += len(data)
+        yield text
+        if not data:
+            return

@@ -1,19 +1,24 @@
-"""Stable digests of key values: the same key gives the same digest on any machine, in any file, in any width."""
+"""Stable digests of key values: the same key gives the same digest on any machine, in any file, in any width.
+
+A call of a hasher for each message takes longer than the BLAKE3 digest of its few bytes, so native code digests 16 at a
+time once there are enough of them to pay for generating it. A hasher digests the first messages, and long ones.
+"""
 
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from blake3 import blake3
 from numpy.typing import NDArray
 
 from data_contracts.arrow_rows import decoded_column
 from data_contracts.quoting import type_shown
-from training.shard import blake3_rows
 
 # Rows that show whether a batch's keys repeat.
 _SAMPLE = 256
@@ -79,7 +84,7 @@ def _joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
 def _digests(keys: pa.Array) -> NDArray[np.uint64]:
     _, offsets, data = keys.buffers()
     at = np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1]
-    return blake3_rows.digests(np.frombuffer(data or b"", np.uint8), at)
+    return digests(np.frombuffer(data or b"", np.uint8), at)
 
 
 def _typed(values: pa.Array, index: int) -> tuple[bytes, pa.Array]:
@@ -125,3 +130,54 @@ def group_starts(*columns: NDArray[Any]) -> NDArray[np.int64]:
     for column in columns:
         changed[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(changed)
+
+
+DIGEST_BYTES = 16
+# Messages that a hasher digests in a process before native code is generated, which takes as long as 100,000 of them.
+FEW = 2**15
+
+_digested = 0
+
+
+def digests(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The first 128 bits of each message's digest, (n, 2) uint64, little-endian.
+
+    Args:
+        data: the messages one after another.
+        offsets: where each message begins in `data`, and where the last one ends: (n + 1,); no message is empty.
+    """
+    global _digested
+    _digested += len(offsets) - 1
+    if _digested <= FEW or sys.byteorder == "big":
+        return _one_by_one(data, offsets[:-1], offsets[1:])
+    return _together(data, offsets)
+
+
+def _one_by_one(data: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.uint64]:
+    view = data.data
+    pairs = zip(starts.tolist(), stops.tolist(), strict=True)
+    joined = b"".join([blake3(view[start:stop]).digest(DIGEST_BYTES) for start, stop in pairs])
+    return np.frombuffer(joined, "<u8").reshape(-1, 2)
+
+
+def _together(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
+    # Imported when there is much to digest.
+    from training.shard.blake3_native import CHUNK_BYTES, DIGEST_WORDS, LANES, SPARE_BYTES, native
+
+    rows, first = len(offsets) - 1, offsets[0]
+    groups = -(-rows // LANES)
+    # The last group is filled up with messages of one byte.
+    starts, lengths = np.zeros(groups * LANES, np.int64), np.ones(groups * LANES, np.int32)
+    starts[:rows] = offsets[:-1] - first
+    sizes = np.diff(offsets)
+    lengths[:rows] = np.minimum(sizes, CHUNK_BYTES)
+    spaced = np.empty(offsets[-1] - first + SPARE_BYTES, np.uint8)
+    spaced[:-SPARE_BYTES] = data[first : offsets[-1]]
+    spaced[-SPARE_BYTES:] = 0
+    words = np.empty((groups, DIGEST_WORDS, LANES), "<u4")
+    digest, _ = native()
+    digest(groups, *(part.ctypes.data for part in (spaced, starts, lengths, words)))
+    made = np.ascontiguousarray(words.transpose(0, 2, 1)).reshape(-1, DIGEST_WORDS)[:rows].view("<u8")
+    long = np.flatnonzero(sizes > CHUNK_BYTES)
+    made[long] = _one_by_one(data, offsets[long], offsets[long + 1])
+    return made

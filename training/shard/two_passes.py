@@ -4,28 +4,42 @@ The first pass (`training.shard.first_pass`) reads each unit once, decides each 
 place in the shuffle and puts it into a spill. Then come the checks that need all rows, so that data that cannot be
 sharded is refused before the first byte is written. The second pass reads each shard's rows in order and writes it. The
 result depends on the files and the settings alone, never on processes, memory or the division of work.
+
+`Workers` do pieces of work in this process or in others; either way the results come in the order of the pieces.
+Processes of this machine end when this one is gone, and they carry its mark, so that the code that ends this process
+finds them. They are forked from a server that has imported what they need, and share its memory. `Meter` reports the
+progress: rows, rows a second and the seconds left.
 """
 
 from __future__ import annotations
 
 import math
+import multiprocessing
+import os
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 
+from data_contracts.errors import NodeLost, OutOfMemory
 from data_contracts.handoffs import FileEntry, ShardFile, SourceFile
+from data_contracts.messages.raw_data import ShardProgress
 from data_contracts.pipeline_spec import ShardsSpec
 from infra.contract.quarantine import LeftOut
 from infra.pieces import Cluster, in_order
+from infra.processes.processes import die_with_parent, oom_kills
+from infra.processes.without_pandas import without_pandas
 from training import formats
 from training.formats.schema import Mismatch, Size, settle
-from training.shard.append import Earlier, NotExtended, Types
 from training.shard.first_pass import (
     Gathered,
     Gatherer,
@@ -33,19 +47,25 @@ from training.shard.first_pass import (
     Transform,
     gather,
     load_transform,
+    no_rows,
+    sizes_and_schema,
     times_of,
     unlike_batches,
 )
-from training.shard.first_pass_checks import no_rows, sizes_and_schema
-from training.shard.position_split import Documents
-from training.shard.progress import Meter, Report
-from training.shard.quarantined import without_quarantined
-from training.shard.source_units import TASK_BYTES, Source, Unit, most_rows, open_source, tasks_of
 from training.shard.spill import Part, batch_bytes_for
-from training.shard.split_notes import Notes
-from training.shard.splitter import REQUIRED
-from training.shard.time_split import cut, selector
-from training.shard.workers import Workers, default_count
+from training.shard.splitter import REQUIRED, Documents, Notes, cut, selector
+from training.shard.units import (
+    TASK_BYTES,
+    Earlier,
+    NotExtended,
+    Source,
+    Types,
+    Unit,
+    most_rows,
+    open_source,
+    tasks_of,
+    without_quarantined,
+)
 
 # Below this, starting processes takes longer than they save.
 FEW_BYTES = 2**28
@@ -331,3 +351,160 @@ def _orders(
         shards = num_shards(size.rows, size.logical_bytes(schema), settings.target_size_bytes)
         for index, (start, stop) in enumerate(pairwise(bounds(size.rows, shards)), there[name]):
             yield Order(name, f"{name}-{index:05d}{suffix}", gathered.rows.part(name, start, stop), schema)
+
+
+MOST_BY_DEFAULT = 4
+# Arrow's allocator gives memory back 10 ms after it was freed, and glibc what lies at its heap's end. The next rows
+# need it at once, and then each page costs a fault, 5 to 10 µs in a virtual machine.
+_KEEP_MEMORY = {
+    "MIMALLOC_PURGE_DELAY": "-1",
+    "MALLOC_MMAP_THRESHOLD_": str(2**23),
+    "MALLOC_TRIM_THRESHOLD_": str(2**25),
+}
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class Workers:
+    """Up to `count` processes, started when there is work for two; a context that ends them.
+
+    Args:
+        preload: modules that every process needs.
+        pandas: whether Arrow may import pandas, see `infra.processes.without_pandas`.
+        elsewhere: does the work on other machines instead, `count` pieces at once.
+    """
+
+    def __init__(
+        self, count: int, preload: Sequence[str] = (), elsewhere: Cluster | None = None, *, pandas: bool = True
+    ) -> None:
+        self.count, self._preload, self._elsewhere, self._pandas = count, list(preload), elsewhere, pandas
+        self._pool: ProcessPoolExecutor | None = None
+        self._oom_kills = oom_kills()
+
+    @property
+    def sharing(self) -> int:
+        """How many processes share one machine's memory and its limit."""
+        return 1 if self._elsewhere is not None else self.count
+
+    def map(
+        self, work: Callable[[A], B], items: Iterable[A], most: int | None = None, together: int = 1
+    ) -> Iterator[B]:
+        """`work` of each item, at most `most` at once; it is pickled unless this process does all of it.
+
+        Elsewhere, where handing over a piece of work costs more, `together` items make one piece.
+
+        Raises the first item's error first, even if another process failed earlier; OutOfMemory or NodeLost if a
+        process was killed.
+        """
+        most = min(self.count, most or self.count)
+        if most == 1 or (isinstance(items, Sized) and len(items) < 2):
+            yield from map(work, items)
+            return
+        if self._elsewhere is not None:
+            yield from self._elsewhere.map(work, _chunks(items, together), most)
+            return
+        try:
+            yield from in_order(self._started().submit, work, items, most)
+        except BrokenProcessPool as error:
+            if oom_kills() > self._oom_kills:
+                raise OutOfMemory(
+                    "The kernel killed a process of the shard stage because memory ran out.",
+                    remedy="Lower shards.workers or shards.memory_bytes, or give the machine more memory.",
+                ) from error
+            raise NodeLost("A process of the shard stage was killed from outside.") from error
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """End the processes, and free the memory that their allocators hold; the next work starts new processes."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(self._preload)
+            for name, value in _KEEP_MEMORY.items():
+                os.environ.setdefault(name, value)  # for the server, which begins with this environment
+            self._pool = ProcessPoolExecutor(self.count, context, _begin, (self._pandas,))
+        return self._pool
+
+
+def default_count() -> int:
+    """As many as there are CPUs, at most four."""
+    return max(1, min(MOST_BY_DEFAULT, os.cpu_count() or 1))
+
+
+def _chunks(items: Iterable[A], size: int) -> Iterator[list[A]]:
+    left = iter(items)
+    while chunk := list(islice(left, size)):
+        yield chunk
+
+
+def _begin(pandas: bool) -> None:
+    # The kernel ends a process with the server that forked it. The server waits for its processes, so they watch their
+    # parent.
+    die_with_parent()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if not pandas:
+        without_pandas()
+    # One thread each: the processes already run in parallel.
+    pa.set_cpu_count(1)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(NodeLost.exit_code)
+
+
+Report = Callable[[ShardProgress], None]
+
+EVERY_S = 0.5
+
+
+class Meter:
+    """Counts rows through the phases of some work.
+
+    Args:
+        report: called at the end of a phase, and before that every half second at most.
+    """
+
+    def __init__(self, report: Report, clock: Callable[[], float] = time.monotonic) -> None:
+        self._report, self._clock = report, clock
+        self.begin("", None)
+
+    def begin(self, phase: str, total: int | None, total_bytes: int = 0) -> None:
+        """Begin a phase of `total` rows; if that is unknown, `total_bytes` measures the work."""
+        self._phase, self._total, self._total_bytes = phase, total, total_bytes
+        self._rows = self._bytes = 0
+        self._started = self._told = self._clock()
+
+    def add(self, rows: int, of_bytes: int = 0) -> None:
+        """Add rows that are done, and the bytes that they came from."""
+        self._rows += rows
+        self._bytes += of_bytes
+        now = self._clock()
+        done = self._rows == self._total or (self._bytes and self._bytes == self._total_bytes)
+        if not done and now - self._told < EVERY_S:
+            return
+        self._told = now
+        seconds = max(now - self._started, 1e-9)
+        share = self._rows / self._total if self._total else self._bytes / max(self._total_bytes, 1)
+        self._report(
+            ShardProgress(
+                phase=self._phase,
+                rows=self._rows,
+                total=self._total,
+                rows_per_s=round(self._rows / seconds),
+                share=round(share, 4),
+                seconds_left=round(seconds * (1 - share) / share, 1) if share else None,
+            )
+        )

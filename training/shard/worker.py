@@ -31,9 +31,8 @@ from infra.sources.resolve import Window
 from infra.store import Store, Writer, open_at
 from training import formats
 from training.formats import schema as schemas
-from training.shard.append import Earlier, Types
-from training.shard.source_units import Source
 from training.shard.two_passes import Sharded, Sharding, needs_pandas, shard_files
+from training.shard.units import Earlier, Source, Types
 
 
 @dataclass(frozen=True)

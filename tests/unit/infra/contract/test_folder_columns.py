@@ -21,7 +21,7 @@ from infra.contract.parts import KNOWN, NEW, part_name
 from infra.contract.quarantine import FILE
 from infra.sources import Window, read, resolve_sources
 from tests.support.expectations import E, suite
-from training.shard.source_units import Fetcher, Source, open_source
+from training.shard.units import Fetcher, Source, open_source
 
 FOLDERS = {
     "day=2026-01-01/city=M%C3%BCnchen": 2,

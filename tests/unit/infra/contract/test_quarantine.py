@@ -16,9 +16,8 @@ from infra.contract import contract_worker, quarantine
 from infra.contract.quarantine import FILE, LeftOut
 from infra.files import file_digest
 from tests.support.expectations import E, suite
-from training.shard import source_units
-from training.shard.quarantined import without_quarantined
-from training.shard.source_units import Source, open_source
+from training.shard import units
+from training.shard.units import Source, open_source, without_quarantined
 
 TOP = E("column_values_to_be_between", column="x", max_value=89)
 ONCE = E("column_values_to_be_unique", column="key")
@@ -102,7 +101,7 @@ def test_each_row_says_where_it_was_and_what_it_broke(folder: Path) -> None:
 def test_units_leave_out_exactly_these_rows_with_and_without_a_window(
     folder: Path, window: tuple[str, str] | None, unit_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_units, "UNIT_BYTES", unit_bytes)
+    monkeypatch.setattr(units, "UNIT_BYTES", unit_bytes)
     files = [parquet(folder, "a.parquet", 0, 35), parquet(folder, "b.parquet", 60, 40)]
     bad = E("column_values_to_not_be_in_set", column="x", value_set=[0, 3, 26, 34, 64, 70, 84, 99])
     outcome = check(folder, files, bad, window=window, window_column="at")

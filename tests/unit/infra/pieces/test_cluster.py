@@ -16,7 +16,7 @@ from infra.piece_worker import do_piece
 from infra.pieces import Cluster
 from tests.support.pieces import Elsewhere
 from tests.support.sharding import Shards
-from training.shard.workers import Workers
+from training.shard.two_passes import Workers
 
 TABLES = [pa.table({"id": range(n, n + 500), "x": range(n, n + 500)}) for n in (0, 500, 1000)]
 

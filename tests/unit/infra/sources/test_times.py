@@ -23,7 +23,7 @@ from tests.support.expectations import E, one, run
 from tests.unit.infra.sources.conftest import Raw
 from training import formats
 from training.formats.schema import finish, narrow, settle
-from training.shard import time_split
+from training.shard import splitter
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FAR = [datetime(year, 12, 31) for year in (1, 1582, 1677, 1815, 1969, 2024, 2262, 2263, 9999)]
@@ -83,7 +83,7 @@ def test_all_who_read_a_time_read_the_same(form: str, raw: Raw, tmp_path: Path) 
     seen = duckdb.sql(f"""set timezone = 'UTC'; select epoch_us("at"::timestamptz) from {TABLES[name]}('{file}')""")
     assert [value for (value,) in seen.fetchall()] == wanted
     assert microseconds(table.column("at")).to_pylist() == wanted
-    assert time_split.microseconds(table.column("at"), SPLIT).tolist() == wanted
+    assert splitter.microseconds(table.column("at"), SPLIT).tolist() == wanted
     [batch] = table.to_batches()
     for edge in times:
         at = edge.replace(tzinfo=UTC) + later
@@ -155,7 +155,7 @@ def test_a_boundary_at_an_infinite_date_is_one_sentence() -> None:
         return 2**63 - 1, 0, 10
 
     with pytest.raises(UsageError, match="a time outside of the years 1 to 9999 would be in both 'train' and 'test'"):
-        time_split.cut(select, 10, SPLIT)
+        splitter.cut(select, 10, SPLIT)
 
 
 def test_a_time_that_a_shard_cannot_hold_names_its_column() -> None:

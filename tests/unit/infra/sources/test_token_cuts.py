@@ -17,7 +17,7 @@ from data_contracts.handoffs import SourceFile
 from infra.sources import documents
 from infra.sources.documents import MOST_PIECE_BYTES, Unfit, cut_name, cut_of, pack, unpack
 from tests.unit.infra.sources.conftest import Raw
-from training.shard.token_pieces import MOST
+from training.shard.cut_worker import MOST
 
 SOURCE = {"uri": "corpus/*", "format": "text", "pieces": {"tokens": 2, "tokenizer": "any.Class"}}
 

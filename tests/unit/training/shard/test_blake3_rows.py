@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from training.shard import blake3_rows
-from training.shard.blake3_rows import digests
+from training.shard import key_digests
+from training.shard.key_digests import digests
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from training.shard.blake3_rows import digests
 )
 @pytest.mark.parametrize("few", [0, 2**40], ids=["native", "one by one"])
 def test_digests_are_those_of_a_hasher(lengths, few, monkeypatch):
-    monkeypatch.setattr(blake3_rows, "FEW", few)
+    monkeypatch.setattr(key_digests, "FEW", few)
     draw = np.random.default_rng(7)
     messages = [draw.bytes(length) for length in lengths]
     data = np.frombuffer(b"..." + b"".join(messages), np.uint8)
@@ -28,10 +28,10 @@ def test_digests_are_those_of_a_hasher(lengths, few, monkeypatch):
 
 
 def test_native_code_takes_over_once_there_were_many(monkeypatch):
-    together, made = blake3_rows._together, []
-    monkeypatch.setattr(blake3_rows, "FEW", 10)
-    monkeypatch.setattr(blake3_rows, "_digested", 0)
-    monkeypatch.setattr(blake3_rows, "_together", lambda *messages: made.append(1) or together(*messages))
+    together, made = key_digests._together, []
+    monkeypatch.setattr(key_digests, "FEW", 10)
+    monkeypatch.setattr(key_digests, "_digested", 0)
+    monkeypatch.setattr(key_digests, "_together", lambda *messages: made.append(1) or together(*messages))
     data, offsets = np.arange(8, dtype=np.uint8), np.arange(9, dtype=np.int64)
     first = digests(data, offsets)
     assert not made

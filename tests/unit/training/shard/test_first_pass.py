@@ -16,8 +16,8 @@ from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources import Window, resolve_sources
 from tests.support.sharding import Shards, small_runs
-from training.shard import first_pass, source_units
-from training.shard.source_units import Source
+from training.shard import first_pass, units
+from training.shard.units import Source
 
 
 def _table(rows: int, first: int = 0) -> pa.Table:
@@ -121,7 +121,7 @@ def test_a_transform_gets_the_rows_of_one_split_of_one_unit_in_order(tmp_path, p
 def test_the_batches_of_a_transform_do_not_depend_on_the_readers(tmp_path, project, monkeypatch, batch_rows):
     monkeypatch.setattr(first_pass, "TRANSFORM_ROWS", 30)
     whole = project(tmp_path / "a", [_table(200)], "neighbours")
-    monkeypatch.setattr(source_units, "BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(units, "BATCH_ROWS", batch_rows)
     assert project(tmp_path / "b", [_table(200)], "neighbours").digests == whole.digests
     # 80 % of 200 rows are train's: batches of 30, and one of what is left.
     assert max(whole.read("train")["rows"].to_pylist()) == 30
@@ -130,7 +130,7 @@ def test_the_batches_of_a_transform_do_not_depend_on_the_readers(tmp_path, proje
 @pytest.mark.parametrize("batch_rows", [1, 3, 100])
 def test_a_transform_gets_fewer_rows_if_they_are_large(tmp_path, project, monkeypatch, batch_rows):
     monkeypatch.setattr(first_pass, "TRANSFORM_BYTES", 100)
-    monkeypatch.setattr(source_units, "BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(units, "BATCH_ROWS", batch_rows)
     rows = pa.table({"id": range(6), "x": [b"x" * 70, b"x" * 10, b"", b"x" * 500, b"x", b"x" * 82]})
     made = project(tmp_path, [rows], "neighbours", one_split="all")
     # Each has 8 bytes more, of its id: 78 + 18, and 8 + 508 no more, nor 9 + 90 + 8.
@@ -182,7 +182,7 @@ BAD_TRANSFORMS = [
 def test_a_transform_that_gives_no_rows_is_refused_before_the_first_byte(
     function, error, sentence, workers, tmp_path, project, monkeypatch
 ):
-    monkeypatch.setattr(source_units, "TASK_BYTES", 1)
+    monkeypatch.setattr(units, "TASK_BYTES", 1)
     with pytest.raises(error, match=sentence):
         project(tmp_path, [_table(100), _table(100, 100)], function, workers=workers)
     assert list((tmp_path / "shards").iterdir()) == []
@@ -213,11 +213,11 @@ def test_rows_are_counted_in_their_files_before_what_is_left_out(tmp_path):
     def said(pattern, rows, *, groups=None, left_out=None, window=None):
         sources = [SourceSpec.model_validate({"uri": pattern, **({"format": "files"} if "png" in pattern else {})})]
         files = resolve_sources(sources, root=tmp_path, window=None, window_path=None, cache=tmp_path / "cache")
-        opened = source_units.open_source(files, Source(sources, tmp_path, window, "time" if window else None), map)
+        opened = units.open_source(files, Source(sources, tmp_path, window, "time" if window else None), map)
         source, unit = opened.source, opened.units[0]
         numbers = None if left_out is None else np.array(left_out)
         part = replace(unit, files=tuple(files) if groups is None else unit.files, row_groups=groups, left_out=numbers)
-        return source_units.rows_in_words(source, part, tmp_path, np.array(rows))
+        return units.rows_in_words(source, part, tmp_path, np.array(rows))
 
     assert said("a.parquet", [0, 2], groups=(1, 3)) == "rows 3 to 5 of a.parquet"
     assert said("a.parquet", [1], groups=(0, 3), left_out=[0, 1, 4]) == "row 3 of a.parquet"

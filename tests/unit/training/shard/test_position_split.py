@@ -15,9 +15,8 @@ from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
 from infra.contract.quarantine import LeftOut
 from tests.support.sharding import Shards
-from training.shard import source_units
-from training.shard.position_split import Documents, by_position
-from training.shard.splitter import Splitter
+from training.shard import units
+from training.shard.splitter import Documents, Splitter, by_position
 
 BY = {"by": "position", "fractions": {"train": 0.8, "val": 0.1, "test": 0.1}}
 
@@ -89,9 +88,9 @@ def test_long_documents_are_cut_and_short_ones_stay_whole(tmp_path: Path) -> Non
 
 
 def test_processes_and_pieces_of_work_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_units, "UNIT_FILES", 5)
+    monkeypatch.setattr(units, "UNIT_FILES", 5)
     one = made(tmp_path / "one", workers=1)
-    monkeypatch.setattr(source_units, "TASK_BYTES", 1)
+    monkeypatch.setattr(units, "TASK_BYTES", 1)
     two = made(tmp_path / "two", workers=2)
     assert one.digests == two.digests
     assert one.sharded.documents == two.sharded.documents == Documents(all=43, short=40, by_gap=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from data_contracts.messages.raw_data import ShardProgress
-from training.shard.progress import Meter
+from training.shard.two_passes import Meter
 
 
 def test_it_tells_rates_and_the_time_left():

@@ -12,7 +12,7 @@ import pytest
 from data_contracts.errors import UsageError
 from infra.contract.quarantine import LeftOut
 from tests.support.sharding import Shards
-from training.shard import source_units
+from training.shard import units
 
 FIRST, SECOND = 400, 300
 
@@ -34,7 +34,7 @@ def ids(shards: Shards) -> list[int]:
 
 
 def test_exactly_these_rows_are_left_out_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_units, "UNIT_BYTES", 1)
+    monkeypatch.setattr(units, "UNIT_BYTES", 1)
     rows = (0, 63, 64, 399, 400, 455, 699, *range(128, 192))  # ends of files and row groups, and a whole row group
     left = Shards(tmp_path / "one", tables(), row_group_rows=64, left_out=lambda most_rows: gone(*rows))
     assert ids(left) == [row for row in range(FIRST + SECOND) if row not in rows]
@@ -47,7 +47,7 @@ def test_exactly_these_rows_are_left_out_and_counted(tmp_path: Path, monkeypatch
 
 def test_processes_and_pieces_of_work_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = Shards(tmp_path / "one", tables(), row_group_rows=64, left_out=lambda most_rows: gone(5, 450), workers=1)
-    monkeypatch.setattr(source_units, "TASK_BYTES", 1)
+    monkeypatch.setattr(units, "TASK_BYTES", 1)
     two = Shards(tmp_path / "two", tables(), row_group_rows=64, left_out=lambda most_rows: gone(5, 450), workers=2)
     assert one.digests == two.digests
 

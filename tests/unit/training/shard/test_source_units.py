@@ -13,8 +13,8 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.files import file_digest
 from infra.sources import read as reading
-from training.shard import source_units
-from training.shard.source_units import Fetcher, Source, open_source, tasks_of
+from training.shard import units
+from training.shard.units import Fetcher, Source, open_source, tasks_of
 
 
 def _file(path: Path, kind: str = "parquet", **more) -> SourceFile:
@@ -37,18 +37,18 @@ def _open(files, sources, root):
 def test_large_parquet_files_are_cut_between_row_groups(parquet, monkeypatch):
     source, [whole] = _open([_file(parquet)], [SourceSpec(uri="x")], parquet.parent)
     assert (whole.row_groups, whole.rows) == ((0, 10), 100)
-    monkeypatch.setattr(source_units, "UNIT_BYTES", whole.bytes // 3)
+    monkeypatch.setattr(units, "UNIT_BYTES", whole.bytes // 3)
     source, cut = _open([_file(parquet)], [SourceSpec(uri="x")], parquet.parent)
     assert [unit.row_groups for unit in cut] == [(0, 4), (4, 8), (8, 10)]
     assert [unit.number for unit in cut] == [0, 1, 2]
     assert [row for unit in cut for batch in source.read(unit) for row in batch["x"].to_pylist()] == list(range(100))
     assert len(tasks_of(cut)) == 1
-    monkeypatch.setattr(source_units, "TASK_BYTES", whole.bytes * 7 // 10)
+    monkeypatch.setattr(units, "TASK_BYTES", whole.bytes * 7 // 10)
     assert [len(task) for task in tasks_of(cut)] == [1, 2]
 
 
 def test_files_that_are_rows_are_taken_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(source_units, "UNIT_FILES", 4)
+    monkeypatch.setattr(units, "UNIT_FILES", 4)
     files = []
     for n in range(10):
         path = tmp_path / f"{n}.txt"
@@ -73,11 +73,11 @@ def test_a_file_that_is_not_at_hand_is_fetched_once(tmp_path, parquet, monkeypat
     # Compressed whole, a file can be read in any order only from a copy.
     packed = tmp_path / "rows.parquet.zst"
     packed.write_bytes(pa.compress(parquet.read_bytes(), "zstd", asbytes=True))
-    monkeypatch.setattr(source_units, "UNIT_BYTES", 1)
+    monkeypatch.setattr(units, "UNIT_BYTES", 1)
     source, cut = _open([_file(packed)], [SourceSpec(uri="x", format="parquet")], tmp_path)
     assert len(cut) == 10
     assert {unit.stamp for unit in cut} == {None}
-    monkeypatch.setattr(source_units, "TASK_BYTES", 1)
+    monkeypatch.setattr(units, "TASK_BYTES", 1)
     assert [len(task) for task in tasks_of(cut)] == [10]
     opened = []
     original = reading.stream

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.shard import split_leakage
-from training.shard.split_leakage import Shared, Sides, find_shared
+from training.shard import splitter
+from training.shard.splitter import Shared, Sides, find_shared
 
 NAMES = ["train", "val", "test"]
 rows = st.lists(st.tuples(st.integers(0, 6), st.integers(-1, 2)), min_size=1, max_size=50)
@@ -38,5 +38,5 @@ def test_what_is_found_is_what_all_rows_together_say(tmp_path_factory, drawn, un
             noted.note(digests, np.array([split for _, split in batch], np.int16), NAMES, start // unit_rows, at)
     first_rows = list(range(0, len(drawn) + unit_rows, unit_rows))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(split_leakage, "CHECKED_ROWS", 3)
+        patch.setattr(splitter, "CHECKED_ROWS", 3)
         assert find_shared(noted.close(), first_rows) == _expected(drawn)

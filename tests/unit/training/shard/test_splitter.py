@@ -15,10 +15,19 @@ from hypothesis import strategies as st
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
-from training.shard.split_leakage import Sides, find_shared, refuse_shared
-from training.shard.split_notes import judge, refuse_empty
-from training.shard.splitter import REQUIRED, Splitter, in_order, keys_of
-from training.shard.time_split import cut, select
+from training.shard.splitter import (
+    REQUIRED,
+    Sides,
+    Splitter,
+    cut,
+    find_shared,
+    in_order,
+    judge,
+    keys_of,
+    refuse_empty,
+    refuse_shared,
+    select,
+)
 
 DAYS = [dt.datetime(2026, 1, 1) + dt.timedelta(days=day) for day in range(10)]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
-from training.shard.time_split import cut, select, selector
+from training.shard.splitter import cut, select, selector
 
 SPEC = SplitSpec(time="at", fractions={"train": 0.5, "val": 0.25, "test": 0.25})
 near = st.integers(-3, 3)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from training.shard import token_pieces
-from training.shard.token_pieces import BadStarts, NotText, TooLarge, checked_starts, cut_document, piece_ends
+from training.shard import cut_worker
+from training.shard.cut_worker import BadStarts, NotText, TooLarge, checked_starts, cut_document, piece_ends
 
 
 def words(text: str) -> np.ndarray:
@@ -63,7 +63,7 @@ def test_a_character_of_more_tokens_than_a_piece_is_refused() -> None:
 @pytest.mark.parametrize("starts", [words, characters, utf8_bytes])
 @pytest.mark.parametrize("most", [4, 5, 1000])
 def test_the_pieces_are_the_document(starts: Any, most: int, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_pieces, "WINDOW", window)
+    monkeypatch.setattr(cut_worker, "WINDOW", window)
     draw = random.Random(most)
     text = "\ufeff" + "".join(draw.choices("ab  \r\né€😀", k=400)) + "  "
     pieces = cut(text.encode(), starts, most)
@@ -86,16 +86,16 @@ def test_where_a_window_ends_does_not_matter(window: int, monkeypatch: pytest.Mo
     draw = random.Random(7)
     data = " ".join(str(draw.randrange(10 ** draw.randint(1, 9))) for _ in range(300)).encode()
     whole = cut(data, digits_by_three, 4)
-    monkeypatch.setattr(token_pieces, "WINDOW", window)
+    monkeypatch.setattr(cut_worker, "WINDOW", window)
     assert cut(data, digits_by_three, 4) == whole
 
 
 @pytest.mark.parametrize("block", [1, 3, 1 << 20])
 def test_how_the_bytes_come_does_not_matter(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_pieces, "WINDOW", 32)
+    monkeypatch.setattr(cut_worker, "WINDOW", 32)
     data = ("one two é€😀 three " * 50).encode()
     whole = cut(data, words, 3)
-    monkeypatch.setattr(token_pieces, "_BLOCK", block)
+    monkeypatch.setattr(cut_worker, "_BLOCK", block)
     assert cut(data, words, 3) == whole
 
 
@@ -114,7 +114,7 @@ def test_short_documents(text: str, pieces: list[tuple[str, int]]) -> None:
 )
 @pytest.mark.parametrize("block", [1, 4, 1 << 20])
 def test_what_is_not_text(data: bytes, at: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_pieces, "_BLOCK", block)
+    monkeypatch.setattr(cut_worker, "_BLOCK", block)
     with pytest.raises(NotText) as caught:
         cut(data, words, 2)
     assert caught.value.at == at
@@ -123,9 +123,9 @@ def test_what_is_not_text(data: bytes, at: int, block: int, monkeypatch: pytest.
 def test_a_piece_that_does_not_end_is_refused_before_the_document_is_read_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(token_pieces, "WINDOW", 16)
-    monkeypatch.setattr(token_pieces, "MOST", 64)
-    monkeypatch.setattr(token_pieces, "_BLOCK", 16)
+    monkeypatch.setattr(cut_worker, "WINDOW", 16)
+    monkeypatch.setattr(cut_worker, "MOST", 64)
+    monkeypatch.setattr(cut_worker, "_BLOCK", 16)
     blocks = iter([b"x" * 16] * 6)
     with pytest.raises(TooLarge):
         list(cut_document(lambda _: next(blocks), words, 1))

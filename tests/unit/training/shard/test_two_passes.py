@@ -15,7 +15,7 @@ from data_contracts.errors import UsageError
 from tests.support.sharding import Shards, small_runs
 from training import formats
 from training.formats.schema import Facts
-from training.shard import first_pass, source_units, spill, two_passes
+from training.shard import first_pass, spill, two_passes, units
 
 LEAST_MEMORY = 2**20
 
@@ -81,7 +81,7 @@ def test_any_rows_are_kept_once_evenly_and_no_key_stands_on_two_sides(tmp_path_f
     made = [table.cast(pa.schema([("id", pa.int64()), ("x", pa.string())])) for table in made]
     one = Shards(tmp_path_factory.mktemp("one"), made, required=())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source_units, "BATCH_ROWS", batch_rows)
+        patch.setattr(units, "BATCH_ROWS", batch_rows)
         patch.setattr(spill, "BATCH_ROWS", 2)
         small_runs(patch, run_rows * 40)
         two = Shards(tmp_path_factory.mktemp("two"), made, required=())
@@ -98,8 +98,8 @@ def test_any_rows_are_kept_once_evenly_and_no_key_stands_on_two_sides(tmp_path_f
 
 
 def test_neither_workers_nor_memory_change_a_byte(tmp_path, monkeypatch):
-    monkeypatch.setattr(source_units, "UNIT_BYTES", 20_000)
-    monkeypatch.setattr(source_units, "TASK_BYTES", 30_000)
+    monkeypatch.setattr(units, "UNIT_BYTES", 20_000)
+    monkeypatch.setattr(units, "TASK_BYTES", 30_000)
     rng = np.random.default_rng(0)
     tables = [
         pa.table({"id": range(first, first + 20_000), "x": rng.random(20_000), "image":
@@ -121,9 +121,9 @@ def test_units_are_a_function_of_the_files(tmp_path, monkeypatch):
     # The order of rows hangs on how large Parquet files are cut; nothing else may change it.
     tables = [_table(1000)]
     whole = Shards(tmp_path / "a", tables, row_group_rows=100)
-    monkeypatch.setattr(source_units, "TASK_BYTES", 1)
+    monkeypatch.setattr(units, "TASK_BYTES", 1)
     assert Shards(tmp_path / "b", tables, row_group_rows=100).digests == whole.digests
-    monkeypatch.setattr(source_units, "UNIT_BYTES", 3_000)
+    monkeypatch.setattr(units, "UNIT_BYTES", 3_000)
     cut = Shards(tmp_path / "c", tables, row_group_rows=100)
     assert cut.digests != whole.digests
     assert sorted(chain(*(cut.read(split)["id"].to_pylist() for split in cut.sharded.splits))) == list(range(1000))
@@ -268,7 +268,7 @@ def test_what_cannot_be_sharded_is_refused_before_the_first_byte(rows, changes, 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_key_on_two_sides_is_named_whichever_file_has_it(tmp_path, monkeypatch, workers):
-    monkeypatch.setattr(source_units, "TASK_BYTES", 1)
+    monkeypatch.setattr(units, "TASK_BYTES", 1)
     split = {"column": "part", "key": "user"}
     parts = [["train"] * 50, ["train"] * 50, ["test"] * 50]
     users = [range(50), range(50, 100), range(99, 149)]

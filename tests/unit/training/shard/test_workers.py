@@ -14,7 +14,7 @@ import pytest
 
 from data_contracts.errors import NodeLost, UsageError
 from infra.processes.processes import is_alive
-from training.shard.workers import Workers
+from training.shard.two_passes import Workers
 
 ROOT = Path(__file__).parents[4]
 
@@ -79,7 +79,7 @@ import sys, time
 from functools import partial
 from pathlib import Path
 from infra.processes.processes import is_alive
-from training.shard.workers import Workers
+from training.shard.two_passes import Workers
 from tests.unit.training.shard.test_workers import first_waits
 with Workers(2) as workers:
     print(*{pid for _, pid in workers.map(partial(first_waits, Path(sys.argv[1])), range(4))}, flush=True)
