@@ -155,7 +155,7 @@ def measure(spec: Path) -> Taken:
     from tasks.stages.shard import shard
     from training.fit.memory import LiveBytes
     from training.loader import Shards, Split
-    from training.user.assemble import build_module, plain_trainer
+    from training.user.ready import build_module, plain_trainer
 
     run = open_run(spec, overrides=["train.lightning.trainer.max_epochs=1"], recorded=False)
     dataset = EarlierHandoffs(run).handoff(shard)

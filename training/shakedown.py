@@ -51,8 +51,8 @@ from training.score.metrics import metric_classes
 from training.score.outcomes import NotFinite, PredictionTable, Scored, pair_tables
 from training.score.scoring import Scorer, perturbations, score
 from training.score.team import Progress
-from training.user.assemble import Mute, batch_transform, build_all, build_module, in_micro_batches, plain_trainer
 from training.user.imports import in_project
+from training.user.ready import Mute, batch_transform, build_all, build_module, in_micro_batches, plain_trainer
 
 # A batch has as many rows as fit ROW_BYTES, and at least LEAST_ROWS, if its first shard has them.
 ROW_BYTES, LEAST_ROWS, MEMORY_BYTES = 2**16, 4, 2**26

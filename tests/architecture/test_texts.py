@@ -34,7 +34,7 @@ KNOWN = {
     ("training/fit/failures.py", "text = str(error)"): "asks for the kind of error, and says nothing of it",
     ("training/formats/schema.py", "raise Mismatch(str(error)"): "names types",
     ("training/shard/splitter.py", "self.notes.bad_name ="): "masked where it is told",
-    ("training/user/assemble.py", "said = _sentence(str(error))"): "withheld where the user's code raised it",
+    ("training/user/ready.py", "said = _sentence(str(error))"): "withheld where the user's code raised it",
     (
         "data_contracts/contract/great_expectations_engine.py",
         "field, reason =",

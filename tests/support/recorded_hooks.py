@@ -25,8 +25,8 @@ from training.loader import OrderedLoader
 from training.score.metrics import metric_classes
 from training.score.scoring import Scorer, score
 from training.score.team import Dealt, Progress, Team, team_of
-from training.user.assemble import build_datamodule, build_module, datamodule_of, make_ready, plain_trainer
 from training.user.imports import add_project
+from training.user.ready import build_datamodule, build_module, datamodule_of, make_ready, plain_trainer
 
 METRICS = {
     "test": {"logged": "test_loss", "mode": "min"},

@@ -28,7 +28,7 @@ from training.checkpoint.capture import capture
 from training.checkpoint.saver import Place, save
 from training.fit.reference_loss import record
 from training.loader import Shards, Split
-from training.user.assemble import build_module, make_ready, plain_trainer
+from training.user.ready import build_module, make_ready, plain_trainer
 
 METRICS = {
     "accuracy": {"class_path": "torchmetrics.classification.MulticlassAccuracy", "target": "y", "mode": "max",

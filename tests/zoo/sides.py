@@ -25,8 +25,8 @@ from training.checkpoint.saver import read_history
 from training.fit import rank
 from training.fit.launch_context import read_context
 from training.loader import TrainLoader
-from training.user.assemble import silence
 from training.user.imports import add_project
+from training.user.ready import silence
 
 # In a config of a user's, these are what the spec decides.
 OWNED = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}

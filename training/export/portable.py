@@ -34,8 +34,8 @@ from training.formats.schema import pick, tensor_of, type_text
 from training.formats.shards import Shards
 from training.loader.rows import Fixed, columns_of, names_of, numbers
 from training.score.outcomes import NAME
-from training.user.forward_inputs import call_forward
 from training.user.imports import raised_in_project, user_traceback
+from training.user.ready import call_forward
 
 Inputs = dict[str, Tensor]
 Batch = Callable[[Inputs], Any]

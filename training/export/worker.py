@@ -40,7 +40,8 @@ from training.export.portable import (
 )
 from training.loader import Shards, Split, stored_order
 from training.score.team import Progress, local_copy, read_again
-from training.user.assemble import (
+from training.user.imports import user_code
+from training.user.ready import (
     batch_transform,
     build_datamodule,
     build_module,
@@ -48,7 +49,6 @@ from training.user.assemble import (
     make_ready,
     plain_trainer,
 )
-from training.user.imports import user_code
 
 # Packages that decide what a file holds, or that read it.
 _PACKAGES = {

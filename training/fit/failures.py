@@ -53,7 +53,7 @@ _PASS_ON = {
     module_file("training.fit.loop"),
     module_file("training.fit.strategies"),
     module_file("training.fit.loop"),
-    module_file("training.user.assemble"),
+    module_file("training.user.ready"),
 }
 _ADAPTER = module_file("training.lightning_adapter")
 # Where this rank restores its own part of a checkpoint, beside Lightning's.

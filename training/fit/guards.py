@@ -42,9 +42,8 @@ from training.fit.launch_context import Context
 from training.fit.reference_loss import evaluating, saved_weights
 from training.loader import Split
 from training.loader.loaders import loader_of
-from training.user.assemble import after_configuring
-from training.user.forward_inputs import call_forward, entry_names, match_forward
 from training.user.imports import user_code
+from training.user.ready import after_configuring, call_forward, entry_names, match_forward
 
 # The ranks agree on the greatest flag. The findings about the loss (`training.fit.guards`) are greater than these.
 CONTINUE, DUE, STOP, NOT_SAVED, WRONG = range(5)

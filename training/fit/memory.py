@@ -40,8 +40,8 @@ from training.fit.warm_start import index_of, match
 from training.formats.schema import field_of
 from training.lightning_adapter import attach_loader
 from training.loader.rows import Fixed, columns_of
-from training.user.assemble import batch_transform, build_module, datamodule_of, make_ready, true_type
 from training.user.imports import user_code
+from training.user.ready import batch_transform, build_module, datamodule_of, make_ready, true_type
 
 
 def main(request: SizeRequest, report: Report) -> ModuleSizes:

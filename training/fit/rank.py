@@ -93,7 +93,7 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
         from training.fit.supervisor import Supervisor
         from training.lightning_adapter import call_at_the_end
         from training.loader.loaders import CountRows, with_view
-        from training.user.assemble import build_all, silence
+        from training.user.ready import build_all, silence
     gc.freeze()  # the first garbage collection of all imported objects would take a quarter of a second
 
     silence()
@@ -182,7 +182,7 @@ def _warm_start(context: Context, store: Store, resume: Path | None, reports: Re
 def owned_settings(context: Context, plan: Plan | None) -> dict[str, Any]:
     """The Trainer's arguments that the spec decides."""
     from training.fit.strategies import make_strategy
-    from training.user.assemble import in_micro_batches
+    from training.user.ready import in_micro_batches
 
     configured = context.lightning.get("trainer") or {}
     return {
@@ -203,7 +203,7 @@ def our_loaders(context: Context) -> tuple[Plan | None, dict[str, Any]]:
     if context.dataset is None or context.lightning.get("data"):
         return None, {}
     from training.loader import MemoryBudget, OrderedLoader, Sampling, Shards, Split, TrainLoader, ahead_bytes
-    from training.user.assemble import batch_transform
+    from training.user.ready import batch_transform
 
     folder, dataset = context.dataset_path, mixed(context.dataset, context.mixture)
     others = {name: one.rows("train") for name, one in sorted(context.mixture.items())}

@@ -23,7 +23,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.distributed.tensor import DTensor
 
 from training.checkpoint.capture import capture_rng, restore_rng, seed_rank
-from training.user.assemble import Mute
+from training.user.ready import Mute
 
 log = logging.getLogger(__name__)
 

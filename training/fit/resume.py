@@ -30,10 +30,12 @@ from training.lightning_adapter import (
     loader_states,
     replay_batches,
     restore_callback_metrics,
+    restore_states,
     resume_logged,
+    states_of,
+    update_count,
 )
 from training.loader.loaders import loader_of
-from training.metric_state import restore_states, states_of, update_count
 
 KEY = "trainwright"
 

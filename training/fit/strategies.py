@@ -55,7 +55,7 @@ from infra.records.handoffs import plain_name
 from training.checkpoint.codec import Get
 from training.checkpoint.reader import WEIGHTS, TensorReader, as_named, read_state
 from training.lightning_adapter import replace_layer_sync, synchronises_batch_norm
-from training.user.assemble import after_configuring
+from training.user.ready import after_configuring
 
 _BUCKET_BYTES = 25 * 2**20
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")

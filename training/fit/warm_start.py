@@ -19,7 +19,7 @@ from infra.records.handoffs import plain_name
 from training.checkpoint.codec import DTYPES
 from training.checkpoint.reader import INDEX, WEIGHTS, Entry, Index, Piece, TensorFile, TensorReader, read_index
 from training.lightning_adapter import dump_checkpoint
-from training.user.assemble import after_configuring
+from training.user.ready import after_configuring
 
 _NAMED = 3
 # The result of get_extra_state belongs to one training, and need not be a tensor.

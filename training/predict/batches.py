@@ -29,8 +29,8 @@ from training.loader import stored_order
 from training.loader.rows import Fixed, columns_of, names_of
 from training.predict.raw_rows import RawRows, block_rows, label_columns, no_column, type_from
 from training.shard.first_pass import TRANSFORM_ROWS, checked_rows, fewest_rows
-from training.user.assemble import batch_transform
 from training.user.imports import add_project, borrowed, load_callable
+from training.user.ready import batch_transform
 
 # Bytes of a group's tensors and predictions; a group has one batch at least.
 GROUP_BYTES = 2**24

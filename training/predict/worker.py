@@ -27,9 +27,8 @@ from training.predict.part_writer import PartWriter
 from training.predict.raw_rows import look_at
 from training.score.team import CountBatches, Progress, local_copy, read_again
 from training.shard.two_passes import Meter
-from training.user.assemble import build_module, plain_trainer
-from training.user.forward_inputs import call_forward
 from training.user.imports import user_code
+from training.user.ready import build_module, call_forward, plain_trainer
 
 # With one of these, a module gets its batches one by one, because Lightning calls it for each batch.
 _BATCH_HOOKS = (

@@ -46,7 +46,7 @@ from training.profile.steps import (
     time_parts,
     with_ready_batches,
 )
-from training.user.assemble import build_all
+from training.user.ready import build_all
 
 # How long a rank that failed may take to say so.
 _ENDS_WITHIN_S = 5.0

@@ -33,7 +33,7 @@ from training.score.metrics import metric_classes
 from training.score.outcomes import MOST_SHOWN, SHOWN, Pairs, PairTable, PredictionTable, Scored, pair_tables
 from training.score.scoring import Latency, Perturbation, Scorer, perturbations, score, size_bytes, then
 from training.score.team import Dealt, Progress, Team, local_copy, read_again
-from training.user.assemble import batch_transform, build_datamodule, build_module
+from training.user.ready import batch_transform, build_datamodule, build_module
 
 # By the name of the set.
 Tables = dict[str, PredictionTable]

@@ -29,7 +29,7 @@ from data_contracts.expressions import NO_VALUE, why_undefined
 from data_contracts.pipeline_spec import MetricSpec
 from data_contracts.quoting import text_of
 from infra import scratch
-from training.metric_state import (
+from training.lightning_adapter import (
     compute_alone,
     keeps_rows,
     last_value,

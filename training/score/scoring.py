@@ -34,9 +34,8 @@ from training.loader.loaders import rows_of
 from training.score.metrics import LoggedScore, PredictionScore
 from training.score.outcomes import PairTable, PredictionTable, RowDigest, Scored, prediction_of, target_of, tensors_of
 from training.score.team import CountBatches, Dealt, Progress, Team
-from training.user.assemble import plain_trainer
-from training.user.forward_inputs import call_forward
 from training.user.imports import borrowed, load_callable, user_code
+from training.user.ready import call_forward, plain_trainer
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from training.checkpoint.reader import TensorReader, load_placed_weights
 from training.checkpoint.saver import gather
 from training.fit.strategies import SealedDDP, ShardedStrategy
 from training.loader import OrderedLoader, Split
-from training.user.assemble import plain_trainer
+from training.user.ready import plain_trainer
 
 # Reading a large checkpoint may take hours. A rank that hangs meanwhile is found by its progress, not by this limit.
 _READING_TIMEOUT = timedelta(days=7)

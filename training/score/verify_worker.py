@@ -26,7 +26,7 @@ from training.fit.reference_loss import BEFORE_TRANSFER, circumstances, held_los
 from training.lightning_adapter import place_in_training
 from training.loader import Shards, Split, stored_order
 from training.score.team import Progress, Team, local_copy, raise_on_all, read_again
-from training.user.assemble import batch_transform, build_module, datamodule_of, make_ready, plain_trainer
+from training.user.ready import batch_transform, build_module, datamodule_of, make_ready, plain_trainer
 
 
 def main(request: VerifyRequest, report: Report) -> Verified:

@@ -82,7 +82,7 @@ def _make_module(train: dict[str, Any], project: Path) -> None:
     """Make the module without memory for its parameters, up to `configure_model`."""
     import torch
 
-    from training.user.assemble import build_module, make_ready, plain_trainer
+    from training.user.ready import build_module, make_ready, plain_trainer
 
     with torch.device("meta"):
         module = build_module(train, project, optimizer=True)
@@ -90,7 +90,7 @@ def _make_module(train: dict[str, Any], project: Path) -> None:
 
 
 def _make_data_module(train: dict[str, Any], project: Path) -> None:
-    from training.user.assemble import build_datamodule
+    from training.user.ready import build_datamodule
 
     build_datamodule(train, project)
 

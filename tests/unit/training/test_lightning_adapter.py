@@ -18,7 +18,7 @@ import torch
 from tests.support.lightning_internals import INTERNALS, Internal
 from tests.support.lightning_training import Batches, Net, Seen, observed, quiet_trainer
 
-SEAM = ("training.lightning_adapter", "training.metric_state")
+SEAM = ("training.lightning_adapter", "training.lightning_adapter")
 
 
 @pytest.mark.parametrize("line", INTERNALS, ids=str)
@@ -35,7 +35,7 @@ def test_a_line_that_fails_says_in_one_sentence_what_changed() -> None:
     begin = f"Lightning {L.__version__} has changed Trainer._gone: it is no longer so that it is there"
     assert said[0].startswith(begin)
     assert "'Trainer' object has no attribute '_gone'" in said[0]
-    assert said[1].endswith("that it is there; adapt training.lightning_adapter or training.metric_state.")
+    assert said[1].endswith("that it is there; adapt training.lightning_adapter or training.lightning_adapter.")
 
 
 @pytest.mark.parametrize("module", SEAM)

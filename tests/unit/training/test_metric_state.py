@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torchmetrics import CatMetric, MeanMetric
 
-from training.metric_state import keeps_rows, last_value, restore_states, states_of, update_count
+from training.lightning_adapter import keeps_rows, last_value, restore_states, states_of, update_count
 
 
 def test_a_metric_continues_from_the_state_of_another() -> None:

@@ -14,7 +14,7 @@ from torchmetrics.aggregation import MeanMetric
 from training.checkpoint.capture import capture_rng
 from training.fit.reference_loss import circumstances, held_loss, misfit, record
 from training.lightning_adapter import place_in_training
-from training.user.assemble import plain_trainer
+from training.user.ready import plain_trainer
 
 BATCH = (torch.arange(12.0).reshape(4, 3), torch.ones(4, 1))
 

@@ -26,7 +26,7 @@ from training.export import worker as export_worker
 from training.fit.reference_loss import record
 from training.loader import OrderedLoader, Shards, Split
 from training.score import evaluate_worker, verify_worker
-from training.user.assemble import plain_trainer
+from training.user.ready import plain_trainer
 
 # Built late, as for sharding; its own metrics.py has no Score, and another Old.
 MODEL = """

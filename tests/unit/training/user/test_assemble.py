@@ -17,7 +17,7 @@ from data_contracts.errors import UsageError, UserCodeError
 from training.fit.loggers import History
 from training.fit.strategies import units
 from training.order import Plan
-from training.user.assemble import (
+from training.user.ready import (
     batch_transform,
     build_all,
     build_datamodule,

@@ -12,7 +12,7 @@ import torch
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import TrainSpec
 from training.fit.guards import refuse_doubtful
-from training.user.forward_inputs import call_forward, entry_names
+from training.user.ready import call_forward, entry_names
 
 
 class Module(L.LightningModule):
