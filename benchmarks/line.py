@@ -38,7 +38,7 @@ KINDS = {
     "contract_worker": "contract worker",
     "shard.worker": "shard",
     "import_trial": "import trial",
-    "module_memory": "module sizes",
+    "fit.memory": "module sizes",
     "verify_worker": "verify",
     "evaluate_worker": "evaluate",
     "flows.cli": "parent",

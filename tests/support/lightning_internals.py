@@ -68,7 +68,7 @@ class Internal:
             why = f" ({type(error).__name__}: {error})"
         return (
             f"{_version(self.name)} has changed {self.name}: it is no longer so that {self.assumed}{why}; "
-            "adapt training.lightning_adapter or training.lightning_adapter."
+            "adapt training.lightning_adapter."
         )
 
 

@@ -52,7 +52,6 @@ _PASS_ON = {
     module_file("training.fit.rank"),
     module_file("training.fit.loop"),
     module_file("training.fit.strategies"),
-    module_file("training.fit.loop"),
     module_file("training.user.ready"),
 }
 _ADAPTER = module_file("training.lightning_adapter")

@@ -94,7 +94,7 @@ def finite(metrics: Mapping[str, Any]) -> dict[str, float]:
 MOST_BYTES = 256 * 2**20
 
 
-def keep(trainer: L.Trainer, context: Context, store: Store) -> None:
+def keep_logger_files(trainer: L.Trainer, context: Context, store: Store) -> None:
     """Store the files of the loggers that the config names; a training does not fail for them."""
     if context.rank != 0:
         return

@@ -85,9 +85,8 @@ def _unread(error: Exception) -> int:
 def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbacks) -> Trained:
     """Train to the end, from the checkpoint that the launcher named, if any; returns the last one (rank 0 alone)."""
     with light_imports():
-        from training.fit import loggers
         from training.fit.guards import refuse_doubtful, shape_lazy
-        from training.fit.loggers import History
+        from training.fit.loggers import History, keep_logger_files
         from training.fit.loop import install
         from training.fit.reports import watch_collectives
         from training.fit.supervisor import Supervisor
@@ -132,7 +131,7 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
     finally:
         if "train_dataloaders" in loaders:
             loaders["train_dataloaders"].close()
-        loggers.keep(trainer, context, store)
+        keep_logger_files(trainer, context, store)
     if supervisor.last is None:
         raise UsageError(
             "train.lightning: the training ended without a single step.",

@@ -18,12 +18,13 @@ so that a format can refuse them without seeing all rows.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -393,8 +394,8 @@ class Size:
     """Rows of a group and, per column, how many values its lists have and the bytes of its texts."""
 
     rows: int = 0
-    values: dict[str, int] = field(default_factory=dict)
-    text_bytes: dict[str, int] = field(default_factory=dict)
+    values: dict[str, int] = dataclasses.field(default_factory=dict)
+    text_bytes: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def add(self, other: Size) -> None:
         """Add another size to this one."""
@@ -433,9 +434,9 @@ class Facts:
 
     raw: pa.Schema | None = None
     form: pa.Schema | None = None
-    sizes: dict[str, Size] = field(default_factory=dict)
-    largest: dict[str, int] = field(default_factory=dict)
-    holed: set[str] = field(default_factory=set)
+    sizes: dict[str, Size] = dataclasses.field(default_factory=dict)
+    largest: dict[str, int] = dataclasses.field(default_factory=dict)
+    holed: set[str] = dataclasses.field(default_factory=set)
 
     def look(self, groups: Sequence[str], of_row: NDArray[np.int16], rows: pa.Table) -> pa.Table:
         """Record some rows and return them narrowed; Mismatch if their columns differ from earlier rows'.

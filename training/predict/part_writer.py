@@ -148,7 +148,8 @@ def columns_of(outputs: Any, rows: int) -> tuple[dict[str, pa.Array], list[str]]
     found = {name: column for name, value in parts.items() if (column := _column(value, rows)) is not None}
     if not found:
         raise UsageError(
-            f"predict_step returns {_type_of(outputs)} for {rows} rows; predict needs a value or a vector for each row.",
+            f"predict_step returns {_type_of(outputs)} for {rows} rows; predict needs a value or a vector for each "
+            "row.",
             remedy="Return a tensor whose first dimension is the batch, or a dictionary of such tensors.",
         )
     return found, [name for name in parts if name not in found]

@@ -23,6 +23,7 @@ from infra.records.handoffs import read_handoff
 from infra.store import open_store
 from training import formats
 from training.formats.schema import read_schema
+from training.shard import units
 from training.shard.splitter import REQUIRED
 from training.shard.worker import main
 
@@ -189,7 +190,6 @@ def test_work_killed_at_any_file_system_call_goes_on_to_the_same_dataset(given, 
 
 def test_the_id_is_that_of_a_store_on_s3_and_of_more_workers(given, s3_server, monkeypatch):
     from training.shard import units
-
     forkserver._forkserver._stop()  # one that an earlier test left has no record of this server's credentials
     monkeypatch.setattr(units, "TASK_BYTES", 1)
     request = given()
