@@ -122,10 +122,6 @@ def _bytes(tensors: Any) -> int:
     return sum(one.numel() * one.element_size() for one in tensors if isinstance(one, torch.Tensor))
 
 
-if __name__ == "__main__":
-    child_main(MODULE_MEMORY, main)
-
-
 # Of an epoch whose length is not known: no size depends on it, but a schedule may need a number.
 STEPS = 1_000
 
@@ -395,3 +391,7 @@ class _Live(LiveBytes):
             self.update_peak = max(self.update_peak, self.alive - self._kept)
         else:
             self.step_peak = max(self.step_peak, self.alive - self._kept)
+
+
+if __name__ == "__main__":
+    child_main(MODULE_MEMORY, main)

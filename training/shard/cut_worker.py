@@ -118,10 +118,6 @@ def _reporting(starts: Callable[[str], NDArray[np.int64]], report: Report) -> Ca
     return call
 
 
-if __name__ == "__main__":
-    child_main(CUT, main)
-
-
 # Characters that a tokenizer is given at once; more if they hold fewer than two pieces, up to the most.
 WINDOW = 1 << 20
 MOST = 1 << 24
@@ -267,3 +263,7 @@ def _decoded(read: Read) -> Iterator[str]:
         yield text
         if not data:
             return
+
+
+if __name__ == "__main__":
+    child_main(CUT, main)

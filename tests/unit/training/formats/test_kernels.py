@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from training.formats import kernels
 
-_spec = importlib.util.spec_from_file_location("formats_reference", Path(__file__).parents[1] / "reference.py")
+_spec = importlib.util.spec_from_file_location("formats_reference", Path(__file__).with_name("reference.py"))
 reference = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(reference)
 
@@ -44,7 +44,7 @@ def test_numba_is_imported_where_tfrecord_is_used_and_nowhere_else():
 def test_kernels_work_where_their_machine_code_cannot_be_kept(tmp_path):
     shutil.copy(kernels.__file__, tmp_path)
     (tmp_path / "__pycache__").touch()  # nobody, root included, can make a folder of that name
-    code = "import numpy, native; print(native.masked_crc(numpy.zeros(8, numpy.uint8), 0, 0))"
+    code = "import numpy, kernels; print(kernels.masked_crc(numpy.zeros(8, numpy.uint8), 0, 0))"
     unkept = {**os.environ, "XDG_CACHE_HOME": "/dev/null/none", "HOME": "/dev/null"}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=unkept, capture_output=True, text=True, check=True
