@@ -189,7 +189,6 @@ def test_work_killed_at_any_file_system_call_goes_on_to_the_same_dataset(given, 
 
 
 def test_the_id_is_that_of_a_store_on_s3_and_of_more_workers(given, s3_server, monkeypatch):
-    from training.shard import units
     forkserver._forkserver._stop()  # one that an earlier test left has no record of this server's credentials
     monkeypatch.setattr(units, "TASK_BYTES", 1)
     request = given()
