@@ -7,6 +7,7 @@ two profiles as it is sealed with a contract report and shown.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -54,6 +55,21 @@ class HandOff(Record):
 
 
 GateVerdict = Literal["better", "worse", "insufficient"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A two-sided confidence interval, as gates, pages and records show it.
+
+    Attributes:
+        confidence: between 0 and 1.
+        method: how it was computed, in words.
+    """
+
+    low: float
+    high: float
+    confidence: float
+    method: str
 
 
 class Evidence(Record):

@@ -8,8 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from data_contracts.records import GateVerdict
-from tasks.evidence.intervals import Interval
+from data_contracts.records import GateVerdict, Interval
 from tasks.evidence.levels import NOTHING, Spent, level
 
 

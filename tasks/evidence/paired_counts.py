@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from scipy.optimize import brentq
 from scipy.special import bdtrc, ndtr, ndtri
 
+from data_contracts.records import Interval
 from tasks.evidence import student
-from tasks.evidence.intervals import Interval
 
 _HALF_A_ROW = 0.5
 

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_contracts.expressions import NO_VALUE, why_undefined
+from data_contracts.records import Interval
 from tasks.evidence import student
 from tasks.evidence.class_counts import num_classes
-from tasks.evidence.intervals import Interval
 from tasks.evidence.paired_counts import rows_needed
 from tasks.evidence.predictions import Numbers, counted, probabilities
 from tasks.evidence.ranked import Ranking

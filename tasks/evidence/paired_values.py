@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from data_contracts.records import Interval
 from tasks.evidence import student
-from tasks.evidence.intervals import Interval
 from tasks.evidence.paired_counts import rows_needed
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from scipy.special import bdtr, bdtrc, betaincinv
 
-from tasks.evidence.intervals import Interval
+from data_contracts.records import Interval
 from tasks.evidence.paired_counts import rows_needed
 
 

@@ -20,9 +20,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from data_contracts.records import Interval
 from tasks.evidence import betting
 from tasks.evidence.exact_sums import LARGEST, MOST_ROWS, Sums, counted
-from tasks.evidence.intervals import Interval
 
 SequentialVerdict = Literal["better", "worse", "open"]
 METHOD = "always-valid, by betting"

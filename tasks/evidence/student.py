@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-from tasks.evidence.intervals import Interval
+from data_contracts.records import Interval
 
 # Relative to the values: numbers that differ by less are equal, and were rounded.
 _ROUNDING = 1e-12
