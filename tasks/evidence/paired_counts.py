@@ -71,11 +71,13 @@ class PairedCounts:
         won, lost, gain = self.won / self.rows, self.lost / self.rows, self.gain
         variance = won + lost - gain**2
         if self.rows < 2 or variance <= 0:
-            return 1.0 if self.rows < 2 or gain <= bound else student.least(self.rows)  # it won on every row
+            return 1.0 if self.rows < 2 or gain <= bound else student.least_p_value(self.rows)  # it won on every row
         third = won * (1 - gain) ** 3 - lost * (1 + gain) ** 3 - (1 - won - lost) * gain**3
         fourth = won * (1 - gain) ** 4 + lost * (1 + gain) ** 4 + (1 - won - lost) * gain**4
         deviation = math.sqrt(variance * self.rows / (self.rows - 1))
-        return student.p_value(self.rows, (gain - bound) / deviation, third / deviation**3, fourth / deviation**4)
+        return student.student_p_value(
+            self.rows, (gain - bound) / deviation, third / deviation**3, fourth / deviation**4
+        )
 
     def _score(self, bound: float, nearer: float = 0.0) -> float:
         """Tango's statistic for a true gain of `bound`: standard normal in large samples; `nearer` by so many rows."""

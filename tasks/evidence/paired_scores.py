@@ -111,11 +111,11 @@ class PairedScores:
 
     def p_value(self, bound: float = 0.0) -> float:
         """How likely a gain at least this large is, if the true gain is not above `bound`."""
-        return student.of_influence(self._influence, self.gain, bound)
+        return student.influence_p_value(self._influence, self.gain, bound)
 
     def interval(self, confidence: float) -> Interval:
         """The interval of the gain, from each unit's influence on it; it ends where the metric does."""
-        found = student.interval(self._influence, self.gain, confidence)
+        found = student.influence_interval(self._influence, self.gain, confidence)
         low, high = _RANGES.get(self.metric.base, (0.0, 1.0))
         ends = (low - high, high - low) if self.champion is not None else sorted((self._sign * low, self._sign * high))
         found = replace(found, low=max(found.low, ends[0]), high=min(found.high, ends[1]))

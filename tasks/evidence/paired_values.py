@@ -39,15 +39,15 @@ class PairedValues:
     def p_value(self, bound: float = 0.0) -> float:
         """How likely a gain at least this large is, if the true gain is not above `bound`."""
         if self.sizes is None:
-            return student.of_influence(self._influence, self.gain, bound)
+            return student.influence_p_value(self._influence, self.gain, bound)
         # Units of a true gain of `bound`: about the measured gain, large units would seem to vary less than they do.
         beyond = self.gains - bound * self.sizes
         mean_size = self.rows / len(self.gains)
-        return student.of_influence(beyond / mean_size, self.gain, bound)
+        return student.influence_p_value(beyond / mean_size, self.gain, bound)
 
     def interval(self, confidence: float) -> Interval:
         """The interval of the mean gain, from each unit's influence on it."""
-        return student.interval(self._influence, self.gain, confidence)
+        return student.influence_interval(self._influence, self.gain, confidence)
 
     def rows_needed(self, bound: float, level: float, power: float = 0.8) -> int | None:
         """How many rows would decide with this gain and spread; None if it is not above `bound`."""

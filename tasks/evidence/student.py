@@ -20,7 +20,7 @@ from data_contracts.records import Interval
 _ROUNDING = 1e-12
 
 
-def of_influence(influence: NDArray[np.float64], gain: float, bound: float) -> float:
+def influence_p_value(influence: NDArray[np.float64], gain: float, bound: float) -> float:
     """How likely a gain at least this large is, if the true gain is not above `bound`.
 
     Args:
@@ -34,12 +34,12 @@ def of_influence(influence: NDArray[np.float64], gain: float, bound: float) -> f
         return 1.0
     moved = (influence - influence.mean()) / deviation
     square = moved**2
-    return p_value(units, (gain - bound) / deviation, float(np.mean(square * moved)), float(np.mean(square**2)))
+    return student_p_value(units, (gain - bound) / deviation, float(np.mean(square * moved)), float(np.mean(square**2)))
 
 
-def interval(influence: NDArray[np.float64], gain: float, confidence: float) -> Interval:
-    """The gains that neither one-sided test rules out, but for `least`, which would leave no end where few values make
-    up most of the variance; arguments as of `of_influence`.
+def influence_interval(influence: NDArray[np.float64], gain: float, confidence: float) -> Interval:
+    """The gains that neither one-sided test rules out, but for `least_p_value`, which would leave no end where few
+    values make up most of the variance; arguments as of `influence_p_value`.
     """
     units = len(influence)
     deviation = float(influence.std(ddof=1)) if units > 1 else 0.0
@@ -56,11 +56,11 @@ def _distance(units: int, tail: float, skewness: float) -> float:
     """How far below the mean the bound lies whose p-value is that of `tail`, in standard deviations of a value."""
     if abs(skewness) < _ROUNDING:
         return tail
-    # The inverse of the correction in `p_value`.
+    # The inverse of the correction in `student_p_value`.
     return max(tail, 3 * (float(np.cbrt(1 + skewness * tail - skewness**2 / (6 * units))) - 1) / skewness)
 
 
-def p_value(units: int, distance: float, skewness: float, kurtosis: float) -> float:
+def student_p_value(units: int, distance: float, skewness: float, kurtosis: float) -> float:
     """How likely a mean at least this far above the bound is, if the true mean is not above it.
 
     Args:
@@ -70,13 +70,13 @@ def p_value(units: int, distance: float, skewness: float, kurtosis: float) -> fl
     """
     corrected = distance + skewness * distance**2 / 3 + skewness**2 * distance**3 / 27 + skewness / (6 * units)
     freedom = _freedom(units, kurtosis)
-    return max(least(freedom + 1), float(stdtr(freedom, -math.sqrt(units) * min(distance, corrected))))
+    return max(least_p_value(freedom + 1), float(stdtr(freedom, -math.sqrt(units) * min(distance, corrected))))
 
 
 def _freedom(units: int, kurtosis: float) -> float:
     return min(units - 1.0, max(1.0, 2 * units / max(kurtosis - 1, 1.0)))
 
 
-def least(units: float) -> float:
+def least_p_value(units: float) -> float:
     """The smallest p-value that so many values can give: that of as many coins, if all of them fell on one side."""
     return 0.5**units
