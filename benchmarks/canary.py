@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from scipy.stats import binomtest
 
-from tasks.evidence import betting, sequential
-from tasks.evidence.paired_counts import rows_needed
+from tasks.evidence import sequential
+from tasks.evidence.significance import rows_needed
 
 ALPHA, YEAR = 0.05, 365
 NEVER = 1e9
@@ -62,8 +62,8 @@ class Counts:
         for size in pieces(canaries, 50):
             nightly = draw.multinomial(self.rows, shares, size=(size, self.nights))
             won, lost, tied = np.moveaxis(np.cumsum(nightly, axis=1), -1, 0)
-            above = betting.log_capital_of_counts(won, lost, tied, self.bound) >= -np.log(ALPHA)
-            below = betting.log_capital_of_counts(lost, won, tied, -self.bound) >= -np.log(ALPHA)
+            above = sequential.log_capital_of_counts(won, lost, tied, self.bound) >= -np.log(ALPHA)
+            below = sequential.log_capital_of_counts(lost, won, tied, -self.bound) >= -np.log(ALPHA)
             rows = won + lost + tied
             mean = (won - lost) / rows
             error = np.sqrt(np.maximum((won + lost) / rows - mean**2, 0) / rows)
@@ -96,7 +96,7 @@ class Numbers:
             reach = ever(np.maximum, champion, challenger) - ever(np.minimum, champion, challenger)
             rows = self.rows * np.arange(1, self.nights + 1)
             above, below = (
-                (betting.log_capital_of_sums(sign * total / reach, squares / reach**2) >= -np.log(ALPHA))
+                (sequential.log_capital_of_sums(sign * total / reach, squares / reach**2) >= -np.log(ALPHA))
                 & (rows >= sequential.FIRST_UNITS)
                 for sign in (1, -1)
             )

@@ -39,7 +39,7 @@ from numpy.random import Generator
 from scipy.special import bdtrc, stdtrit
 from scipy.stats import binomtest
 
-from tasks.evidence.levels import Spent, level
+from tasks.evidence.decision import Spent, level
 
 ALPHA, NIGHTS, ROWS, DISAGREE = 0.05, 365, 10_000, 0.05
 OPEN = "boosting_by_open_scores"

@@ -16,11 +16,9 @@ import numpy as np
 import scipy
 from common import arguments, machine
 
-from tasks.evidence.paired_counts import PairedCounts
 from tasks.evidence.paired_scores import PairedScores
-from tasks.evidence.paired_values import PairedValues
-from tasks.evidence.proportions import Proportion
 from tasks.evidence.resampled_metrics import resampled_metric
+from tasks.evidence.significance import PairedCounts, PairedValues, Proportion
 
 LEVELS = (0.025, 0.005, 0.0005)
 Draw = np.random.Generator

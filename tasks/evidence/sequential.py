@@ -5,24 +5,208 @@
 
 It may be asked after each night, for as long as it takes: the probability that a challenger whose true gain is not
 above `bound` is ever called better is at most 1 - confidence, and so is that of calling one worse whose true gain is
-not below it. Both tests are those of `betting`, and depend on the tally alone. For 0/1 scores they are exact. For other
-scores, and for units of several rows, they are so if the range of the scores that were seen is the range of all scores;
-losses that are larger than any score that was seen, and come once in hundreds of rows, remain unprotected.
+not below it. Both tests are bets, and depend on the tally alone. For 0/1 scores they are exact. For other scores, and
+for units of several rows, they are so if the range of the scores that were seen is the range of all scores; losses that
+are larger than any score that was seen, and come once in hundreds of rows, remain unprotected.
+
+Someone bets on each row that the challenger gains more than `bound`. If it does not, the capital is expected to shrink,
+so the probability that it ever grows to 1/α is at most α (Ville 1939), whoever looks, as often as they like, and stops
+when they like. Every test of a bounded mean that keeps this promise is of this form (Waudby-Smith and Ramdas 2024,
+"Estimating means of bounded random variables by betting"; Clerico 2024). The capital is the mean over a fixed grid of
+bets, so it depends on sums over the rows alone: neither on their order nor on the nights that they came in.
+
+A sum of floating-point numbers depends on their order, so what a night adds would depend on the nights before it. Every
+double is an integer times a power of two, so sums are kept as fractions: adding is exact, and two tallies of the same
+rows are equal.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from data_contracts.records import Interval
-from tasks.evidence import betting
-from tasks.evidence.exact_sums import LARGEST, MOST_ROWS, Sums, counted
+
+Values = NDArray[np.float64]
+
+# Scores are not larger, and smaller differences are none, so that quotients, squares and their sums are doubles.
+LARGEST, SMALLEST = 1e60, 1e-60
+MOST_ROWS = 10**15
+# The values that are added at once; more would not fit the integers in `exact_sum`.
+_PIECE = 2**24
+_FRACTION = re.compile(r"-?[0-9]{1,600}(/[1-9][0-9]{0,600})?", re.ASCII)
+_COUNTS = ("units", "rows", "most_rows")
+_SUMS = ("gains", "squares", "products", "squared_rows")
+_EXTREMES = ("lowest", "highest")
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over units of rows, of which each may be one row.
+
+    Attributes:
+        units, rows, most_rows: how many there are; the rows of the largest unit.
+        gains, squares: of the units' gains, and of their squares.
+        products, squared_rows: of each unit's gain times its rows, and of its squared number of rows.
+        lowest, highest: of both models' scores of a unit; 0 without units.
+    """
+
+    units: int = 0
+    rows: int = 0
+    most_rows: int = 0
+    gains: Fraction = Fraction(0)
+    squares: Fraction = Fraction(0)
+    products: Fraction = Fraction(0)
+    squared_rows: Fraction = Fraction(0)
+    lowest: float = 0.0
+    highest: float = 0.0
+
+    def __add__(self, other: Sums) -> Sums:
+        if not (self.units and other.units):
+            return self if self.units else other
+        return Sums(
+            self.units + other.units,
+            self.rows + other.rows,
+            max(self.most_rows, other.most_rows),
+            self.gains + other.gains,
+            self.squares + other.squares,
+            self.products + other.products,
+            self.squared_rows + other.squared_rows,
+            min(self.lowest, other.lowest),
+            max(self.highest, other.highest),
+        )
+
+    @classmethod
+    def of(cls, champion: Values, challenger: Values, sizes: Values, sign: int = 1) -> Sums:
+        """The sums over units.
+
+        Args:
+            champion, challenger: (units,) the scores, added up over each unit's rows.
+            sizes: (units,) number of rows.
+            sign: -1 if a smaller score is better.
+        """
+        if not len(sizes):
+            return cls()
+        gains = sign * (challenger - champion)
+        gains = np.where(np.abs(gains) < SMALLEST, 0.0, gains)
+        return cls(
+            len(gains),
+            int(exact_sum(sizes)),
+            int(sizes.max()),
+            exact_sum(gains),
+            exact_sum(gains**2),
+            exact_sum(gains * sizes),
+            exact_sum(sizes**2),
+            float(min(champion.min(), challenger.min())) + 0.0,  # -0.0 is 0.0
+            float(max(champion.max(), challenger.max())) + 0.0,
+        )
+
+    @classmethod
+    def of_counts(cls, won: int, lost: int, tied: int) -> Sums:
+        """The sums over rows of which each gained 1, -1 or 0."""
+        rows, gains = won + lost + tied, Fraction(won - lost)
+        return cls(rows, rows, 1, gains, Fraction(won + lost), gains, Fraction(rows), 0.0, 1.0) if rows else cls()
+
+    def beyond(self, bound: float, sign: int = 1) -> tuple[float, float] | None:
+        """The sums of (a unit's gain - `bound` times its rows), and of its squares; None if their size is not known.
+
+        They are divided by the largest loss that is expected with what was seen of the scores, so none is below -1.
+
+        Args:
+            sign: -1 for the same with the models exchanged.
+        """
+        exact = Fraction(bound)
+        more = max(sign * exact * self.most_rows, Fraction(0))
+        reach = Fraction(self.highest) - Fraction(self.lowest) + more
+        if reach < SMALLEST:
+            return None
+        total = sign * (self.gains - exact * self.rows) / reach
+        squares = (self.squares - 2 * exact * self.products + exact**2 * self.squared_rows) / reach**2
+        return float(total), max(float(squares), 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON that `from_json` reads; fractions are text, which no reader rounds."""
+        fields = {name: getattr(self, name) for name in _COUNTS + _EXTREMES}
+        return fields | {name: str(getattr(self, name)) for name in _SUMS}
+
+    @classmethod
+    def from_json(cls, value: object) -> Sums:
+        """The sums that `to_json` wrote.
+
+        Raises:
+            ValueError: no rows have such sums; the message says why.
+        """
+        if not isinstance(value, Mapping) or set(value) != {*_COUNTS, *_SUMS, *_EXTREMES}:
+            raise ValueError("a sum is missing or unknown")
+        units, rows, most_rows = (counted(value[name], name) for name in _COUNTS)
+        gains, squares, products, squared_rows = (_fraction(value[name], name) for name in _SUMS)
+        lowest, highest = (_score(value[name], name) for name in _EXTREMES)
+        found = cls(units, rows, most_rows, gains, squares, products, squared_rows, lowest, highest)
+        if not found._can_be():
+            raise ValueError("no rows have such sums")
+        return found
+
+    def _can_be(self) -> bool:
+        """Whether some units can have these sums, but for the rounding of squares and products."""
+        if not self.units:
+            return self == Sums()
+        more, units, most = 1 + Fraction(1, 10**9), self.units, self.most_rows
+        reach = Fraction(self.highest) - Fraction(self.lowest)
+        return (
+            most >= 1
+            and units + most - 1 <= self.rows <= min(units * most, MOST_ROWS)
+            and self.rows**2 <= units * self.squared_rows * more
+            and self.squared_rows <= self.rows * most * more
+            and reach >= 0
+            and self.gains**2 <= units * self.squares * more
+            and self.squares <= units * (reach * more) ** 2
+            and self.products**2 <= self.squares * self.squared_rows * more**2
+        )
+
+
+def exact_sum(values: Values) -> Fraction:
+    """The sum of finite doubles, (n,), without any rounding."""
+    total = Fraction(0)
+    for start in range(0, len(values), _PIECE):
+        mantissas, exponents = np.frexp(values[start : start + _PIECE])
+        different, which = np.unique(exponents, return_inverse=True)
+        whole = np.ldexp(mantissas, 53).astype(np.int64)
+        # Two halves of 26 and 27 bits, whose sums over 2**24 rows are integers that a double holds.
+        high, low = np.bincount(which, whole >> 27), np.bincount(which, whole & (2**27 - 1))
+        for exponent, upper, lower in zip(different.tolist(), high.tolist(), low.tolist(), strict=True):
+            total += Fraction((int(upper) << 27) + int(lower)) * Fraction(2) ** (exponent - 53)
+    return total
+
+
+def counted(value: object, name: str) -> int:
+    """A count that was read from JSON; ValueError if it is not a whole number from 0 to 10**15."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_ROWS:
+        raise ValueError(f"{name} is not a whole number from 0 to 10**15")
+    return value
+
+
+def _score(value: object, name: str) -> float:
+    # A unit's score is a sum over its rows.
+    if isinstance(value, bool) or not isinstance(value, float | int) or not abs(value) <= LARGEST:
+        raise ValueError(f"{name} is not a number that a score can be")
+    return float(value)
+
+
+def _fraction(value: object, name: str) -> Fraction:
+    if not isinstance(value, str) or not _FRACTION.fullmatch(value):
+        raise ValueError(f"{name} is not a fraction")
+    found = Fraction(value)
+    if found.denominator & (found.denominator - 1) or str(found) != value:
+        raise ValueError(f"{name} is not a fraction in lowest terms with a power of two below")
+    return found
+
 
 SequentialVerdict = Literal["better", "worse", "open"]
 METHOD = "always-valid, by betting"
@@ -175,10 +359,10 @@ class _Test:
         won, lost, tied = tally.won, tally.lost, tally.tied
 
         def above(bound: float, times: float) -> bool:
-            return betting.counts_show(won * times, lost * times, tied * times, bound, alpha)
+            return counts_show(won * times, lost * times, tied * times, bound, alpha)
 
         def below(bound: float, times: float) -> bool:
-            return betting.counts_show(lost * times, won * times, tied * times, -bound, alpha)
+            return counts_show(lost * times, won * times, tied * times, -bound, alpha)
 
         return cls((won - lost) / tally.rows if tally.rows else None, 1.0, alpha, above, below)
 
@@ -189,7 +373,7 @@ class _Test:
             # Divided and multiplied, a number of units may be rounded.
             if beyond is None or sums.units * times < FIRST_UNITS - 0.001:
                 return False
-            return betting.sums_show(beyond[0] * times, beyond[1] * times, alpha)
+            return sums_show(beyond[0] * times, beyond[1] * times, alpha)
 
         gain = float(sums.gains / sums.rows)
         return cls(
@@ -263,3 +447,61 @@ def _scores(values: NDArray[Any], whose: str) -> NDArray[np.float64]:
 
 def _are_flags(scores: NDArray[np.float64]) -> bool:
     return bool(np.all((scores == 0) | (scores == 1)))
+
+
+# Shares of the largest bet, which could lose the whole capital on one row. A bet of a sixteenth has a quarter of the
+# weight: small advantages are found late anyway, and large ones must not wait for the sake of small ones.
+_STEPS = np.arange(96)
+_SHARES = 0.999999 * 2.0 ** (-_STEPS / 4)
+_LOG_WEIGHTS = math.log1p(-(2.0 ** (-1 / 8))) - _STEPS / 8 * math.log(2)
+# What a bet costs for each squared gain (Fan, Grama and Liu 2015).
+_COSTS = -np.log1p(-_SHARES) - _SHARES
+
+
+def log_capital_of_counts(won: ArrayLike, lost: ArrayLike, tied: ArrayLike, bound: float) -> NDArray[np.float64]:
+    """The logarithm of the capital, which began with 1, of bets on models that are right or wrong on each row.
+
+    It is exact. With a bound of 0, tied rows change nothing, as in McNemar's test, and this is a mixture of coins
+    (Robbins 1970).
+
+    Args:
+        won, lost, tied: (...) rows on which only the challenger is right, only the champion, and both or neither.
+        bound: of the gain; above -1 and below 1.
+    """
+    # A bet of `share / (1 + bound)` multiplies the capital by 1 + bet * (gain of the row - bound).
+    bets = _SHARES / (1 + bound)
+    return _mixed([won, lost, tied], np.log1p(np.stack([bets * (1 - bound), -_SHARES, -bets * bound])))
+
+
+def log_capital_of_sums(total: ArrayLike, squares: ArrayLike) -> NDArray[np.float64]:
+    """A lower bound of the same for gains that are any numbers, but not below -1.
+
+    log(1 + bet * gain) >= bet * gain - cost of the bet * gain**2 (Fan, Grama and Liu 2015, lemma 4.1), so two sums are
+    enough. It is close to equality where gains are small, as they mostly are.
+
+    Args:
+        total, squares: (...) sums of the gains beyond the bound, and of their squares.
+    """
+    return _mixed([total, squares], np.stack([_SHARES, -_COSTS]))
+
+
+def counts_show(won: float, lost: float, tied: float, bound: float, alpha: float) -> bool:
+    """Whether the true gain is shown to be above `bound`; it is ever false with a probability of at most `alpha`."""
+    if bound >= 1:
+        return False
+    if bound <= -1:
+        # With a gain of -1 the champion alone is right on every row; a lower one does not exist.
+        return won + tied > 0 or (bound < -1 and lost > 0)
+    return bool(log_capital_of_counts(won, lost, tied, bound) >= -math.log(alpha))
+
+
+def sums_show(total: float, squares: float, alpha: float) -> bool:
+    """The same for gains beyond the bound that are not below -1."""
+    return bool(log_capital_of_sums(total, squares) >= -math.log(alpha))
+
+
+def _mixed(sums: list[ArrayLike], of_bets: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The mean capital over all bets; `of_bets` is (sums, bets)."""
+    grown = np.stack(np.broadcast_arrays(*sums), axis=-1).astype(np.float64) @ of_bets + _LOG_WEIGHTS
+    most = grown.max(axis=-1)
+    return np.asarray(most + np.log(np.exp(grown - most[..., np.newaxis]).sum(axis=-1)))

@@ -16,8 +16,7 @@ from data_contracts.handoffs import Evaluation
 from data_contracts.pipeline_spec import GateSpec
 from data_contracts.records import Evidence, GateResult
 from infra.records.evaluations import unsealed
-from tasks.evidence.decision import Decision, Question, decide
-from tasks.evidence.levels import NOTHING, Spent, used_up
+from tasks.evidence.decision import NOTHING, Decision, Question, Spent, decide, used_up
 from tasks.run.run import Run
 from tasks.stages.gates.evidence_sentences import gate_sentence, ledger_sentence, sealed_sentence, used_up_sentence
 from tasks.stages.gates.gates import bound_of, not_asked, subject

@@ -6,7 +6,7 @@ import math
 
 from data_contracts.pipeline_spec import GateSpec
 from data_contracts.records import Evidence
-from tasks.evidence.levels import MOST_EFFORT, Spent, comparisons_left, effort, used_up
+from tasks.evidence.decision import MOST_EFFORT, Spent, comparisons_left, effort, used_up
 from tasks.stages.gates.gates import subject
 
 # Smaller values are shown with two digits of their own.

@@ -11,7 +11,7 @@ from data_contracts.pipeline_spec import GateSpec
 from infra.models import exposures, registry
 from infra.models.exposures import Exposure
 from infra.records.evaluations import TestRows
-from tasks.evidence.levels import Spent
+from tasks.evidence.decision import Spent
 from tasks.run.run import Run
 
 

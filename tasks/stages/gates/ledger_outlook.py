@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.models import exposures
-from tasks.evidence.levels import Spent
+from tasks.evidence.decision import Spent
 from tasks.run.run import Run
 from tasks.stages.gates.evidence_sentences import ledger_sentence
 from tasks.stages.gates.gates import rows_named

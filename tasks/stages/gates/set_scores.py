@@ -15,16 +15,14 @@ from data_contracts.handoffs import Dataset, Evaluation, MetricValue
 from data_contracts.pipeline_spec import GateSpec
 from infra.records.evaluations import Outcomes, TestRows, measures_of, outcomes_of, pairs_of
 from tasks.evidence.decision import Measured
-from tasks.evidence.paired_counts import PairedCounts
-from tasks.evidence.paired_values import PairedValues
-from tasks.evidence.predictions import classes, counted
-from tasks.evidence.proportions import Proportion
+from tasks.evidence.paired_scores import classes, counted
 from tasks.evidence.resampled_metrics import (
     ResampledMetric,
     cannot_be_resampled,
     is_share_of_right_rows,
     resampled_metric,
 )
+from tasks.evidence.significance import PairedCounts, PairedValues, Proportion
 from tasks.run.run import Run
 from tasks.stages.gates.gates import subject, undefined
 from tasks.stages.gates.test_rows import SetRows, num_different, read_test_rows

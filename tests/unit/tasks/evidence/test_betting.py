@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tasks.evidence.betting import counts_show, log_capital_of_counts, log_capital_of_sums, sums_show
+from tasks.evidence.sequential import counts_show, log_capital_of_counts, log_capital_of_sums, sums_show
 
 COUNTS = st.integers(0, 10**6)
 BOUNDS = st.floats(-0.99, 0.99)

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.evidence.decision import Question, decide, holm
-from tasks.evidence.levels import NOTHING, Spent, level
-from tasks.evidence.paired_counts import PairedCounts
+from tasks.evidence.decision import NOTHING, Question, Spent, decide, holm, level
+from tasks.evidence.significance import PairedCounts
 
 
 def question(won: int, lost: int, bound: float = 0.0, spent: Spent = NOTHING, rows: int = 1_000) -> Question:

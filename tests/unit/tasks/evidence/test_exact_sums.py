@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tasks.evidence.exact_sums import Sums, exact_sum
+from tasks.evidence.sequential import Sums, exact_sum
 
 SCORES = st.floats(-1e60, 1e60, allow_nan=False)
 
@@ -32,7 +32,7 @@ def test_a_sum_is_exact(values: np.ndarray[Any, Any]) -> None:
 
 
 def test_many_values_are_added_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.evidence.exact_sums._PIECE", 7)
+    monkeypatch.setattr("tasks.evidence.sequential._PIECE", 7)
     values = np.random.default_rng(1).normal(size=100)
     assert exact_sum(values) == sum(map(Fraction, values.tolist()))
 

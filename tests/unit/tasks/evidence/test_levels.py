@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tasks.evidence.levels import MOST_EFFORT, NOTHING, Spent, comparisons_left, effort, level, used_up
+from tasks.evidence.decision import MOST_EFFORT, NOTHING, Spent, comparisons_left, effort, level, used_up
 
 
 def test_the_levels_of_all_verdicts_that_may_be_seen_sum_to_alpha() -> None:

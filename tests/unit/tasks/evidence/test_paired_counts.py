@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from tasks.evidence.paired_counts import PairedCounts, rows_needed
+from tasks.evidence.significance import PairedCounts, rows_needed
 
 
 def test_only_the_rows_on_which_they_disagree_count() -> None:

@@ -11,8 +11,7 @@ import torchmetrics.classification as classification
 import torchmetrics.regression as regression
 from numpy.typing import NDArray
 
-from tasks.evidence.paired_scores import PairedScores, value_of
-from tasks.evidence.ranked import Ranking
+from tasks.evidence.paired_scores import PairedScores, Ranking, value_of
 from tasks.evidence.resampled_metrics import resampled_metric
 
 KINDS = [

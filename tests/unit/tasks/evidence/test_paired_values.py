@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tasks.evidence.paired_values import PairedValues
+from tasks.evidence.significance import PairedValues
 
 
 def values(*gains: float) -> PairedValues:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
-from tasks.evidence.proportions import Proportion
+from tasks.evidence.significance import Proportion
 
 
 @given(st.integers(1, 400), st.floats(0, 1), st.floats(0.001, 0.999))

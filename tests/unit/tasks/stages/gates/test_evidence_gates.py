@@ -17,9 +17,8 @@ from data_contracts.records import GateResult
 from infra.models.exposures import spent
 from infra.records.evaluations import TestRows
 from infra.store import Store, open_store
-from tasks.evidence.levels import Spent, level
-from tasks.evidence.paired_counts import PairedCounts
-from tasks.evidence.proportions import Proportion
+from tasks.evidence.decision import Spent, level
+from tasks.evidence.significance import PairedCounts, Proportion
 from tasks.stages.gates.all_gates import is_undecided, judged, lacking, more_rows, refusing
 from tasks.stages.gates.evidence_gates import judge_evidence
 

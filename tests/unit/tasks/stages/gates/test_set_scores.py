@@ -19,10 +19,8 @@ from data_contracts.pipeline_spec import EvaluateSpec, GateSpec
 from infra.records.evaluations import TestRows
 from infra.records.handoffs import put_handoff
 from infra.store import Store, open_store
-from tasks.evidence.paired_counts import PairedCounts
 from tasks.evidence.paired_scores import PairedScores
-from tasks.evidence.paired_values import PairedValues
-from tasks.evidence.proportions import Proportion
+from tasks.evidence.significance import PairedCounts, PairedValues, Proportion
 from tasks.stages.gates import set_scores
 from tasks.stages.gates.set_scores import SetScores
 from tasks.stages.gates.test_rows import SetRows
