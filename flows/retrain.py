@@ -19,7 +19,7 @@ from infra.orchestrator.flow_run_logs import begin_flow_run_logs
 from infra.orchestrator.flow_runs.cancelling import cancellable
 from infra.orchestrator.flow_runs.handing_over import give_to_worker_again
 from infra.stopping import HandedOver
-from tasks.budgets.spending import admit, refuse_over, within_budgets
+from tasks.budgets import admit, refuse_over, within_budgets
 from tasks.mirrors.deliver import try_mirrors
 from tasks.pages.run_report_page import keep_page
 from tasks.run.attach import attach

@@ -16,8 +16,7 @@ from infra.budgets import apply_rules, newest_rules, read_rules
 from infra.signing.moves import configured_key
 from infra.store import Store, layout
 from infra.store.records import parsed
-from tasks.budgets.balances import BudgetBalance, balances_of_month, settle_and_check
-from tasks.budgets.settling import settle_all
+from tasks.budgets import BudgetBalance, balances_of_month, settle_all, settle_and_check
 from tasks.run.run import known_store_list
 
 # Of a budget for each run, the newest are shown.

@@ -12,7 +12,7 @@ from flows.commands.guard import Answer
 from flows.commands.plan_page import estimate_lines
 from flows.stages import stages
 from infra.quantities import BYTES, in_words
-from tasks.budgets.balances import balances_of_spec
+from tasks.budgets import balances_of_spec
 from tasks.estimates.estimate import estimate
 from tasks.queries.plan import plan as plan_run
 from tasks.run.checkpointing import look

@@ -11,9 +11,14 @@ from data_contracts.rules import Balance
 from infra.budgets import current_budgets, refuse_by_policy
 from infra.processes.this_process import now_s
 from infra.store import Store, is_store, open_store
-from tasks.budgets.amounts import BudgetPeriod, budget_periods, per_second
-from tasks.budgets.refusals import refuse_uncounted, too_little_for_game_day
-from tasks.budgets.settling import settle_others
+from tasks.budgets import (
+    BudgetPeriod,
+    budget_periods,
+    per_second,
+    refuse_uncounted,
+    settle_others,
+    too_little_for_game_day,
+)
 from tasks.run.prices import run_prices
 
 # The name by which budgets for each run know a game day, which has no run in the store.

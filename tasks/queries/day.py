@@ -25,8 +25,7 @@ from infra.records.nodes import NodeRecord, nodes_of
 from infra.records.receipts import chain
 from infra.store import Store, layout
 from infra.store.store import read_several
-from tasks.budgets.amounts import month_of
-from tasks.budgets.balances import BudgetBalance, balances_of_month
+from tasks.budgets import BudgetBalance, balances_of_month, month_of
 from tasks.queries.canaries import canary_line
 from tasks.queries.waiting import standing_of
 from tasks.run.inputs import read_inputs

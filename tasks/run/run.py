@@ -44,7 +44,7 @@ class Run:
         replay: the training that `train` makes again, generation by generation; None: it trains as the spec says.
         results: how the stages ended so far, by name.
         spent: the cost of nodes so far; meters: record what this process and its nodes use (`tasks.run.meter`).
-        budgets: what it uses of its budgets (`tasks.budgets.spending`); empty outside of a flow.
+        budgets: what it uses of its budgets (`tasks.budgets`); empty outside of a flow.
         environments: the digests of what its processes on this machine import from, by place (`import_places`).
     """
 

@@ -19,7 +19,7 @@ from infra.gang.remote_job import RemoteJobRequest, idle_limit, lay_out, run_rem
 from infra.orchestrator.launch_secret import launch_secret
 from infra.store import layout
 from infra.usage import cost
-from tasks.budgets.spending import allowance
+from tasks.budgets import allowance
 from tasks.run.meter import follow, used_by_gang
 from tasks.run.run import Run, slug
 from tasks.stages.scoring_layout import RANK, ScoringLayout

@@ -16,7 +16,7 @@ from infra.orchestrator.launch_secret import launch_secret
 from infra.store import layout
 from infra.telemetry import current
 from infra.usage import cost
-from tasks.budgets.spending import allowance
+from tasks.budgets import allowance
 from tasks.run.meter import follow, used_by_gang
 from tasks.run.progress import GangReleased, NodeHeard, notify
 from tasks.run.run import Run

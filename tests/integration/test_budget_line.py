@@ -15,7 +15,7 @@ import pytest
 from data_contracts.handoffs import Checkpoint
 from infra.gang.ledger import committed
 from infra.store import layout, open_store
-from tasks.budgets.balances import balances_of_month
+from tasks.budgets import balances_of_month
 from tasks.costs.histories import usage_of
 from tasks.costs.sums import charged
 from tests.support.tiny import MODEL, SPEC, trainwright, write_project

@@ -24,9 +24,8 @@ from infra.budgets import apply_rules
 from infra.store import Lease, Store, layout, open_store
 from infra.store.lease import with_process
 from infra.usage import executions_of
-from tasks.budgets import spending
-from tasks.budgets.amounts import BudgetPeriod
-from tasks.budgets.settling import settle_all
+from tasks import budgets
+from tasks.budgets import BudgetPeriod, settle_all
 from tasks.run import meter
 
 RUNS, EVERY_S, CHECKPOINT_S, LIMIT_H = 8, 60.0, 25.0, 0.75
@@ -51,13 +50,13 @@ def run_in(store: Store, run_id: str) -> Any:
 def use(store: Store, run_id: str, began: float) -> bool:
     """Carry a run out until its budget is used up; returns whether it was refused at once. Time is counted."""
     clock = SimpleNamespace(at=began)
-    meter.now_s = spending.now_s = lambda: clock.at  # type: ignore[assignment]
-    spending.Spending._tell = lambda *_: None  # type: ignore[method-assign]
+    meter.now_s = budgets.now_s = lambda: clock.at  # type: ignore[assignment]
+    budgets.Spending._tell = lambda *_: None  # type: ignore[method-assign]
     run = run_in(store, run_id)
 
     def work(run: Any) -> Any:
         [mine] = run.budgets
-        spending.admit(run)
+        budgets.admit(run)
         while mine.over() is None:
             clock.at += EVERY_S / 4
             run.meters[-1].note()  # the beat, up to which a killed process is charged
@@ -67,7 +66,7 @@ def use(store: Store, run_id: str, began: float) -> bool:
 
     lease = Lease.take(store, layout.lease(layout.run(run_id)), with_process(run_id))
     try:
-        spending.within_budgets(meter.metered(work))(run)
+        budgets.within_budgets(meter.metered(work))(run)
     except OverBudget:
         return clock.at == began
     finally:

@@ -24,8 +24,7 @@ from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import make_key_pair
 from infra.signing.moves import configured_key
 from infra.store import Store, layout, open_store
-from tasks.budgets.amounts import BudgetPeriod, month_of
-from tasks.budgets.balances import balances_of_spec
+from tasks.budgets import BudgetPeriod, balances_of_spec, month_of
 from tests.support.tiny import write_project
 
 NOW = month_of(time.time())

@@ -11,7 +11,7 @@ from data_contracts.errors import CorruptError
 from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.resolved import Price
 from data_contracts.rules import Budgets, Limit, Policy
-from tasks.budgets.amounts import BudgetPeriod, budget_periods, month_bounds, months, per_second, price_fault, used
+from tasks.budgets import BudgetPeriod, budget_periods, month_bounds, months, per_second, price_fault, used
 
 GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", devices=8)
 HERE = Price(machine="cpu", per_hour=3.6, price_date="2026-01-01")

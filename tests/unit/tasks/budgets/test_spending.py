@@ -18,10 +18,8 @@ from data_contracts.rules import Budgets, BudgetWarning
 from infra.budgets import Executed, Ledger, apply_rules
 from infra.orchestrator.events import budget_events
 from infra.store import Store, layout, open_store
-from tasks.budgets import spending
-from tasks.budgets.amounts import BudgetPeriod, month_bounds, month_of
-from tasks.budgets.refusals import nothing_left
-from tasks.budgets.settling import settle_all, settle_others
+from tasks import budgets
+from tasks.budgets import BudgetPeriod, month_bounds, month_of, nothing_left, settle_all, settle_others
 from tasks.costs.histories import usage_of
 from tasks.run.meter import Meter, metered, used_by_gang
 
@@ -58,13 +56,13 @@ def gang(began: float, seconds: float, generation: int = 0) -> GangUsage:
 
 
 def carry_out(run: Any, work: Callable[[Any], Any]) -> Any:
-    return spending.within_budgets(metered(work))(run)
+    return budgets.within_budgets(metered(work))(run)
 
 
 def training(run: Any, seconds: float, nodes: int = 1) -> None:
     """Train for `seconds` that are counted, not waited for."""
-    spending.admit(run)
-    allowed = spending.allowance(run, "train", local=False)
+    budgets.admit(run)
+    allowed = budgets.allowance(run, "train", local=False)
     allowed.admit(nodes)
     began = time.time()
     allowed.launched(lambda: gang(began, seconds))
@@ -92,7 +90,7 @@ def test_a_run_is_refused_before_anything_is_booked(store: Store) -> None:
     budget_period = limited(store, {"amount": 100.0, "currency": "USD"})
     budget_period.ledger(store).settle({Executed("r0", "1-a"): 100})
     with pytest.raises(OverBudget) as caught:
-        carry_out(run_in(store), spending.admit)
+        carry_out(run_in(store), budgets.admit)
     assert str(caught.value) == (
         f"The budget all (all runs, {NOW}) has too little left for this run: 100.00 of 100.00 USD are spent. "
         "Raise it with `trainwright budget apply FILE`, then `trainwright resume r1`."
@@ -116,13 +114,13 @@ def test_a_training_ends_while_half_an_interval_is_reserved(store: Store) -> Non
     def work(run: Any) -> Any:
         training(run, 60)
         assert run.budgets[0].over() is None
-        spending.refuse_over(run)
-        allowed, began = spending.allowance(run, "train", local=False), time.time()
+        budgets.refuse_over(run)
+        allowed, began = budgets.allowance(run, "train", local=False), time.time()
         allowed.admit(1)
         allowed.launched(lambda: gang(began, 15, generation=1))
         run.budgets[0]._renew()
         assert isinstance(allowed.over(), OverBudget), "25 are left of 100, less than half of 60"
-        spending.refuse_over(run)
+        budgets.refuse_over(run)
 
     with pytest.raises(OverBudget):
         carry_out(run, work)
@@ -133,14 +131,14 @@ def test_what_happens_at_the_limit(at_limit: str, begins: bool, store: Store) ->
     limited(store, {"amount": 50.0, "currency": "USD"}, at_limit=at_limit)
     if at_limit == "stop":
         with pytest.raises(OverBudget):
-            carry_out(run_in(store, "r0"), lambda run: (training(run, 60), spending.refuse_over(run)))
+            carry_out(run_in(store, "r0"), lambda run: (training(run, 60), budgets.refuse_over(run)))
     else:
-        carry_out(run_in(store, "r0"), lambda run: (training(run, 60), spending.refuse_over(run)))
+        carry_out(run_in(store, "r0"), lambda run: (training(run, 60), budgets.refuse_over(run)))
     if begins:
-        carry_out(run_in(store), spending.admit)
+        carry_out(run_in(store), budgets.admit)
         return
     with pytest.raises(OverBudget):
-        carry_out(run_in(store), spending.admit)
+        carry_out(run_in(store), budgets.admit)
 
 
 def test_a_budget_for_each_run_is_for_all_its_executions(store: Store) -> None:
@@ -193,13 +191,13 @@ def test_an_unknown_price_is_told_and_not_counted_as_nothing(store: Store) -> No
     limited(store, {"amount": 100.0, "currency": "USD"})
     unknown = Price(machine="", per_hour=None, price_date="")
     with pytest.raises(UsageError, match="a price is unknown: of an unknown machine. Add it"):
-        carry_out(run_in(store, here=unknown), spending.admit)
+        carry_out(run_in(store, here=unknown), budgets.admit)
 
 
 def killed(store: Store, run_id: str, seconds: float) -> None:
     """A run whose process was killed: it reserved, and its last record is missing."""
     run = run_in(store, run_id)
-    run.budgets.append(spending.Spending(run))
+    run.budgets.append(budgets.Spending(run))
     meter = Meter(run)
     run.meters.append(meter)
     with meter.running():
@@ -286,7 +284,7 @@ def test_a_store_that_is_away_ends_no_run_and_a_damaged_ledger_does(
 ) -> None:
     limited(store, {"amount": 100.0, "currency": "USD"})
     run = run_in(store)
-    mine = spending.Spending(run)
+    mine = budgets.Spending(run)
     for error, ends in ((StorageUnavailable("away"), False), (CorruptError("damaged"), True)):
         calls: list[float] = []
 
@@ -305,17 +303,17 @@ def test_a_store_that_is_away_ends_no_run_and_a_damaged_ledger_does(
 
 def test_a_budget_that_is_applied_while_a_run_works_holds_for_it(store: Store) -> None:
     def work(run: Any) -> Any:
-        spending.admit(run)
+        budgets.admit(run)
         limited(store, {"amount": 10.0, "currency": "USD"})
         with pytest.raises(OverBudget):
-            spending.allowance(run, "train", local=False).admit(1)
+            budgets.allowance(run, "train", local=False).admit(1)
 
     carry_out(run_in(store), work)
 
 
 def test_a_shorter_interval_that_is_applied_while_a_run_works_is_renewed_as_often(store: Store) -> None:
     def work(run: Any) -> Any:
-        spending.admit(run)
+        budgets.admit(run)
         content = {"all": {"per": "month", "limit": {"hours": 1.0}}}
         apply_rules(store, "budgets", {"version": 1, "every_s": 0.2, "budgets": content})
         renewed: list[float] = []
@@ -330,7 +328,7 @@ def test_a_shorter_interval_that_is_applied_while_a_run_works_is_renewed_as_ofte
 
 def test_a_run_at_an_unknown_price_is_told_of_a_budget_that_is_applied_later(store: Store) -> None:
     def work(run: Any) -> Any:
-        spending.admit(run)
+        budgets.admit(run)
         limited(store, {"amount": 10.0, "currency": "USD"})
         for _ in range(2):
             run.budgets[0]._renew()
@@ -345,7 +343,7 @@ def test_a_run_at_an_unknown_price_is_told_of_a_budget_that_is_applied_later(sto
 def test_a_run_that_is_refused_while_it_reserves_holds_nothing_afterwards(store: Store) -> None:
     budget_period = limited(store, {"amount": 20.0, "currency": "USD"})
     with pytest.raises(OverBudget):
-        carry_out(run_in(store, here=DEAR), spending.admit)
+        carry_out(run_in(store, here=DEAR), budgets.admit)
     assert budget_period.ledger(store).balance().holds == {}
 
 

@@ -12,7 +12,7 @@ from data_contracts.pipeline_spec import PipelineSpec
 from infra.budgets import Executed, apply_rules, current_budgets
 from infra.processes.this_process import now_s
 from infra.store import Store, open_store
-from tasks.budgets.amounts import budget_periods
+from tasks.budgets import budget_periods
 from tasks.gameday.store_rules import refuse_by_store
 from tests.support.tiny import SPEC
 

@@ -17,7 +17,7 @@ from data_contracts.rules import Budgets, Objectives
 from infra.budgets import Executed, apply_rules
 from infra.records.nodes import decide, record_mishap
 from infra.store import Store, layout, open_store
-from tasks.budgets.amounts import BudgetPeriod, month_of
+from tasks.budgets import BudgetPeriod, month_of
 from tasks.pages.day_attention import MOST, needs
 from tasks.pages.day_page import MOST_RUNS, day_page, day_rows, group_of, is_day_page
 from tasks.pages.day_tables import age
