@@ -172,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return getattr(importlib.import_module(f"flows.commands.{module}"), verb)
 
     if getattr(arguments, "no_shakedown", False):
-        from tasks.run.options import NO_SHAKEDOWN
+        from infra.processes.environment import NO_SHAKEDOWN
 
         os.environ[NO_SHAKEDOWN] = "1"
     try:

@@ -33,6 +33,8 @@ from infra.settings import on_this_machine, state_folder
 PASS_ENV = "TRAINWRIGHT_PASS_ENV"
 # Names, never values, of the variables that were left out.
 LEFT_OUT = "TRAINWRIGHT_ENV_LEFT_OUT"
+# Trainings begin without a shakedown; the option `--no-shakedown` sets it for one command.
+NO_SHAKEDOWN = "TRAINWRIGHT_NO_SHAKEDOWN"
 
 # Keys under which a request names the places that its process opens itself.
 _PLACES = ("store", "sources")

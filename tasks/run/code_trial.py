@@ -25,10 +25,10 @@ from infra import scratch
 from infra.child import run_child
 from infra.code_bundle import CodeBundle, unpack
 from infra.files import replace_json
+from infra.processes.environment import NO_SHAKEDOWN
 from infra.project import SOURCE, ProjectFiles, is_in_project
 from infra.settings import state_folder
 from infra.store import Store
-from tasks.run.options import NO_SHAKEDOWN
 from tasks.run.spec_check import named_code, named_tokenizers
 
 TIMEOUT_S = 120.0

@@ -7,17 +7,10 @@ from pathlib import Path
 
 from data_contracts.errors import SpecError
 from data_contracts.pipeline_spec import PipelineSpec
-from infra.code_bundle import project_root
 from infra.environments.cache import resolve
-from infra.environments.packages import Packages, Requirements, read_requirements
+from infra.environments.packages import Packages
 from infra.store import Store
-
-
-def read_spec_requirements(spec: PipelineSpec, path: Path) -> Requirements | None:
-    """The requirements of the spec's environment; None without an environment, SpecError if they cannot be read."""
-    if spec.environment is None:
-        return None
-    return read_requirements(path.parent / spec.environment.file, project_root(path.parent))
+from tasks.run.spec_check import read_spec_requirements
 
 
 def resolve_environment(
@@ -55,17 +48,3 @@ def resolve_environment(
             remedy=f"Add dvc, with the extra of its remote, to {requirements.place}.",
         )
     return packages
-
-
-def refuse_without_expectations(packages: Packages, path: Path) -> None:
-    """SpecError if an environment lacks what runs the expectations of a user's own.
-
-    Args:
-        path: the spec's file.
-    """
-    lacking = [name for name in ("duckdb", "great-expectations") if name not in packages.versions]
-    if lacking:
-        raise SpecError(
-            f"{path}: contract: a class_path runs in the spec's environment, which lacks {' and '.join(lacking)}.",
-            remedy="Add it there, or name no class_path.",
-        )

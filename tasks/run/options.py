@@ -10,9 +10,6 @@ from data_contracts.run_report import Trigger
 # How the keys begin that a flow run gets if nobody chose one.
 SCHEDULE_KEY, FLOW_RUN_KEY, SENSOR_KEY = "schedule:", "flow-run:", "sensor:"
 
-# In the environment: trainings begin without a shakedown; the option `--no-shakedown` sets it for one command.
-NO_SHAKEDOWN = "TRAINWRIGHT_NO_SHAKEDOWN"
-
 
 def scheduled_key(deployment: object, time: datetime | None) -> str:
     """The idempotency key of the run that a deployment starts at a time of its schedule."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.price_book import PoolEntry
 from data_contracts.resolved import Price
 from infra import machine
 from infra import prices as price_book
-from infra.prices import LOCAL, THIS_MACHINE, VARIABLE
+from infra.prices import LOCAL, THIS_MACHINE
+from tasks.run.spec_check import check_pool_machine
 
 
 def run_prices(spec: PipelineSpec, day: str, store: str = "") -> dict[str, Any]:
@@ -48,18 +48,6 @@ def run_prices(spec: PipelineSpec, day: str, store: str = "") -> dict[str, Any]:
         "prices": {name: book.with_carbon(one, day) for name, one in prices.items()},
         "store_rates": book.of_store(store, day) if store else None,
     }
-
-
-def check_pool_machine(spec: PipelineSpec) -> None:
-    """UsageError for a `train.machine` that is not the machine of the pool: its nodes would have another's price."""
-    named, pool = spec.train.machine, spec.train.pool
-    if pool is None or named == LOCAL or pool not in (pools := price_book.prices().pools):
-        return
-    if named != pools[pool].machine:
-        raise UsageError(
-            f"train.machine: {named}, but the nodes of the pool {pool} are {pools[pool].machine} in the price book.",
-            remedy=f"Leave train.machine out, or correct pools.{pool} in the file that {VARIABLE} names.",
-        )
 
 
 def _counted(here: Price) -> Price:

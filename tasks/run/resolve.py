@@ -33,7 +33,7 @@ from infra.weights import ENDING
 from tasks.run.checkpointing import resolve_interval
 from tasks.run.code_trial import refuse_incomplete
 from tasks.run.drift_reference import resolve_drift
-from tasks.run.environments import refuse_without_expectations, resolve_environment
+from tasks.run.environments import resolve_environment
 from tasks.run.init_from import resolve_init
 from tasks.run.layout_check import check_layouts
 from tasks.run.options import RunOptions
@@ -46,6 +46,7 @@ from tasks.run.spec_check import (
     predictions_suite,
     refuse_unknown_code,
     refuse_unknown_expectations,
+    refuse_without_expectations,
     run_window,
     set_suites,
 )

@@ -20,13 +20,14 @@ from data_contracts.pipeline_spec import ContractSpec, PipelineSpec, SourceSpec,
 from data_contracts.pipeline_spec.base import DaskRunner
 from data_contracts.yaml_text import FieldPath, dotted, read_document
 from infra import code_bundle
+from infra import prices as price_book
 from infra.budgets import refuse_by_policy
+from infra.environments.packages import Packages, Requirements, read_requirements
+from infra.prices import LOCAL, VARIABLE
 from infra.project import is_in_project, require_class
 from infra.settings import PREFECT_SETTINGS, check_approved
 from infra.sources import Window, parse_window
 from tasks.run.canary_check import why_no_fresh_rows
-from tasks.run.environments import read_spec_requirements
-from tasks.run.prices import check_pool_machine
 
 # A class or a function that the spec names: its field, and its dotted path.
 NamedCode = tuple[FieldPath, str]
@@ -66,6 +67,39 @@ def _refuse_unapproved(spec: PipelineSpec) -> None:
     for name in ("contract", "shards"):
         if isinstance(runner := getattr(getattr(spec, name), "runner", None), DaskRunner):
             check_approved({PREFECT_SETTINGS: f"{name}.runner.dask"}, runner.dask)
+
+
+def check_pool_machine(spec: PipelineSpec) -> None:
+    """UsageError for a `train.machine` that is not the machine of the pool: its nodes would have another's price."""
+    named, pool = spec.train.machine, spec.train.pool
+    if pool is None or named == LOCAL or pool not in (pools := price_book.prices().pools):
+        return
+    if named != pools[pool].machine:
+        raise UsageError(
+            f"train.machine: {named}, but the nodes of the pool {pool} are {pools[pool].machine} in the price book.",
+            remedy=f"Leave train.machine out, or correct pools.{pool} in the file that {VARIABLE} names.",
+        )
+
+
+def read_spec_requirements(spec: PipelineSpec, path: Path) -> Requirements | None:
+    """The requirements of the spec's environment; None without an environment, SpecError if they cannot be read."""
+    if spec.environment is None:
+        return None
+    return read_requirements(path.parent / spec.environment.file, code_bundle.project_root(path.parent))
+
+
+def refuse_without_expectations(packages: Packages, path: Path) -> None:
+    """SpecError if an environment lacks what runs the expectations of a user's own.
+
+    Args:
+        path: the spec's file.
+    """
+    lacking = [name for name in ("duckdb", "great-expectations") if name not in packages.versions]
+    if lacking:
+        raise SpecError(
+            f"{path}: contract: a class_path runs in the spec's environment, which lacks {' and '.join(lacking)}.",
+            remedy="Add it there, or name no class_path.",
+        )
 
 
 def data_suite(spec: PipelineSpec, root: Path) -> dict[str, Any] | None:

@@ -20,9 +20,9 @@ from data_contracts.quoting import absent_name
 from infra import prices
 from infra.child import run_child
 from infra.files import replace_json
+from infra.processes.environment import NO_SHAKEDOWN
 from infra.records.handoffs import beginning, local_split, mixed
 from infra.settings import state_folder
-from tasks.run.options import NO_SHAKEDOWN
 from tasks.run.run import Run
 from tasks.stages.memory_check import first_weights
 from tasks.stages.predictions import asked_of

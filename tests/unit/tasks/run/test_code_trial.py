@@ -11,9 +11,9 @@ import pytest
 
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.messages.children import Child, ImportTrialAnswer, ImportTrialRequest
+from infra.processes.environment import NO_SHAKEDOWN
 from infra.written_files import record_written
 from tasks.run import code_trial
-from tasks.run.options import NO_SHAKEDOWN
 from tasks.run.resolve import explain_left_out
 from tasks.run.run import open_run
 from tests.support.tiny import MODEL, SPEC, answer, trainwright, write_project

@@ -8,7 +8,7 @@ import pytest
 
 from data_contracts.errors import SpecError
 from infra.environments.packages import Packages
-from tasks.run.environments import refuse_without_expectations
+from tasks.run.spec_check import refuse_without_expectations
 
 
 def test_expectations_of_ones_own_need_great_expectations_and_duckdb() -> None:

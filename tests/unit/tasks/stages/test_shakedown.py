@@ -13,8 +13,8 @@ import pytest
 from data_contracts.errors import Hung, OutOfMemory, UserCodeError
 from data_contracts.handoffs import Ref
 from data_contracts.messages.children import Shaken
+from infra.processes.environment import NO_SHAKEDOWN
 from infra.store import open_store
-from tasks.run.options import NO_SHAKEDOWN
 from tasks.stages import shakedown
 from tasks.stages.memory_check import first_weights
 from tasks.stages.shakedown import MOST_KEPT, shake_down
