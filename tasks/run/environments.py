@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data_contracts.errors import SpecError
 from data_contracts.pipeline_spec import PipelineSpec
-from infra.environments.cache import resolve
+from infra.environments.cache import resolve as resolve_packages
 from infra.environments.packages import Packages
 from infra.store import Store
 from tasks.run.spec_check import read_spec_requirements
@@ -33,7 +33,7 @@ def resolve_environment(
     wheels = None if spec.environment.wheels is None else path.parent / spec.environment.wheels
     if wheels is not None and not wheels.is_dir():
         raise SpecError(f"{path}: environment.wheels: {wheels} is not a folder.", remedy="Correct the path.")
-    packages = resolve(
+    packages = resolve_packages(
         requirements,
         spec.environment.build,
         wheels,
