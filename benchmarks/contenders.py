@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data_contracts.handoffs import Dataset
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
-from tasks.run.options import RunOptions
+from tasks.run.resolve import RunOptions
 from tasks.run.run import open_run
 from tasks.stages.shard import shard
 from tasks.stages.train import train

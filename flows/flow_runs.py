@@ -41,8 +41,8 @@ from tasks.mirrors.deliver import tell_after_run
 from tasks.mirrors.ends import announce, note_untold
 from tasks.pages.facts import gather
 from tasks.policies import pipeline_tags, run_tags
-from tasks.run.options import FLOW_RUN_KEY, SENSOR_KEY, scheduled_key
 from tasks.run.report import latest_report
+from tasks.run.resolve import FLOW_RUN_KEY, SENSOR_KEY, scheduled_key
 from tasks.run.run import Run, artifact_key
 from tasks.stages.artifacts import artifact_pages
 from tasks.stages.artifacts.contract_pages import data_section

@@ -17,7 +17,7 @@ from infra.orchestrator.flow_runs.lost_flow_runs import start_lost_again
 from infra.store import Store
 from tasks.mirrors.deliver import EVENTS_S, tell_quietly
 from tasks.mirrors.outbox import due_events
-from tasks.run.reaping import reap_apart, reap_stores
+from tasks.run.executions import reap_apart, reap_stores
 from tasks.run.run import known_store_list
 
 log = logging.getLogger("trainwright")

@@ -22,10 +22,10 @@ from infra.stopping import HandedOver
 from tasks.budgets import admit, refuse_over, within_budgets
 from tasks.mirrors.deliver import try_mirrors
 from tasks.pages.run_report_page import keep_page
-from tasks.run.attach import attach
+from tasks.run.executions import attach
 from tasks.run.meter import metered
-from tasks.run.options import RunOptions
 from tasks.run.report import report
+from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run, reopen_run
 from tasks.stages.decisions.requirements import refuse_early
 from tasks.stages.orchestrated import as_task

@@ -16,7 +16,7 @@ from flows.flow_runs import overrides, started_by
 from infra.orchestrator.flow_runs.cancelling import stop_this_process
 from infra.stopping import HandedOver
 from infra.store import layout
-from tasks.run.options import SENSOR_KEY
+from tasks.run.resolve import SENSOR_KEY
 from tasks.run.run import Run, open_spec_store
 from tasks.schedules.turns import Skipped, Turn
 

@@ -34,7 +34,7 @@ from tasks.ci.junit import junit
 from tasks.ci.outputs import values
 from tasks.ci.summary import MOST_BYTES, cut, summary
 from tasks.pages.facts import facts_of, tried
-from tasks.run.options import RunOptions
+from tasks.run.resolve import RunOptions
 from tasks.run.run import reopen_run
 from tasks.run.spec_check import check_spec
 

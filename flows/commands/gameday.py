@@ -28,8 +28,8 @@ from tasks.gameday.outcome import Outcome, broken, kept_all, not_tried
 from tasks.gameday.page import HEAD, NUMBERS, game_day_page, row
 from tasks.gameday.short_training import own_overrides
 from tasks.gameday.store_rules import refuse_by_store
-from tasks.run.prices import run_prices
 from tasks.run.report import cost_sentence
+from tasks.run.resolve import run_prices
 from tasks.run.run import new_run_id
 from tasks.run.spec_check import check_spec
 

@@ -15,9 +15,7 @@ from infra.quantities import BYTES, in_words
 from tasks.budgets import balances_of_spec
 from tasks.estimates.estimate import estimate
 from tasks.queries.plan import plan as plan_run
-from tasks.run.checkpointing import look
-from tasks.run.options import RunOptions
-from tasks.run.resolve import chosen_code
+from tasks.run.resolve import RunOptions, chosen_code, look_at_past_checkpoints
 from tasks.run.run import open_run
 
 # For the packed files, and for the files that are left out.
@@ -41,7 +39,7 @@ def plan(arguments: argparse.Namespace) -> Answer:
     if needed is not None:
         lines += estimate_lines(needed)
         value["estimate"] = needed.to_json()
-    spacing = look(run.spec, run.store)
+    spacing = look_at_past_checkpoints(run.spec, run.store)
     if spacing.is_measured or run.resolved.checkpoint is not None:
         lines += ["", f"interval  {spacing.line}"]
     value["checkpoint"] = asdict(spacing)

@@ -31,8 +31,8 @@ from tasks.queries.proof import Link, Proof
 from tasks.queries.proof import prove as prove_version
 from tasks.queries.waiting import standing_of
 from tasks.run.report import latest_report
+from tasks.run.resolve import find_version
 from tasks.run.run import known_store_list, not_found, reopen_run
-from tasks.run.versions import find_version
 
 if TYPE_CHECKING:
     from infra.orchestrator.api import Server

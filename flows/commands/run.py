@@ -14,7 +14,7 @@ from data_contracts.run_report import RunReport
 from flows.commands.guard import Answer, coloured, log
 from flows.connection import connect
 from flows.stages import stages
-from tasks.run.options import DEFAULTS, RunOptions
+from tasks.run.resolve import DEFAULTS, RunOptions
 from tasks.run.spec_check import check_spec
 from tasks.telemetry.observed import refuse_wrong_settings
 
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 def resume(arguments: argparse.Namespace) -> Answer:
     """The `resume` command: continues from what is sealed, with the inputs that were resolved at the start."""
     from tasks.queries.plan import plan_resumed
-    from tasks.run.attach import final_report
+    from tasks.run.executions import final_report
     from tasks.run.run import reopen_run
 
     run = reopen_run(arguments.run, arguments.store, arguments.from_step)

@@ -10,8 +10,7 @@ from data_contracts.quoting import one_line
 from data_contracts.run_report import Cost, StageResult
 from flows.stages import verbs
 from infra.quantities import in_two_units
-from tasks.run.progress import StageBegan, StageEnded, percent, sentence
-from tasks.run.training_progress import TrainingProgress
+from tasks.run.progress import StageBegan, StageEnded, TrainingProgress, percent, sentence
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from flows.commands.guard import Answer
 from flows.stages import listed, stage_name, stages
 from infra.written_files import record_written
 from tasks.queries.history import curves, logged_metrics, write_logger_files
-from tasks.run.options import RunOptions
+from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.stages.earlier_handoffs import EarlierHandoffs
 

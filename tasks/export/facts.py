@@ -13,7 +13,7 @@ from infra.records.handoffs import read_handoff
 from infra.store import Store, layout
 from tasks.export.module_arguments import without_private
 from tasks.run.report import latest_report
-from tasks.run.versions import find_version
+from tasks.run.resolve import find_version
 from tasks.stages.gates.export_gate import split_with_rows
 from tasks.stages.lineage import InStore, TrainedWith, trained_with
 

@@ -10,7 +10,7 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import GameTraining
 from data_contracts.pipeline_spec.base import run_locally
 from tasks.gameday.faults import EVERY_STEPS, STEPS
-from tasks.run.options import RunOptions
+from tasks.run.resolve import RunOptions
 from tasks.run.run import open_run
 from tasks.stages.shard import shard
 from tasks.stages.train import run_training, train

@@ -19,7 +19,7 @@ from tasks.budgets import (
     settle_others,
     too_little_for_game_day,
 )
-from tasks.run.prices import run_prices
+from tasks.run.resolve import run_prices
 
 # The name by which budgets for each run know a game day, which has no run in the store.
 GAME_DAY = "game-day"

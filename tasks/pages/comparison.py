@@ -15,8 +15,8 @@ from infra.store import Store, layout
 from infra.weights import TensorChange, compare, num_bytes
 from tasks.pages.facts import Facts, facts_of, gather, tried
 from tasks.run.report import latest_report
+from tasks.run.resolve import find_version
 from tasks.run.run import not_found, reopen_run
-from tasks.run.versions import find_version
 
 # Larger weights are not read for a comparison.
 MOST_WEIGHT_BYTES = 2**32

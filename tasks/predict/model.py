@@ -14,8 +14,8 @@ from data_contracts.resolved import Resolved
 from infra.contract.parts import read_profile
 from infra.records.handoffs import read_handoff
 from infra.store import Manifest, Store, layout
+from tasks.run.resolve import find_version
 from tasks.run.run import Run
-from tasks.run.versions import find_version
 from tasks.stages.lineage import InStore, TrainedWith, trained_with
 from tasks.stages.shard import dataset_key
 

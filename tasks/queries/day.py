@@ -28,9 +28,8 @@ from infra.store.store import read_several
 from tasks.budgets import BudgetBalance, balances_of_month, month_of
 from tasks.queries.canaries import canary_line
 from tasks.queries.waiting import standing_of
-from tasks.run.inputs import read_inputs
 from tasks.run.report import latest_report
-from tasks.run.run import Run
+from tasks.run.run import Run, read_inputs
 from tasks.slo.ledger import LedgerRun, read_ledger
 from tasks.slo.results import WINDOW, Result, results
 from tasks.stages.validate import contract_key

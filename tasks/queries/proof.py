@@ -16,7 +16,7 @@ from infra.models import registry
 from infra.sources.named_places import NO_PLACES, NamedPlaces, digests_now
 from infra.store import Manifest, Store
 from tasks.queries.kept_seal import require_seal
-from tasks.run.versions import find_version
+from tasks.run.resolve import find_version
 
 if TYPE_CHECKING:
     from infra.signing.keys import PublicKey

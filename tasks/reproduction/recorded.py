@@ -16,7 +16,7 @@ from infra.records.handoffs import verify_checkpoint
 from infra.store import Manifest, Store, layout
 from infra.store.records import parsed
 from infra.store.seal import passing_over
-from tasks.run.versions import find_version
+from tasks.run.resolve import find_version
 
 REMEDY = (
     "It was made by a Trainwright that did not seal this, or it was deleted; train it again with this one, and the new "

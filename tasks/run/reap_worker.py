@@ -13,7 +13,7 @@ from data_contracts.messages.commands import REAP, ReapRequest, RunBegun, RunRea
 from infra.orchestrator.flow_runs.resuming import PrefectResumer
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
-from tasks.run.reaping import reap
+from tasks.run.executions import reap
 
 
 def main(request: ReapRequest, report: Report) -> StoreReaped:

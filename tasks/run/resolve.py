@@ -1,4 +1,10 @@
-"""Resolve once: globs, windows, DVC revisions, aliases, code and prices are looked up here and nowhere later."""
+"""Resolve once: all that a spec names is looked up here and nowhere later.
+
+Globs, windows, DVC revisions, aliases, code, prices, the packages of an environment, the first weights of a training
+(`train.init_from`), the earlier data that `contract.drift` names, model versions by number or alias, and how often a
+training saves a checkpoint with `train.checkpoint: auto`. `RunOptions` is how a run is started, by a command, a
+schedule or CI.
+"""
 
 from __future__ import annotations
 
@@ -7,49 +13,97 @@ import glob
 import logging
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from data_contracts.alias_moves import ALIAS
 from data_contracts.canonical import digest, is_name
 from data_contracts.contract.suites import own_classes
-from data_contracts.errors import SpecError, TrainwrightError, UserCodeError
-from data_contracts.handoffs import Dataset, Ref, SourceFile
+from data_contracts.errors import CorruptError, SpecError, TrainwrightError, UsageError, UserCodeError
+from data_contracts.executions import ExecutionUsage
+from data_contracts.foreign_files import parse_json, read_plain
+from data_contracts.handoffs import Dataset, ModelVersion, Ref, SourceFile
 from data_contracts.lightning_config import check_lightning, inline_lightning
 from data_contracts.pipeline_spec import PipelineSpec
-from data_contracts.resolved import Resolved
+from data_contracts.price_book import PoolEntry
+from data_contracts.profile.record import Profile
+from data_contracts.resolved import CheckpointInterval, DriftReference, Price, Resolved
 from data_contracts.run_report import StageResult, Trigger
-from infra import audit, code_bundle, settings
+from infra import audit, code_bundle, machine, settings
+from infra import prices as price_book
+from infra.checkpoint_interval import DAY_S, PastTrainings, expected_loss, interval, node_mtbf, past_trainings
+from infra.contract.parts import read_profile
 from infra.environments.cache import packages_in
+from infra.environments.cache import resolve as resolve_packages
 from infra.environments.packages import Packages
 from infra.models import registry
+from infra.models.canaries import refuse_ended
+from infra.prices import LOCAL, THIS_MACHINE
 from infra.project import NOT_FOUND, ProjectFiles, choose, mentions, not_found_in
-from infra.records.handoffs import find_dataset, find_dataset_by_id
+from infra.records.handoffs import find_dataset, find_dataset_by_id, is_verified
 from infra.sources import local_files, resolve_sources
-from infra.store import Store, layout
-from infra.weights import ENDING
-from tasks.run.checkpointing import resolve_interval
-from tasks.run.code_trial import refuse_incomplete
-from tasks.run.drift_reference import resolve_drift
-from tasks.run.environments import resolve_environment
-from tasks.run.init_from import resolve_init
-from tasks.run.layout_check import check_layouts
-from tasks.run.options import RunOptions
-from tasks.run.prices import run_prices
+from infra.store import Manifest, Store, layout
+from infra.usage import executions_of
+from infra.weights import ENDING, import_weights
 from tasks.run.spec_check import (
+    check_layouts,
+    check_pool_machine,
     data_suite,
     features_suite,
     named_suites,
     named_tokenizers,
     predictions_suite,
+    read_spec_requirements,
+    refuse_incomplete,
     refuse_unknown_code,
     refuse_unknown_expectations,
     refuse_without_expectations,
     run_window,
     set_suites,
 )
+
+# How the keys begin that a flow run gets if nobody chose one.
+SCHEDULE_KEY, FLOW_RUN_KEY, SENSOR_KEY = "schedule:", "flow-run:", "sensor:"
+
+
+def scheduled_key(deployment: object, time: datetime | None) -> str:
+    """The idempotency key of the run that a deployment starts at a time of its schedule."""
+    return f"{SCHEDULE_KEY}{deployment}:{time and time.astimezone(UTC)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What a caller chooses beside the spec, its overrides and the store.
+
+    Attributes:
+        window: `START..END`, or a length that ends at `scheduled` (or now).
+        key: idempotency key; None: for CI `ci_key`, else every call is a run of its own.
+        trigger: what started the run.
+        scheduled: when a schedule meant the run to start.
+        fresh: begin a new training even if an unfinished or finished training has the same key.
+        rehash: read every raw file again to take its digest.
+    """
+
+    window: str | None = None
+    key: str | None = None
+    trigger: Trigger = "cli"
+    scheduled: datetime | None = None
+    fresh: bool = False
+    rehash: bool = False
+
+    @property
+    def has_own_key(self) -> bool:
+        """Whether the key was made for this flow run; no other flow run has it."""
+        return self.key is not None and self.key.startswith((SCHEDULE_KEY, FLOW_RUN_KEY, SENSOR_KEY))
+
+
+DEFAULTS = RunOptions()
+
 
 log = logging.getLogger("trainwright")
 
@@ -302,3 +356,383 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for one in value.values() if isinstance(value, dict) else value:
             yield from _texts(one)
+
+
+def run_prices(spec: PipelineSpec, day: str, store: str = "") -> dict[str, Any]:
+    """`price`, `prices` and `store_rates` of a run's resolved inputs: of a node that trains, other places, the store.
+
+    `train.machine` is the machine of the nodes that train, and of everything on this machine. Without it, the price
+    book gives the machine of a pool, and TRAINWRIGHT_MACHINE gives this machine. A machine that nothing names has an
+    unknown price. UsageError as `check_pool_machine`.
+    """
+    check_pool_machine(spec)
+    book, train = price_book.prices(), spec.train
+    named = train.machine if train.machine != LOCAL else ""
+    mine = price_book.this_machine()
+    if train.pool is None and named:
+        mine = named
+    field = THIS_MACHINE if mine != named else "train.machine"
+    here = price_book.machine(mine, field).price(day)
+    if mine == LOCAL and not here.devices:
+        here = _counted(here)
+    if train.pool is None:
+        trained = here
+    elif named:
+        place = book.pools.get(train.pool) or PoolEntry(machine=named)
+        trained = price_book.machine(named).price(day, place.region, place.term, train.pool)
+    else:
+        trained = book.of_pool(train.pool, day)
+    prices: dict[str, Price] = {"here": here}
+    for name, section in (("verify", spec.verify), ("evaluate", spec.evaluate)):
+        if section.pool is None:
+            prices[name] = here
+        else:
+            prices[name] = trained if section.pool == train.pool else book.of_pool(section.pool, day)
+    return {
+        "price": book.with_carbon(trained, day),
+        "prices": {name: book.with_carbon(one, day) for name, one in prices.items()},
+        "store_rates": book.of_store(store, day) if store else None,
+    }
+
+
+def _counted(here: Price) -> Price:
+    """The price of this machine with its GPUs counted, where neither the spec nor the environment says what it is.
+
+    Without a machine, nobody knows its GPUs; that is not 0.
+    """
+    number = machine.num_gpus()
+    return here.model_copy(update={"machine": ""} if number is None else {"devices": number})
+
+
+def resolve_environment(
+    spec: PipelineSpec, path: Path, store: Store | None = None, *, afresh: bool = False
+) -> Packages | None:
+    """The packages of the spec's environment, installed on this machine; None without an environment.
+
+    Args:
+        path: the spec's file.
+        store: the age of a release counts by the earlier of its clock and this machine's: a wrong clock then refuses
+            more, and lets nothing through that is too young.
+        afresh: whether requirements that were resolved before are resolved again.
+
+    Raises:
+        SpecError: they cannot be installed, or lack what reads the data.
+    """
+    requirements = read_spec_requirements(spec, path)
+    if spec.environment is None or requirements is None:
+        return None
+    wheels = None if spec.environment.wheels is None else path.parent / spec.environment.wheels
+    if wheels is not None and not wheels.is_dir():
+        raise SpecError(f"{path}: environment.wheels: {wheels} is not a folder.", remedy="Correct the path.")
+    packages = resolve_packages(
+        requirements,
+        spec.environment.build,
+        wheels,
+        afresh=afresh,
+        min_age_days=spec.environment.packages.min_age_days if spec.environment.packages else 0,
+        clock=lambda: min(time.time(), store.now_s()) if store else time.time(),
+    )
+    tracked = not isinstance(spec.data, str) and any(source.rev is not None for source in spec.data.source)
+    if tracked and spec.shards is not None and spec.shards.transform and "dvc" not in packages.versions:
+        raise SpecError(
+            f"{path}: data.source: DVC reads a source with `rev`, and the environment of shards.transform lacks it.",
+            remedy=f"Add dvc, with the extra of its remote, to {requirements.place}.",
+        )
+    return packages
+
+
+def resolve_init(spec: PipelineSpec, path: Path, store: Store, provenance: dict[str, Any]) -> Ref | None:
+    """The checkpoint or import that the training begins with, every byte read again; None without `train.init_from`.
+
+    Raises:
+        UsageError: there is no such checkpoint, model or file, or the checkpoint is not verified.
+        CorruptError: its bytes do not match the seal or the digest.
+    """
+    wanted, field = spec.train.init_from, f"{path}: train.init_from"
+    if wanted is None:
+        return None
+    if wanted.source == "outside":
+        return import_weights(store, wanted, path.parent, provenance, field=field)
+    if wanted.source == "checkpoint":
+        return _verified_weights(store, wanted.weights, field)
+    try:
+        version, _ = find_version(store, wanted.weights)
+    except UsageError as error:
+        raise UsageError(f"{field}: {error.message}", remedy=error.remedy) from error
+    held = _verified_weights(store, version.checkpoint.ref.uri, field)
+    if held != version.checkpoint.ref:
+        raise CorruptError(f"{field}: {held.uri} is not the checkpoint that {wanted.weights} was made from.")
+    return held
+
+
+def _verified_weights(store: Store, uri: str, field: str) -> Ref:
+    if not store.claim("/".join(uri.split("/")[:2])):
+        raise UsageError(f"{field}: {uri} was deleted.", remedy="Name another checkpoint.")
+    if store.exists(layout.quarantined(uri)):
+        reason = store.read_as(layout.quarantined(uri), lambda mark: str(mark["reason"]))
+        raise UsageError(f"{field}: {uri} is quarantined: {reason}", remedy="Name another checkpoint.")
+    try:
+        held = store.verify(uri).ref
+    except FileNotFoundError:
+        raise UsageError(
+            f"{field}: {store.uri} has no checkpoint {uri}.", remedy="`trainwright checkpoints RUN` lists a run's."
+        ) from None
+    try:
+        is_usable = is_verified(store, held)
+    except CorruptError as error:
+        raise CorruptError(f"{field}: {error.message}", remedy=error.remedy, details=error.details) from error
+    if not is_usable:
+        raise UsageError(
+            f"{field}: {uri} is not verified.",
+            remedy="Run `trainwright verify` with the spec that trained it; only what train hands over is verified.",
+        )
+    return held
+
+
+_DRIFT_REMEDY = (
+    "Name a model as MODEL@ALIAS, a dataset as datasets/…, a report as contracts/…, or a profile's JSON file."
+)
+
+
+def resolve_drift(spec: PipelineSpec, path: Path, store: Store) -> DriftReference | None:
+    """What the data is compared with; None without `contract.drift`. Without a champion, a reference with a note.
+
+    Raises:
+        UsageError: the named data does not exist or was deleted, or the file is not a profile that can be read.
+        CorruptError: a byte on the way to the profile has changed.
+    """
+    wanted = None if spec.contract is None else spec.contract.drift
+    if wanted is None:
+        return None
+    field, against = f"{path}: contract.drift.against", wanted.against
+    if against.endswith(".json"):
+        return DriftReference(
+            name=against, path=against, digest=digest(_profile_from_file(path.parent, against, field).to_json())
+        )
+    if against.startswith(("datasets/", "contracts/")):
+        return _drift_of_sealed(store, against, _existing_data(store, against, field))
+    if against == "champion":
+        pointer = registry.read_alias(store, spec.model_name, spec.promote.alias)
+        name = f"{spec.model_name}@{spec.promote.alias}"
+        if pointer is None:
+            return DriftReference(name=name, note=f"there is no {name} yet, so the data is compared with nothing")
+        return _drift_of_version(
+            store, name, registry.model_version(store, Ref.model_validate(pointer[0].value["model_version"]))
+        )
+    if "@" not in against:
+        raise SpecError(f"{field}: {against!r} names no data.", remedy=_DRIFT_REMEDY)
+    try:
+        version, _ = find_version(store, against)
+    except UsageError as error:
+        raise UsageError(f"{field}: {error.message}", remedy=error.remedy) from error
+    return _drift_of_version(store, against, version)
+
+
+def reference_profile(store: Store, reference: DriftReference, root: Path) -> Profile | None:
+    """The profile that was looked up; None if the earlier data has none. CorruptError if it has changed since."""
+    if reference.contract is not None:
+        return read_profile(store, reference.contract)
+    if reference.path is None:
+        return None
+    profile = _profile_from_file(root, reference.path, "contract.drift.against")
+    if digest(profile.to_json()) != reference.digest:
+        raise CorruptError(f"{reference.path} has changed since the run was resolved.")
+    return profile
+
+
+def _profile_from_file(root: Path, name: str, field: str) -> Profile:
+    try:
+        return Profile.from_json(parse_json(read_plain(root / name)))
+    except FileNotFoundError as error:
+        raise SpecError(f"{field}: there is no file {name} in {root}.", remedy=_DRIFT_REMEDY) from error
+    except UsageError as error:
+        raise UsageError(f"{field}: {name}: {error.message}", remedy=error.remedy) from error
+    except (OSError, ValueError) as error:
+        raise SpecError(
+            f"{field}: {name} is not a profile.", remedy="Copy profile.json of a contract report."
+        ) from error
+
+
+def _existing_data(store: Store, uri: str, field: str) -> Manifest:
+    try:
+        if store.claim(uri):
+            return store.manifest(uri)
+        why = "was deleted"
+    except FileNotFoundError:
+        why = f"is not in {store.uri}"
+    raise UsageError(f"{field}: {uri} {why}.", remedy=_DRIFT_REMEDY)
+
+
+def _drift_of_version(store: Store, name: str, version: ModelVersion) -> DriftReference:
+    try:
+        dataset = store.manifest(version.checkpoint.ref).parent_in("datasets")
+        if dataset is None:
+            return DriftReference(name=name, note=f"{name} was trained on external data, which has no profile")
+        return _drift_of_sealed(store, name, store.manifest(dataset))
+    except FileNotFoundError as error:
+        raise CorruptError(f"What {name} was trained with is missing: {error}.") from error
+
+
+def _drift_of_sealed(store: Store, name: str, manifest: Manifest) -> DriftReference:
+    """The reference to a contract report, or to the report that is a parent of a dataset."""
+    contract = manifest.ref if manifest.uri.startswith("contracts/") else manifest.parent_in("contracts")
+    if contract is None or read_profile(store, contract) is None:
+        note = f"the data of {name} has no profile, because an earlier version of Trainwright validated it"
+        return DriftReference(name=name, note=note)
+    return DriftReference(name=name, contract=contract)
+
+
+def existing_version(store: Store, model: str, number: int) -> ModelVersion:
+    """A version of a model by its number; UsageError if it does not exist, CorruptError if it is not the promoted
+    version.
+    """
+    try:
+        version = registry.read_version(store, model, number)
+        _check_promoted(store, model, number, version)
+        return version
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{model} has no version {number} in {store.uri}.",
+            remedy="`trainwright status` lists models, `trainwright show` their versions.",
+        ) from error
+
+
+def _check_promoted(store: Store, model: str, number: int, version: ModelVersion) -> None:
+    """CorruptError unless the version stored under a number is the one that its promotion receipts name."""
+    aliases = [name for name in store.list(layout.aliases(model)) if name != "history"]
+    receipts = [receipt for alias in aliases for receipt in registry.history(store, model, alias)]
+    named = [one.candidate for one in receipts if one.candidate and one.candidate.uri == version.ref.uri]
+    if (version.name, version.version) != (model, number) or any(ref != version.ref for ref in named):
+        path = layout.manifest(version.ref.uri)
+        raise CorruptError(
+            f"{path} is whole, but is not the version {number} that was promoted.", details={"file": path}
+        )
+
+
+def find_version(store: Store, name: str) -> tuple[ModelVersion, str | None]:
+    """The version that `model`, `model@alias` or `model@3` names (default alias: champion), and the alias."""
+    model, _, which = name.partition("@")
+    if which.isdigit():
+        return existing_version(store, model, int(which)), None
+    alias = which or "champion"
+    pointer = registry.read_alias(store, model, alias)
+    if pointer is None:
+        raise UsageError(
+            f"There is no {model}@{alias} in {store.uri}.", remedy="`trainwright status` lists models and aliases."
+        )
+    if alias == ALIAS:
+        refuse_ended(store, model)
+    return registry.model_version(store, Ref.model_validate(pointer[0].value["model_version"])), alias
+
+
+# Without a measured checkpoint, and without a measured restart.
+DEFAULT_S, RESTART_S = 600.0, 120.0
+# A shorter interval saves nothing: the conductor sees checkpoints in heartbeats, and a bucket charges each request.
+LEAST_S = 30.0
+# The newest runs of the store that are read: a request or more for each.
+MOST_RUNS = 50
+# A spec's own interval is named if it loses this many times as much, and this much more of the time.
+_WORSE, _MUCH = 1.5, 0.005
+_UNITS = ((DAY_S, "d"), (3600.0, "h"), (60.0, "min"))
+
+
+@dataclass(frozen=True)
+class CheckpointOutlook:
+    """The interval that loses least, by the records of past runs.
+
+    Attributes:
+        every_s: the interval; loss: the share of the time that is expected to be lost with it.
+        own_s, own_loss: the same for the spec's own interval; None if it is unknown, or equal to this interval. own:
+          the field that sets the spec's own interval.
+        why: the figures that the interval is computed from, as the rest of a sentence.
+        is_measured: whether past runs measured a checkpoint; else `every_s` is the default, and nothing is expected.
+    """
+
+    every_s: float
+    why: str
+    is_measured: bool = False
+    loss: float = 0.0
+    own_s: float | None = None
+    own_loss: float | None = None
+    own: str = ""
+
+    @property
+    def line(self) -> str:
+        """A sentence for a plan; without a measured checkpoint, about `auto` alone."""
+        spacing = f"a checkpoint every {in_words(self.every_s)}"
+        if not self.is_measured:
+            return f"{spacing}, because {self.why}"
+        best = f"{spacing} loses least (an expected {self.loss:.2%} of the time: {self.why})"
+        if self.own_s is None or self.own_loss is None:
+            return best
+        if self.own_loss <= _WORSE * self.loss or self.own_loss - self.loss <= _MUCH:
+            return best
+        return f"{best}; {self.own} saves one about every {in_words(self.own_s)}, which loses {self.own_loss:.1%}"
+
+
+def checkpoint_outlook(spec: PipelineSpec, past: PastTrainings) -> CheckpointOutlook:
+    """The interval that loses least for the trainings of a spec."""
+    if not past.saves:
+        return CheckpointOutlook(DEFAULT_S, "no run of this pipeline has measured a checkpoint yet")
+    nodes, stall_s = spec.train.nodes, past.stalled_s / past.saves
+    mtbf_s = node_mtbf(past.failures, past.node_seconds) / nodes
+    restart_s = past.restarting_s / past.restarts if past.restarts else RESTART_S
+    every_s = max(interval(stall_s, mtbf_s), LEAST_S)
+    own_s, own = _own_interval(spec, past)
+    seen = "no failure" if not past.failures else "1 failure" if past.failures == 1 else f"{past.failures} failures"
+    node_days = past.node_seconds / DAY_S
+    gang = "a node fails" if nodes == 1 else f"one of {nodes} nodes fails"
+    why = (
+        f"a checkpoint stops the steps for {in_words(stall_s)}, and {gang} about once in {in_words(mtbf_s)}, from "
+        f"{seen} in {node_days:{',.0f' if node_days >= 10 else '.2g'}} node-days and an assumed one in 150"
+    )
+    return CheckpointOutlook(
+        every_s,
+        why,
+        is_measured=True,
+        loss=expected_loss(every_s, stall_s, mtbf_s, restart_s),
+        own_s=own_s,
+        own_loss=None if own_s is None else expected_loss(own_s, stall_s, mtbf_s, restart_s),
+        own=own,
+    )
+
+
+def look_at_past_checkpoints(spec: PipelineSpec, store: Store) -> CheckpointOutlook:
+    """The interval that loses least, by the newest runs in a store. Records that cannot be read are not counted."""
+    return checkpoint_outlook(spec, past_trainings(_past_executions(store), spec.name, spec.train.pool or ""))
+
+
+def resolve_interval(spec: PipelineSpec, store: Store) -> CheckpointInterval | None:
+    """What `train.checkpoint: auto` stands for in a run that begins now; None if the spec does not ask for it."""
+    if spec.train.checkpoint.every_s != "auto":
+        return None
+    found = look_at_past_checkpoints(spec, store)
+    return CheckpointInterval(every_s=round(found.every_s, 1), why=found.why)
+
+
+def in_words(seconds: float) -> str:
+    """A length of time in the largest unit that gives at least 1, such as `14 min`."""
+    unit_s, unit = next(((unit_s, unit) for unit_s, unit in _UNITS if seconds >= unit_s), (1.0, "s"))
+    return f"{seconds / unit_s:.3g} {unit}"
+
+
+def _own_interval(spec: PipelineSpec, past: PastTrainings) -> tuple[float | None, str]:
+    """Seconds between checkpoints by the spec and the past speed of steps, or None; and the field that sets them."""
+    own = spec.train.checkpoint
+    if own.every_s == "auto":
+        return None, ""
+    steps = own.every_steps or (past.steps_per_epoch if own.every_s is None else 0)
+    known = [] if own.every_s is None else [(own.every_s, f"the spec's checkpoint.every_s: {own.every_s:g}")]
+    if steps and past.steps and past.stepping_s > 0:
+        field = f"the spec's checkpoint.every_steps: {steps}" if own.every_steps else "each end of an epoch"
+        known.append((steps * past.stepping_s / past.steps, field))
+    return min(known, default=(None, ""))
+
+
+def _past_executions(store: Store) -> list[ExecutionUsage]:
+    """The executions of the newest runs, oldest first."""
+    found: list[ExecutionUsage] = []
+    for run_id in [name for name in store.list(layout.runs()) if is_name(name)][-MOST_RUNS:]:
+        with contextlib.suppress(CorruptError, UsageError):
+            found += executions_of(store, run_id)[0]
+    return found

@@ -1,4 +1,8 @@
-"""A run: everything that a stage needs to know. `open_run` looks it up once; no later code looks it up again."""
+"""A run: everything that a stage needs to know. `open_run` looks it up once; no later code looks it up again.
+
+What was looked up are the run's inputs: written to the store once, and read when the run continues. An idempotency key
+names the run that first claimed it: two triggers with one key are one run.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from data_contracts.canonical import digest, is_name
+from data_contracts.canonical import digest, is_name, valid_name
 from data_contracts.errors import Interrupted, UsageError
+from data_contracts.executions import ScheduledTime
 from data_contracts.handoffs import Ref, SourceFile
 from data_contracts.load import load_spec
 from data_contracts.messages.children import StoreAddress
@@ -26,12 +31,12 @@ from infra.budgets import refuse_by_policy
 from infra.gang.recovery import Replay
 from infra.models.registry import seal_recipe
 from infra.records.nodes import import_places, note_environment
-from infra.signing.moves import configured_key
+from infra.signing.moves import configured_key, sign_inputs
 from infra.store import Store, absolute_address, layout, open_store
-from tasks.run.idempotency_keys import claim, note_time, of_pipeline, resolved_before
-from tasks.run.inputs import read_inputs, record_inputs
-from tasks.run.options import DEFAULTS, RunOptions
-from tasks.run.resolve import ci_key, resolve
+from tasks.run.resolve import DEFAULTS, SCHEDULE_KEY, RunOptions, ci_key, resolve
+
+if TYPE_CHECKING:
+    from infra.signing.keys import SigningKey
 
 
 @dataclass(frozen=True)
@@ -198,8 +203,8 @@ def open_run(
     _own_pages(store, spec.name)
     key = ci_key(resolved) if options.key is None and options.trigger == "ci" else options.key
     if key is not None:
-        resolved = resolved.model_copy(update={"run_id": claim(store, key, resolved.run_id)})
-        note_time(store, spec.name, key, resolved.run_id)
+        resolved = resolved.model_copy(update={"run_id": claim_key(store, key, resolved.run_id)})
+        note_scheduled_time(store, spec.name, key, resolved.run_id)
     return Run(of_pipeline(spec.name, options, record_inputs(store, resolved, signer)), store)
 
 
@@ -287,3 +292,65 @@ def _own_pages(store: Store, name: str) -> None:
             f"({slug(name)}-…).",
             remedy="Rename one of them; Prefect's pages do not distinguish '.', '_' and '-'.",
         )
+
+
+def record_inputs(store: Store, resolved: Resolved, signer: SigningKey | None) -> Resolved:
+    """Store what was resolved, signed if there is a key; returns that, or what another process of the run stored."""
+    if store.create_once(layout.resolved(resolved.run_id), resolved.to_json()):
+        if signer is not None:
+            sign_inputs(store, resolved, signer)
+        return resolved
+    store.claim(layout.run(resolved.run_id))
+    return read_inputs(store, resolved.run_id)
+
+
+def read_inputs(store: Store, run_id: str) -> Resolved:
+    """The inputs of a run; CorruptError for those of another, which may be signed, too. FileNotFoundError."""
+
+    def parse(value: dict[str, Any]) -> Resolved:
+        found = Resolved.from_json(value)
+        if found.run_id != run_id:
+            raise ValueError(f"these are the inputs of the run {found.run_id[:80]!a}")
+        return found
+
+    return store.read_as(layout.resolved(run_id), parse)
+
+
+def claim_key(store: Store, key: str, run_id: str) -> str:
+    """The run id that owns this idempotency key: ours, or the first one's."""
+    path = layout.trigger(key)
+    if store.create_once(path, {"schema_version": 1, "run_id": run_id}):
+        return run_id
+    return store.read_as(path, _run_named)
+
+
+def note_scheduled_time(store: Store, pipeline: str, key: str, run_id: str) -> None:
+    """Record that a scheduled time has its run, if the key is of one: `gc` deletes runs and their keys."""
+    if key.startswith(SCHEDULE_KEY):
+        record = ScheduledTime(key=key, run_id=run_id, at=now())
+        store.create_once(layout.scheduled(pipeline, key), record.to_json())
+
+
+def resolved_before(store: Store, key: str | None) -> Resolved | None:
+    """The inputs of the run that owns this idempotency key; None if there is no such run yet."""
+    run_id = None if key is None else store.find_as(layout.trigger(key), _run_named)
+    if run_id is None or not store.claim(layout.run(run_id)):
+        return None
+    return read_inputs(store, run_id) if store.exists(layout.resolved(run_id)) else None
+
+
+def of_pipeline(name: str, options: RunOptions, known: Resolved) -> Resolved:
+    """The inputs of the run with this key; UsageError if a person chose the key, and its run is another pipeline's.
+
+    A flow run's own key belongs to one pipeline, which may have been renamed between two executions.
+    """
+    if (other := known.spec["name"]) == name or options.has_own_key:
+        return known
+    raise UsageError(
+        f"The key {options.key!r} is of the run {known.run_id} of the pipeline {other!r}, so {name!r} cannot use it.",
+        remedy="Choose another --key: one key is one run, whatever the pipeline.",
+    )
+
+
+def _run_named(trigger: dict[str, Any]) -> str:
+    return valid_name(trigger["run_id"])

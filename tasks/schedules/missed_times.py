@@ -11,8 +11,8 @@ from data_contracts.executions import BackfilledWindow, ScheduledTime
 from data_contracts.run_report import RunReport
 from infra.sources.resolve import Window, parse_window
 from infra.store import Store, layout
-from tasks.run.options import scheduled_key
 from tasks.run.report import latest_report
+from tasks.run.resolve import scheduled_key
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from infra.audit import actor, now
 from infra.store import Store, layout
 from infra.store.pointers import Pointer, PointerMoved, Versioned
 from infra.store.records import parsed
-from tasks.run.options import SENSOR_KEY
+from tasks.run.resolve import SENSOR_KEY
 
 # Every so many steps, a step lists all files, so that no look reads more steps than this.
 WHOLE_EVERY = 64

@@ -23,7 +23,7 @@ from infra.audit import now
 from infra.processes.processes import uninterrupted
 from infra.store import Store, layout
 from infra.store.lease import PATIENCE_S, RENEW_EVERY_S, LeaseKeeper, held_lease, standing_still, with_process
-from tasks.run.reaping import unfinished_runs
+from tasks.run.executions import unfinished_runs
 
 LOOK_EVERY_S = 2.0
 # A gang ends within seconds of a cancel; after this time people are told that it does not.

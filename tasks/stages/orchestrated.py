@@ -24,9 +24,8 @@ from infra.orchestrator.artifacts import ProgressArtifact, stage_artifact
 from infra.orchestrator.events.drift_events import announce
 from infra.orchestrator.outage import begin_with_server, wait_for_server
 from tasks.policies import task_policy
-from tasks.run.progress import GangChanged, listening, percent, sentence
+from tasks.run.progress import GangChanged, TrainingProgress, listening, percent, sentence
 from tasks.run.run import Run, artifact_key
-from tasks.run.training_progress import TrainingProgress
 from tasks.stages.artifacts import artifact_pages
 from tasks.stages.contract import drift_check
 from tasks.stages.stage import Stage

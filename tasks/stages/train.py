@@ -19,8 +19,8 @@ from infra.usage import cost
 from tasks.budgets import allowance
 from tasks.run.meter import follow, used_by_gang
 from tasks.run.progress import GangReleased, NodeHeard, notify
+from tasks.run.report import TrainingReporter, notify_of_gang
 from tasks.run.run import Run
-from tasks.run.training_reports import Reporter, notify_of_gang
 from tasks.stages.column_check import refuse_unknown
 from tasks.stages.memory_check import refuse_unfit
 from tasks.stages.placement import pool_gang
@@ -68,7 +68,7 @@ def run_training(
         log.info("train continues the unfinished training %s", training)
     spec = run.spec.train
     price = run.resolved.price
-    reporter = Reporter(run, training, dataset)
+    reporter = TrainingReporter(run, training, dataset)
     follow(run, "train", training, local=spec.pool is None)
     try:
         pool = pool_gang(run, "train", training)

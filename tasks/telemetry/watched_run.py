@@ -17,9 +17,8 @@ from infra.metrics import Sample, failed_saves, node_samples
 from infra.processes.this_process import now_s
 from infra.usage import executions_of
 from tasks.run.executions import num_crashed
-from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded
+from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded, TrainingProgress
 from tasks.run.run import Run
-from tasks.run.training_progress import TrainingProgress
 from tasks.telemetry.run_samples import run_samples
 
 # The use of a gang is counted anew at most so often, in the conductor's thread: it walks over all nodes.

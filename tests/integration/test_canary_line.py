@@ -11,7 +11,7 @@ from data_contracts.alias_moves import ALIAS
 from data_contracts.handoffs import Checkpoint, Dataset
 from infra.models import canaries, registry
 from infra.records.receipts import has_ended
-from tasks.run.options import RunOptions
+from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.stages.evaluate import evaluate
 from tasks.stages.promote import promote

@@ -27,8 +27,8 @@ from infra.store import Store, layout, open_store
 from infra.store.lease import ConductorWatch, LeaseKeeper
 from tasks.queries.plan import plan_resumed
 from tasks.run.meter import metered
-from tasks.run.options import RunOptions
 from tasks.run.report import latest_report, report
+from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run, reopen_run
 from tasks.stages.earlier_handoffs import EarlierHandoffs
 from tasks.stages.evaluate import evaluate

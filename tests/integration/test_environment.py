@@ -17,7 +17,7 @@ from infra.environments import cache, packages
 from infra.records.nodes import installed_packages
 from tasks.queries.affected import affected
 from tasks.queries.proof import Environment, prove
-from tasks.run.environments import resolve_environment
+from tasks.run.resolve import resolve_environment
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import check_spec
 from tasks.stages.evaluate import score
@@ -124,7 +124,7 @@ def test_a_second_run_asks_neither_uv_nor_a_child(
     use(project.parent, "1.2.0")
     monkeypatch.setattr(cache, "_in_use", {})  # as another process
     monkeypatch.setattr(packages, "run_tied", None)
-    monkeypatch.setattr("tasks.run.code_trial.run_child", None)
+    monkeypatch.setattr("tasks.run.spec_check.run_child", None)
     assert open_run(project, recorded=False).resolved.code == line["run"].resolved.code
 
 

@@ -11,7 +11,7 @@ import s3fs
 
 from flows.cli import main
 from infra.store import open_store
-from tasks.run.versions import find_version
+from tasks.run.resolve import find_version
 from tests.support.s3 import S3Server
 from tests.support.tiny import SPEC, answer, trainwright, write_project, write_rows
 

@@ -19,7 +19,7 @@ from infra.orchestrator.flow_runs.lost_flow_runs import MOST_STARTS, start_lost_
 from infra.orchestrator.flow_runs.resuming import PrefectResumer
 from infra.prices import VARIABLE
 from infra.store import Store, layout, open_store
-from tasks.run.options import scheduled_key
+from tasks.run.resolve import scheduled_key
 from tests.support.pool import FINAL, Site, password_in, processes_of, site_of, until
 from tests.support.s3 import S3Server
 from tests.support.tiny import SPEC, trainwright, write_project, write_rows

@@ -123,7 +123,7 @@ from prefect import flow
 from flows.day_page import day_page
 from infra.gang.members import Progress
 from infra.store import open_store
-from tasks.run.training_reports import Reporter
+from tasks.run.report import Reporter
 from tests.support.ledger_runs import report, run_id_at, usage, write
 
 store, now = open_store(sys.argv[1]), datetime.now(UTC)

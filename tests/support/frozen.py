@@ -39,7 +39,7 @@ INTERNAL = {
     "handoffs": "data_contracts.handoffs",
     "metrics": "infra.metrics.METRICS",
     "open_run": "tasks.run.run.open_run",
-    "options": "tasks.run.options.RunOptions",
+    "options": "tasks.run.resolve.RunOptions",
     "parser": "flows.cli.parser",
     "predictions_key": "tasks.stages.predictions.predictions_key",
     "report": "data_contracts.run_report.RunReport",

@@ -14,7 +14,7 @@ import pytest
 
 from data_contracts.handoffs import Dataset
 from infra.records.handoffs import local_dataset
-from tasks.run.options import RunOptions
+from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.stages import shard as stage
 from tests.support.tiny import write_project

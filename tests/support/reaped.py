@@ -7,8 +7,7 @@ from data_contracts.executions import Crash, FlowRunState
 from data_contracts.messages.commands import Reaped
 from data_contracts.run_report import RunReport
 from infra.store import Lease, layout
-from tasks.run.executions import begin_execution, crashes_of
-from tasks.run.reaping import reap
+from tasks.run.executions import begin_execution, crashes_of, reap
 from tasks.run.run import Run
 from tests.support.processes import a_process, identified
 

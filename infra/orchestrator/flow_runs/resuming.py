@@ -48,7 +48,7 @@ log = logging.getLogger("trainwright")
 
 
 class PrefectResumer:
-    """Implements `tasks.run.reaping.Resumer` with the Prefect server that this process uses.
+    """Implements `tasks.run.executions.Resumer` with the Prefect server that this process uses.
 
     Args:
         pool: the work pool whose workers resume runs that cannot be executed again where they were.

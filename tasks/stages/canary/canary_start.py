@@ -16,8 +16,8 @@ from infra.audit import now
 from infra.models import canaries, registry
 from infra.records.receipts import chain, has_ended, read_receipt, without_hold
 from infra.store import PointerMoved, layout
-from tasks.run.canary_check import why_no_fresh_rows
 from tasks.run.run import Run
+from tasks.run.spec_check import why_no_fresh_rows
 from tasks.stages.decisions.requirements import signing_key
 from tasks.stages.stage import StageOutcome
 

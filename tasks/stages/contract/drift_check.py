@@ -11,7 +11,7 @@ from data_contracts.pipeline_spec.contract import DriftSpec
 from data_contracts.profile.drift import compared
 from data_contracts.profile.record import Profile
 from data_contracts.records import VERDICTS, DriftReport
-from tasks.run.drift_reference import reference_profile
+from tasks.run.resolve import reference_profile
 from tasks.run.run import Run
 
 

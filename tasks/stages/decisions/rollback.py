@@ -14,7 +14,7 @@ from infra.models import registry
 from infra.models.canaries import is_of_canaries
 from infra.records.receipts import Holds, with_hold, without_hold
 from infra.store import PointerMoved, Store, Versioned
-from tasks.run.versions import existing_version
+from tasks.run.resolve import existing_version
 from tasks.stages.decisions.incident import noted, read_again
 
 MOST_EVIDENCE = 20

@@ -23,7 +23,7 @@ from data_contracts.run_report import StageResult
 from data_contracts.messages.raw_data import ShardProgress
 from flows.commands.guard import Answer, carry_out
 from tasks.run.progress import IN_VIEW, RunEnded, StageBegan, StageEnded, shown, notify
-from tasks.run.training_progress import TrainingProgress
+from tasks.run.progress import TrainingProgress
 
 log, folder, end = logging.getLogger("trainwright"), Path(sys.argv[1]), sys.argv[2]
 

@@ -13,8 +13,7 @@ from data_contracts.messages.raw_data import ShardProgress
 from data_contracts.run_report import Cost, StageResult
 from flows.commands.live_view import drawn
 from flows.commands.run_view import RunView, updated
-from tasks.run.progress import GangChanged, RunEnded, StageBegan, StageEnded
-from tasks.run.training_progress import TrainingProgress
+from tasks.run.progress import GangChanged, RunEnded, StageBegan, StageEnded, TrainingProgress
 
 COST = Cost(node_seconds=90, usd=0.0123, machine="h200", usd_per_hour=0.5, price_date="2026-01-01")
 TRAINING = TrainingProgress(

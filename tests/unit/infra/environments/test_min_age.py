@@ -18,7 +18,7 @@ from infra.environments import cache
 from infra.environments.cache import interpreter_in
 from infra.environments.packages import Packages, packages_folder_in, read_requirements
 from infra.store import open_store
-from tasks.run import environments
+from tasks.run import resolve as resolving
 from tests.support.tiny import write_project
 from tests.support.wheels import write_wheel
 
@@ -175,8 +175,8 @@ def test_of_two_clocks_the_earlier_counts(
     (path.parent / "requirements.txt").write_text("stranger\n")
     store = open_store(str(tmp_path / "store"))
     monkeypatch.setattr(store, "now_s", lambda: NOW)
-    monkeypatch.setattr(environments.time, "time", lambda: NOW + 30 * DAY_S)
-    packages = environments.resolve_environment(load_spec(path, []), path, store)
+    monkeypatch.setattr(resolving.time, "time", lambda: NOW + 30 * DAY_S)
+    packages = resolving.resolve_environment(load_spec(path, []), path, store)
     assert packages is not None
     assert packages.sealed == ("stranger==1.0",)
 

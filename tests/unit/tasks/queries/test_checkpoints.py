@@ -16,7 +16,7 @@ from infra.gang.ledger import Ledger
 from infra.store import Store, layout, open_store
 from tasks.queries.checkpoints import checkpoints_of
 from tasks.queries.plan import plan, plan_resumed
-from tasks.run.attach import attach
+from tasks.run.executions import attach
 from tasks.run.run import Run, open_run, reopen_run
 from tasks.stages.trainings import continuation, training_key, training_of
 from tests.support.tiny import SPEC, write_project

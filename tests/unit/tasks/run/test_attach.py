@@ -24,12 +24,10 @@ from infra.orchestrator.events import run_events
 from infra.stopping import STOP_FILE, HandedOver
 from infra.store import layout
 from infra.store.lease import LeaseKeeper
-from tasks.run import attach as attach_module
-from tasks.run.attach import attach
-from tasks.run.executions import num_crashed
-from tasks.run.options import RunOptions
+from tasks.run import executions as attach_module
+from tasks.run.executions import attach, num_crashed
 from tasks.run.report import report
-from tasks.run.resolve import ci_key
+from tasks.run.resolve import RunOptions, ci_key
 from tasks.run.run import Run, open_run
 from tests.support.pool import until
 from tests.support.tiny import SPEC, write_project, write_rows

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from data_contracts.load import load_spec
-from tasks.run.canary_check import why_no_fresh_rows
+from tasks.run.spec_check import why_no_fresh_rows
 from tests.support.tiny import SPEC, write_project
 
 CANARY = {"promote": {"canary": {"within": "14d", "metric": "accuracy"}}}

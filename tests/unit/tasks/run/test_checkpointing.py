@@ -11,7 +11,14 @@ from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.resolved import CheckpointInterval
 from infra.checkpoint_interval import PastTrainings
 from infra.store import open_store
-from tasks.run.checkpointing import DEFAULT_S, LEAST_S, in_words, look, outlook, resolve_interval
+from tasks.run.resolve import (
+    DEFAULT_S,
+    LEAST_S,
+    checkpoint_outlook,
+    in_words,
+    look_at_past_checkpoints,
+    resolve_interval,
+)
 from tests.support.tiny import SPEC
 
 PAST = PastTrainings(
@@ -27,14 +34,14 @@ def spec(checkpoint: Any = None, **train: Any) -> PipelineSpec:
 
 def test_without_a_measured_checkpoint_it_is_the_default(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "store"))
-    assert look(spec(), store).every_s == DEFAULT_S
+    assert look_at_past_checkpoints(spec(), store).every_s == DEFAULT_S
     found = resolve_interval(spec("auto"), store)
     assert found == CheckpointInterval(every_s=600, why="no run of this pipeline has measured a checkpoint yet")
     assert resolve_interval(spec({"every_s": 9}), store) is None
 
 
 def test_a_plan_says_what_loses_least_and_why() -> None:
-    found = outlook(spec("auto"), PAST)
+    found = checkpoint_outlook(spec("auto"), PAST)
     assert found.line == (
         "a checkpoint every 2.04 h loses least (an expected 0.05% of the time: a checkpoint stops the steps for 2 s, "
         "and a node fails about once in 156 d, from 3 failures in 400 node-days and an assumed one in 150)"
@@ -53,20 +60,24 @@ def test_a_plan_says_what_loses_least_and_why() -> None:
     ],
 )
 def test_the_specs_own_interval(checkpoint: Any, own_s: float | None, own: str) -> None:
-    found = outlook(spec(checkpoint), PAST)
+    found = checkpoint_outlook(spec(checkpoint), PAST)
     assert (found.own_s, found.own) == (own_s, own)
 
 
 @pytest.mark.parametrize(("every_s", "is_named"), [(7000, False), (3.0, True), (20 * 86_400.0, True)])
 def test_an_interval_that_loses_much_more_is_named(every_s: float, is_named: bool) -> None:
-    assert ("; the spec's checkpoint.every_s: " in outlook(spec({"every_s": every_s}), PAST).line) is is_named
+    assert (
+        "; the spec's checkpoint.every_s: " in checkpoint_outlook(spec({"every_s": every_s}), PAST).line
+    ) is is_named
 
 
 def test_more_nodes_fail_more_often_and_a_checkpoint_that_costs_nothing_has_a_least_interval() -> None:
-    one, sixteen = (outlook(spec("auto", nodes=nodes, strategy="ddp", global_batch_size=32), PAST) for nodes in (1, 16))
+    one, sixteen = (
+        checkpoint_outlook(spec("auto", nodes=nodes, strategy="ddp", global_batch_size=32), PAST) for nodes in (1, 16)
+    )
     assert one.every_s == pytest.approx(4 * sixteen.every_s, rel=0.01)
     free = PastTrainings(saves=3, stalled_s=0.0)
-    assert outlook(spec("auto"), free).every_s == LEAST_S
+    assert checkpoint_outlook(spec("auto"), free).every_s == LEAST_S
 
 
 @pytest.mark.parametrize(

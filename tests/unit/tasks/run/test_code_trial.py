@@ -13,7 +13,7 @@ from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.messages.children import Child, ImportTrialAnswer, ImportTrialRequest
 from infra.processes.environment import NO_SHAKEDOWN
 from infra.written_files import record_written
-from tasks.run import code_trial
+from tasks.run import spec_check
 from tasks.run.resolve import explain_left_out
 from tasks.run.run import open_run
 from tests.support.tiny import MODEL, SPEC, answer, trainwright, write_project
@@ -124,7 +124,7 @@ def test_a_bundle_is_tried_once_and_only_if_a_module_mentions_the_file(
         tried.append(child.module)
         return ImportTrialAnswer(missing=None)
 
-    monkeypatch.setattr(code_trial, "run_child", count)
+    monkeypatch.setattr(spec_check, "run_child", count)
     spec = write_project(tmp_path / "tiny")
     open_run(spec, recorded=False)
     assert tried == [], "nothing in the module speaks of rows.csv"
@@ -136,7 +136,7 @@ def test_a_bundle_is_tried_once_and_only_if_a_module_mentions_the_file(
 
 def test_an_import_that_fails_for_another_reason_is_left_to_its_stage(tmp_path: Path) -> None:
     run = open_run(project(tmp_path / "tiny", "raise ValueError('no GPU for .csv files')", {}), recorded=False)
-    assert len([*(code_trial.state_folder() / "tried").iterdir()]) == 1, "it was tried, and is not tried again"
+    assert len([*(spec_check.state_folder() / "tried").iterdir()]) == 1, "it was tried, and is not tried again"
     assert "project/net.py" in [file.path for file in run.store.manifest(run.resolved.code).files]
 
 
@@ -264,7 +264,7 @@ def test_a_file_that_the_code_does_without_or_opens_by_its_full_path_is_named(
 def test_scripts_that_no_code_of_the_spec_imports_are_no_reason_to_try_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code_trial, "run_child", lambda *_, **__: pytest.fail("tried"))
+    monkeypatch.setattr(spec_check, "run_child", lambda *_, **__: pytest.fail("tried"))
     spec = write_project(tmp_path / "tiny")
     (spec.parent / "make_data.py").write_text("PATH = 'rows.csv'\n")
     open_run(spec, recorded=False)

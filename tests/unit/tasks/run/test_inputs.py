@@ -11,7 +11,7 @@ from data_contracts.errors import CorruptError
 from data_contracts.resolved import Resolved
 from infra.signing.moves import refuse_unsigned_inputs
 from infra.store import Store, layout
-from tasks.run.inputs import read_inputs, record_inputs
+from tasks.run.run import read_inputs, record_inputs
 from tests.support.raced import Memory
 from tests.support.signed import pair
 

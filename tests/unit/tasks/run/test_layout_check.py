@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import PipelineSpec
-from tasks.run.layout_check import check_layouts
+from tasks.run.spec_check import check_layouts
 from tests.support.tiny import SPEC
 
 POOL = {"launcher": "work-pool", "pool": "gpu"}

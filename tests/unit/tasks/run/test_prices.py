@@ -11,7 +11,7 @@ from data_contracts.errors import UsageError
 from data_contracts.load import load_spec
 from data_contracts.resolved import Price
 from infra.prices import THIS_MACHINE, VARIABLE
-from tasks.run.prices import run_prices
+from tasks.run.resolve import run_prices
 from tests.support.tiny import write_project
 
 BOOK = """\

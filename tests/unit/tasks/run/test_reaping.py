@@ -41,12 +41,10 @@ from infra import child
 from infra.store import Lease, Store, layout
 from infra.store.folder import FolderBackend
 from infra.store.lease import held_lease
-from tasks.run import reaping
-from tasks.run.attach import attach
-from tasks.run.executions import begin_execution, num_ends
-from tasks.run.options import RunOptions
-from tasks.run.reaping import reap, reap_apart, reap_stores
+from tasks.run import executions
+from tasks.run.executions import attach, begin_execution, num_ends, reap, reap_apart, reap_stores
 from tasks.run.report import latest_report, report
+from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
 from tests.support.damage import overwrite
 from tests.support.pool import until
@@ -191,7 +189,7 @@ def test_a_process_that_attached_ends_without_a_word_after_the_other_had_failed(
     def work(run: Run) -> RunReport:
         raise SystemExit(1)
 
-    monkeypatch.setattr("tasks.run.attach.log", SimpleNamespace(info=lambda text, *_: ended_by_the_other(text)))
+    monkeypatch.setattr("tasks.run.executions.log", SimpleNamespace(info=lambda text, *_: ended_by_the_other(text)))
     with pytest.raises(SystemExit):
         attach(work)(site.run)
     assert [one.what for one in site.reaped()] == ["resumed"]
@@ -272,7 +270,7 @@ def test_a_run_whose_process_is_about_to_take_the_lease_is_left_alone(site: Site
 
 
 def test_an_old_run_that_nobody_ever_began_is_left_to_a_person(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reaping, "OLD", timedelta(seconds=-2))
+    monkeypatch.setattr(executions, "OLD", timedelta(seconds=-2))
     assert site.reaped() == []
 
 
@@ -307,7 +305,7 @@ def test_a_server_that_is_away_costs_no_budget(site: Site) -> None:
 KILLED = """
 import os, signal, sys
 from infra.store import open_store
-from tasks.run.reaping import reap
+from tasks.run.executions import reap
 from tests.support.reaped import Prefect
 
 class Struck(Prefect):
@@ -498,7 +496,7 @@ def test_a_run_whose_records_end_the_process_is_named_and_the_others_are_looked_
     other.dies()
     first, second = sorted([site.run.run_id, other.run.run_id], reverse=True)  # the order in which they are looked at
     monkeypatch.setenv(DEADLY, f"{first}={how}")
-    monkeypatch.setattr(reaping, "REAP", replace(REAP, module="tests.support.reap_child"))
+    monkeypatch.setattr(executions, "REAP", replace(REAP, module="tests.support.reap_child"))
     monkeypatch.setattr(child, "machine_bytes", lambda: 2**29)
     reaped, away = reap_stores([site.store], lambda store: reap_apart(store, "pool"))
     assert [(one.run_id, one.what) for one in reaped] == [(first, "lost"), (second, "resumed")]

@@ -9,8 +9,7 @@ import pytest
 
 from data_contracts.run_report import Cost
 from infra.gang.members import Progress
-from tasks.run.progress import percent, sentence
-from tasks.run.training_progress import TrainingMeter, TrainingProgress, planned_samples
+from tasks.run.progress import TrainingMeter, TrainingProgress, percent, planned_samples, sentence
 
 
 def priced(node_seconds: float) -> Cost:

@@ -12,7 +12,7 @@ from data_contracts.errors import UsageError
 from data_contracts.executions import ScheduledTime
 from data_contracts.run_report import RunReport
 from infra.store import Store, layout, open_store
-from tasks.run.options import scheduled_key
+from tasks.run.resolve import scheduled_key
 from tasks.schedules.missed_times import MissedTimes, windows_of
 
 AT = datetime(2026, 11, 25, 3, tzinfo=UTC)

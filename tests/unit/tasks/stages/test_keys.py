@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import UsageError
-from tasks.run.options import RunOptions
+from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run, reopen_run
 from tasks.stages.evaluate import evaluation_key
 from tasks.stages.shard import dataset_key

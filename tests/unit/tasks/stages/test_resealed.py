@@ -16,8 +16,8 @@ from infra.models import registry
 from infra.records.handoffs import FILE
 from infra.store import Store, layout
 from tasks.queries.proof import prove, read_again
+from tasks.run.resolve import existing_version, find_version
 from tasks.run.run import Run, open_run, reopen_run
-from tasks.run.versions import existing_version, find_version
 from tasks.stages.evaluate import evaluate
 from tasks.stages.lineage import trained_with
 from tasks.stages.promote import promote

@@ -14,7 +14,7 @@ from data_contracts.messages.gang import Launch
 from flows.stages import stages
 from infra.store import layout as store_layout
 from tasks.queries.plan import plan
-from tasks.run.options import RunOptions
+from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.stages.evaluate import evaluate, score
 from tasks.stages.scoring_layout import ScoringLayout, layout_of, refuse_too_large

@@ -17,8 +17,8 @@ from infra.garbage import Limits, collect
 from infra.models import registry
 from infra.store import layout
 from tasks.queries.proof import prove
-from tasks.run.options import RunOptions
 from tasks.run.report import report
+from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run, reopen_run
 from tasks.stages.decisions.rollback import rollback
 from tasks.stages.evaluate import evaluate, evaluation_key

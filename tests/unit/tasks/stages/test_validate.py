@@ -17,7 +17,7 @@ from flows.cli import main
 from infra.contract import contract_worker
 from infra.sources import resolve_sources
 from tasks.queries.plan import plan
-from tasks.run.options import RunOptions
+from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.stages.contract import contract_check, kept_parts
 from tasks.stages.contract.raw_rows import raw_inputs

@@ -21,9 +21,9 @@ PROCESS = """
 import sys
 from data_contracts.executions import GangUsage, NodeUsage
 from infra.processes.this_process import now_s
-from tasks.run.attach import attach
+from tasks.run.executions import attach
 from tasks.run.meter import metered, used_by_gang
-from tasks.run.options import RunOptions
+from tasks.run.resolve import RunOptions
 from tasks.run.progress import GangReleased, notify
 from tasks.run.run import open_run
 from tasks.telemetry.observed import observed

@@ -12,8 +12,7 @@ from data_contracts.messages.gang import Heartbeat, Launch, RankMeasures, RankRe
 from data_contracts.resolved import Price
 from data_contracts.run_report import StageResult
 from infra.processes.this_process import now_s
-from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded
-from tasks.run.training_progress import TrainingProgress
+from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded, TrainingProgress
 from tasks.telemetry.watched_run import WatchedRun
 from tests.support.clocks import Clock
 

@@ -13,7 +13,7 @@ from data_contracts.pipeline_spec import GateSpec
 from infra.models import canaries, registry
 from infra.store import layout
 from tasks.queries.canaries import canary_of
-from tasks.run.versions import find_version
+from tasks.run.resolve import find_version
 from tasks.stages.canary import canary_moves
 from tasks.stages.canary.canary import tidy
 from tasks.stages.canary.canary_withdrawal import withdraw

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import ContractRejected, SpecError, UsageError
-from tasks.run.options import RunOptions
+from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.stages.validate import contract_key, validate
 from tests.support.tiny import write_project
