@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from data_contracts.alias_moves import Force, Hold
 from data_contracts.errors import GateNotMet, InsufficientEvidence, OnHold, UsageError
@@ -21,7 +22,8 @@ from tasks.stages.evaluate import comparable, evaluate
 from tasks.stages.gates.all_gates import is_undecided, judged, lacking, more_rows, refusing, rows_left
 from tasks.stages.gates.export_gate import exports_that_agree
 from tasks.stages.gates.export_gate import sentence as export_sentence
-from tasks.stages.shard import comparison, shard
+from tasks.stages.scored_rows import sets_to_score
+from tasks.stages.shard import comparison, find_dataset, shard
 from tasks.stages.stage import PlannedAction, Stage, StageOutcome
 from tasks.stages.verify import verify
 
@@ -90,10 +92,14 @@ def judged_or_held(
     hold = _hold(registry.holds(run.store, found[0] if found else None), checkpoint)
     if hold is not None:
         return "run", f"it will not be promoted: on hold, because {hold.sentence}"
-    ledger = rows_left(run)
+    ledger = _rows_left(run)
     asks = "; then a person must approve" if approval.is_asked_for(run) else ""
     ahead = canary_start.outlook(run)
     return "run", f"{JUDGED}{export_sentence(run)}{ahead}{asks}{'; ' if ledger else ''}{ledger}"
+
+
+def _rows_left(run: Run) -> str:
+    return rows_left(run, lambda: sets_to_score(run, None if run.external else find_dataset(run)))
 
 
 def _when_resumed(run: Run) -> PlannedAction:
@@ -113,7 +119,7 @@ promote = Stage(
     make=move_alias,
     missing="this checkpoint is not promoted",
     ahead=judged_or_held,
-    remark=rows_left,
+    remark=_rows_left,
     resumed=_when_resumed,
 )
 
@@ -253,7 +259,7 @@ def _judged(
         if theirs is not None:
             compared = [gate.name for gate in wanted if gate.compares and gate.name in evaluation.metrics]
             evaluation, champion = comparable(run, checkpoint, evaluation, theirs.checkpoint, dataset, compared)
-        gates = judged(run, dataset, evaluation, champion)
+        gates = judged(run, partial(sets_to_score, run, dataset), evaluation, champion)
     except InsufficientEvidence as error:
         sentence = f"Not promoted: {error.message.rstrip('.')}; {_stays(run, previous)}."
         raise InsufficientEvidence(sentence, remedy=error.remedy, details=error.details) from None

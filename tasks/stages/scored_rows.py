@@ -5,16 +5,12 @@ from __future__ import annotations
 from data_contracts.handoffs import Dataset
 from tasks.evidence.resampled_metrics import keeps_pairs
 from tasks.run.run import Run
+from tasks.stages.gates.test_rows import Sets
 from tasks.stages.shard import find_dataset, shard, unmade
-
-Sets = dict[str, tuple[Dataset, str]]
 
 
 def sets_to_score(run: Run, dataset: Dataset | None) -> Sets:
-    """The sets to score by name ("" is the spec's own split), each a dataset and a split of it.
-
-    UsageError if `shard` has not made the dataset of a set.
-    """
+    """The sets to score; UsageError if `shard` has not made the dataset of a set."""
     if dataset is None:
         return {}
     wanted = run.spec.evaluate

@@ -197,7 +197,9 @@ def free(store: Store, model: str, current: Versioned, reason: str, mover: Mover
     return registry.move_alias(store, current, version, receipt, _parents(mover.about, version.ref), held, mover.key)
 
 
-def withdraw(store: Store, canary: Canary, by: str, reason: str, standing: Standing | None, mover: Mover) -> CanaryEnd:
+def end_by_withdrawal(
+    store: Store, canary: Canary, by: str, reason: str, standing: Standing | None, mover: Mover
+) -> CanaryEnd:
     """Take a canary back; returns the end that counts, which may be an earlier one.
 
     UsageError if it is being promoted, which only a run completes: it checks the approval. PointerMoved as of `follow`.

@@ -6,8 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from data_contracts.alias_moves import ALIAS, CanaryTerms, Hold
-from data_contracts.canonical import digest
-from data_contracts.errors import OnHold, UsageError
+from data_contracts.errors import OnHold
 from data_contracts.handoffs import Checkpoint, Evaluation, ModelVersion, Receipt, Ref
 from data_contracts.pipeline_spec.contract import length_of
 from data_contracts.pipeline_spec.promote import CanarySpec
@@ -18,6 +17,7 @@ from infra.records.receipts import chain, has_ended, read_receipt, without_hold
 from infra.store import PointerMoved, layout
 from tasks.run.run import Run
 from tasks.run.spec_check import why_no_fresh_rows
+from tasks.stages.canary.canary_tally import check_rows, metric_digest
 from tasks.stages.decisions.requirements import signing_key
 from tasks.stages.stage import StageOutcome
 
@@ -83,24 +83,6 @@ def stand(
     kept = without_hold(registry.holds(store, current), version.checkpoint.ref.id)
     made = registry.move_alias(store, current, version, stands, provenance, kept, signing_key(run))
     return StageOutcome(made, "ran", made.sentence, version.ref)
-
-
-def metric_digest(run: Run, metric: str) -> str:
-    """What distinguishes two definitions of a metric: its class and arguments, and the perturbation of its set."""
-    of_set, _, name = metric.rpartition("/")
-    wanted = run.spec.evaluate
-    perturb = wanted.sets[of_set].perturb if of_set else None
-    return digest([wanted.metrics[name].model_dump(mode="json"), perturb, wanted.unit])
-
-
-def check_rows(evaluation: Evaluation, metric: str) -> None:
-    """UsageError unless the metric has a value for each row of the evaluation."""
-    found = evaluation.metrics.get(metric)
-    if found is None or found.unit != "row":
-        raise UsageError(
-            f"promote.canary.metric: {metric} has no value for each row, so nights cannot be added up.",
-            remedy="Name a torchmetrics class whose mean over rows it is, such as an accuracy.",
-        )
 
 
 def _terms(run: Run, wanted: CanarySpec, champion: ModelVersion) -> CanaryTerms:

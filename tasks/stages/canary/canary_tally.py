@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_contracts.alias_moves import CanaryTerms, Night, Standing
+from data_contracts.canonical import digest
 from data_contracts.errors import CorruptError, InsufficientEvidence, UsageError
 from data_contracts.handoffs import Dataset, Evaluation, ModelVersion
 from data_contracts.records import Evidence, GateResult
@@ -18,7 +19,6 @@ from infra.records.evaluations import outcomes_of
 from infra.store import Store, layout
 from tasks.evidence.sequential import Tally, decide
 from tasks.run.run import Run
-from tasks.stages.canary.canary_start import check_rows, metric_digest
 from tasks.stages.canary.fresh_rows import FreshRows, SetDigests, refuse_other_columns
 from tasks.stages.evaluate import comparable, score
 from tasks.stages.scored_rows import sets_to_score
@@ -146,6 +146,24 @@ def standing_sentence(terms: CanaryTerms, found: Standing) -> str:
     low, high = found.low, found.high
     span = f" ({low:.4g} to {high:.4g})" if low is not None and high is not None else ""
     return f"{terms.metric}{gain}{span} against version {found.champion} on {found.rows:,} fresh rows"
+
+
+def metric_digest(run: Run, metric: str) -> str:
+    """What distinguishes two definitions of a metric: its class and arguments, and the perturbation of its set."""
+    of_set, _, name = metric.rpartition("/")
+    wanted = run.spec.evaluate
+    perturb = wanted.sets[of_set].perturb if of_set else None
+    return digest([wanted.metrics[name].model_dump(mode="json"), perturb, wanted.unit])
+
+
+def check_rows(evaluation: Evaluation, metric: str) -> None:
+    """UsageError unless the metric has a value for each row of the evaluation."""
+    found = evaluation.metrics.get(metric)
+    if found is None or found.unit != "row":
+        raise UsageError(
+            f"promote.canary.metric: {metric} has no value for each row, so nights cannot be added up.",
+            remedy="Name a torchmetrics class whose mean over rows it is, such as an accuracy.",
+        )
 
 
 def _check_metric(run: Run, canary: Canary) -> None:

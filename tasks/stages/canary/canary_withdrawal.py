@@ -12,8 +12,7 @@ from infra.models import canaries, registry
 from infra.models.canaries import Canary
 from infra.records.receipts import has_ended
 from infra.store import PointerMoved, Store
-from tasks.stages.canary.canary_moves import Mover, free
-from tasks.stages.canary.canary_moves import withdraw as end
+from tasks.stages.canary.canary_moves import Mover, end_by_withdrawal, free
 from tasks.stages.canary.canary_tally import stored_standing
 from tasks.stages.decisions.rollback import checked_reason
 
@@ -42,7 +41,7 @@ def withdraw(store: Store, model: str, reason: str, provenance: dict[str, Any]) 
                 champion = registry.read_alias(store, model, canary.terms.alias)
                 against = canary.terms.against if champion is None else champion[1]
                 by = str(provenance.get("actor") or "someone")
-                end(store, canary, by, why, _known_standing(store, canary, against), mover)
+                end_by_withdrawal(store, canary, by, why, _known_standing(store, canary, against), mover)
                 return registry.history(store, model, ALIAS)[-1]
         except PointerMoved:
             continue

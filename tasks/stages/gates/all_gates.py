@@ -5,10 +5,10 @@ So a test set is not spent on a candidate that another gate refuses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from data_contracts.handoffs import Dataset, Evaluation
+from data_contracts.handoffs import Evaluation
 from data_contracts.pipeline_spec import GateSpec
 from data_contracts.records import GateResult
 from tasks.run.run import Run
@@ -16,14 +16,19 @@ from tasks.stages.gates.gates import judge, names_measure, not_asked
 
 if TYPE_CHECKING:
     from tasks.stages.gates.set_scores import SetScores
+    from tasks.stages.gates.test_rows import Sets
 
 _ANOTHER = "another gate is not met, and a comparison would spend test rows"
 
 
-def judged(run: Run, dataset: Dataset | None, candidate: Evaluation, champion: Evaluation | None) -> list[GateResult]:
-    """Each gate's result, in the order of the spec; errors as of `judge` and `judge_evidence`."""
+def judged(run: Run, sets: Callable[[], Sets], candidate: Evaluation, champion: Evaluation | None) -> list[GateResult]:
+    """Each gate's result, in the order of the spec; errors as of `judge` and `judge_evidence`.
+
+    Args:
+        sets: the sets that the evaluations score, as `SetScores` takes them.
+    """
     gates = run.spec.promote.gates
-    scores = _scores(run, dataset) if any(map(_looks_at_rows, gates)) else None
+    scores = _scores(run, sets) if any(map(_looks_at_rows, gates)) else None
     asks = [gate.confidence is not None and (champion is not None or not gate.compares) for gate in gates]
     plain = judge([gate for gate, ask in zip(gates, asks, strict=True) if not ask], candidate, champion, scores)
     asking = [gate for gate, ask in zip(gates, asks, strict=True) if ask]
@@ -39,23 +44,23 @@ def judged(run: Run, dataset: Dataset | None, candidate: Evaluation, champion: E
     return [next(left[ask]) for ask in asks]
 
 
-def rows_left(run: Run) -> str:
+def rows_left(run: Run, sets: Callable[[], Sets]) -> str:
     """What the test rows have decided and can still decide, for a plan; "" if no gate has `confidence`."""
     if all(gate.confidence is None for gate in run.spec.promote.gates):
         return ""
     from tasks.stages.gates.ledger_outlook import ledger_outlook
 
-    return ledger_outlook(run)
+    return ledger_outlook(run, sets)
 
 
 def _looks_at_rows(gate: GateSpec) -> bool:
     return bool(gate.confidence or gate.slice or gate.max_gap is not None or names_measure(gate))
 
 
-def _scores(run: Run, dataset: Dataset | None) -> SetScores:
+def _scores(run: Run, sets: Callable[[], Sets]) -> SetScores:
     from tasks.stages.gates.set_scores import SetScores
 
-    return SetScores(run, dataset)
+    return SetScores(run, sets)
 
 
 def is_undecided(gate: GateResult) -> bool:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from infra.models import exposures
 from tasks.evidence.decision import Spent
 from tasks.run.run import Run
 from tasks.stages.gates.evidence_sentences import ledger_sentence
 from tasks.stages.gates.gates import rows_named
 from tasks.stages.gates.set_scores import SetScores
-from tasks.stages.shard import find_dataset
+from tasks.stages.gates.test_rows import Sets
 
 
-def ledger_outlook(run: Run) -> str:
+def ledger_outlook(run: Run, sets: Callable[[], Sets]) -> str:
     """A sentence for each set or slice that a gate with `confidence` is about; "" if its rows are not known yet."""
-    dataset = None if run.external else find_dataset(run)
-    if dataset is None:
+    if not sets():
         return ""
     # The gate that is the first for which the rows are used up.
     strictest: dict[tuple[str, str | None], float] = {}
@@ -22,7 +23,7 @@ def ledger_outlook(run: Run) -> str:
         if gate.confidence is not None:
             its = gate.name.rpartition("/")[0], gate.slice
             strictest[its] = max(strictest.get(its, 0.0), gate.confidence)
-    scores, parts = SetScores(run, dataset), []
+    scores, parts = SetScores(run, sets), []
     for (name, part), confidence in strictest.items():
         found = scores.set_rows(name)
         rows, number = found.rows, found.num_rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -25,8 +25,7 @@ from tasks.evidence.resampled_metrics import (
 from tasks.evidence.significance import PairedCounts, PairedValues, Proportion
 from tasks.run.run import Run
 from tasks.stages.gates.gates import subject, undefined
-from tasks.stages.gates.test_rows import SetRows, num_different, read_test_rows
-from tasks.stages.scored_rows import sets_to_score
+from tasks.stages.gates.test_rows import SetRows, Sets, num_different, read_test_rows
 
 Values = NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
@@ -36,8 +35,9 @@ log = logging.getLogger("trainwright")
 class SetScores:
     """What gates with `confidence`, `slice` or `max_gap` need of a run's evaluations."""
 
-    def __init__(self, run: Run, dataset: Dataset | None) -> None:
-        self._run, self._dataset = run, dataset
+    def __init__(self, run: Run, sets: Callable[[], Sets]) -> None:
+        """`sets` gives the sets that the evaluations score; {} where the data is external."""
+        self._run, self._sets = run, sets
         self._rows: dict[str, SetRows] = {}
 
     def slices(self) -> Sequence[str]:
@@ -74,13 +74,13 @@ class SetScores:
     def set_rows(self, name: str) -> SetRows:
         """The rows of a set ("" is the spec's own split), read once."""
         if name not in self._rows:
-            wanted = self._run.spec.evaluate
-            if self._dataset is None:
+            wanted, sets = self._run.spec.evaluate, self._sets()
+            if not sets:
                 raise UsageError(
                     "promote.gates: slices and evaluate.unit need rows that Trainwright reads, and data is external.",
                     remedy="Leave slice, max_gap and evaluate.unit out.",
                 )
-            dataset, split = sets_to_score(self._run, self._dataset)[name]
+            dataset, split = sets[name]
             self._rows[name] = read_test_rows(self._run, dataset, split, wanted.unit, wanted.slices)
             if wanted.unit is None:
                 place = f"set {name}" if name else split

@@ -13,20 +13,24 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_contracts.errors import InsufficientEvidence
+from data_contracts.arrow_rows import UnfitColumn, rows_that_meet
+from data_contracts.contract.suites import nearest
+from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.expressions import Condition
 from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import SliceSpec
 from data_contracts.profile.sketches import row_hashes, value_hashes
+from data_contracts.quoting import absent_name, columns_shown
 from infra.records.evaluations import TestRows
 from infra.records.handoffs import local_split
 from infra.sources.documents import PLACE
 from tasks.run.run import Run
-from tasks.stages.column_check import check_unit_and_slices, meeting
 from training.formats.shards import Shards
 
 _BLOCK_ROWS = 2**16
 Digests = NDArray[np.uint64]
+# The sets that an evaluation scores by name ("" is the spec's own split): each a dataset and a split of it.
+Sets = dict[str, tuple[Dataset, str]]
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,36 @@ def hashed_columns(run: Run, columns: Sequence[str]) -> list[str]:
     if not isinstance(data, str) and any(one.format == "text" for one in data.source):
         out |= set(PLACE)
     return [name for name in columns if name not in out] or list(columns)
+
+
+def check_unit_and_slices(
+    unit: str | None, slices: Mapping[str, SliceSpec], schema: pa.Schema, *, sensitive: bool = False
+) -> None:
+    """UsageError if the unit or a slice names no column, or one whose type does not fit the slice's condition."""
+    wanted = [("evaluate.unit", unit)] if unit is not None else []
+    conditions = {name: one.condition for name, one in slices.items()}
+    for name, condition in conditions.items():
+        wanted += [(f"evaluate.slices.{name}", column) for column in condition.columns]
+    for place, column in wanted:
+        if schema.get_field_index(column) < 0:
+            visible = [] if sensitive else schema.names
+            hint = nearest(column, visible) or "."
+            raise UsageError(
+                f"{place}: the dataset keeps no column {absent_name(column, visible)}{hint}",
+                remedy=f"It has {columns_shown(schema.names, sensitive)}.",
+            )
+    for name, condition in conditions.items():
+        meeting(name, condition, {column: pa.array([], schema.field(column).type) for column in condition.columns})
+
+
+def meeting(name: str, condition: Condition, columns: Mapping[str, pa.Array]) -> NDArray[np.bool_]:
+    """Which rows are in a slice: (rows,); UsageError if a column's type does not fit its condition."""
+    try:
+        return rows_that_meet(condition, {column: columns[column] for column in condition.columns})
+    except UnfitColumn as error:
+        raise UsageError(
+            f"evaluate.slices.{name}: the condition {error}.", remedy="Correct it, or leave the slice out."
+        ) from error
 
 
 @dataclass(frozen=True)

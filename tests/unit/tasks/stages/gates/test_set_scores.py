@@ -82,13 +82,12 @@ def scores(store: Store, monkeypatch: pytest.MonkeyPatch, unit: str | None = Non
         {"old": TestRows.of(np.arange(5, dtype=np.uint64))},
     )
     monkeypatch.setattr(set_scores, "read_test_rows", lambda *_: rows)
-    monkeypatch.setattr(set_scores, "sets_to_score", lambda run, dataset: {"": (dataset, "test")})
     slices = {"old": {"column": "age", "min": 60}}
     evaluate = EvaluateSpec.model_validate({"metrics": METRICS, "slices": slices, **({"unit": unit} if unit else {})})
     spec = SimpleNamespace(evaluate=evaluate, shards=None)
     run: Any = SimpleNamespace(store=store, spec=spec, external=False)
     dataset: Any = SimpleNamespace(columns={})
-    return SetScores(run, dataset)
+    return SetScores(run, lambda: {"": (dataset, "test")})
 
 
 def gate(metric: str = "accuracy", **more: Any) -> GateSpec:
