@@ -44,7 +44,7 @@ from infra.records.nodes import note_lists
 from infra.settings import PREFECT_SETTINGS, check_approved, is_private_place
 from tasks.policies import piece_policy
 from tasks.run.run import Run
-from tasks.stages.cluster_stage import ClusterStage
+from tasks.stages.stage import ClusterStage
 
 CONNECT_S = 10.0
 # A cluster without workers may be starting some; the wait is limited.

@@ -21,9 +21,9 @@ from tasks.stages.contract.contract_check import checked, code_of
 from tasks.stages.stage import StageOutcome
 from tasks.stages.validate import accepted, rejection
 
-VERSION = 1
-FIELD = "contract.predictions"
-SUITE = "Correct the suite: the predictions have no such column."
+PREDICTIONS_VERSION = 1
+PREDICTIONS_FIELD = "contract.predictions"
+PREDICTIONS_REMEDY = "Correct the suite: the predictions have no such column."
 
 
 def asked_of(run: Run) -> SuiteSpec | None:
@@ -42,7 +42,9 @@ def predictions_key(run: Run, evaluation: Evaluation, set_name: str) -> str:
         "masked": run.withholds,
         "set": set_name,
     }
-    return reuse_key("predictions", VERSION, settings, [evaluation.ref.id], code_of(run, run.resolved.predictions))
+    return reuse_key(
+        "predictions", PREDICTIONS_VERSION, settings, [evaluation.ref.id], code_of(run, run.resolved.predictions)
+    )
 
 
 def predictions_report(run: Run, evaluation: Evaluation, set_name: str) -> ContractReport | None:
@@ -79,7 +81,7 @@ def with_predictions(
     asked = asked_of(run)
     for name, table in evaluation.predictions.items() if asked is not None else ():
         assert asked is not None
-        place = f"{FIELD} on evaluate.sets.{name}" if name else FIELD
+        place = f"{PREDICTIONS_FIELD} on evaluate.sets.{name}" if name else PREDICTIONS_FIELD
         if table.missing:
             remedy = "Let predict_step return one value or one list of values for each row, or leave the contract out."
             return replace(done, error=UsageError(f"{place}: {table.missing}.", remedy=remedy))
@@ -96,7 +98,11 @@ def with_predictions(
         if not report.accepted:
             sentence = f"{place}: {rejection(report, asked.fail_on, 'predictions')}"
             lacking = any(one.column and one.column not in table.columns for one in report.failures)
-            remedy = SUITE if lacking else f"Look at the model and at these rows in {table.file} of the evaluation."
+            remedy = (
+                PREDICTIONS_REMEDY
+                if lacking
+                else f"Look at the model and at these rows in {table.file} of the evaluation."
+            )
             error = ContractRejected(sentence, remedy=remedy, details=report.to_json())
             return replace(done, sentence=sentence, in_plan=f"{report.ref.uri}: {sentence}", error=error)
         done = replace(done, sentence=f"{done.sentence}; {place}: {accepted(report)}")

@@ -8,13 +8,14 @@ from functools import partial
 
 from data_contracts.alias_moves import Force, Hold
 from data_contracts.errors import GateNotMet, InsufficientEvidence, OnHold, UsageError
-from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, GateResult, ModelVersion, Receipt, Ref
+from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, ModelVersion, Receipt, Ref
+from data_contracts.records import GateResult
 from data_contracts.times import readable
 from infra.models import canaries, registry
 from infra.records.receipts import without_hold
 from infra.store import PointerMoved, Versioned
 from tasks.run.run import Run
-from tasks.stages.canary import canary_start
+from tasks.stages.canary import canary, canary_start
 from tasks.stages.decisions import approval
 from tasks.stages.decisions.requirements import met, signing_key
 from tasks.stages.decisions.rollback import checked_reason
@@ -143,8 +144,6 @@ def _after_canary(
     """What becomes of the canary that stands, or of the candidate."""
     ended = ""
     if run.spec.promote.canary is not None:
-        from tasks.stages.canary import canary  # SciPy takes a second to import
-
         found = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
         if found is not None and (made := _made_before(run, found) or canary_start.stood(run)):
             canary.tidy(run)

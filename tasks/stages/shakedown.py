@@ -29,9 +29,9 @@ from tasks.stages.predictions import asked_of
 from tasks.stages.scored_rows import pairs_of, sets_to_score
 from tasks.stages.trainings import sealed_settings
 
-VERSION = 1
+SHAKEDOWN_VERSION = 1
 # A module that takes longer, or more of this machine's memory, is trained untried.
-MOST_S, MEMORY_SHARE = 600.0, 0.5
+SHAKEDOWN_MOST_S, SHAKEDOWN_MEMORY_SHARE = 600.0, 0.5
 KEPT, MOST_KEPT = "shakedowns.json", 500
 log = logging.getLogger("trainwright")
 
@@ -50,11 +50,11 @@ def shake_down(run: Run, dataset: Dataset | None) -> None:
         log.info("no shakedown of the training now: %s", why)
         return
     try:
-        request = _request(run, dataset)
+        request = _shakedown_request(run, dataset)
     except UsageError as error:  # in a plan: the dataset of another set is not made
         log.info("no shakedown of the training now: %s", error.message)
         return
-    key = _key(run, request)
+    key = _shakedown_key(run, request)
     if key in _passed():
         return
     try:
@@ -64,8 +64,8 @@ def shake_down(run: Run, dataset: Dataset | None) -> None:
                 local_request,
                 project=run.project(),
                 withhold=run.withholds,
-                limit=MOST_S,
-                memory_share=MEMORY_SHARE,
+                limit=SHAKEDOWN_MOST_S,
+                memory_share=SHAKEDOWN_MEMORY_SHARE,
             )
     except (Hung, OutOfMemory) as error:
         log.warning("the shakedown did not end, so the training begins untried: %s", error.message)
@@ -76,7 +76,7 @@ def shake_down(run: Run, dataset: Dataset | None) -> None:
     replace_json(state_folder() / KEPT, [*_passed(), key][-MOST_KEPT:])
 
 
-def _request(run: Run, dataset: Dataset | None) -> ShakedownRequest:
+def _shakedown_request(run: Run, dataset: Dataset | None) -> ShakedownRequest:
     spec, resolved, whole = run.spec, run.resolved, run.store.is_local
     sets = {
         name: ScoredSet(dataset=scored if whole else beginning(scored), split=split)
@@ -97,7 +97,7 @@ def _request(run: Run, dataset: Dataset | None) -> ShakedownRequest:
     )
 
 
-def _key(run: Run, request: ShakedownRequest) -> str:
+def _shakedown_key(run: Run, request: ShakedownRequest) -> str:
     """What a shakedown depends on: code, environment, settings, and the ids of the datasets."""
     settings = {
         **sealed_settings(run, request.dataset),
@@ -106,7 +106,7 @@ def _key(run: Run, request: ShakedownRequest) -> str:
         **request.model_dump(mode="json", include={"evaluate", "pairs", "exports", "elsewhere"}),
     }
     inputs = {name: scored.dataset.ref.id for name, scored in request.sets.items()}
-    return reuse_key("shakedown", VERSION, settings, inputs, run.resolved.code_digest)
+    return reuse_key("shakedown", SHAKEDOWN_VERSION, settings, inputs, run.resolved.code_digest)
 
 
 def _passed() -> list[str]:

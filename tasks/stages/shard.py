@@ -15,7 +15,6 @@ from infra.records.handoffs import ANEW, dataset_to_extend, newest_dataset
 from tasks.run.progress import shown
 from tasks.run.run import Run
 from tasks.run.spec_check import FEATURES, suite_called
-from tasks.stages.cluster_stage import ClusterStage
 from tasks.stages.contract.contamination import report_of, section_of, with_splits_compared
 from tasks.stages.contract.contract_check import checked
 from tasks.stages.contract.features import features_key, features_report, features_request
@@ -23,7 +22,7 @@ from tasks.stages.contract.raw_rows import raw_inputs, reading_settings, runs_to
 from tasks.stages.contract.set_contracts import set_report, set_requests
 from tasks.stages.contract.text_cuts import cut_files
 from tasks.stages.row_counts import in_order, remarks, rows_left_out, rows_read, split_rows
-from tasks.stages.stage import Stage, StageOutcome, rejected
+from tasks.stages.stage import ClusterStage, Stage, StageOutcome, rejected
 from tasks.stages.validate import accepted, contract_key, reading, rejection, validate
 
 VERSION = 2

@@ -203,6 +203,23 @@ class Stage(Generic[P, T]):
         return done.handoff
 
 
+@dataclass(frozen=True)
+class ClusterStage:
+    """What a stage says about a cluster that does its work.
+
+    Attributes:
+        name: of the stage.
+        field: of the spec, which names the cluster.
+        makes: what the stage makes, which is the same without a cluster.
+        if_memory_ran_out: what to do then.
+    """
+
+    name: str
+    field: str
+    makes: str
+    if_memory_ran_out: str
+
+
 def _record(run: Run, result: StageResult) -> None:
     """Record how the stage ended. A run's first record of a stage stays; a resumed run does not replace it."""
     if run.recorded:

@@ -22,7 +22,7 @@ from tasks.stages.stage import Stage, StageOutcome, rejected
 VERSION = 1
 SHOWN = 5
 DRIFTED = "Correct the data; if it is right, train on it with --set contract.drift.fail_on=never."
-LATE = "Wait for the data, have it delivered anew, or correct contract.arrival."
+LATE_REMEDY = "Wait for the data, have it delivered anew, or correct contract.arrival."
 
 
 def contract_key(run: Run, *, drift: bool = True) -> str | None:
@@ -145,7 +145,7 @@ def _judged(run: Run, report: ContractReport, status: StageStatus) -> StageOutco
     if any(is_grave(one, run.spec.contract.fail_on) for one in arrival):
         sentence = f"The contract rejects the data: {_listed(arrival)}."
         judged = report.model_copy(update={"accepted": False, "failures": [*arrival, *report.failures]})
-        return rejected(done, sentence, judged, report.ref.uri, LATE)
+        return rejected(done, sentence, judged, report.ref.uri, LATE_REMEDY)
     more = [report.drift.sentence if report.drift else "", _listed(arrival), index_left_out(run.resolved.files)]
     return replace(done, sentence="; ".join([accepted(report), *filter(None, more)]))
 

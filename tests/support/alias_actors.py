@@ -21,8 +21,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import tasks.stages.decisions.rollback
-import tasks.stages.promote
 from data_contracts.errors import StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Checkpoint, Evaluation, Ref
 from data_contracts.resolved import Resolved
@@ -36,7 +34,9 @@ from infra.store.database import NamedBackend, Names
 from infra.store.folder import FolderBackend
 from infra.store.s3 import S3Backend
 from tasks.run.run import Run
+from tasks.stages import promote as promote_stage
 from tasks.stages.decisions.answers import answer, open_question
+from tasks.stages.decisions.rollback import release, rollback
 from tests.support.approved import approve_here
 from tests.support.careless import Careless
 from tests.support.postgres import PASSWORD_IN
@@ -225,14 +225,14 @@ def carried_out(store: Store, act: Act) -> tuple[str, str]:
             case "promote":
                 return _promoted(store, act, about)
             case "back":
-                made = tasks.stages.decisions.rollback.rollback(store, MODEL, ALIAS, act.version, about, "it fell")
+                made = rollback(store, MODEL, ALIAS, act.version, about, "it fell")
             case "approve" | "refuse":
                 decision = "approved" if act.what == "approve" else "refused"
                 key = signing_key(f"{act.keys}/approver/{PRIVATE_FILE}") if act.keys else None
                 given = answer(store, open_question(store, act.of), decision, act.run_id, "looked at", key)
                 return "moved", f"question of {given.question}"
             case _:
-                made = tasks.stages.decisions.rollback.release(store, MODEL, ALIAS, act.version, "it was wrong", about)
+                made = release(store, MODEL, ALIAS, act.version, "it was wrong", about)
         return "moved", made.sentence
     except StorageUnavailable as error:
         unclear = "unknown" in error.message or act.what in ("approve", "refuse")
@@ -273,9 +273,9 @@ def _promoted(store: Store, act: Act, about: dict[str, Any]) -> tuple[str, str]:
     object.__setattr__(run, "about", about)
     if (release := configured_key()) is not None:
         sign_inputs(store, run.resolved, release)
-    tasks.stages.promote.comparable = lambda run, mine, score, *_: (score, score)  # type: ignore[attr-defined]
+    promote_stage.comparable = lambda run, mine, score, *_: (score, score)  # type: ignore[attr-defined]
     score = evaluation(checkpoint.step)
-    done = tasks.stages.promote.promote.find_or_make(run, checkpoint, None, score, "it is right" if act.force else None)
+    done = promote_stage.promote.find_or_make(run, checkpoint, None, score, "it is right" if act.force else None)
     return ("not moved" if done.handoff.decision == "unchanged" else "moved"), done.sentence
 
 

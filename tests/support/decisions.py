@@ -24,19 +24,19 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import tasks.stages.promote
 from data_contracts.errors import GateNotMet, InsufficientEvidence, OnHold, StorageUnavailable, UsageError
 from data_contracts.handoffs import Checkpoint, Evaluation
 from data_contracts.pipeline_spec import GateSpec
 from data_contracts.pipeline_spec.promote import PromoteSpec
 from infra.models import registry
 from infra.store import Store, layout
+from tasks.stages import promote as promote_stage
 from tasks.stages.decisions.rollback import release, rollback
 from tests.support.raced import Memory, Raced
 
 BEGAN, APART = datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=9)  # what is resumed may look back for a day
 CHECKPOINTS = 5
-decide = tasks.stages.promote.promote.find_or_make
+decide = promote_stage.promote.find_or_make
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ class World:
         of_run.provenance = lambda *parents: {**about, "parents": []}
         of_run.with_recipe = lambda provenance: provenance
         try:
-            with mock.patch.object(tasks.stages.promote, "comparable", comparable):
+            with mock.patch.object(promote_stage, "comparable", comparable):
                 done = decide(of_run, self.checkpoints[of], None, evaluation(of), "why" if forced else None)
             return done.handoff.decision
         except OnHold:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from data_contracts.errors import TrainwrightError
-from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Failure, GateResult, Receipt
+from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Failure, Receipt
+from data_contracts.records import GateResult
 from data_contracts.run_report import RunReport
 from infra.gang.ledger import Seat
 from infra.orchestrator.artifacts import as_code, as_code_block, as_text

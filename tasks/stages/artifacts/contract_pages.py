@@ -26,7 +26,7 @@ from tasks.stages.validate import contract_key
 
 log = logging.getLogger("trainwright")
 
-_HEAD = ("Expectation", "Severity", "Result", "Observed")
+_CONTRACT_HEAD = ("Expectation", "Severity", "Result", "Observed")
 
 
 def own_report(run: Run) -> ContractReport | None:
@@ -66,11 +66,11 @@ def failure_lines(failures: Sequence[Failure]) -> list[str]:
     for failure in failures:
         lines.append(f"- **{failure.severity}** {as_text(failure.sentence)}")
         if failure.row_numbers:
-            lines.append(f"  - {', '.join(_rows(failure))}")
+            lines.append(f"  - {', '.join(_failure_rows(failure))}")
     return lines
 
 
-def _rows(failure: Failure) -> list[str]:
+def _failure_rows(failure: Failure) -> list[str]:
     """The first rows that broke an expectation, each with its value."""
     if len(failure.places) == len(failure.row_numbers):
         rows = [f"row {one.row} of {as_code(one.file)}" for one in failure.places]
@@ -100,7 +100,7 @@ def _profile(run: Run, report: ContractReport) -> Profile | None:
 
 
 def _table(results: Sequence[Result]) -> list[str]:
-    lines = [f"| {' | '.join(_HEAD)} |", "|---" * len(_HEAD) + "|"]
+    lines = [f"| {' | '.join(_CONTRACT_HEAD)} |", "|---" * len(_CONTRACT_HEAD) + "|"]
     for one in results:
         cells = (one.text, one.entry["severity"], one.verdict, one.observed)
         lines.append(f"| {' | '.join(as_text(cell) for cell in cells)} |")

@@ -14,7 +14,7 @@ from infra.orchestrator.artifacts import as_text
 from tasks.charts.forest import forest
 from tasks.charts.gate_rows import forest_rows
 from tasks.charts.history_panels import panels
-from tasks.charts.picture import as_image
+from tasks.charts.picture import as_image as picture_as_image
 from tasks.run.run import Run
 from tasks.stages.gates.gates import ledger_sentences
 
@@ -70,7 +70,7 @@ def curves_image(run: Run, checkpoint: Checkpoint) -> list[str]:
 def _lines(draw: Callable[[], list[tuple[str, str]]]) -> list[str]:
     """The pictures that `draw` makes; none if it fails, because a picture must not end a run."""
     try:
-        return [line for name, picture in draw() if picture for line in ("", as_image(picture, name))]
+        return [line for name, picture in draw() if picture for line in ("", picture_as_image(picture, name))]
     except Exception as error:  # the text may quote a value
         log.warning("A page in the Prefect UI has no picture: %s.", type(error).__name__)
         return []

@@ -32,8 +32,8 @@ from tasks.stages.placement import run_here
 from tasks.stages.row_counts import split_rows, warnings
 from tasks.stages.stage import StageOutcome, rejected
 
-VERSION = 1
-REMEDY = (
+CONTAMINATION_VERSION = 1
+COPIES_REMEDY = (
     "Look at the rows that are named, and at shards.split. contract.contamination.on_found: drop leaves out the copies "
     "in the split that is used earlier; warn keeps them."
 )
@@ -61,8 +61,8 @@ def with_splits_compared(
     section, dataset = section_of(run), done.handoff
     if section is None or dataset is None or done.lacks or done.error is not None:
         return done
-    request = _request(run, section, dataset, sets, contract)
-    found, report = _find(run, request), None
+    request = _contamination_request(run, section, dataset, sets, contract)
+    found, report = _find_comparison(run, request), None
     if found is None and not make:
         return replace(done, lacks="its rows are not compared with those of other splits yet")
     status = done.status
@@ -74,7 +74,7 @@ def with_splits_compared(
     done = replace(done, status=status, reused_from=done.reused_from if status == "reused" else None)
     if not report.accepted:
         sentence = f"The contract rejects the split: {report.sentence}."
-        return rejected(done, sentence, report, report.ref.uri if report.ref else "", _remedy(report, section))
+        return rejected(done, sentence, report, report.ref.uri if report.ref else "", _copies_remedy(report, section))
     sentence = f"{done.sentence}; {report.sentence or 'no row is in two splits'}"
     if kept.ref == dataset.ref:
         return replace(done, sentence=sentence)
@@ -89,10 +89,10 @@ def report_of(run: Run, dataset: Dataset | None, sets: Sets) -> Ref | None:
     section = section_of(run)
     if section is None or dataset is None:
         return None
-    return run.store.newest("contracts", _request(run, section, dataset, sets, None).key)
+    return run.store.newest("contracts", _contamination_request(run, section, dataset, sets, None).key)
 
 
-def _find(run: Run, request: ContaminationRequest) -> tuple[ContaminationReport, Dataset] | None:
+def _find_comparison(run: Run, request: ContaminationRequest) -> tuple[ContaminationReport, Dataset] | None:
     """The report under this key, and the dataset that it leads to; None if either is missing."""
     report = newest_handoff(run.store, "contracts", request.key, ContaminationReport)
     if report is None:
@@ -107,7 +107,7 @@ def _dataset(run: Run, request: ContaminationRequest, report: ContaminationRepor
     return request.dataset if report.dataset is None else read_handoff(run.store, report.dataset, Dataset)
 
 
-def _request(
+def _contamination_request(
     run: Run, section: ContaminationSpec, dataset: Dataset, sets: Sets, contract: ContractReport | None
 ) -> ContaminationRequest:
     sides = _sides(run, dataset, sets)
@@ -128,7 +128,7 @@ def _request(
         "sides": [[side.name, side.split, side.use, side.own] for side in sides],
     }
     inputs = [side.dataset.ref.id for side in sides]
-    key = reuse_key("contamination", VERSION, settings, inputs, None)
+    key = reuse_key("contamination", CONTAMINATION_VERSION, settings, inputs, None)
     parents = {side.dataset.ref.uri: side.dataset.ref for side in sides}
     return ContaminationRequest(
         store=run.store_address,
@@ -231,10 +231,10 @@ def _unknown(field: str, name: str, dataset: Dataset, where: str, *, sensitive: 
     )
 
 
-def _remedy(report: ContaminationReport, section: ContaminationSpec) -> str:
+def _copies_remedy(report: ContaminationReport, section: ContaminationSpec) -> str:
     others = [one.earlier for one in report.overlaps if one.earlier.startswith("train of ")]
     if section.on_found == "drop" and others:
         return f"Rows of {others[0]} cannot be dropped here; drop them in the pipeline that made that dataset."
     if not report.overlaps or section.on_found != "reject":
         return "Correct the labels of these rows in the data, or set contract.contamination.on_conflict: warn."
-    return REMEDY
+    return COPIES_REMEDY

@@ -23,12 +23,12 @@ from infra.records.handoffs import put_handoff, read_handoff
 from infra.store.seal import Writer
 from infra.store.store import seal_attempt
 from tasks.run.run import Run
-from tasks.stages.cluster_stage import ClusterStage
 from tasks.stages.contract import drift_check
 from tasks.stages.contract.kept_parts import kept_parts, why_no_parts
 from tasks.stages.contract.raw_rows import runs_tokenizer
 from tasks.stages.contract.text_cuts import cut_files
 from tasks.stages.placement import again_after_hangs, run_here
+from tasks.stages.stage import ClusterStage
 
 log = logging.getLogger("trainwright")
 NO_CLUSTER = "contract.runner has no effect, because {}: this machine checks the data"

@@ -16,7 +16,7 @@ from tasks.run.run import Run
 from tasks.stages.contract.contract_check import code_of
 from tasks.stages.contract.raw_rows import suite_settings
 
-VERSION = 1
+FEATURES_VERSION = 1
 
 
 def features_key(run: Run, dataset: Dataset) -> str | None:
@@ -25,7 +25,7 @@ def features_key(run: Run, dataset: Dataset) -> str | None:
     if contract is None or contract.features is None or suite is None or isinstance(run.spec.data, str):
         return None
     settings = suite_settings(suite, contract.features.fail_on, run.spec.data.sensitive)
-    return reuse_key("features", VERSION, settings, [dataset.ref.id], code_of(run, suite))
+    return reuse_key("features", FEATURES_VERSION, settings, [dataset.ref.id], code_of(run, suite))
 
 
 def features_report(run: Run, key: str) -> ContractReport | None:

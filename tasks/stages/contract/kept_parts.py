@@ -25,13 +25,13 @@ from tasks.run.run import Run
 from tasks.stages.contract.raw_rows import reading_settings
 
 # Raised when a measure or a profile changes its meaning.
-VERSION = 1
+PARTS_VERSION = 1
 AREA = "contracts"
 # For smaller files, a part would cost more than reading them again.
 LEAST_BYTES = 2**20
 # A check looks through this many directories. If the last of them has parts in use, all parts in use are
 # sealed again together with the new parts.
-MOST = 8
+MOST_PARTS = 8
 
 log = logging.getLogger("trainwright")
 
@@ -79,7 +79,7 @@ def parts_key(request: ContractRequest) -> str:
         "sensitive": sorted(request.sensitive),
         "sources": reading_settings(request.sources),
     }
-    return reuse_key("validate-parts", VERSION, settings, [], None)
+    return reuse_key("validate-parts", PARTS_VERSION, settings, [], None)
 
 
 class _KeptDirectories:
@@ -92,7 +92,7 @@ class _KeptDirectories:
         self._having: dict[str, list[Manifest]] = {}
         self._last_used = 0
         wanted = self._names | self._groups.keys()
-        for looked, manifest in enumerate(newest_sealed(store, AREA, key, MOST), 1):
+        for looked, manifest in enumerate(newest_sealed(store, AREA, key, MOST_PARTS), 1):
             having = wanted.intersection(manifest.file_at)
             if having - self._having.keys():
                 self._last_used = looked
@@ -106,7 +106,7 @@ class _KeptDirectories:
 
     def older(self, folder: Path, new: Collection[str]) -> list[Path]:
         """Copies of all other parts in use, if some of them are where the next check would no longer look."""
-        if self._last_used < MOST:
+        if self._last_used < MOST_PARTS:
             return []
         rest = self._having.keys() - new
         self._copy([name for name in rest if not (folder / name).exists()], folder)
@@ -133,7 +133,7 @@ def _seal(run: Run, key: str, folder: Path, kept: _KeptDirectories) -> None:
     def fill(writer: Writer) -> Ref:
         for path in [*new, *older]:
             writer.put(path.name, path, private=True)
-        return writer.seal("contract_parts", {"key": key, "version": VERSION}, run.provenance())
+        return writer.seal("contract_parts", {"key": key, "version": PARTS_VERSION}, run.provenance())
 
     try:
         seal_attempt(run.store, AREA, key, fill)

@@ -16,17 +16,18 @@ from data_contracts.messages.raw_data import CUT, CutRequest, TextCuts
 from data_contracts.pipeline_spec import PiecesSpec, SourceSpec
 from data_contracts.yaml_text import dotted
 from infra.sources.documents import cut_name
-from infra.store import Writer
+from infra.store.seal import Writer
 from infra.store.store import newest_sealed, seal_attempt
 from tasks.run.run import Run
 from tasks.run.spec_check import named_tokenizers
 from tasks.stages.placement import run_here
 
 # Raised when a tokenizer's answer is cut in another way.
-VERSION = 1
-AREA, FILE, KIND = "contracts", "cuts.json", "text_cuts"
+CUTS_VERSION = 1
+AREA = "contracts"
+CUTS_FILE, CUTS_KIND = "cuts.json", "text_cuts"
 # Sealed directories that are looked through, the newest first.
-MOST = 8
+MOST_CUTS = 8
 # Of cuts in a file: the store reads no file above 256 MiB as a whole.
 MOST_FILE_BYTES = 1 << 26
 
@@ -56,7 +57,7 @@ def cut_files(run: Run, files: Sequence[SourceFile], sources: Sequence[SourceSpe
 def _cuts(run: Run, pieces: PiecesSpec, files: list[SourceFile], sources: Sequence[SourceSpec]) -> dict[str, str]:
     """The cuts of documents by name: known ones, and for other documents new ones; all are sealed together."""
     settings = {"pieces": pieces.model_dump(mode="json")}
-    key = reuse_key("cut", VERSION, settings, [], run.resolved.code_digest)
+    key = reuse_key("cut", CUTS_VERSION, settings, [], run.resolved.code_digest)
     names = list(dict.fromkeys(map(cut_name, files)))
     known = _known(run, key, names)
     new = [file for file in files if cut_name(file) not in known]
@@ -77,7 +78,7 @@ def _cuts(run: Run, pieces: PiecesSpec, files: list[SourceFile], sources: Sequen
     def fill(writer: Writer) -> Ref:
         for name, some in _in_files(cuts.documents):
             writer.put(name, canonical(some.to_json()))
-        return writer.seal(KIND, {"key": key, "version": VERSION, **settings}, run.provenance())
+        return writer.seal(CUTS_KIND, {"key": key, "version": CUTS_VERSION, **settings}, run.provenance())
 
     seal_attempt(run.store, AREA, key, fill)
     return cuts.documents
@@ -86,7 +87,7 @@ def _cuts(run: Run, pieces: PiecesSpec, files: list[SourceFile], sources: Sequen
 def _known(run: Run, key: str, names: Iterable[str]) -> dict[str, str]:
     """The cuts of these documents in the store, without those that are damaged, gone or another user's alone."""
     wanted, known = set(names), dict[str, str]()
-    for manifest in newest_sealed(run.store, AREA, key, MOST):
+    for manifest in newest_sealed(run.store, AREA, key, MOST_CUTS):
         try:
             for file in manifest.file_at:
                 documents = run.store.read_sealed_as(manifest, file, TextCuts.from_json).documents
@@ -112,7 +113,7 @@ def _in_files(documents: Mapping[str, str]) -> Iterator[tuple[str, TextCuts]]:
 
 
 def _file(number: int) -> str:
-    return f"{number}-{FILE}" if number else FILE
+    return f"{number}-{CUTS_FILE}" if number else CUTS_FILE
 
 
 def _field(run: Run, pieces: PiecesSpec) -> str:

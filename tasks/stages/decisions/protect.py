@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from data_contracts.approvals import Protection
 from data_contracts.errors import UsageError
-from infra import approvals
-from infra.approvals import signed_protection
+from infra.approvals import decide as decide_protection
+from infra.approvals import protection, protections, signed_protection
 from infra.audit import now
 from infra.processes.environment import SIGNING_KEY
 from infra.store import Store
@@ -44,20 +44,20 @@ def protect(
 def unprotect(store: Store, model: str, alias: str, by: str, reason: str, key: SigningKey | None = None) -> Protection:
     """End the protection of an alias; its records stay. UsageError as `protect`, or if it is not protected."""
     decision = _decision(model, alias, by, reason, protected=False)
-    if approvals.protection(store, model, alias) is None:
+    if protection(store, model, alias) is None:
         raise UsageError(f"{model}@{alias} is not protected.")
     return _decided(store, decision, key)
 
 
 def _decided(store: Store, decision: Protection, key: SigningKey | None) -> Protection:
     if key is not None:
-        return approvals.decide(store, decision, lambda numbered: signed_protection(numbered, key))
-    if any(one.signature for one in approvals.protections(store, decision.model, decision.alias)):
+        return decide_protection(store, decision, lambda numbered: signed_protection(numbered, key))
+    if any(one.signature for one in protections(store, decision.model, decision.alias)):
         raise UsageError(
             f"Decisions about {decision.name} are signed, and no key is configured to sign the next one.",
             remedy=f"Name the release key: {SIGNING_KEY}=FILE.",
         )
-    return approvals.decide(store, decision)
+    return decide_protection(store, decision)
 
 
 def _decision(model: str, alias: str, by: str, reason: str, *, protected: bool) -> Protection:

@@ -16,9 +16,10 @@ from typing import Protocol
 
 from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.expressions import value_of
-from data_contracts.handoffs import Evaluation, GateResult, MetricValue
+from data_contracts.handoffs import Evaluation, MetricValue
 from data_contracts.pipeline_spec import GateSpec
 from data_contracts.pipeline_spec.promote import MEASURES
+from data_contracts.records import GateResult
 
 TOLERANCE = Fraction(1, 2**23)
 _EXACT_INTEGERS = 2**53

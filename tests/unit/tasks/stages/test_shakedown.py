@@ -44,8 +44,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         return made.child()
 
     monkeypatch.setattr(shakedown, "run_child", child)
-    monkeypatch.setattr(shakedown, "_request", lambda run, dataset: None)
-    monkeypatch.setattr(shakedown, "_key", lambda run, request: run.key)
+    monkeypatch.setattr(shakedown, "_shakedown_request", lambda run, dataset: None)
+    monkeypatch.setattr(shakedown, "_shakedown_key", lambda run, request: run.key)
     monkeypatch.setattr(shakedown, "_laid_out", lambda run, request: contextlib.nullcontext(request))
     return made
 

@@ -23,7 +23,7 @@ from infra.files import file_digest
 from infra.sources import read
 from infra.store import open_store
 from tasks.stages.contract import kept_parts
-from tasks.stages.contract.kept_parts import MOST, parts_key, why_no_parts, worth_it
+from tasks.stages.contract.kept_parts import MOST_PARTS, parts_key, why_no_parts, worth_it
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def some(asked: ContractRequest, *at: int) -> ContractRequest:
 def test_only_files_that_are_new_are_read_whatever_happened_between(request_: ContractRequest, check: Checker) -> None:
     assert check(some(request_, 0, 1))[1] == 2
     # One directory more each time, until one holds all.
-    assert [check(some(request_, *range(count)))[1] for count in range(3, MOST + 4)] == [1] * (MOST + 1)
-    turned = some(request_, *reversed(range(1, MOST + 3)))
+    assert [check(some(request_, *range(count)))[1] for count in range(3, MOST_PARTS + 4)] == [1] * (MOST_PARTS + 1)
+    turned = some(request_, *reversed(range(1, MOST_PARTS + 3)))
     whole, new = check(turned)
     assert new == 0
     assert canonical(whole.to_json()) == canonical(contract_worker.main(turned, lambda report: None).to_json())
@@ -105,7 +105,7 @@ def test_a_group_is_copied_in_place_of_its_parts_which_stay_for_the_day_it_break
 def test_what_is_in_use_is_written_again_once_in_so_many_checks(
     request_: ContractRequest, check: Checker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_parts, "MOST", 3)
+    monkeypatch.setattr(kept_parts, "MOST_PARTS", 3)
     for count in range(2, 11):
         check(some(request_, *range(count)))
     folders = sorted((tmp_path / "store" / "contracts").iterdir(), key=lambda path: int(path.name.rpartition("-")[2]))

@@ -131,7 +131,7 @@ def test_new_documents_are_cut_alone_and_damage_is_told_and_cut_again(
     # The newest directory has the cuts of all documents.
     assert text_cuts.cut_files(again, again.resolved.files, again.spec.data.source) == more
     assert len(project.cut) == 2
-    for path in sorted((project.folder / ".trainwright" / "contracts").glob(f"*/{text_cuts.FILE}")):
+    for path in sorted((project.folder / ".trainwright" / "contracts").glob(f"*/{text_cuts.CUTS_FILE}")):
         overwrite(path, b"{}")
     assert text_cuts.cut_files(again, again.resolved.files, again.spec.data.source) == more
     assert len(project.cut) == 3
@@ -142,7 +142,9 @@ def test_cuts_that_one_file_cannot_hold_are_kept_in_several(project: Project, mo
     monkeypatch.setattr(text_cuts, "MOST_FILE_BYTES", 50)
     run = project.run()
     files = text_cuts.cut_files(run, run.resolved.files, run.spec.data.source)
-    kept = sorted(path.name for path in (project.folder / ".trainwright" / "contracts").glob(f"*/*{text_cuts.FILE}"))
+    kept = sorted(
+        path.name for path in (project.folder / ".trainwright" / "contracts").glob(f"*/*{text_cuts.CUTS_FILE}")
+    )
     assert kept == ["1-cuts.json", "2-cuts.json", "cuts.json"]
     assert text_cuts.cut_files(run, run.resolved.files, run.spec.data.source) == files
     assert len(project.cut) == 1
