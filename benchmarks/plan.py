@@ -151,8 +151,8 @@ def measure(spec: Path) -> Taken:
     from lightning.fabric.utilities.apply_func import apply_to_collection
     from torch.profiler import ProfilerActivity, profile
 
-    from tasks.stages.earlier_handoffs import EarlierHandoffs
     from tasks.stages.shard import shard
+    from tasks.stages.stage import EarlierHandoffs
     from training.fit.memory import LiveBytes
     from training.loader import Shards, Split
     from training.user.ready import build_module, plain_trainer

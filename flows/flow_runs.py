@@ -44,9 +44,8 @@ from tasks.policies import pipeline_tags, run_tags
 from tasks.run.report import latest_report
 from tasks.run.resolve import FLOW_RUN_KEY, SENSOR_KEY, scheduled_key
 from tasks.run.run import Run, artifact_key
-from tasks.stages.artifacts import artifact_pages
-from tasks.stages.artifacts.contract_pages import data_section
-from tasks.stages.artifacts.gate_pages import run_image
+from tasks.stages import artifacts
+from tasks.stages.artifacts import data_section, run_image
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -234,7 +233,7 @@ def as_state(run: Run, report: RunReport) -> State:
         _leave_to_newer_execution(run, report.sentence)
     stage_artifact(
         artifact_key(run, "report"),
-        artifact_pages.run_page(report, data_section(run), run_image(run, report)),
+        artifacts.run_page(report, data_section(run), run_image(run, report)),
         f"{report.pipeline}: {report.verdict}",
     )
     if not announce(run, report):

@@ -27,7 +27,7 @@ from tasks.run.meter import metered
 from tasks.run.report import report
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run, reopen_run
-from tasks.stages.decisions.requirements import refuse_early
+from tasks.stages.approval import refuse_early
 from tasks.stages.orchestrated import as_task
 from tasks.telemetry.observed import observed, refuse_wrong_settings
 

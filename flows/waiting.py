@@ -14,8 +14,8 @@ from infra import approvals
 from infra.orchestrator.artifacts import as_code, as_text
 from infra.orchestrator.flow_runs.suspension import FormAnswer, deployed_flow_run, form_answer, suspend, wake
 from tasks.run.run import Run
-from tasks.stages.decisions.answers import checked_name, unsigned_counts
-from tasks.stages.decisions.rollback import checked_reason
+from tasks.stages.approval import checked_name, unsigned_counts
+from tasks.stages.rollback import checked_reason
 
 log = logging.getLogger("trainwright")
 # The text in the form of a run that is to end. Only the store says that a question was superseded, and a writer of a

@@ -14,7 +14,7 @@ from infra.store import Store
 from tasks.queries.affected import Affected
 from tasks.queries.affected import affected as find_affected
 from tasks.run.run import known_store_list
-from tasks.stages.decisions.rollback import checked_reason, hold
+from tasks.stages.rollback import checked_reason, hold
 
 
 def affected(arguments: argparse.Namespace) -> Answer:

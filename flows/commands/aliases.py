@@ -12,8 +12,8 @@ from flows.commands.guard import Answer
 from flows.commands.queries import store_with
 from infra import audit
 from tasks.mirrors.deliver import tell_quietly
-from tasks.stages.decisions.rollback import release as lift
-from tasks.stages.decisions.rollback import rollback as roll_back
+from tasks.stages.rollback import release as lift
+from tasks.stages.rollback import rollback as roll_back
 
 # How long the mirrors may take after a rollback, which is done by then.
 MIRRORS_S = 20.0

@@ -17,8 +17,8 @@ from flows.connection import QUIET
 from infra import audit
 from infra.approvals import signing_key
 from tasks.run.run import reopen_run
-from tasks.stages.decisions.answers import answer, checked_name, open_question
-from tasks.stages.decisions.rollback import checked_reason
+from tasks.stages.approval import answer, checked_name, open_question
+from tasks.stages.rollback import checked_reason
 
 
 def approve(arguments: argparse.Namespace) -> Answer:

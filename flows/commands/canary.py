@@ -13,7 +13,7 @@ from flows.commands.aliases import provenance_of
 from flows.commands.guard import Answer, log
 from flows.commands.queries import store_with
 from tasks.queries.canaries import CanaryView, canary_of
-from tasks.stages.canary.canary_withdrawal import withdraw
+from tasks.stages.canary import withdraw
 
 
 def canary(arguments: argparse.Namespace) -> Answer:

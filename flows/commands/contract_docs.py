@@ -10,7 +10,7 @@ from flows.commands.guard import Answer
 from infra.store.seal import noting_damage
 from infra.written_files import record_written
 from tasks.run.run import reopen_run
-from tasks.stages.artifacts.contract_pages import own_report, report_results
+from tasks.stages.artifacts import own_report, report_results
 
 PAGE = "index.html"
 

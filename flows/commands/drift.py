@@ -12,8 +12,8 @@ from data_contracts.records import DriftReport
 from flows.commands.guard import Answer
 from flows.commands.stages import opened, write
 from flows.commands.tables import table
-from tasks.stages.artifacts.drift_pages import HEAD, cells
-from tasks.stages.contract import drift_check
+from tasks.stages import contract_check
+from tasks.stages.artifacts import DRIFT_HEAD, drift_cells
 from tasks.stages.validate import contract_key, find_report, make_report
 
 # Columns that did not move are counted, not listed; of the others at most so many.
@@ -37,7 +37,7 @@ def drift(arguments: argparse.Namespace) -> Answer:
     value = {**report.drift.to_json(), "verdict": report.drift.verdict}
     if arguments.out:
         write(Path(arguments.out), value)
-    rejected = drift_check.rejects(run, report.drift)
+    rejected = contract_check.rejects(run, report.drift)
     error = done.error if rejected and isinstance(done.error, ContractRejected) else None
     return Answer(as_text(report.drift), value, 3 if rejected else 0, error, line=_line(report.drift))
 
@@ -45,12 +45,12 @@ def drift(arguments: argparse.Namespace) -> Answer:
 def as_text(report: DriftReport) -> str:
     """The comparison for a person: one sentence, and a table of the columns that moved most."""
     moved = [one for one in report.columns if one.verdict != "same"]
-    rows = [cells(one) for one in moved[:SHOWN]]
+    rows = [drift_cells(one) for one in moved[:SHOWN]]
     lines = [_line(report)]
     if report.columns:
         lines.append(f"rows then {report.rows[0]:,}, now {report.rows[1]:,}")
     if rows:
-        lines += ["", table(HEAD, rows, ("PSI", "KS"))]
+        lines += ["", table(DRIFT_HEAD, rows, ("PSI", "KS"))]
     if len(moved) > SHOWN:
         lines.append(f"… and {len(moved) - SHOWN} more (all of them with --json)")
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from flows.commands.tables import table
 from infra.records.nodes import KINDS, NodeRecord, decide, has_mishaps, nodes_of
 from infra.store import Store, layout
 from tasks.run.run import known_store_list, not_found
-from tasks.stages.decisions.rollback import checked_reason
+from tasks.stages.rollback import checked_reason
 
 _HEAD = ["node", "state", "failures", "stragglers", "corrupt replicas", "last", "why"]
 

@@ -18,7 +18,7 @@ from infra.store import layout
 from tasks.profile.page import profile_page, sentence
 from tasks.profile.profile import Profiled, profile, refuse_elsewhere
 from tasks.run.run import Run, reopen_run
-from tasks.stages.earlier_handoffs import EarlierHandoffs
+from tasks.stages.stage import EarlierHandoffs
 from tasks.stages.train import train
 
 log = logging.getLogger("trainwright")

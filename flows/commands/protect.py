@@ -13,8 +13,8 @@ from infra.processes.environment import SIGNING_KEY
 from infra.signing.moves import configured_key
 from infra.store import Store, layout
 from tasks.run.run import known_store_list, not_found
-from tasks.stages.decisions.protect import protect as protect_alias
-from tasks.stages.decisions.protect import unprotect
+from tasks.stages.approval import protect as protect_alias
+from tasks.stages.approval import unprotect
 
 
 def protect(arguments: argparse.Namespace) -> Answer:

@@ -16,7 +16,7 @@ from infra.written_files import record_written
 from tasks.queries.history import curves, logged_metrics, write_logger_files
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
-from tasks.stages.earlier_handoffs import EarlierHandoffs
+from tasks.stages.stage import EarlierHandoffs
 
 
 def stage(arguments: argparse.Namespace) -> Answer:

@@ -16,7 +16,7 @@ from infra.gang.ledger import Found, list_checkpoints
 from infra.orchestrator.events.notices import sentence_of
 from tasks.pages.facts import Facts, tried
 from tasks.run.report import VERDICTS
-from tasks.stages.artifacts.contract_pages import report_results
+from tasks.stages.artifacts import report_results
 
 # The section of the spec that a stage is about.
 SECTIONS = {

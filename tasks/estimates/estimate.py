@@ -26,8 +26,8 @@ from tasks.estimates.stage_estimate import TRAIN, StageEstimate, stage_estimates
 from tasks.estimates.times import most_s, samples_ahead, training_time
 from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run
-from tasks.stages.earlier_handoffs import EarlierHandoffs
 from tasks.stages.shard import shard
+from tasks.stages.stage import EarlierHandoffs
 from tasks.stages.trainings import recorded
 
 # Numbers of nodes that the table of machines looks at.

@@ -10,7 +10,7 @@ from data_contracts.messages.commands import MODULE_MEMORY, ModuleSizes, SizeReq
 from infra import prices
 from infra.child import run_child
 from tasks.run.run import Run
-from tasks.stages.memory_check import size_facts
+from tasks.stages.train import size_facts
 
 # A step without values takes seconds; what takes longer is not worth the wait before a run.
 MOST_S = 60.0

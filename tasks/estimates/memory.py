@@ -10,7 +10,7 @@ from data_contracts.messages.commands import ModuleSizes, StepMemory
 from data_contracts.pipeline_spec import TrainSpec
 from data_contracts.pipeline_spec.train import is_hsdp, mesh_of
 from infra.quantities import size
-from tasks.stages.memory_check import needed
+from tasks.stages.train import needed
 from training.order import Plan, make_plan
 
 # What CUDA, its libraries and fragmentation may take of a device: a tenth is left for them.

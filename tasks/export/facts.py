@@ -14,8 +14,8 @@ from infra.store import Store, layout
 from tasks.export.module_arguments import without_private
 from tasks.run.report import latest_report
 from tasks.run.resolve import find_version
-from tasks.stages.gates.export_gate import split_with_rows
-from tasks.stages.lineage import InStore, TrainedWith, trained_with
+from tasks.stages.promote import split_with_rows
+from tasks.stages.trainings import InStore, TrainedWith, trained_with
 
 
 @dataclass(frozen=True)

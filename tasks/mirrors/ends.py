@@ -12,7 +12,7 @@ from infra.orchestrator.events.run_events import announce_end
 from tasks.mirrors.outbox import PREFECT, Due, note
 from tasks.run.report import FINAL
 from tasks.run.run import Run
-from tasks.stages.canary.canary_start import ended_by
+from tasks.stages.canary import ended_by
 
 log = logging.getLogger("trainwright")
 

@@ -21,10 +21,9 @@ from tasks.pages.rows import Pairs, read_pairs
 from tasks.queries.history import logged_metrics
 from tasks.run.report import latest_report
 from tasks.run.run import Run
-from tasks.stages.artifacts.contract_pages import own_report
-from tasks.stages.artifacts.gate_pages import gates_in, receipt_of
+from tasks.stages.artifacts import gates_in, own_report, receipt_of
 from tasks.stages.evaluate import evaluation_key
-from tasks.stages.scored_rows import sets_to_score
+from tasks.stages.shard import sets_to_score
 from tasks.stages.trainings import training_of
 
 log = logging.getLogger("trainwright")

@@ -14,9 +14,8 @@ from tasks.pages.facts import Facts, seconds_between, tried
 from tasks.pages.html import NOTHING, Markup, chart, escaped, join, section, table, tag
 from tasks.pages.html import facts as pairs
 from tasks.run.report import cost_sentence
-from tasks.stages.artifacts.contract_pages import report_results
-from tasks.stages.artifacts.drift_pages import HEAD, SHOWN, cells
-from tasks.stages.row_counts import remarks, rows_left_out, rows_read, split_rows
+from tasks.stages.artifacts import DRIFT_HEAD, DRIFT_SHOWN, drift_cells, report_results
+from tasks.stages.shard import row_remarks, rows_left_out, rows_read, split_rows
 
 _TONES = {"holds": "good"}
 _MOST_FAILURES = 20
@@ -33,12 +32,12 @@ def drift_part(facts: Facts) -> Markup:
     if drift.note or not drift.moved:
         return section("Drift", tag("p", words, kind="soft"))
     then, now = drift.rows
-    lines = [(*cells(one), _histogram(one)) for one in drift.moved[:SHOWN]]
-    more = len(drift.moved) - SHOWN
+    lines = [(*drift_cells(one), _histogram(one)) for one in drift.moved[:DRIFT_SHOWN]]
+    more = len(drift.moved) - DRIFT_SHOWN
     return section(
         "Drift",
         tag("p", f"{words} {then:,} rows then (grey), {now:,} rows now (orange).", kind="soft"),
-        table([*HEAD, "then and now"], lines, numbers=(2, 3)),
+        table([*DRIFT_HEAD, "then and now"], lines, numbers=(2, 3)),
         tag("p", f"… and {more} more columns.", kind="soft") if more > 0 else NOTHING,
     )
 
@@ -61,7 +60,7 @@ def data_section(facts: Facts) -> Markup:
         known += [("rows in the files", f"{read:,}" if read is not None else "")]
         known += [(f"split {name}", f"{text} rows") for name, text in split_rows(run, dataset).items()]
         known += [(f"left out: {why}", f"{rows:,} rows") for why, rows in rows_left_out(run, dataset).items()]
-        known += [("remark", remark) for remark in remarks(run, dataset)]
+        known += [("remark", remark) for remark in row_remarks(run, dataset)]
     if report is None:
         return section("Data and contract", tag("p", "No contract was checked.", kind="soft"), pairs(known))
     results = tried(lambda: report_results(run, report)) or []

@@ -17,8 +17,8 @@ from tasks.charts.scales import label
 from tasks.pages.facts import Facts, tried
 from tasks.pages.html import NOTHING, Markup, chart, join, section, table, tag
 from tasks.pages.rows import MASKED, Pairs, Worst, rows_at, shown, worst_rows
-from tasks.stages.artifacts.suspect_labels import about, first_rows, suspect_labels
 from tasks.stages.gates.gates import ledger_sentences
+from tasks.stages.suspect_labels import about, first_rows, suspect_labels
 
 TONES = {"met": "good", "not met": "bad", "insufficient evidence": "warn", "not compared": "warn"}
 _COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}

@@ -16,8 +16,8 @@ from infra.records.handoffs import read_handoff
 from infra.store import Manifest, Store, layout
 from tasks.run.resolve import find_version
 from tasks.run.run import Run
-from tasks.stages.lineage import InStore, TrainedWith, trained_with
 from tasks.stages.shard import dataset_key
+from tasks.stages.trainings import InStore, TrainedWith, trained_with
 
 
 @dataclass(frozen=True)

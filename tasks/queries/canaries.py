@@ -13,7 +13,7 @@ from infra.models.canaries import Canary
 from infra.store import Store
 from infra.store.seal import pass_over
 from tasks.queries.waiting import standing_of
-from tasks.stages.canary.canary_tally import stored_standing
+from tasks.stages.canary_tally import stored_standing
 
 
 @dataclass(frozen=True)

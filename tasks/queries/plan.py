@@ -12,9 +12,8 @@ from data_contracts.pipeline_spec import ShardsSpec
 from infra import code_bundle
 from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run
-from tasks.stages.decisions.requirements import refuse_early
-from tasks.stages.earlier_handoffs import EarlierHandoffs
-from tasks.stages.stage import PlannedAction, Stage
+from tasks.stages.approval import refuse_early
+from tasks.stages.stage import EarlierHandoffs, PlannedAction, Stage
 from tasks.stages.trainings import PLACEMENT, recorded
 
 # Fields that no result depends on, so no stage runs again because of them.

@@ -14,13 +14,12 @@ from data_contracts.pipeline_spec.promote import MEASURES
 from infra.models import registry
 from infra.records.handoffs import read_handoff
 from tasks.run.run import Run
-from tasks.stages.lineage import trained_with
-from tasks.stages.placement import done_by_child
-from tasks.stages.predictions import asked_of, undecided, with_predictions
-from tasks.stages.scored_rows import Sets, pairs_of, sets_to_score
-from tasks.stages.scoring_layout import ScoringLayout, layout_in_plan, layout_of
-from tasks.stages.shard import shard
+from tasks.stages.gates.test_rows import Sets
+from tasks.stages.placement import ScoringLayout, done_by_child, layout_in_plan, layout_of
+from tasks.stages.shard import pairs_of, sets_to_score, shard
 from tasks.stages.stage import Stage, StageOutcome
+from tasks.stages.trainings import trained_with
+from tasks.stages.validate import asked_of, undecided, with_predictions
 from tasks.stages.verify import verify
 
 # Version 2 left it to each batch whether scores are logits, and took 0 for a metric that is not defined.

@@ -26,8 +26,7 @@ from infra.orchestrator.outage import begin_with_server, wait_for_server
 from tasks.policies import task_policy
 from tasks.run.progress import GangChanged, TrainingProgress, listening, percent, sentence
 from tasks.run.run import Run, artifact_key
-from tasks.stages.artifacts import artifact_pages
-from tasks.stages.contract import drift_check
+from tasks.stages import artifacts, contract_check
 from tasks.stages.stage import Stage
 
 P = ParamSpec("P")
@@ -46,7 +45,7 @@ def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
         def on_event(event: Any) -> None:
             match event:
                 case GangChanged(seats):
-                    stage_artifact(artifact_key(run, "gang"), artifact_pages.gang_page(seats), "gang")
+                    stage_artifact(artifact_key(run, "gang"), artifacts.gang_page(seats), "gang")
                 case ShardProgress() | TrainingProgress() if (done := percent(event)) is not None:
                     bar.show(done, sentence(event))
 
@@ -57,7 +56,7 @@ def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
             bar.end(run.results[name].sentence)
         except TrainwrightError as error:
             answer = {"error": error}
-        page = artifact_key(run, name), artifact_pages.stage_page(run, name, **answer), name
+        page = artifact_key(run, name), artifacts.stage_page(run, name, **answer), name
         if not stage_artifact(*page):
             # Prefect would lose the page, the event and the task's state. The next stage says that it was in vain.
             with contextlib.suppress(StorageUnavailable):
@@ -91,7 +90,7 @@ def _announce_drift(run: Run, handoff: Any = None, error: TrainwrightError | Non
     if isinstance(error, ContractRejected) and error.details.get("drift"):
         report = ContractReport.model_validate(error.details)
     if report is not None and report.drift is not None and report.drift.moved:
-        alone = drift_check.alone_rejects(run, report)
+        alone = contract_check.alone_rejects(run, report)
         announce(run.spec.name, run.run_id, report.drift, rejected=alone)
 
 

@@ -1,31 +1,186 @@
-"""Runs a stage's work where its `launcher` says; the place does not affect the result."""
+"""Runs a stage's work where its `launcher` says: on this machine, or on nodes of a work pool.
+
+`layout_of` says how many ranks verify or score a checkpoint, and how they hold its parameters. Neither the place nor
+the ranks affect the result.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from data_contracts.errors import Hung
+from data_contracts.errors import Hung, UsageError
+from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.children import A, Child, LaidOut, RemoteJob
-from data_contracts.pipeline_spec.base import Placed
+from data_contracts.messages.gang import Launch
+from data_contracts.pipeline_spec.base import Placed, Spread, in_same_place
+from data_contracts.pipeline_spec.train import SHARDED, is_hsdp, mesh_of
 from data_contracts.resolved import Price
+from infra import prices
 from infra.child import answer_of, run_child
 from infra.gang.members import Progress
 from infra.gang.remote_job import RemoteJobRequest, idle_limit, lay_out, run_remote_job, spent
 from infra.orchestrator.launch_secret import launch_secret
+from infra.quantities import size
+from infra.records.handoffs import num_weight_bytes
 from infra.store import layout
+from infra.store import layout as store_layout
 from infra.usage import cost
 from tasks.budgets import allowance
 from tasks.run.meter import follow, used_by_gang
 from tasks.run.run import Run, slug
-from tasks.stages.scoring_layout import RANK, ScoringLayout
+from tasks.stages.trainings import trained_with
 
 if TYPE_CHECKING:
     from infra.orchestrator.gang import PoolGang
+
+
+RANK = "training.score.rank"
+Section = Literal["verify", "evaluate"]
+
+
+@dataclass(frozen=True)
+class ScoringLayout:
+    """Nodes, ranks of each, and `settings`: how the ranks share the parameters, as a rank reads it."""
+
+    nodes: int
+    devices: int
+    settings: dict[str, Any]
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether there are several ranks."""
+        return self.nodes * self.devices > 1
+
+    @property
+    def shard_ranks(self) -> int:
+        """Ranks over which the parameters are sharded; 1 if each holds them whole."""
+        if not self.is_gang:
+            return 1
+        settings = self.settings
+        return mesh_of(settings["strategy"], settings["shard_ranks"] or self.devices, self.nodes * self.devices)[1]
+
+    @property
+    def planned(self) -> str:
+        """The ranks and nodes, for a plan; "" for one process."""
+        ranks, nodes = self.nodes * self.devices, f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
+        return f"{ranks} ranks on {nodes}, {self.settings['strategy']}" if self.is_gang else ""
+
+    @property
+    def used(self) -> str:
+        """The ranks, for the sentence about a result, after a space; "" for one process."""
+        return f" on {self.nodes * self.devices} ranks ({self.settings['strategy']})" if self.is_gang else ""
+
+
+def layout_of(
+    run: Run,
+    section: Section,
+    train: Mapping[str, Any],
+    checkpoint: Checkpoint | None = None,
+    *,
+    champion: bool = False,
+) -> ScoringLayout:
+    """How to verify or score a checkpoint: as the spec says, else as it was trained if its parameters were sharded.
+
+    A champion always has its own layout. On this machine, a checkpoint of more ranks than this run trains with here is
+    left to one process unless the spec says otherwise. A data module of the user's is scored by one process.
+
+    Args:
+        train: settings that the checkpoint was trained with.
+        checkpoint: default: the one that this run will train.
+
+    Raises:
+        UsageError: these ranks cannot score it, or a device cannot hold its part of the parameters.
+    """
+    spec: Spread = getattr(run.spec, section)
+    nodes, devices, strategy = (None, None, None) if champion else (spec.nodes, spec.devices, spec.strategy)
+    if section == "evaluate" and (train["lightning"].get("data") or run.external):
+        return ScoringLayout(1, 1, {})
+    shard_ranks = None
+    chosen = strategy or train["strategy"]
+    if chosen in SHARDED and nodes is devices is None and _is_placed_as_trained(run, section, checkpoint):
+        nodes, devices, shard_ranks = _as_trained(run, checkpoint)
+    nodes, devices = nodes or 1, devices or 1
+    if chosen == "single" and nodes * devices > 1:
+        chosen = "ddp"
+    if chosen == "hsdp" and not is_hsdp(nodes, devices, shard_ranks):
+        chosen = "fsdp"  # one replica is the same as FSDP; with replicas of one rank, each rank would hold the whole
+    layout = ScoringLayout(
+        nodes,
+        devices,
+        {
+            "strategy": chosen,
+            "shard_modules": train.get("shard_modules") if chosen in SHARDED else None,
+            "shard_ranks": shard_ranks,
+            "collective_timeout_s": run.spec.train.collective_timeout_s,
+        },
+    )
+    if checkpoint is not None:
+        memory = _memory_of(run, section, train)
+        weights = num_weight_bytes(run.store.manifest(checkpoint.ref)) if memory else 0
+        refuse_too_large(section, memory, weights, layout, champion=champion)
+    return layout
+
+
+def layout_in_plan(run: Run, section: Section, checkpoint: Checkpoint | None) -> str:
+    """The ranks that would verify or score a checkpoint, or the one that the run will train; "" for one process."""
+    train = run.train_settings() if checkpoint is None else trained_with(run, checkpoint).train
+    return layout_of(run, section, train, checkpoint).planned
+
+
+def _is_placed_as_trained(run: Run, section: Section, checkpoint: Checkpoint | None) -> bool:
+    """Whether as many ranks as trained can be expected where the section runs: a pool's gang may not fit here."""
+    train = run.spec.train
+    if getattr(run.spec, section).launcher == "work-pool":
+        return True
+    return train.launcher == "local" and (checkpoint is None or checkpoint.world_size <= train.world_size)
+
+
+def _as_trained(run: Run, checkpoint: Checkpoint | None) -> tuple[int, int, int | None]:
+    """Nodes, devices and shard_ranks of the generation that wrote a checkpoint; one node if its launch is gone."""
+    if checkpoint is None:
+        train = run.spec.train
+        return train.nodes, train.devices, train.shard_ranks
+    path = store_layout.launch(checkpoint.training, checkpoint.generation)
+    launch = run.store.find_as(path, Launch.from_json)
+    if launch is None or checkpoint.world_size % launch.devices:
+        return 1, checkpoint.world_size, None
+    shards = launch.train.get("shard_ranks")  # a plain record, which no seal covers
+    is_one = type(shards) is int and shards > 0 and checkpoint.world_size % shards == 0
+    return checkpoint.world_size // launch.devices, launch.devices, shards if is_one else None
+
+
+def _memory_of(run: Run, section: Section, train: Mapping[str, Any]) -> int:
+    """Bytes of a device's memory where a section runs; 0 if unknown: the spec names the machine of the training."""
+    if not in_same_place(getattr(run.spec, section), run.spec.train) or prices.on_cpu(train["lightning"]):
+        return 0
+    machine = prices.catalogue().get(run.spec.train.machine)
+    return machine.memory_bytes if machine is not None else 0
+
+
+def refuse_too_large(section: Section, memory: int, weights: int, ranks: ScoringLayout, *, champion: bool) -> None:
+    """UsageError if a rank's part of the parameters is larger than the memory of its device.
+
+    Args:
+        memory: of a device; 0 if unknown.
+        weights: bytes of the parameters.
+    """
+    part = -(-weights // ranks.shard_ranks)
+    if not memory or part <= memory:
+        return
+    what, least = "the champion" if champion else "the checkpoint", -(-weights // memory)
+    fields = f"{section}.strategy to fsdp on at least {least} devices ({section}.nodes, {section}.devices)"
+    who = f"{ranks.settings['strategy']} on {ranks.nodes * ranks.devices} ranks" if ranks.is_gang else "one process"
+    raise UsageError(
+        f"{section}.strategy: {who} cannot load {what}: {size(part)} of parameters would lie on each device, which "
+        f"has {size(memory)}.",
+        remedy="Evaluate on a work pool, where it is scored as it was trained." if champion else f"Set {fields}.",
+    )
+
 
 log = logging.getLogger("trainwright")
 

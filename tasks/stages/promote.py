@@ -1,32 +1,57 @@
-"""promote: computes the gate, makes a version, and moves the alias by compare-and-set, with a sealed receipt."""
+"""promote: computes the gates, makes a version, and moves the alias by compare-and-set, with a sealed receipt.
+
+The first gate is `promote.export`: a candidate is exported, and the file's outputs must equal the checkpoint's. The
+files are not kept; the comparison is recorded in the provenance of the receipt. Gates that compare values follow. Those
+with `confidence` are asked only if all others are met: they spend test rows, which would be wasted on a candidate that
+another gate refuses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from data_contracts.alias_moves import Force, Hold
-from data_contracts.errors import GateNotMet, InsufficientEvidence, OnHold, UsageError
+from data_contracts.errors import (
+    Diverged,
+    GateNotMet,
+    InsufficientEvidence,
+    OnHold,
+    OutOfMemory,
+    UsageError,
+    UserCodeError,
+)
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, ModelVersion, Receipt, Ref
+from data_contracts.messages.commands import EXPORT, Exported, ExportRequest, Tolerance
+from data_contracts.pipeline_spec import GateSpec
+from data_contracts.pipeline_spec.promote import ExportGate
 from data_contracts.records import GateResult
 from data_contracts.times import readable
+from infra import scratch
+from infra.gang.remote_job import lay_out
 from infra.models import canaries, registry
+from infra.records.handoffs import read_handoff
 from infra.records.receipts import without_hold
 from infra.store import PointerMoved, Versioned
 from tasks.run.run import Run
-from tasks.stages.canary import canary, canary_start
-from tasks.stages.decisions import approval
-from tasks.stages.decisions.requirements import met, signing_key
-from tasks.stages.decisions.rollback import checked_reason
+from tasks.stages import approval, canary
+from tasks.stages.approval import met_requirements, signing_key
 from tasks.stages.evaluate import comparable, evaluate
-from tasks.stages.gates.all_gates import is_undecided, judged, lacking, more_rows, refusing, rows_left
-from tasks.stages.gates.export_gate import exports_that_agree
-from tasks.stages.gates.export_gate import sentence as export_sentence
-from tasks.stages.scored_rows import sets_to_score
-from tasks.stages.shard import comparison, find_dataset, shard
+from tasks.stages.gates.gates import judge, names_measure, not_asked
+from tasks.stages.placement import run_here
+from tasks.stages.rollback import checked_reason
+from tasks.stages.shard import comparison, find_dataset, sets_to_score, shard
 from tasks.stages.stage import PlannedAction, Stage, StageOutcome
+from tasks.stages.trainings import trained_with
 from tasks.stages.verify import verify
+
+if TYPE_CHECKING:
+    from tasks.stages.gates.set_scores import SetScores
+    from tasks.stages.gates.test_rows import Sets
+
 
 JUDGED = "the gates are computed each time"
 
@@ -95,7 +120,7 @@ def judged_or_held(
         return "run", f"it will not be promoted: on hold, because {hold.sentence}"
     ledger = _rows_left(run)
     asks = "; then a person must approve" if approval.is_asked_for(run) else ""
-    ahead = canary_start.outlook(run)
+    ahead = canary.outlook(run)
     return "run", f"{JUDGED}{export_sentence(run)}{ahead}{asks}{'; ' if ledger else ''}{ledger}"
 
 
@@ -128,7 +153,7 @@ promote = Stage(
 def _decided(
     run: Run, found: tuple[Versioned, int], checkpoint: Checkpoint, evaluation: Evaluation
 ) -> StageOutcome[Receipt] | None:
-    if made := _made_before(run, found) or canary_start.stood(run):
+    if made := _made_before(run, found) or canary.stood(run):
         return made
     champion = registry.model_version(run.store, Ref.model_validate(found[0].value["model_version"]))
     return _unchanged(run, champion, evaluation) if champion.checkpoint.ref.id == checkpoint.ref.id else None
@@ -145,7 +170,7 @@ def _after_canary(
     ended = ""
     if run.spec.promote.canary is not None:
         found = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
-        if found is not None and (made := _made_before(run, found) or canary_start.stood(run)):
+        if found is not None and (made := _made_before(run, found) or canary.stood(run)):
             canary.tidy(run)
             return made
         done, ended = canary.settle(run, dataset)
@@ -178,12 +203,12 @@ def _promote(
     hold = _hold(held, checkpoint)
     if hold is not None and force is None:
         raise _refused(run, hold, previous)
-    key, required = signing_key(run), met(run, checkpoint, dataset)
+    key, required = signing_key(run), met_requirements(run, checkpoint, dataset)
     exports = exports_that_agree(run, checkpoint, _stays(run, previous))
     gates, evaluation, compared = _judged(run, checkpoint, dataset, evaluation, theirs)
     stands = theirs is not None and run.spec.promote.canary is not None
     if stands:
-        hold = hold or canary_start.check_start(run, checkpoint, evaluation, force, _stays(run, previous))
+        hold = hold or canary.check_start(run, checkpoint, evaluation, force, _stays(run, previous))
     by = None if stands else approval.approved(run, checkpoint, evaluation, gates, theirs, _state(found))
     provenance = run.provenance(checkpoint.ref, evaluation.ref)
     version = registry.write_version(store, model, checkpoint, evaluation.ref, {}, run.with_recipe(provenance))
@@ -209,7 +234,7 @@ def _promote(
     provenance = run.provenance(version.ref, evaluation.ref, champion, receipt.contamination, compared) | exports
     if theirs is not None and stands:
         more = f"{checkpoint.passed_over}{lifted}{lacking(gates)}"
-        return canary_start.stand(run, theirs, version, receipt, provenance, more)
+        return canary.stand(run, theirs, version, receipt, provenance, more)
     current, kept = found[0] if found else None, without_hold(held, checkpoint.ref.id)
     receipt = registry.move_alias(store, current, version, receipt, provenance, kept, key)
     return StageOutcome(receipt, "ran", receipt.sentence, version.ref)
@@ -288,3 +313,156 @@ def _refused(run: Run, hold: Hold, previous: int | None) -> OnHold:
 def _stays(run: Run, previous: int | None) -> str:
     name = f"{run.spec.model_name}@{run.spec.promote.alias}"
     return f"{name} stays at version {previous}" if previous else "no version was made"
+
+
+_ANOTHER = "another gate is not met, and a comparison would spend test rows"
+
+
+def judged(run: Run, sets: Callable[[], Sets], candidate: Evaluation, champion: Evaluation | None) -> list[GateResult]:
+    """Each gate's result, in the order of the spec; errors as of `judge` and `judge_evidence`.
+
+    Args:
+        sets: the sets that the evaluations score, as `SetScores` takes them.
+    """
+    gates = run.spec.promote.gates
+    scores = _scores(run, sets) if any(map(_looks_at_rows, gates)) else None
+    asks = [gate.confidence is not None and (champion is not None or not gate.compares) for gate in gates]
+    plain = judge([gate for gate, ask in zip(gates, asks, strict=True) if not ask], candidate, champion, scores)
+    asking = [gate for gate, ask in zip(gates, asks, strict=True) if ask]
+    if scores is None or not asking:
+        return plain
+    if all(one.met for one in plain):
+        from tasks.stages.gates.evidence_gates import judge_evidence  # SciPy and Numba take a second to import
+
+        shown = judge_evidence(run, asking, candidate, champion, scores)
+    else:
+        shown = [not_asked(gate, _ANOTHER) for gate in asking]
+    left = {True: iter(shown), False: iter(plain)}
+    return [next(left[ask]) for ask in asks]
+
+
+def rows_left(run: Run, sets: Callable[[], Sets]) -> str:
+    """What the test rows have decided and can still decide, for a plan; "" if no gate has `confidence`."""
+    if all(gate.confidence is None for gate in run.spec.promote.gates):
+        return ""
+    from tasks.stages.gates.ledger_outlook import ledger_outlook
+
+    return ledger_outlook(run, sets)
+
+
+def _looks_at_rows(gate: GateSpec) -> bool:
+    return bool(gate.confidence or gate.slice or gate.max_gap is not None or names_measure(gate))
+
+
+def _scores(run: Run, sets: Callable[[], Sets]) -> SetScores:
+    from tasks.stages.gates.set_scores import SetScores
+
+    return SetScores(run, sets)
+
+
+def is_undecided(gate: GateResult) -> bool:
+    """Whether a gate is not met for want of evidence."""
+    return not gate.met and (
+        gate.skipped or gate.sealed or (gate.evidence is not None and gate.evidence.verdict == "insufficient")
+    )
+
+
+def refusing(run: Run, gates: Sequence[GateResult]) -> list[GateResult]:
+    """The gates that keep the candidate from being promoted."""
+    missed = [gate for gate in gates if not gate.met]
+    # A sealed set does not reveal whether it shows a candidate to be worse, so the candidate is not promoted without
+    # that evidence. If a gate was not evaluated because its rows are used up, nothing is known of the candidate, so it
+    # is not promoted either.
+    undecided = missed and all(is_undecided(gate) and not gate.sealed and not gate.skipped for gate in missed)
+    if undecided and run.spec.promote.when_insufficient == "promote":
+        return []
+    decided = [gate for gate in missed if not gate.skipped]
+    return decided or missed
+
+
+def more_rows(run: Run, missed: Sequence[GateResult]) -> str:
+    """What to do if the rows do not suffice for these gates."""
+    advice = "Give the set more test rows, or fresh ones, or train a better candidate"
+    if run.spec.promote.when_insufficient == "promote" or any(gate.sealed or gate.skipped for gate in missed):
+        return f"{advice}."
+    return f"{advice}; promote.when_insufficient: promote accepts a candidate that is not shown to be worse."
+
+
+def lacking(gates: Sequence[GateResult]) -> str:
+    """What a promotion still lacks, as the end of a sentence; "" if all gates are met."""
+    missed = [gate for gate in gates if not gate.met]
+    return f", promoted although the evidence is insufficient ({missed[0].sentence})" if missed else ""
+
+
+log = logging.getLogger("trainwright")
+
+
+def exports_that_agree(run: Run, checkpoint: Checkpoint, stays: str) -> dict[str, Any]:
+    """What was compared, for the receipt's provenance: `exports` by form; {} if no export is asked for.
+
+    Args:
+        stays: the end of the sentence that refuses the candidate.
+
+    Raises:
+        GateNotMet: the candidate cannot be exported, or an output differs by more than the tolerance.
+    """
+    made = {one.to: _compared(run, checkpoint, one, stays) for one in run.spec.promote.export}
+    return {"exports": made} if made else {}
+
+
+def split_with_rows(dataset: Dataset | None, wanted: str) -> str:
+    """The wanted split if it has rows, else a split that has rows; without a dataset, the wanted split."""
+    if dataset is None or dataset.rows(wanted):
+        return wanted
+    return next((name for name in ("test", "val", *dataset.splits) if dataset.rows(name)), wanted)
+
+
+def export_sentence(run: Run) -> str:
+    """What a plan says of the gate; "" if there is none."""
+    forms = [one.to for one in run.spec.promote.export]
+    return f"; before that, it is exported to {' and '.join(forms)} and compared" if forms else ""
+
+
+def _compared(run: Run, checkpoint: Checkpoint, gate: ExportGate, stays: str) -> dict[str, Any]:
+    try:
+        made = _export(run, checkpoint, gate)
+    except (OutOfMemory, Diverged):
+        raise
+    except (GateNotMet, UserCodeError) as error:
+        raise GateNotMet(
+            f"Not promoted, the export to {gate.to} failed: {error.message.rstrip('.')}; {stays}.",
+            remedy=error.remedy,
+            user_traceback=error.user_traceback,
+            details=error.details,
+        ) from error
+    largest = max(one.largest for one in made.agreements)
+    log.info("  promote: exported to %s, the largest difference on %d rows is %.3g", gate.to, made.sample, largest)
+    kept = ("inputs", "outputs", "agreements", "sample", "batch_sizes", "transform", "versions")
+    return made.model_dump(mode="json", include=set(kept))
+
+
+def _export(run: Run, checkpoint: Checkpoint, gate: ExportGate) -> Exported:
+    trained = trained_with(run, checkpoint)
+    dataset = None if trained.dataset is None else read_handoff(run.store, trained.dataset, Dataset)
+    wanted = run.spec.evaluate
+    with scratch.make("export") as folder:
+        request = ExportRequest(
+            store=run.store_address,
+            checkpoint=checkpoint,
+            train=trained.train,
+            dataset=dataset,
+            split=split_with_rows(dataset, wanted.split),
+            targets=sorted({one.target for one in wanted.metrics.values() if one.target}),
+            format=gate.to,
+            folder=str(folder.path),
+            tolerance=_tolerance(gate),
+            code=trained.code,
+        )
+        here = request.at(lay_out(run.store, request.needs, run.project))
+        return run_here(run, EXPORT, here, project=here.project)
+
+
+def _tolerance(gate: ExportGate) -> Tolerance | None:
+    if gate.atol is None and gate.rtol is None:
+        return None
+    return Tolerance(atol=gate.atol or 0.0, rtol=gate.rtol or 0.0)

@@ -1,29 +1,75 @@
-"""shard: raw rows become sealed shards. A child process does the work, because the user's transform may run there."""
+"""shard: raw rows become sealed shards. A child process does the work, because the user's transform may run there.
+
+The stage's line, its page in Prefect and the run's page say how the raw rows became those of a dataset's splits.
+
+Whether train and test share rows is a part of this stage: it compares the sealed rows of the run's dataset, its mixture
+and evaluation sets. The report is looked up under a key of its own, so a reused dataset is compared too.
+
+`sets_to_score` says which of these rows an evaluation scores, and `pairs_of` for which metrics it keeps the truth and
+the prediction of each.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from data_contracts.canonical import canonical, reuse_key
+from data_contracts.contract.suites import nearest
+from data_contracts.errors import UsageError
 from data_contracts.handoffs import ContractReport, Dataset, Ref, SourceFile
-from data_contracts.messages.raw_data import SHARD, ShardProgress, ShardRequest
-from data_contracts.pipeline_spec import PipelineSpec, SourceSpec
+from data_contracts.messages.raw_data import (
+    CONTAMINATION,
+    HELD_OUT,
+    MOST_NEAR_SIDES,
+    SCORED,
+    SHARD,
+    TRAINED,
+    ContaminationReport,
+    ContaminationRequest,
+    ShardProgress,
+    ShardRequest,
+    Side,
+    asking_fields,
+)
+from data_contracts.pipeline_spec import ContaminationSpec, PipelineSpec, SourceSpec
+from data_contracts.quoting import absent_name, columns_shown
 from infra.child import run_child
-from infra.records.handoffs import ANEW, dataset_to_extend, newest_dataset
+from infra.records.handoffs import (
+    ANEW,
+    LACKING,
+    ROW_COUNTS,
+    dataset_to_extend,
+    newest_dataset,
+    newest_handoff,
+    read_handoff,
+)
+from infra.sources.documents import PLACE
+from infra.store import Store
+from tasks.evidence.resampled_metrics import keeps_pairs
 from tasks.run.progress import shown
 from tasks.run.run import Run
 from tasks.run.spec_check import FEATURES, suite_called
-from tasks.stages.contract.contamination import report_of, section_of, with_splits_compared
-from tasks.stages.contract.contract_check import checked
-from tasks.stages.contract.features import features_key, features_report, features_request
-from tasks.stages.contract.raw_rows import raw_inputs, reading_settings, runs_tokenizer
-from tasks.stages.contract.set_contracts import set_report, set_requests
-from tasks.stages.contract.text_cuts import cut_files
-from tasks.stages.row_counts import in_order, remarks, rows_left_out, rows_read, split_rows
+from tasks.stages.contract_check import checked, cut_files, raw_inputs, reading_settings, runs_tokenizer
+from tasks.stages.gates.test_rows import Sets
+from tasks.stages.placement import run_here
 from tasks.stages.stage import ClusterStage, Stage, StageOutcome, rejected
-from tasks.stages.validate import accepted, contract_key, reading, rejection, validate
+from tasks.stages.validate import (
+    accepted,
+    contract_key,
+    features_key,
+    features_report,
+    features_request,
+    reading,
+    rejection,
+    set_report,
+    set_requests,
+    validate,
+)
 
 VERSION = 2
 ON_CLUSTER = ClusterStage(
@@ -92,7 +138,7 @@ def _with_features(
         if not make:
             return replace(done, lacks="the dataset is not checked against contract.features yet")
         with suite_called(FEATURES, run.spec, Path(run.resolved.root)):
-            request = features_request(run, dataset, in_order(dataset))
+            request = features_request(run, dataset, splits_in_order(dataset))
             report = checked(run, key, request, run.provenance(dataset.ref))
         done = replace(done, status="ran", reused_from=None)
     assert report.ref is not None
@@ -145,7 +191,7 @@ def _told(run: Run, dataset: Dataset, reused_from: str | None, lacks: str = "") 
         whole if short else "",
         "the new files have no rows" if reused_from and dataset.key != dataset_key(run) else "",
         f"all files were sharded again, because {anew}" if anew else "",
-        *remarks(run, dataset),
+        *row_remarks(run, dataset),
     ]
     sentence = "; ".join(filter(None, clauses))
     return StageOutcome(dataset, "reused" if reused_from else "ran", sentence, dataset.ref, reused_from, lacks=lacks)
@@ -265,3 +311,322 @@ def _request(run: Run, contract: ContractReport | None, set_name: str | None) ->
         strict=set_name is None and spec.data.schema == "strict",
     )
     return _extension(run, request, parents) if spec.shards.append and set_name is None else request
+
+
+# A split is warned about if its share is off by more than so many points of all rows or so large a part of what was
+# asked, whichever is less, and by more than so many standard errors of a draw row by row. docs/shard.md states them.
+MOST_POINTS, MOST_PART, MOST_ERRORS = 0.05, 0.2, 3.0
+_CAUSES = {
+    "window": "outside the window",
+    "gap": "in a gap",
+    "transform": "left out by shards.transform",
+    "contamination": "copies of rows in other splits",
+}
+
+
+def splits_in_order(dataset: Dataset) -> list[str]:
+    """A dataset's splits in the usual order: train, val and test first, others by name."""
+    usual = ("train", "val", "test")
+    return sorted(dataset.splits, key=lambda name: (usual.index(name) if name in usual else len(usual), name))
+
+
+def split_rows(run: Run, dataset: Dataset) -> dict[str, str]:
+    """Each split's rows, their share, and the share that was asked, if one was."""
+    asked, rows = _shares(run), {name: dataset.rows(name) for name in splits_in_order(dataset)}
+    every = max(1, sum(rows.values()))
+    texts = {}
+    for name, count in rows.items():
+        wanted = f", asked {100 * asked[name]:.3g}%" if name in asked else ""
+        texts[name] = f"{count:,} ({count / every:.1%}{wanted})"
+    return texts
+
+
+def rows_read(run: Run, dataset: Dataset) -> int | None:
+    """The rows of the raw files; None for a dataset of an earlier version, which did not record it."""
+    return _counts(run.store, dataset).get("read")
+
+
+def rows_left_out(run: Run, dataset: Dataset) -> dict[str, int]:
+    """The raw rows that are in no split, by cause in words, without causes that left out none."""
+    counts = dataset.dropped_rows | _counts(run.store, dataset)
+    return {_CAUSES.get(why, why): rows for why, rows in counts.items() if rows and why not in ("read", "added")}
+
+
+def row_remarks(run: Run, dataset: Dataset) -> list[str]:
+    """What a person should know about the rows: rows that were made, columns that files lack, unexpected shares."""
+    found = []
+    if added := _counts(run.store, dataset).get("added"):
+        found.append(f"shards.transform made {added:,} rows more than it got")
+    if lacking := _provenance(run.store, dataset).get(LACKING):
+        names = columns_shown(lacking, run.withholds)
+        found.append(f"some files lack columns, which are null in their rows: {names}")
+    return found + share_warnings(run, dataset)
+
+
+def share_warnings(run: Run, dataset: Dataset) -> list[str]:
+    """Splits without rows, and splits whose share is off by more than chance explains; see docs/shard.md."""
+    asked, every = _shares(run), sum(dataset.rows(name) for name in dataset.splits)
+    assert run.spec.shards is not None
+    key = run.spec.shards.split.key
+    why = f", because rows with equal {key if isinstance(key, str) else ', '.join(key)} stay together" if key else ""
+    found = []
+    for name, share in asked.items():
+        actual = dataset.rows(name) / max(1, every)
+        error = math.sqrt(share * (1 - share) / max(1, every))
+        if share and not actual:
+            found.append(f"warning: {name} has no rows, but {100 * share:.3g}% were asked")
+        elif abs(actual - share) > max(min(MOST_POINTS, MOST_PART * share), MOST_ERRORS * error):
+            found.append(f"warning: {name} has {actual:.1%} of the rows, but {100 * share:.3g}% were asked{why}")
+    return found
+
+
+def _shares(run: Run) -> dict[str, float]:
+    """The share of each split that the spec asks for; {} where a column or boundaries decide."""
+    split = run.spec.shards.split if run.spec.shards is not None else None
+    return {} if split is None or split.column is not None or split.boundaries else split.fractions
+
+
+def _counts(store: Store, dataset: Dataset) -> dict[str, int]:
+    return _provenance(store, dataset).get(ROW_COUNTS, {})
+
+
+def _provenance(store: Store, dataset: Dataset) -> dict[str, Any]:
+    """What is recorded of how a dataset was made; of one without copies also what is recorded of that with them."""
+    with contextlib.suppress(FileNotFoundError):
+        manifest = store.manifest(dataset.ref)
+        whole = manifest.parent_in("datasets") if "without_copies_of" in manifest.settings else None
+        return manifest.provenance if whole is None else {**store.manifest(whole).provenance, **manifest.provenance}
+    return {}
+
+
+CONTAMINATION_VERSION = 1
+COPIES_REMEDY = (
+    "Look at the rows that are named, and at shards.split. contract.contamination.on_found: drop leaves out the copies "
+    "in the split that is used earlier; warn keeps them."
+)
+UNNAMED = "Unnamed: 0"
+# Field of the request → area of the store.
+_PLACES = {"uri": "contracts", "dataset_uri": "datasets"}
+OtherSets = Mapping[str, Dataset]
+Sharded = StageOutcome[Dataset | None]
+
+
+def section_of(run: Run) -> ContaminationSpec | None:
+    """What the spec asks; None if rows are not compared."""
+    return run.spec.contract.contamination if run.spec.contract is not None else None
+
+
+def with_splits_compared(
+    run: Run, done: Sharded, sets: OtherSets, contract: ContractReport | None, *, make: bool
+) -> Sharded:
+    """The shard stage's answer after the rows were compared: with the rejection, or the dataset without copies.
+
+    Args:
+        done: the answer, with the dataset; sets: the datasets of evaluation sets that have raw files of their own.
+        make: compare if there is no report yet; otherwise `lacks` says so.
+    """
+    section, dataset = section_of(run), done.handoff
+    if section is None or dataset is None or done.lacks or done.error is not None:
+        return done
+    request = _contamination_request(run, section, dataset, sets, contract)
+    found, report = _find_comparison(run, request), None
+    if found is None and not make:
+        return replace(done, lacks="its rows are not compared with those of other splits yet")
+    status = done.status
+    if found is None:
+        places = {area: run.store.next_attempt(name, request.key) for area, name in _PLACES.items()}
+        report, status = run_here(run, CONTAMINATION, request.model_copy(update=places)), "ran"
+        found = report, _compared_dataset(run, request, report)
+    report, kept = found
+    done = replace(done, status=status, reused_from=done.reused_from if status == "reused" else None)
+    if not report.accepted:
+        sentence = f"The contract rejects the split: {report.sentence}."
+        return rejected(done, sentence, report, report.ref.uri if report.ref else "", _copies_remedy(report, section))
+    sentence = f"{done.sentence}; {report.sentence or 'no row is in two splits'}"
+    if kept.ref == dataset.ref:
+        return replace(done, sentence=sentence)
+    left = ", ".join(f"{name} {text}" for name, text in split_rows(run, kept).items())
+    sentence = "; ".join([f"{sentence}; without them {left} rows", *share_warnings(run, kept)])
+    reused_from = kept.ref.uri if done.reused_from else None
+    return replace(done, handoff=kept, sentence=sentence, ref=kept.ref, reused_from=reused_from)
+
+
+def report_of(run: Run, dataset: Dataset | None, sets: OtherSets) -> Ref | None:
+    """The sealed report about a dataset of this run before copies were dropped; None if rows are not compared."""
+    section = section_of(run)
+    if section is None or dataset is None:
+        return None
+    return run.store.newest("contracts", _contamination_request(run, section, dataset, sets, None).key)
+
+
+def _find_comparison(run: Run, request: ContaminationRequest) -> tuple[ContaminationReport, Dataset] | None:
+    """The report under this key, and the dataset that it leads to; None if either is missing."""
+    report = newest_handoff(run.store, "contracts", request.key, ContaminationReport)
+    if report is None:
+        return None
+    if report.dataset is None:
+        return report, request.dataset
+    kept = newest_dataset(run.store, request.key)
+    return None if kept is None else (report, kept)
+
+
+def _compared_dataset(run: Run, request: ContaminationRequest, report: ContaminationReport) -> Dataset:
+    return request.dataset if report.dataset is None else read_handoff(run.store, report.dataset, Dataset)
+
+
+def _contamination_request(
+    run: Run, section: ContaminationSpec, dataset: Dataset, sets: OtherSets, contract: ContractReport | None
+) -> ContaminationRequest:
+    sides = _sides(run, dataset, sets)
+    label = _labels(run, section, dataset)
+    columns = _columns(run, section, dataset, label)
+    for side in sides:
+        _refuse_unknown(asking_fields(section, columns, label), side, sensitive=run.withholds)
+    if section.near is not None and len(sides) > MOST_NEAR_SIDES:
+        raise UsageError(
+            f"contract.contamination.near: {len(sides)} splits, mixed datasets and evaluation sets would be compared, "
+            f"and at most {MOST_NEAR_SIDES} can be.",
+            remedy="Leave near out, or compare fewer evaluation sets in one run.",
+        )
+    settings = {
+        "asked": section.model_dump(mode="json"),
+        "columns": columns,
+        "label": label,
+        "sides": [[side.name, side.split, side.use, side.own] for side in sides],
+    }
+    inputs = [side.dataset.ref.id for side in sides]
+    key = reuse_key("contamination", CONTAMINATION_VERSION, settings, inputs, None)
+    parents = {side.dataset.ref.uri: side.dataset.ref for side in sides}
+    return ContaminationRequest(
+        store=run.store_address,
+        uri="",
+        dataset_uri="",
+        key=key,
+        dataset=dataset,
+        sides=sides,
+        columns=columns,
+        label=label,
+        asked=section,
+        provenance=run.provenance(*parents.values(), contract.ref if contract else None),
+    )
+
+
+def _sides(run: Run, dataset: Dataset, sets: OtherSets) -> list[Side]:
+    """The rows that are compared: those of splits, of a mixture's other datasets, and of evaluation sets."""
+    evaluate = run.spec.evaluate
+    scored = {evaluate.split, *(one.split for one in evaluate.sets.values() if one.split is not None)}
+
+    def use(split: str) -> int:
+        return SCORED if split in scored else TRAINED if split == "train" else HELD_OUT
+
+    own = [
+        Side(name=split, dataset=dataset, split=split, use=use(split), own=True)
+        for split, shards in dataset.splits.items()
+        if shards
+    ]
+    # By use: a dataset that was read from the store has its splits in another order than a new one.
+    own.sort(key=lambda side: (side.use, side.name))
+    mixed = [
+        Side(name=f"train of {name}", dataset=other, split="train", use=TRAINED, own=False)
+        for name, other in sorted(run.resolved.mixture.items())
+        if other.splits.get("train")
+    ]
+    named = [
+        Side(name=f"evaluate.sets.{name}", dataset=one, split="test", use=SCORED, own=False)
+        for name, one in sorted(sets.items())
+    ]
+    return [*own, *mixed, *named]
+
+
+def _labels(run: Run, section: ContaminationSpec, dataset: Dataset) -> list[str]:
+    """The columns with the truth: those that the spec names, or the metrics' targets that are columns."""
+    if section.labels is not None:
+        return section.labels
+    batch, found = run.spec.train.batch, []
+    for metric in run.spec.evaluate.metrics.values():
+        entry = metric.target
+        if isinstance(batch, dict) and entry in batch:
+            entry = _column(batch[entry])
+        elif isinstance(batch, list) and entry is not None and entry.lstrip("-").isdigit():
+            at = int(entry)
+            entry = _column(batch[at]) if -len(batch) <= at < len(batch) else None
+        if entry in dataset.columns and entry is not None:
+            found.append(entry)
+    return [name for name in dict.fromkeys(found) if name not in (section.columns or [])]
+
+
+def _column(part: str | list[str]) -> str | None:
+    """The column of a batch's entry; None if it is made of several."""
+    return part if isinstance(part, str) else None
+
+
+def _columns(run: Run, section: ContaminationSpec, dataset: Dataset, label: list[str]) -> list[str]:
+    """The columns that make two rows the same."""
+    if section.columns is not None:
+        return section.columns
+    assert run.spec.shards is not None
+    split = run.spec.shards.split
+    keys = [split.key] if isinstance(split.key, str) else split.key or []
+    texts = not isinstance(run.spec.data, str) and any(one.format == "text" for one in run.spec.data.source)
+    out = {*label, *keys, split.time, split.column, *section.ignore, *(PLACE if texts else ())}
+    # The first column of a CSV whose header gives it no name: pandas' index, or R's row names.
+    out |= {UNNAMED} if dataset.columns.get(UNNAMED) == "int64" else set()
+    unknown = [name for name in section.ignore if name not in dataset.columns]
+    if unknown:
+        raise _unknown("contract.contamination.ignore", unknown[0], dataset, "the dataset", sensitive=run.withholds)
+    columns = sorted(name for name in dataset.columns if name not in out)
+    if not columns:
+        raise UsageError(
+            "contract.contamination: no column is left to compare rows by.",
+            remedy="Name the columns that make two rows the same (contract.contamination.columns).",
+        )
+    return columns
+
+
+def _refuse_unknown(fields: Mapping[str, str], side: Side, *, sensitive: bool) -> None:
+    for name, field in fields.items():
+        if name not in side.dataset.columns:
+            raise _unknown(field, name, side.dataset, side.name, sensitive=sensitive)
+
+
+def _unknown(field: str, name: str, dataset: Dataset, where: str, *, sensitive: bool) -> UsageError:
+    there = [] if sensitive else list(dataset.columns)
+    hint = nearest(name, there) or "."
+    return UsageError(
+        f"{field}: {where} has no column {absent_name(name, there)}{hint}",
+        remedy=f"It has {columns_shown(dataset.columns, sensitive)}.",
+    )
+
+
+def _copies_remedy(report: ContaminationReport, section: ContaminationSpec) -> str:
+    others = [one.earlier for one in report.overlaps if one.earlier.startswith("train of ")]
+    if section.on_found == "drop" and others:
+        return f"Rows of {others[0]} cannot be dropped here; drop them in the pipeline that made that dataset."
+    if not report.overlaps or section.on_found != "reject":
+        return "Correct the labels of these rows in the data, or set contract.contamination.on_conflict: warn."
+    return COPIES_REMEDY
+
+
+def sets_to_score(run: Run, dataset: Dataset | None) -> Sets:
+    """The sets to score; UsageError if `shard` has not made the dataset of a set."""
+    if dataset is None:
+        return {}
+    wanted = run.spec.evaluate
+    sets = {"": (dataset, wanted.split)}
+    for name, one in wanted.sets.items():
+        if one.split is not None:
+            sets[name] = (dataset, one.split)
+        else:
+            own = find_dataset(run, name)
+            if own is None:
+                raise shard.first(unmade(name))
+            sets[name] = (own, "test")
+    return sets
+
+
+def pairs_of(run: Run) -> list[str]:
+    """The metrics whose gate computes them again on some of the rows, so that the pairs of each row are kept."""
+    metrics = run.spec.evaluate.metrics
+    gates = [gate for gate in run.spec.promote.gates if gate.confidence or gate.slice or gate.max_gap is not None]
+    named = {gate.name.rpartition("/")[2] for gate in gates} & metrics.keys()
+    return sorted(name for name in named if keeps_pairs(metrics[name].class_path, metrics[name].init_args))

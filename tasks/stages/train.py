@@ -1,18 +1,51 @@
-"""train: a gang of nodes trains the module; the hand-off is a committed checkpoint."""
+"""train: a gang of nodes trains the module; the hand-off is a committed checkpoint.
+
+Before a node is launched, these checks refuse what would fail later:
+
+- The columns named in a spec must exist; an error names the nearest that does.
+- The training must fit its machine; an error says what to change. What certainly lies in a device's memory counts:
+  parameters, gradients and optimizer state, whole or sharded, and for a sharded module the largest unit gathered with
+  its gradients. Activations do not, so a training that passes may still run out of memory. A machine whose memory is
+  not in the price book always passes.
+- A shakedown tries the training and what follows it on its first rows. One that passed is kept on this machine, by
+  code, data and settings, and is not repeated.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
-from data_contracts.errors import TrainwrightError, UsageError
+import pyarrow as pa
+
+from data_contracts.canonical import reuse_key
+from data_contracts.contract.suites import nearest
+from data_contracts.errors import Hung, OutOfMemory, TrainwrightError, UsageError
 from data_contracts.executions import GangUsage
 from data_contracts.handoffs import Checkpoint, Dataset
+from data_contracts.messages.children import SHAKEDOWN, ScoredSet, ShakedownRequest, Shaken
+from data_contracts.messages.commands import MODULE_MEMORY, ModuleSizes, SizeRequest
 from data_contracts.messages.gang import Launch, PlannedFault
+from data_contracts.pipeline_spec import EvaluateSpec, TrainSpec
+from data_contracts.pipeline_spec.train import LENGTH
+from data_contracts.quoting import absent_name, columns_shown
+from infra import prices
+from infra.child import run_child
+from infra.files import replace_json
 from infra.gang.conductor import GangOutcome, TrainingRequest, conduct
 from infra.gang.conductor import finished as is_finished
 from infra.gang.ledger import committed
 from infra.orchestrator.launch_secret import launch_secret
+from infra.prices import Machine
+from infra.processes.environment import NO_SHAKEDOWN
+from infra.quantities import size
+from infra.records.handoffs import beginning, local_dataset, local_split, mixed
+from infra.settings import state_folder
 from infra.store import layout
 from infra.telemetry import current
 from infra.usage import cost
@@ -21,13 +54,13 @@ from tasks.run.meter import follow, used_by_gang
 from tasks.run.progress import GangReleased, NodeHeard, notify
 from tasks.run.report import TrainingReporter, notify_of_gang
 from tasks.run.run import Run
-from tasks.stages.column_check import refuse_unknown
-from tasks.stages.memory_check import refuse_unfit
+from tasks.stages.gates.test_rows import check_unit_and_slices
 from tasks.stages.placement import pool_gang
-from tasks.stages.shakedown import shake_down
-from tasks.stages.shard import shard
+from tasks.stages.shard import pairs_of, sets_to_score, shard
 from tasks.stages.stage import PlannedAction, Stage, StageOutcome
 from tasks.stages.trainings import continuation, find_training, sealed_settings, training_key, training_of, usable
+from tasks.stages.validate import asked_of
+from training.formats.schema import field_of
 from training.order import refuse_too_few
 
 log = logging.getLogger("trainwright")
@@ -260,3 +293,266 @@ def _older(run: Run, training: str) -> Checkpoint | None:
             return checkpoint
     log.warning("train starts from step 0: %s has no intact checkpoint before step %s", before, f"{spoiled.step:,}")
     return None
+
+
+def refuse_unknown(run: Run, dataset: Dataset | None) -> None:
+    """UsageError if `train.batch`, a metric, the unit or a slice names a column that the dataset does not have."""
+    if dataset is None:
+        return
+    evaluate = run.spec.evaluate
+    if "data" not in run.resolved.lightning:
+        check_columns(run.spec.train, evaluate, dataset.columns, sensitive=run.withholds)
+    if evaluate.unit is not None or evaluate.slices:
+        schema = pa.schema([field_of(name, text) for name, text in dataset.columns.items()])
+        check_unit_and_slices(evaluate.unit, evaluate.slices, schema, sensitive=run.withholds)
+
+
+def check_columns(train: TrainSpec, evaluate: EvaluateSpec, columns: Iterable[str], *, sensitive: bool = False) -> None:
+    """UsageError if there is no batch of these columns, or no target in it. The columns that a transform makes are
+    unknown.
+
+    Args:
+        sensitive: whether a value of the data may stand for a column's name.
+    """
+    there = [*columns, *(name + LENGTH for name in train.loader.pad)]
+    for name in sorted(train.batch_columns or ()):
+        if name not in there:
+            visible = [] if sensitive else there
+            raise UsageError(
+                f"train.batch: the dataset has no column {absent_name(name, visible)}{nearest(name, visible) or '.'}",
+                remedy=f"It has {columns_shown(there, sensitive)}.",
+            )
+    if train.transform is not None:
+        return
+    # A tuple's part is named by its position, or by its column if it is one column.
+    names = [entry for entry in (there if train.batch is None else train.batch) if isinstance(entry, str)]
+    hidden = sensitive and train.batch is None
+    near = [] if hidden else names
+    size = len(train.batch) if isinstance(train.batch, list) else 0
+    for name, metric in evaluate.metrics.items():
+        wanted = metric.target
+        if wanted is None or wanted in names or wanted in map(str, range(-size, size)):
+            continue
+        raise UsageError(
+            f"evaluate.metrics.{name}.target: a batch has no {wanted!r}{nearest(wanted, near) or '.'}",
+            remedy=f"It has {columns_shown(names, hidden)}{f' (positions 0 to {size - 1})' if size else ''}.",
+        )
+
+
+MOST_RANKS = 4096
+
+
+def size_facts(run: Run, dataset: Dataset | None) -> dict[str, Any]:
+    """The fields of a SizeRequest that say what is measured."""
+    facts: dict[str, Any] = {
+        "train": run.train_settings(),
+        "project": str(run.project()),
+        "begin": first_weights(run),
+    }
+    if dataset is None:
+        return facts
+    facts["steps"] = dataset.rows("train") // run.spec.train.global_batch_size
+    # A data module is asked by some modules' `setup`. Of a remote store the dataset is not copied here for it.
+    if "data" in run.resolved.lightning and run.store.is_local:
+        facts["dataset_path"] = str(local_dataset(run.store, dataset))
+    return facts
+
+
+def first_weights(run: Run) -> str:
+    """The folder of the files of `train.init_from`; "" without, and where a resumed training has outlived them."""
+    begin = run.resolved.init_from
+    return str(run.store.local(begin)) if begin is not None and run.store.exists(layout.manifest(begin.uri)) else ""
+
+
+def refuse_unfit(run: Run, dataset: Dataset | None) -> None:
+    """UsageError if the training cannot fit its machine, be sharded or begin with its first weights.
+
+    A child builds the user's class without memory.
+    """
+    train, machine = run.spec.train, prices.machine(run.spec.train.machine)
+    limited = bool(machine.memory_bytes) and not prices.on_cpu(run.resolved.lightning)
+    if not limited and not train.sharded and run.resolved.init_from is None:
+        return
+    sizes = run_child(
+        MODULE_MEMORY, SizeRequest(**size_facts(run, dataset)), project=run.project(), withhold=run.withholds
+    )
+    if sizes.unknown:
+        log.info("it is unknown before the start whether the training fits %s: %s", machine.name, sizes.unknown)
+    elif limited:
+        if sizes.stateless:
+            log.warning(
+                "train.machine: the optimizer's state is not counted, because it cannot be made without a training: %s",
+                sizes.stateless,
+            )
+        check_memory(train, machine, sizes)
+
+
+def check_memory(train: TrainSpec, machine: Machine, sizes: ModuleSizes) -> None:
+    """UsageError if a device of `machine` has less memory than the training needs on each."""
+    for nodes in (train.nodes, train.least_nodes):
+        shard = train.mesh(nodes * train.devices)[1]
+        need = needed(sizes, shard, sizes.unit)
+        if need > machine.memory_bytes:
+            raise _unfit(train, machine, sizes, nodes, shard, need)
+
+
+def _unfit(train: TrainSpec, machine: Machine, sizes: ModuleSizes, nodes: int, shard: int, need: int) -> UsageError:
+    parts = {"parameters": sizes.parameters, "gradients": sizes.gradients, "optimizer state": sizes.state}
+    breakdown = ", ".join(f"{size(value)} of {name}" for name, value in parts.items())
+    spread = f" sharded over {shard}, and a unit of {size(sizes.unit)} gathered" if shard > 1 else ""
+    smaller = f" on train.min_nodes = {nodes}" if nodes < train.nodes else ""
+    return UsageError(
+        f"train.machine: {train.strategy} needs {size(need)} of memory on each device{smaller} ({breakdown}{spread}), "
+        f"without activations, but a device of {machine.name} has {size(machine.memory_bytes)}.",
+        remedy="Raise train.min_nodes." if smaller else _memory_remedy(train, machine, sizes, shard, need),
+    )
+
+
+def needed(sizes: ModuleSizes, shard: int, unit: int) -> int:
+    """Bytes needed on each device if a replica is sharded over `shard` ranks in units of at most `unit` bytes."""
+    kept = sizes.parameters + sizes.gradients + sizes.state
+    # A gathered unit exists beside its shard, once as parameters and once as gradients.
+    return sizes.buffers + (kept if shard == 1 else -(-kept // shard) + 2 * unit)
+
+
+def _memory_remedy(train: TrainSpec, machine: Machine, sizes: ModuleSizes, shard: int, need: int) -> str:
+    remedies = []
+    if shard > 1 and needed(sizes, shard, sizes.layer) <= machine.memory_bytes < need:
+        remedies.append("shard smaller modules (train.shard_modules)")
+    else:
+        unit = min(sizes.unit, sizes.layer)
+        for ranks in (train.world_size, *range(2, MOST_RANKS + 1)):
+            even = train.global_batch_size % ranks == 0 and ranks > shard
+            if even and needed(sizes, ranks, unit) <= machine.memory_bytes:
+                remedies.append(f"use train.strategy fsdp with train.shard_modules over {ranks} devices")
+                break
+    roomy = [
+        one
+        for one in prices.catalogue().values()
+        if one.memory_bytes >= need and one.devices >= train.devices and one.name != machine.name
+    ]
+    if roomy:
+        cheapest = min(roomy, key=lambda one: one.newest_per_hour)
+        remedies.append(f"take train.machine {cheapest.name} ({size(cheapest.memory_bytes)} a device)")
+    sentence = ", or ".join(remedies) or "make the module smaller"
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+SHAKEDOWN_VERSION = 1
+# A module that takes longer, or more of this machine's memory, is trained untried.
+SHAKEDOWN_MOST_S, SHAKEDOWN_MEMORY_SHARE = 600.0, 0.5
+KEPT, MOST_KEPT = "shakedowns.json", 500
+
+
+def shake_down(run: Run, dataset: Dataset | None) -> None:
+    """Try the training of a run, and what follows it, in a child process, unless it has passed before.
+
+    Raises:
+        UsageError, UserCodeError: what would end the run later, with the user's file and line.
+    """
+    if os.environ.get(NO_SHAKEDOWN) or run.replay is not None:
+        return
+    elsewhere = run.spec.train.pool is not None
+    if dataset is None and (elsewhere or not run.external):
+        why = "its data module may read what this machine does not have" if run.external else "no shards exist yet"
+        log.info("no shakedown of the training now: %s", why)
+        return
+    try:
+        request = _shakedown_request(run, dataset)
+    except UsageError as error:  # in a plan: the dataset of another set is not made
+        log.info("no shakedown of the training now: %s", error.message)
+        return
+    key = _shakedown_key(run, request)
+    if key in _passed():
+        return
+    try:
+        with _laid_out(run, request) as local_request:
+            shaken = run_child(
+                SHAKEDOWN,
+                local_request,
+                project=run.project(),
+                withhold=run.withholds,
+                limit=SHAKEDOWN_MOST_S,
+                memory_share=SHAKEDOWN_MEMORY_SHARE,
+            )
+    except (Hung, OutOfMemory) as error:
+        log.warning("the shakedown did not end, so the training begins untried: %s", error.message)
+        return
+    for sentence in shaken.remarks:
+        log.warning("shakedown: %s", sentence)
+    _refuse_unknown_columns(run, shaken)
+    replace_json(state_folder() / KEPT, [*_passed(), key][-MOST_KEPT:])
+
+
+def _shakedown_request(run: Run, dataset: Dataset | None) -> ShakedownRequest:
+    spec, resolved, whole = run.spec, run.resolved, run.store.is_local
+    sets = {
+        name: ScoredSet(dataset=scored if whole else beginning(scored), split=split)
+        for name, (scored, split) in sets_to_score(run, dataset).items()
+    }
+    return ShakedownRequest(
+        train=run.train_settings(),
+        dataset=dataset if dataset is None or whole else beginning(dataset),
+        train_rows=0 if dataset is None else mixed(dataset, resolved.mixture).rows("train"),
+        whole=whole,
+        evaluate=spec.evaluate.result,
+        sets=sets,
+        predictions=asked_of(run) is not None,
+        pairs=pairs_of(run),
+        exports=[gate.to for gate in spec.promote.export],
+        elsewhere=spec.train.pool is not None and not prices.on_cpu(resolved.lightning),
+        code=resolved.code,
+    )
+
+
+def _shakedown_key(run: Run, request: ShakedownRequest) -> str:
+    """What a shakedown depends on: code, environment, settings, and the ids of the datasets."""
+    settings = {
+        **sealed_settings(run, request.dataset),
+        "lock": run.resolved.lock_digest,
+        "predictions": run.resolved.predictions,
+        **request.model_dump(mode="json", include={"evaluate", "pairs", "exports", "elsewhere"}),
+    }
+    inputs = {name: scored.dataset.ref.id for name, scored in request.sets.items()}
+    return reuse_key("shakedown", SHAKEDOWN_VERSION, settings, inputs, run.resolved.code_digest)
+
+
+def _passed() -> list[str]:
+    """The keys of the shakedowns that passed on this machine, the latest last."""
+    with contextlib.suppress(OSError, ValueError):
+        keys = json.loads((state_folder() / KEPT).read_text())
+        return keys if isinstance(keys, list) else []
+    return []
+
+
+@contextlib.contextmanager
+def _laid_out(run: Run, request: ShakedownRequest) -> Iterator[ShakedownRequest]:
+    """The request with the folders of what it needs; shards of a remote store are copied here meanwhile."""
+    paths = {request.code.id: str(run.project())}
+    with contextlib.ExitStack() as stack:
+        for need in request.needs:
+            if isinstance(need, Dataset) and need.ref.id not in paths:
+                paths[need.ref.id] = str(stack.enter_context(local_split(run.store, need, *need.splits)))
+        weights = first_weights(run) if request.whole else ""
+        yield request.at(paths).model_copy(update={"first_weights": weights})
+
+
+def _refuse_unknown_columns(run: Run, shaken: Shaken) -> None:
+    """UsageError if the suite of `contract.predictions` names a column that the predictions do not have."""
+    suite = run.resolved.predictions or {}
+    for name, columns in shaken.columns.items() if asked_of(run) is not None else ():
+        for column in _columns(suite):
+            if column not in columns:
+                place = f" on evaluate.sets.{name}" if name else ""
+                raise UsageError(
+                    f"contract.predictions{place}: the predictions have no column {absent_name(column, columns)}.",
+                    remedy=f"They have {', '.join(columns)}.",
+                )
+
+
+def _columns(suite: Mapping[str, Any]) -> Iterator[str]:
+    """The columns that the critical expectations of a suite name."""
+    for expectation in suite.get("expectations", []):
+        kwargs = expectation.get("kwargs") or {}
+        if (expectation.get("severity") or "critical") == "critical" and isinstance(kwargs.get("column"), str):
+            yield kwargs["column"]

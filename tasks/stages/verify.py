@@ -11,11 +11,10 @@ from infra.gang.rank_files import Codes, launch_keys
 from infra.records.handoffs import is_verified, read_handoff, verify_checkpoint
 from infra.store import layout
 from tasks.run.run import Run
-from tasks.stages.lineage import trained_with
-from tasks.stages.placement import done_by_child
-from tasks.stages.scoring_layout import layout_in_plan, layout_of
+from tasks.stages.placement import done_by_child, layout_in_plan, layout_of
 from tasks.stages.stage import Stage, StageOutcome
 from tasks.stages.train import train
+from tasks.stages.trainings import trained_with
 
 VERSION = 1
 log = logging.getLogger("trainwright")

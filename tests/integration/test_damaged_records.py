@@ -30,10 +30,10 @@ from tasks.run.meter import metered
 from tasks.run.report import latest_report, report
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run, reopen_run
-from tasks.stages.earlier_handoffs import EarlierHandoffs
 from tasks.stages.evaluate import evaluate
 from tasks.stages.promote import promote
 from tasks.stages.shard import shard
+from tasks.stages.stage import EarlierHandoffs
 from tasks.stages.train import train
 from tasks.stages.validate import validate
 from tasks.stages.verify import verify

@@ -35,8 +35,8 @@ from infra.store.folder import FolderBackend
 from infra.store.s3 import S3Backend
 from tasks.run.run import Run
 from tasks.stages import promote as promote_stage
-from tasks.stages.decisions.answers import answer, open_question
-from tasks.stages.decisions.rollback import release, rollback
+from tasks.stages.approval import answer, open_question
+from tasks.stages.rollback import release, rollback
 from tests.support.approved import approve_here
 from tests.support.careless import Careless
 from tests.support.postgres import PASSWORD_IN

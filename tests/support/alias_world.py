@@ -32,7 +32,7 @@ from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE, PublicKey, load_public
 from infra.signing.signatures import verify_receipt
 from infra.store import Manifest, Store, layout
 from tasks.queries.signed import signed_history
-from tasks.stages.decisions.protect import protect
+from tasks.stages.approval import protect
 from tests.support.alias_actors import ALIAS, MODEL, Act, Place, carried_out, evaluation
 from tests.support.postgres import PASSWORD, PASSWORD_IN
 from tests.support.s3 import CREDENTIALS

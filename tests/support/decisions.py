@@ -31,7 +31,7 @@ from data_contracts.pipeline_spec.promote import PromoteSpec
 from infra.models import registry
 from infra.store import Store, layout
 from tasks.stages import promote as promote_stage
-from tasks.stages.decisions.rollback import release, rollback
+from tasks.stages.rollback import release, rollback
 from tests.support.raced import Memory, Raced
 
 BEGAN, APART = datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=9)  # what is resumed may look back for a day

@@ -35,18 +35,18 @@ PACKAGES = [name.rstrip("*") for name in PROJECT["tool"]["setuptools"]["packages
 # What the command line does not tell, and where it is.
 INTERNAL = {
     "errors": "data_contracts.errors.TrainwrightError",
-    "features_key": "tasks.stages.contract.features.features_key",
+    "features_key": "tasks.stages.validate.features_key",
     "handoffs": "data_contracts.handoffs",
     "metrics": "infra.metrics.METRICS",
     "open_run": "tasks.run.run.open_run",
     "options": "tasks.run.resolve.RunOptions",
     "parser": "flows.cli.parser",
-    "predictions_key": "tasks.stages.predictions.predictions_key",
+    "predictions_key": "tasks.stages.validate.predictions_key",
     "report": "data_contracts.run_report.RunReport",
     "run_key": "tasks.run.resolve.ci_key",
     "set_dataset_key": "tasks.stages.shard.dataset_key",
-    "set_key": "tasks.stages.contract.set_contracts.set_key",
-    "set_requests": "tasks.stages.contract.set_contracts.set_requests",
+    "set_key": "tasks.stages.validate.set_key",
+    "set_requests": "tasks.stages.validate.set_requests",
     "stages": "flows.stages.stages",
 }
 # The flows of deployments on Prefect's servers, beside those of prefect.yaml.

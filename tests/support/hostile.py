@@ -22,8 +22,7 @@ from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.children import EvaluateRequest, VerifyRequest
 from infra.gang.ledger import Ledger
 from infra.store import layout, open_store
-from tasks.stages.lineage import trained_with
-from tasks.stages.trainings import key_of
+from tasks.stages.trainings import key_of, trained_with
 from tests.support.hostile_cases import CASES, Attack, Case
 from training.fit import rank
 from training.score import evaluate_worker, verify_worker

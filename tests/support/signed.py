@@ -16,7 +16,7 @@ from infra.files import file_digest
 from infra.models import registry
 from infra.signing.keys import PublicKey, SigningKey, load_public_key, load_signing_key, make_key_pair
 from infra.store import Store, layout, open_store
-from tasks.stages.decisions.rollback import release, rollback
+from tasks.stages.rollback import release, rollback
 
 MODEL = "tiny"
 SUITE = {"expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "a"}, "severity": "critical"}]}

@@ -21,16 +21,14 @@ from infra.models.canaries import Canary
 from infra.records.evaluations import Outcomes
 from infra.records.receipts import has_ended
 from infra.store import Store, layout
-from tasks.stages import promote
-from tasks.stages.canary import canary, canary_moves, canary_start, canary_tally, fresh_rows
-from tasks.stages.decisions import approval, protect
+from tasks.stages import approval, canary, canary_tally, promote
 from tests.support.raced import Memory, Raced
 
 BEGAN = "2026-11-22T10:00:00+00:00"
 # The share of rows on which each model is right.
 SKILL = {1: 0.5, 2: 0.8, 3: 0.2, 4: 0.5, 5: 0.85}
 ANN = {"run_id": "canary-1", "actor": "ann", "finished": BEGAN, "parents": []}
-CLOCKS = (approval, canary, canary_moves, canary_start, canary_tally, protect, canaries)
+CLOCKS = (approval, canary, canary, canary, canary_tally, approval, canaries)
 METRIC = MetricSpec(class_path="torchmetrics.classification.MulticlassAccuracy", target="label", mode="max")
 
 
@@ -71,9 +69,9 @@ class CanaryPlace:
         patch.setattr(canary_tally, "score", lambda run, checkpoint, dataset: (evaluation(checkpoint.step), True))
         patch.setattr(canary_tally, "sets_to_score", lambda run, dataset: {"": (None, "test")})
         patch.setattr(canary_tally, "outcomes_of", self._outcomes)
-        patch.setattr(fresh_rows, "row_digests", lambda *_: (mixed(self.rows.astype(np.uint64)), self.units))
-        patch.setattr(fresh_rows, "seen_by", lambda run, model: [self._dataset(model.checkpoint.step)])
-        patch.setattr(fresh_rows.SetDigests, "_seen", lambda _, canary, ref: self._seen(ref))
+        patch.setattr(canary_tally, "row_digests", lambda *_: (mixed(self.rows.astype(np.uint64)), self.units))
+        patch.setattr(canary_tally, "seen_by", lambda run, model: [self._dataset(model.checkpoint.step)])
+        patch.setattr(canary_tally.SetDigests, "_seen", lambda _, canary, ref: self._seen(ref))
         patch.setattr(canary, "read_handoff", lambda store, ref, kind: evaluation(int(ref.id, 16)))
 
     def now(self) -> str:

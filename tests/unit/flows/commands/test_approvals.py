@@ -14,7 +14,7 @@ from flows.cli import main
 from infra.approvals import ask, latest_question
 from infra.signing.keys import make_key_pair
 from infra.store import Store, layout, open_store
-from tasks.stages.decisions.protect import protect
+from tasks.stages.approval import protect
 from tests.support.reported import PROMOTED, WAITING, reported_store
 from tests.unit.data_contracts.test_approvals import question
 

@@ -16,7 +16,7 @@ from infra.gang.ranks import RankLogs, kept_log
 from infra.store import Store, layout, open_store
 from tasks.queries.logs import logs_of
 from tasks.stages import trainings
-from tasks.stages.artifacts.artifact_pages import gang_page
+from tasks.stages.artifacts import gang_page
 
 TRAINING = "trainings/k-0"
 

@@ -17,7 +17,7 @@ from infra.contract import draft_worker
 from infra.contract.parts import part_name
 from infra.sources import tables
 from infra.sources.tables import CsvFile, guess_csv
-from tasks.stages.contract.raw_rows import reading_settings
+from tasks.stages.contract_check import reading_settings
 from tests.unit.infra.sources.conftest import Raw
 
 ORDERS = "Kunde;Größe;Betrag;Straße\r\n1;1,5;12,50;Königsallee 1\r\n2;-0,25;1e3;\r\n;3;7;Weg, 2\r\n"

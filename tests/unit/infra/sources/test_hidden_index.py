@@ -16,7 +16,7 @@ from data_contracts.canonical import digest
 from data_contracts.pipeline_spec import SourceSpec
 from infra.contract.parts import part_name
 from infra.sources import Places, peek, places, resolve
-from tasks.stages.contract.raw_rows import index_left_out, raw_inputs
+from tasks.stages.contract_check import index_left_out, raw_inputs
 from tests.unit.infra.sources.conftest import Raw
 
 FRAME = pd.DataFrame({"x": [1.5, 2.5, 3.5, 4.5], "g": ["a", "b", "a", "b"]})

@@ -40,7 +40,7 @@ from tasks.profile.profile import Profiled
 from tasks.profile.verdict import PARTS, Comparison, Roofline
 from tasks.queries.day import day_of
 from tasks.run.run import known_store_list, reopen_run
-from tasks.stages.artifacts.gate_pages import gates_image
+from tasks.stages.artifacts import gates_image
 from tests.support.browser import Browser, chromium
 from tests.support.ledger_runs import write_month
 from tests.support.reported import RUNS, reported_store

@@ -21,7 +21,7 @@ from tasks.pages.html import HEAD
 from tasks.pages.run_report_page import keep_page, page_path, run_report_page
 from tasks.run.report import latest_report, num_attempts
 from tasks.run.run import Run, reopen_run
-from tasks.stages.artifacts.contract_pages import report_results
+from tasks.stages.artifacts import report_results
 from tests.support.damage import overwrite
 from tests.support.html_elements import Elements
 from tests.support.reported import CANCELLED, FIRST, NOT_PROMOTED, PROMOTED, RECOVERED, REJECTED, RUNS, reported_store

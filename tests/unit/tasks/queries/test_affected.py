@@ -16,7 +16,7 @@ from infra.records.nodes import note_packages
 from infra.store import Store, open_store
 from tasks.queries.affected import Affected, AffectedVersion, affected
 from tasks.run.run import open_run
-from tasks.stages.decisions.rollback import release, rollback
+from tasks.stages.rollback import release, rollback
 from tests.support.planted_runs import BAD, KINDS, NOT_KNOWN, RUNS, VERSIONS, Planted, installed
 from tests.support.s3 import S3Server
 from tests.support.tiny import write_project

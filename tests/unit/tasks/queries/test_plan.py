@@ -13,7 +13,7 @@ from flows.stages import stages, verbs
 from tasks.queries.plan import plan
 from tasks.run.run import Run, open_run
 from tasks.stages import evaluate
-from tasks.stages.earlier_handoffs import EarlierHandoffs
+from tasks.stages.stage import EarlierHandoffs
 from tasks.stages.validate import validate
 from tasks.stages.verify import verify
 

@@ -14,7 +14,7 @@ from flows.cli import main
 from infra.approvals import signed
 from infra.signing.keys import SigningKey
 from tasks.queries.proof import prove
-from tasks.stages.decisions.protect import protect
+from tasks.stages.approval import protect
 from tests.support.signed import MODEL, SignedStore, pair
 
 AT = "2026-11-25T10:00:00+00:00"

@@ -16,7 +16,7 @@ from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Dataset
 from infra.contract import contract_worker
 from tasks.stages import shard as stage
-from tasks.stages.contract.contract_check import data_request
+from tasks.stages.contract_check import data_request
 from tasks.stages.validate import contract_key
 from tests.support.nights import ROWS, Nights, shard_here, table, uris
 from tests.support.own_modules import own_modules

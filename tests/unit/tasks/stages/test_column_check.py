@@ -10,14 +10,14 @@ import pytest
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import EvaluateSpec, TrainSpec
-from tasks.stages.column_check import check, refuse_unknown
+from tasks.stages.train import check_columns, refuse_unknown
 
 COLUMNS = ["id", "bill_depth_mm", "year", "words", "species"]
 
 
 def checked(target: str | int | None = None, columns: Sequence[str] = COLUMNS, **train: Any) -> None:
     metric = {"logged": "val_loss"} if target is None else {"class_path": "net.Metric", "target": target}
-    check(
+    check_columns(
         TrainSpec.model_validate({"lightning": {}, "global_batch_size": 8, **train}),
         EvaluateSpec.model_validate({"metrics": {"accuracy": {**metric, "mode": "max"}}}),
         columns,
@@ -78,7 +78,7 @@ def test_what_is_there_is_taken(train: dict[str, Any], target: str | int | None)
 def test_of_sensitive_data_only_names_of_the_spec_are_told(train: dict[str, Any], target: str | None) -> None:
     metric = {"logged": "val_loss"} if target is None else {"class_path": "net.Metric", "target": target}
     with pytest.raises(UsageError, match="It has 2 columns, whose names are withheld") as caught:
-        check(
+        check_columns(
             TrainSpec.model_validate({"lightning": {}, "global_batch_size": 8, **train}),
             EvaluateSpec.model_validate({"metrics": {"accuracy": {**metric, "mode": "max"}}}),
             ["id", "jane@x.example"],

@@ -16,7 +16,7 @@ from data_contracts.messages.raw_data import ContractRequest, PieceOutcome
 from infra import child
 from infra.code_bundle import installed
 from tasks.run.run import open_run
-from tasks.stages.contract.contract_check import ON_CLUSTER
+from tasks.stages.contract_check import ON_CLUSTER
 from tasks.stages.dask_cluster import _piece_request, _Pieces, _shared_folder, do_piece
 from tasks.stages.shard import dataset_key
 from tests.support.tiny import write_project

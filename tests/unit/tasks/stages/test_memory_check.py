@@ -15,7 +15,7 @@ from infra.prices import VARIABLE, machine
 from infra.store import layout, open_store
 from tasks.queries.plan import plan
 from tasks.run.run import open_run
-from tasks.stages.memory_check import check
+from tasks.stages.train import check_memory
 from tests.support.tiny import SPEC, write_project
 
 GIB = 2**30
@@ -90,7 +90,7 @@ def spec(**settings: Any) -> TrainSpec:
 def test_what_cannot_fit_is_refused(case: str) -> None:
     settings, name, sizes, sentence = REFUSED[case]
     with pytest.raises(UsageError) as refused:
-        check(spec(**settings), machine(name), ModuleSizes(**sizes))
+        check_memory(spec(**settings), machine(name), ModuleSizes(**sizes))
     assert str(refused.value) == sentence
 
 
@@ -104,9 +104,9 @@ def test_what_cannot_fit_is_refused(case: str) -> None:
     ],
 )
 def test_what_fits_passes(settings: dict[str, Any], name: str, sizes: dict[str, int]) -> None:
-    check(spec(**settings), machine(name), ModuleSizes(**sizes))
+    check_memory(spec(**settings), machine(name), ModuleSizes(**sizes))
     with pytest.raises(UsageError, match="of memory on each device"):
-        check(spec(**settings), machine(name), ModuleSizes(**{part: 10 * size for part, size in sizes.items()}))
+        check_memory(spec(**settings), machine(name), ModuleSizes(**{part: 10 * size for part, size in sizes.items()}))
 
 
 @pytest.mark.warm

@@ -15,10 +15,10 @@ from data_contracts.errors import SpecError
 from data_contracts.handoffs import Evaluation, MetricValue
 from data_contracts.messages.children import EvaluateRequest
 from tasks.run.run import Run, open_run
-from tasks.stages import predictions as stage
+from tasks.stages import validate as stage
 from tasks.stages.evaluate import evaluation_key
-from tasks.stages.predictions import predictions_report, with_predictions
 from tasks.stages.stage import StageOutcome
+from tasks.stages.validate import predictions_report, with_predictions
 from tests.support.tiny import SPEC, write_project
 from training.score.evaluate_worker import Kept, seal
 from training.score.outcomes import Outcomes, PredictionTable, Scored

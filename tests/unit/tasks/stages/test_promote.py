@@ -16,8 +16,8 @@ from data_contracts.pipeline_spec.promote import PromoteSpec
 from infra.models import registry
 from infra.store import Store, layout
 from tasks.stages import promote as stage
-from tasks.stages.decisions.rollback import rollback
 from tasks.stages.promote import promote
+from tasks.stages.rollback import rollback
 from tests.support.raced import Memory, Raced
 
 NAME = "tiny@champion"

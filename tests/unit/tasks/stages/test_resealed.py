@@ -19,10 +19,10 @@ from tasks.queries.proof import prove, read_again
 from tasks.run.resolve import existing_version, find_version
 from tasks.run.run import Run, open_run, reopen_run
 from tasks.stages.evaluate import evaluate
-from tasks.stages.lineage import trained_with
 from tasks.stages.promote import promote
 from tasks.stages.shard import shard
 from tasks.stages.train import train
+from tasks.stages.trainings import trained_with
 from tasks.stages.validate import validate
 from tasks.stages.verify import verify
 from tests.support.reseal import reseal

@@ -15,7 +15,7 @@ from infra.store import Store
 from tasks.pages.facts import Facts
 from tasks.pages.origin_sections import data_section
 from tasks.stages import shard as stage
-from tasks.stages.artifacts.artifact_pages import _facts
+from tasks.stages.artifacts import _facts
 from tests.support.nights import Nights, shard_here, table
 
 FRACTIONS = {"train": 0.7, "val": 0.1, "test": 0.2}

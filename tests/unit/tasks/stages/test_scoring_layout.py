@@ -17,7 +17,7 @@ from tasks.queries.plan import plan
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.stages.evaluate import evaluate, score
-from tasks.stages.scoring_layout import ScoringLayout, layout_of, refuse_too_large
+from tasks.stages.placement import ScoringLayout, layout_of, refuse_too_large
 from tasks.stages.shard import shard
 from tasks.stages.train import train
 from tasks.stages.validate import validate

@@ -15,9 +15,8 @@ from data_contracts.handoffs import Ref
 from data_contracts.messages.children import Shaken
 from infra.processes.environment import NO_SHAKEDOWN
 from infra.store import open_store
-from tasks.stages import shakedown
-from tasks.stages.memory_check import first_weights
-from tasks.stages.shakedown import MOST_KEPT, shake_down
+from tasks.stages import train
+from tasks.stages.train import MOST_KEPT, first_weights, shake_down
 
 DATASET: Any = object()
 
@@ -43,10 +42,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         made.asked += 1
         return made.child()
 
-    monkeypatch.setattr(shakedown, "run_child", child)
-    monkeypatch.setattr(shakedown, "_shakedown_request", lambda run, dataset: None)
-    monkeypatch.setattr(shakedown, "_shakedown_key", lambda run, request: run.key)
-    monkeypatch.setattr(shakedown, "_laid_out", lambda run, request: contextlib.nullcontext(request))
+    monkeypatch.setattr(train, "run_child", child)
+    monkeypatch.setattr(train, "_shakedown_request", lambda run, dataset: None)
+    monkeypatch.setattr(train, "_shakedown_key", lambda run, request: run.key)
+    monkeypatch.setattr(train, "_laid_out", lambda run, request: contextlib.nullcontext(request))
     return made
 
 

@@ -20,8 +20,7 @@ from data_contracts.handoffs import Ref
 from data_contracts.run_report import StageResult
 from infra.store import Store, layout
 from tasks.queries.plan import _look
-from tasks.stages.earlier_handoffs import EarlierHandoffs
-from tasks.stages.stage import Stage, StageOutcome
+from tasks.stages.stage import EarlierHandoffs, Stage, StageOutcome
 from tests.support.raced import Memory
 
 

@@ -20,14 +20,12 @@ from tasks.queries.proof import prove
 from tasks.run.report import report
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run, reopen_run
-from tasks.stages.decisions.rollback import rollback
 from tasks.stages.evaluate import evaluate, evaluation_key
-from tasks.stages.lineage import trained_with
 from tasks.stages.promote import promote
-from tasks.stages.scored_rows import sets_to_score
-from tasks.stages.shard import shard
+from tasks.stages.rollback import rollback
+from tasks.stages.shard import sets_to_score, shard
 from tasks.stages.train import train
-from tasks.stages.trainings import find_training, training_key
+from tasks.stages.trainings import find_training, trained_with, training_key
 from tasks.stages.validate import validate
 from tasks.stages.verify import verify
 from tests.support.damage import overwrite

@@ -19,8 +19,8 @@ from infra.sources import resolve_sources
 from tasks.queries.plan import plan
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
-from tasks.stages.contract import contract_check, kept_parts
-from tasks.stages.contract.raw_rows import raw_inputs
+from tasks.stages import contract_check
+from tasks.stages.contract_check import raw_inputs
 from tasks.stages.validate import contract_key, make_report, named_by_folders, validate
 from tests.support.tiny import write_project, write_rows
 
@@ -191,7 +191,7 @@ def test_a_cluster_is_no_part_of_the_key_and_a_plan_says_what_it_does(
     assert make_report(one, str(contract_key(one))).status == "ran"
     assert f"validate: {alone}" in caplog.messages
     assert "less than 1 MiB on average" in plan(two, [validate])[0].why
-    monkeypatch.setattr(kept_parts, "LEAST_BYTES", 1)
+    monkeypatch.setattr(contract_check, "LEAST_BYTES", 1)
     assert plan(two, [validate])[0].why.endswith(
         f"; the Dask cluster at {ADDRESS} measures new files; 1 of 2 expectations do not add up over files, and read "
         "their columns of all files on this machine"

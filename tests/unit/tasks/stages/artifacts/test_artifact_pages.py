@@ -19,8 +19,7 @@ from infra.orchestrator.artifacts import as_text
 from tasks.pages.facts import facts_of
 from tasks.run.report import latest_report
 from tasks.run.run import Run, reopen_run
-from tasks.stages.artifacts.artifact_pages import gang_page, run_page, stage_page
-from tasks.stages.artifacts.gate_pages import run_image
+from tasks.stages.artifacts import gang_page, run_image, run_page, stage_page
 from tests.support.pictures import texts_of
 from tests.support.reported import NOT_PROMOTED, PROMOTED, reported_store
 

@@ -13,8 +13,8 @@ from data_contracts.contract.reports import results_of
 from data_contracts.errors import ContractRejected
 from data_contracts.handoffs import ContractReport, Failure
 from tasks.run.run import Run, open_run
-from tasks.stages.artifacts import artifact_pages, contract_pages
-from tasks.stages.artifacts.contract_pages import data_section
+from tasks.stages import artifacts
+from tasks.stages.artifacts import data_section
 from tasks.stages.validate import validate
 from tests.support.tiny import write_project
 
@@ -56,9 +56,9 @@ def rows_of(page: str) -> list[list[str]]:
 
 def page_of(run: Run) -> str:
     try:
-        return artifact_pages.stage_page(run, "validate", handoff=validate(run))
+        return artifacts.stage_page(run, "validate", handoff=validate(run))
     except ContractRejected as error:
-        return artifact_pages.stage_page(run, "validate", error=error)
+        return artifacts.stage_page(run, "validate", error=error)
 
 
 def test_expectations_observed_values_rows_and_drift(spec: Path) -> None:
@@ -98,8 +98,8 @@ def test_a_page_that_cannot_be_made_ends_no_run(
     def broken(run: Any) -> None:
         raise KeyError("s3cret")
 
-    monkeypatch.setattr(contract_pages, "own_report", broken)
-    assert contract_pages.data_section(cast(Any, None)) == []
+    monkeypatch.setattr(artifacts, "own_report", broken)
+    assert artifacts.data_section(cast(Any, None)) == []
     assert "s3cret" not in caplog.text
 
 

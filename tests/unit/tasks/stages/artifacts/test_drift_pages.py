@@ -8,7 +8,7 @@ import re
 from markdown_it import MarkdownIt
 
 from data_contracts.records import Bar, ColumnDrift, DriftReport
-from tasks.stages.artifacts.drift_pages import SHOWN, drift_section
+from tasks.stages.artifacts import DRIFT_SHOWN, drift_section
 
 FORGED = "![x](https://evil.example/x.png) | <img src=x> </title><script>"
 BARS = [Bar(label=FORGED, then=0.25, now=0.5), Bar(label="b", then=0.75, now=0.5)]
@@ -34,5 +34,5 @@ def test_a_table_with_pictures_and_nothing_forged() -> None:
 def test_few_rows_and_none() -> None:
     assert drift_section(None) == []
     assert drift_section(DriftReport(against="a", note="there is no a yet"))[-1] == "There is no a yet."
-    many = DriftReport(against="a", columns=[column(f"c{number}") for number in range(SHOWN + 3)])
+    many = DriftReport(against="a", columns=[column(f"c{number}") for number in range(DRIFT_SHOWN + 3)])
     assert drift_section(many)[-1] == "… and 3 more, in the report."

@@ -14,11 +14,10 @@ from infra.models import canaries, registry
 from infra.store import layout
 from tasks.queries.canaries import canary_of
 from tasks.run.resolve import find_version
-from tasks.stages.canary import canary_moves
-from tasks.stages.canary.canary import tidy
-from tasks.stages.canary.canary_withdrawal import withdraw
-from tasks.stages.decisions.rollback import release, rollback
+from tasks.stages import canary
+from tasks.stages.canary import tidy, withdraw
 from tasks.stages.promote import promote
+from tasks.stages.rollback import release, rollback
 from tests.support.standing_canary import ANN, CanaryPlace, evaluation
 
 
@@ -227,7 +226,7 @@ def test_a_run_that_is_killed_after_the_decision_is_ended_by_the_next_once(
         def killed(*_: Any) -> Any:
             raise StorageUnavailable("killed")
 
-        patch.setattr(canary_moves, part, killed)
+        patch.setattr(canary, part, killed)
         with pytest.raises(StorageUnavailable):
             place.night(0, 400, run_id="killed")
     assert (place.named(), place.named(ALIAS)) == (1 if cut == "before" else 2, 2)
@@ -245,7 +244,7 @@ def test_a_run_that_is_killed_after_the_decision_is_ended_by_the_next_once(
 def test_a_resumed_run_ends_what_it_left(place: CanaryPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     place.stands()
     with monkeypatch.context() as patch:
-        patch.setattr(canary_moves, "_ended", lambda *_: 1 / 0)
+        patch.setattr(canary, "_ended", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             place.night(0, 400, run_id="killed")
     again = place.promoted(4, "killed")

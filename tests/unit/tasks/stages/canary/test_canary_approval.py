@@ -9,9 +9,8 @@ from data_contracts.errors import ApprovalPending, ApprovalRefused, UsageError
 from data_contracts.records import GateResult
 from infra import approvals
 from infra.models import canaries, registry
-from tasks.stages.canary.canary_withdrawal import withdraw
-from tasks.stages.decisions.answers import answer
-from tasks.stages.decisions.protect import protect
+from tasks.stages.approval import answer, protect
+from tasks.stages.canary import withdraw
 from tests.support.standing_canary import ANN, CanaryPlace
 
 

@@ -12,7 +12,7 @@ import pytest
 from data_contracts.errors import CorruptError, InsufficientEvidence
 from infra.models import canaries
 from infra.store import layout
-from tasks.stages.canary import canary_tally
+from tasks.stages import canary_tally
 from tests.support.standing_canary import CanaryPlace
 
 Scores = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]

@@ -9,8 +9,9 @@ import pytest
 from data_contracts.alias_moves import ALIAS
 from data_contracts.errors import CorruptError, GateNotMet
 from infra.store import layout
-from tasks.stages.canary import canary_moves, canary_tally
-from tasks.stages.canary.canary_withdrawal import withdraw
+from tasks.stages import canary as canary_stage
+from tasks.stages import canary_tally
+from tasks.stages.canary import withdraw
 from tests.support.standing_canary import ANN, CanaryPlace
 
 
@@ -39,7 +40,7 @@ def test_an_end_whose_tallies_are_damaged_promotes_nothing(place: CanaryPlace, m
     canary = place.stands()
     place.night(0, 60)
     with monkeypatch.context() as patch:
-        patch.setattr(canary_moves, "_promoted", None)
+        patch.setattr(canary_stage, "_promoted", None)
         with pytest.raises(TypeError):
             place.night(60, 300)
     del place.raced._inner.files[layout.canary_night("tiny", canary.k, 1, 0)]
@@ -65,7 +66,7 @@ def test_a_canary_of_another_alias_is_not_promoted_by_a_run_that_does_not_know_i
 ) -> None:
     place.stands()
     with monkeypatch.context() as patch:
-        patch.setattr(canary_moves, "_promoted", None)
+        patch.setattr(canary_stage, "_promoted", None)
         with pytest.raises(TypeError):
             place.night(0, 400)
     place.passes(days=15)

@@ -14,8 +14,8 @@ from data_contracts.alias_moves import Night
 from data_contracts.errors import InsufficientEvidence
 from data_contracts.handoffs import Dataset
 from infra.models import canaries
-from tasks.stages.canary import fresh_rows
-from tasks.stages.canary.fresh_rows import SetDigests, refuse_other_columns
+from tasks.stages import canary_tally
+from tasks.stages.canary_tally import SetDigests, refuse_other_columns
 from tests.support.sealed_rows import sealed
 from tests.support.standing_canary import CanaryPlace
 from tests.unit.tasks.stages.gates.test_test_rows import run_of
@@ -72,13 +72,13 @@ def test_a_customer_who_was_tallied_is_left_out_with_new_rows(
 def test_what_a_model_was_trained_on_is_read_once(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     canary = stored(run, monkeypatch)
     trained = sealed(tmp_path, "trained", {"train": TABLE.slice(0, 2), "test": TABLE.slice(4, 1)})
-    monkeypatch.setattr(fresh_rows, "seen_by", lambda run, model: [trained.ref])
-    monkeypatch.setattr(fresh_rows, "read_handoff", lambda store, ref, kind: trained)
+    monkeypatch.setattr(canary_tally, "seen_by", lambda run, model: [trained.ref])
+    monkeypatch.setattr(canary_tally, "read_handoff", lambda store, ref, kind: trained)
     for name in ("one", "two"):
         rows = rows_of(run, sealed(tmp_path, name, {"test": TABLE}))
         rows.leave_out(canary, [canary.version, canary.version])
         assert rows.fresh(canary, []).mask.tolist() == [False, False, True, False, False]
-        monkeypatch.setattr(fresh_rows, "read_handoff", None)
+        monkeypatch.setattr(canary_tally, "read_handoff", None)
 
 
 def test_rows_with_other_columns_than_the_canarys_are_refused_and_not_fresh(
@@ -86,15 +86,15 @@ def test_rows_with_other_columns_than_the_canarys_are_refused_and_not_fresh(
 ) -> None:
     canary = stored(run, monkeypatch)
     before = sealed(tmp_path, "before", {"test": TABLE})
-    monkeypatch.setattr(fresh_rows, "trained_with", lambda run, checkpoint: SimpleNamespace(dataset=before.ref))
-    monkeypatch.setattr(fresh_rows, "read_handoff", lambda store, ref, kind: before)
+    monkeypatch.setattr(canary_tally, "trained_with", lambda run, checkpoint: SimpleNamespace(dataset=before.ref))
+    monkeypatch.setattr(canary_tally, "read_handoff", lambda store, ref, kind: before)
     in_another_split = TABLE.append_column("part", pa.array(["test"] * 5))  # names a split, so it is not part of a row
     refuse_other_columns(run, sealed(tmp_path, "same", {"test": in_another_split}), canary)
     more = sealed(tmp_path, "more", {"test": TABLE.append_column("age", pa.array(range(5)))})
     with pytest.raises(InsufficientEvidence, match=r"other columns than when it was trained \(age\)") as raised:
         refuse_other_columns(run, more, canary)
     assert "trainwright canary tiny --withdraw" in str(raised.value.remedy)
-    monkeypatch.setattr(fresh_rows, "trained_with", lambda run, checkpoint: SimpleNamespace(dataset=None))
+    monkeypatch.setattr(canary_tally, "trained_with", lambda run, checkpoint: SimpleNamespace(dataset=None))
     refuse_other_columns(run, more, canary)  # an import names no dataset
 
 

@@ -9,7 +9,7 @@ import pytest
 from data_contracts.alias_moves import ALIAS
 from infra.signing.keys import make_key_pair
 from infra.store import open_store
-from tasks.stages.decisions import requirements
+from tasks.stages import approval
 from tests.support.standing_canary import CanaryPlace
 
 
@@ -17,7 +17,7 @@ from tests.support.standing_canary import CanaryPlace
 def test_the_release_key_promotes_only_a_canary_that_it_let_stand(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, began_with: str
 ) -> None:
-    monkeypatch.setattr(requirements, "refuse_unsigned_inputs", lambda *_: None)
+    monkeypatch.setattr(approval, "refuse_unsigned_inputs", lambda *_: None)
     place = CanaryPlace(monkeypatch, open_store(str(tmp_path / "store")))
     keys = {name: f"file:{make_key_pair(tmp_path / name)[0]}" for name in ("the key", "another key")}
     place.more = {"sign": keys.get(began_with)}

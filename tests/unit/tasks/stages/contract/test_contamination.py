@@ -17,7 +17,7 @@ from infra.contract.parts import read_profile
 from infra.records.handoffs import local_dataset, read_handoff
 from infra.store import open_store
 from tasks.run.run import Run, open_run
-from tasks.stages.contract import contamination as stage
+from tasks.stages import shard as stage
 from tasks.stages.shard import comparison, dataset_key, shard
 from tasks.stages.validate import validate
 from tests.support.tiny import SPEC, write_project

@@ -19,8 +19,8 @@ from flows.commands.deploy import _refuse_never
 from infra.contract.parts import PROFILE_FILE
 from infra.orchestrator.events.drift_events import ACCEPTS
 from tasks.run.run import Run, open_run
-from tasks.stages.contract import contract_check
-from tasks.stages.contract.drift_check import alone_rejects
+from tasks.stages import contract_check
+from tasks.stages.contract_check import alone_rejects
 from tasks.stages.validate import contract_key, validate
 from tests.support.tiny import write_project
 

@@ -14,9 +14,8 @@ from infra.contract.parts import read_profile
 from tasks.queries.plan import plan
 from tasks.run.run import Run, open_run
 from tasks.stages import shard as stage
-from tasks.stages.contract.features import features_key, features_report
 from tasks.stages.shard import dataset_key, shard
-from tasks.stages.validate import contract_key, validate
+from tasks.stages.validate import contract_key, features_key, features_report, validate
 from tests.support.tiny import SPEC, write_project
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]

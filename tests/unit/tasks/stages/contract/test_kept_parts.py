@@ -22,13 +22,13 @@ from infra.contract import contract_worker, parts
 from infra.files import file_digest
 from infra.sources import read
 from infra.store import open_store
-from tasks.stages.contract import kept_parts
-from tasks.stages.contract.kept_parts import MOST_PARTS, parts_key, why_no_parts, worth_it
+from tasks.stages import contract_check
+from tasks.stages.contract_check import MOST_PARTS, parts_key, why_no_parts, worth_it
 
 
 @pytest.fixture
 def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContractRequest:
-    monkeypatch.setattr(kept_parts, "LEAST_BYTES", 1)
+    monkeypatch.setattr(contract_check, "LEAST_BYTES", 1)
     files = []
     for number in range(12):
         path = tmp_path / f"{number:02}.parquet"
@@ -60,7 +60,7 @@ class Checker:
     def __call__(self, asked: ContractRequest) -> tuple[ContractOutcome, int]:
         self.new = 0
         read._FACTS.clear()
-        with kept_parts.kept_parts(self.run, asked) as request:
+        with contract_check.kept_parts(self.run, asked) as request:
             found = contract_worker.main(request, lambda report: None)
         return found, self.new
 
@@ -105,7 +105,7 @@ def test_a_group_is_copied_in_place_of_its_parts_which_stay_for_the_day_it_break
 def test_what_is_in_use_is_written_again_once_in_so_many_checks(
     request_: ContractRequest, check: Checker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_parts, "MOST_PARTS", 3)
+    monkeypatch.setattr(contract_check, "MOST_PARTS", 3)
     for count in range(2, 11):
         check(some(request_, *range(count)))
     folders = sorted((tmp_path / "store" / "contracts").iterdir(), key=lambda path: int(path.name.rpartition("-")[2]))

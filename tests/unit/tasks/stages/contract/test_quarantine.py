@@ -17,7 +17,7 @@ from infra.contract.quarantine import FILE
 from infra.records.handoffs import local_dataset, read_handoff
 from tasks.queries.plan import plan
 from tasks.run.run import Run, open_run
-from tasks.stages.artifacts import artifact_pages
+from tasks.stages import artifacts
 from tasks.stages.shard import dataset_key, shard
 from tasks.stages.validate import contract_key, validate
 from tests.support.tiny import write_project
@@ -70,7 +70,7 @@ def test_rows_are_set_aside_counted_everywhere_and_not_made_again(spec: Path) ->
     stored = Path(run.store.uri) / report.ref.uri / FILE
     assert stat.S_IMODE(stored.stat().st_mode) == 0o400
     assert pq.read_table(stored)["row"].to_pylist() == [7, 8, 599]
-    page = artifact_pages.stage_page(run, "validate", handoff=report)
+    page = artifacts.stage_page(run, "validate", handoff=report)
     assert f"Set aside: 3 of 600 rows, in `{report.ref.uri}/{FILE}`." in page
     assert "row 7 of `rows.csv`: `7.5`" in page
 

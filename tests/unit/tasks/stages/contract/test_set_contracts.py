@@ -12,11 +12,10 @@ from data_contracts.errors import SpecError
 from infra.contract.parts import read_profile
 from tasks.queries.plan import plan
 from tasks.run.run import Run, open_run
+from tasks.stages import contract_check
 from tasks.stages import validate as stage
-from tasks.stages.contract import contract_check
-from tasks.stages.contract.set_contracts import set_key, set_report, set_requests
 from tasks.stages.shard import shard
-from tasks.stages.validate import contract_key, validate
+from tasks.stages.validate import contract_key, set_key, set_report, set_requests, validate
 from tests.support.tiny import SPEC, write_project, write_rows
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]

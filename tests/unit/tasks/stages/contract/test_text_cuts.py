@@ -14,8 +14,7 @@ from data_contracts.handoffs import ContractReport, Dataset
 from infra.records.handoffs import local_dataset
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import check_spec
-from tasks.stages import shard, validate
-from tasks.stages.contract import text_cuts
+from tasks.stages import contract_check, shard, validate
 from tests.support.damage import overwrite
 from tests.support.tiny import trainwright, write_project
 from training import formats
@@ -57,13 +56,13 @@ class Project:
             (folder / "corpus" / name).write_bytes(text.encode())
         length = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "length", "max_value": 4}}
         (folder / "suite.json").write_text(json.dumps({"name": "corpus", "expectations": [length]}))
-        real = text_cuts.run_here
+        real = contract_check.run_here
 
         def run_here(run: Run, child: Any, request: Any, **options: Any) -> Any:
             self.cut.append([file.columns["document"] for file in request.files])
             return real(run, child, request, **options)
 
-        monkeypatch.setattr(text_cuts, "run_here", run_here)
+        monkeypatch.setattr(contract_check, "run_here", run_here)
 
     def spec(self, tokens: int = 4, tokenizer: Any = None, **shards: Any) -> Path:
         called = tokenizer or {"class_path": "words.Words", "init_args": {"vocabulary": "vocabulary.json"}}
@@ -122,31 +121,31 @@ def test_new_documents_are_cut_alone_and_damage_is_told_and_cut_again(
     project: Project, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = project.run()
-    files = text_cuts.cut_files(first, first.resolved.files, first.spec.data.source)
+    files = contract_check.cut_files(first, first.resolved.files, first.spec.data.source)
     (project.folder / "corpus" / "new.txt").write_text("x y z")
     again = project.run()
-    more = text_cuts.cut_files(again, again.resolved.files, again.spec.data.source)
+    more = contract_check.cut_files(again, again.resolved.files, again.spec.data.source)
     assert project.cut[1:] == [["new.txt"]]
     assert [file.cut for file in more if file.columns["document"] != "new.txt"] == [file.cut for file in files]
     # The newest directory has the cuts of all documents.
-    assert text_cuts.cut_files(again, again.resolved.files, again.spec.data.source) == more
+    assert contract_check.cut_files(again, again.resolved.files, again.spec.data.source) == more
     assert len(project.cut) == 2
-    for path in sorted((project.folder / ".trainwright" / "contracts").glob(f"*/{text_cuts.CUTS_FILE}")):
+    for path in sorted((project.folder / ".trainwright" / "contracts").glob(f"*/{contract_check.CUTS_FILE}")):
         overwrite(path, b"{}")
-    assert text_cuts.cut_files(again, again.resolved.files, again.spec.data.source) == more
+    assert contract_check.cut_files(again, again.resolved.files, again.spec.data.source) == more
     assert len(project.cut) == 3
     assert "Documents are cut again, because where they were cut before cannot be read" in caplog.text
 
 
 def test_cuts_that_one_file_cannot_hold_are_kept_in_several(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_cuts, "MOST_FILE_BYTES", 50)
+    monkeypatch.setattr(contract_check, "MOST_FILE_BYTES", 50)
     run = project.run()
-    files = text_cuts.cut_files(run, run.resolved.files, run.spec.data.source)
+    files = contract_check.cut_files(run, run.resolved.files, run.spec.data.source)
     kept = sorted(
-        path.name for path in (project.folder / ".trainwright" / "contracts").glob(f"*/*{text_cuts.CUTS_FILE}")
+        path.name for path in (project.folder / ".trainwright" / "contracts").glob(f"*/*{contract_check.CUTS_FILE}")
     )
     assert kept == ["1-cuts.json", "2-cuts.json", "cuts.json"]
-    assert text_cuts.cut_files(run, run.resolved.files, run.spec.data.source) == files
+    assert contract_check.cut_files(run, run.resolved.files, run.spec.data.source) == files
     assert len(project.cut) == 1
 
 
@@ -158,7 +157,7 @@ def test_what_cannot_be_read_is_as_if_it_were_not_there(error: Exception) -> Non
     store = SimpleNamespace(
         attempts=lambda area, key: [0, 1], exists=lambda path: False, claim=lambda uri: True, manifest=manifest
     )
-    assert text_cuts._known(SimpleNamespace(store=store), "key", ["document"]) == {}  # type: ignore[arg-type]
+    assert contract_check._known(SimpleNamespace(store=store), "key", ["document"]) == {}  # type: ignore[arg-type]
 
 
 def test_what_decides_the_pieces_is_part_of_the_keys(project: Project) -> None:
@@ -179,8 +178,8 @@ def test_what_decides_the_pieces_is_part_of_the_keys(project: Project) -> None:
 
 def test_other_rows_are_not_cut(project: Project) -> None:
     run = open_run(write_project(project.folder), recorded=False)
-    assert text_cuts.cut_files(run, run.resolved.files, run.spec.data.source) == run.resolved.files
-    assert not list(run.store.attempts(text_cuts.AREA, "none"))
+    assert contract_check.cut_files(run, run.resolved.files, run.spec.data.source) == run.resolved.files
+    assert not list(run.store.attempts(contract_check.AREA, "none"))
     assert project.cut == []
 
 

@@ -20,11 +20,10 @@ from infra.audit import now
 from infra.models import registry
 from infra.signing.keys import SigningKey, sign_bytes
 from infra.store import layout
-from tasks.stages.decisions import approval as stage
-from tasks.stages.decisions.answers import answer, open_question
-from tasks.stages.decisions.protect import protect, unprotect
-from tasks.stages.decisions.rollback import release, rollback
+from tasks.stages import approval as stage
+from tasks.stages.approval import answer, open_question, protect, unprotect
 from tasks.stages.promote import promote
+from tasks.stages.rollback import release, rollback
 from tests.support.signed import pair
 from tests.unit.tasks.stages.test_promote import ANN, Place, gate, scored
 from tests.unit.tasks.stages.test_promote import place as place

@@ -21,8 +21,8 @@ from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE, SigningKey
 from infra.store import layout, open_store
 from infra.store.folder import FolderBackend
-from tasks.stages.decisions import requirements
-from tasks.stages.decisions.protect import protect, unprotect
+from tasks.stages import approval
+from tasks.stages.approval import protect, unprotect
 from tests.support.signed import pair
 from tests.unit.tasks.stages.decisions.test_approval import Waiting
 from tests.unit.tasks.stages.test_promote import Place
@@ -52,7 +52,7 @@ def keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, SigningKey]
 
     monkeypatch.setenv(SIGNING_KEY, str(folder / "release" / PRIVATE_FILE))
     # Its stand-ins of runs have no inputs; tests/unit/infra/signing/test_inputs.py is about those.
-    monkeypatch.setattr(requirements, "refuse_unsigned_inputs", lambda *_: None)
+    monkeypatch.setattr(approval, "refuse_unsigned_inputs", lambda *_: None)
     return {name: load_signing_key(f"file:{folder / name / PRIVATE_FILE}", folder, "x") for name in NAMES}
 
 

@@ -18,9 +18,9 @@ from infra.store import Store, layout, open_store
 from tasks.queries.proof import prove
 from tasks.run.report import latest_report, report
 from tasks.run.run import Run, open_run, reopen_run
-from tasks.stages.decisions.rollback import release, rollback
 from tasks.stages.evaluate import evaluate
 from tasks.stages.promote import promote
+from tasks.stages.rollback import release, rollback
 from tasks.stages.shard import shard
 from tasks.stages.train import train
 from tasks.stages.validate import validate

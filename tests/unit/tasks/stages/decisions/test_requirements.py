@@ -18,7 +18,7 @@ from flows.cli import main
 from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE
-from tasks.stages.decisions.requirements import met, refuse_early, signing_key
+from tasks.stages.approval import met_requirements, refuse_early, signing_key
 from tests.support.reseal import reseal
 from tests.support.signed import MODEL, SUITE, SignedStore, pair
 from tests.support.tiny import write_project
@@ -50,7 +50,7 @@ def judged(made: SignedStore, *require: str) -> list[str]:
     made.promote(1)
     checkpoint = registry.read_version(made.store, MODEL, 1).checkpoint
     handoff = {"ref": made.dataset, "key": "d", "format": "parquet", "splits": {}, "columns": {}}
-    return met(run_of(made, *require), checkpoint, Dataset.model_validate(handoff))
+    return met_requirements(run_of(made, *require), checkpoint, Dataset.model_validate(handoff))
 
 
 @pytest.mark.parametrize("require", [ALL, []])
@@ -122,7 +122,7 @@ def test_weights_from_uncommitted_code_stay_so(code: dict[str, Any], words: str,
     checkpoint = registry.read_version(made.store, MODEL, 1).checkpoint
     ref: Ref = reseal(made.root, checkpoint.ref.uri, provenance=lambda about: about.update(code=code))
     with pytest.raises(GateNotMet, match=words):
-        met(run_of(made, "clean_commit"), checkpoint.model_copy(update={"ref": ref}), None)
+        met_requirements(run_of(made, "clean_commit"), checkpoint.model_copy(update={"ref": ref}), None)
 
 
 def test_the_spec_names_its_key(made: SignedStore, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from infra.records.evaluations import TestRows
 from infra.store import Store, open_store
 from tasks.evidence.decision import Spent, level
 from tasks.evidence.significance import PairedCounts, Proportion
-from tasks.stages.gates.all_gates import is_undecided, judged, lacking, more_rows, refusing
 from tasks.stages.gates.evidence_gates import judge_evidence
+from tasks.stages.promote import is_undecided, judged, lacking, more_rows, refusing
 
 ROWS = TestRows.of(np.arange(1_000, dtype=np.uint64))
 BETTER = GateSpec(metric="accuracy", min_gain=0, confidence=0.95)
@@ -263,7 +263,7 @@ def test_without_a_champion_a_value_must_be_shown_and_a_gain_need_not(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores: Any = Scores({"a": (870, 0)})
-    monkeypatch.setattr("tasks.stages.gates.all_gates._scores", lambda run, sets: scores)
+    monkeypatch.setattr("tasks.stages.promote._scores", lambda run, sets: scores)
     nights = Nights(store, gates=[BETTER, {"metric": "accuracy", "min": 0.9, "confidence": 0.95}])
     gain, value = judged(nights.run, None, scored("a"), None)
     assert (gain.met, value.met) == (True, False)

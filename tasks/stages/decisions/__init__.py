@@ -1,1 +1,0 @@
-"""What people decide about a model: approvals before a promotion, rollbacks, releases, protected aliases."""
