@@ -14,10 +14,10 @@ from tasks.charts.history_panels import panels
 from tasks.charts.matrices import confusion, confusion_counts, residuals
 from tasks.charts.picture import BAD, BLUE, GOOD, WARN
 from tasks.charts.scales import label
+from tasks.gates.gates import ledger_sentences
 from tasks.pages.facts import Facts, tried
 from tasks.pages.html import NOTHING, Markup, chart, join, section, table, tag
 from tasks.pages.rows import MASKED, Pairs, Worst, rows_at, shown, worst_rows
-from tasks.stages.gates.gates import ledger_sentences
 from tasks.stages.suspect_labels import about, first_rows, suspect_labels
 
 TONES = {"met": "good", "not met": "bad", "insufficient evidence": "warn", "not compared": "warn"}

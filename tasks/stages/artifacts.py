@@ -33,9 +33,9 @@ from tasks.charts.forest import forest
 from tasks.charts.gate_rows import forest_rows
 from tasks.charts.history_panels import panels
 from tasks.charts.picture import as_image as picture_as_image
+from tasks.gates.gates import ledger_sentences
 from tasks.run.report import cost_sentence
 from tasks.run.run import Run
-from tasks.stages.gates.gates import ledger_sentences
 from tasks.stages.shard import row_remarks, rows_left_out, rows_read, split_rows
 from tasks.stages.suspect_labels import suspect_lines
 from tasks.stages.validate import contract_key

@@ -26,9 +26,9 @@ from infra.records.evaluations import outcomes_of
 from infra.records.handoffs import read_handoff
 from infra.store import Store, layout
 from tasks.evidence.sequential import Tally, decide
+from tasks.gates.set_rows import hashed_columns, numbered, row_digests
 from tasks.run.run import Run
 from tasks.stages.evaluate import comparable, score
-from tasks.stages.gates.test_rows import hashed_columns, numbered, row_digests
 from tasks.stages.shard import sets_to_score
 from tasks.stages.trainings import trained_with
 

@@ -13,8 +13,8 @@ from data_contracts.pipeline_spec import MetricSpec
 from data_contracts.pipeline_spec.promote import MEASURES
 from infra.models import registry
 from infra.records.handoffs import read_handoff
+from tasks.gates.set_rows import Sets
 from tasks.run.run import Run
-from tasks.stages.gates.test_rows import Sets
 from tasks.stages.placement import ScoringLayout, done_by_child, layout_in_plan, layout_of
 from tasks.stages.shard import pairs_of, sets_to_score, shard
 from tasks.stages.stage import Stage, StageOutcome

@@ -36,11 +36,11 @@ from infra.models import canaries, registry
 from infra.records.handoffs import read_handoff
 from infra.records.receipts import without_hold
 from infra.store import PointerMoved, Versioned
+from tasks.gates.gates import judge, names_measure, not_asked
 from tasks.run.run import Run
 from tasks.stages import approval, canary
 from tasks.stages.approval import met_requirements, signing_key
 from tasks.stages.evaluate import comparable, evaluate
-from tasks.stages.gates.gates import judge, names_measure, not_asked
 from tasks.stages.placement import run_here
 from tasks.stages.rollback import checked_reason
 from tasks.stages.shard import comparison, find_dataset, sets_to_score, shard
@@ -49,8 +49,8 @@ from tasks.stages.trainings import trained_with
 from tasks.stages.verify import verify
 
 if TYPE_CHECKING:
-    from tasks.stages.gates.set_scores import SetScores
-    from tasks.stages.gates.test_rows import Sets
+    from tasks.gates.set_rows import Sets
+    from tasks.gates.set_scores import SetScores
 
 
 JUDGED = "the gates are computed each time"
@@ -332,7 +332,7 @@ def judged(run: Run, sets: Callable[[], Sets], candidate: Evaluation, champion: 
     if scores is None or not asking:
         return plain
     if all(one.met for one in plain):
-        from tasks.stages.gates.evidence_gates import judge_evidence  # SciPy and Numba take a second to import
+        from tasks.gates.evidence_gates import judge_evidence  # SciPy and Numba take a second to import
 
         shown = judge_evidence(run, asking, candidate, champion, scores)
     else:
@@ -345,7 +345,7 @@ def rows_left(run: Run, sets: Callable[[], Sets]) -> str:
     """What the test rows have decided and can still decide, for a plan; "" if no gate has `confidence`."""
     if all(gate.confidence is None for gate in run.spec.promote.gates):
         return ""
-    from tasks.stages.gates.ledger_outlook import ledger_outlook
+    from tasks.gates.evidence_gates import ledger_outlook
 
     return ledger_outlook(run, sets)
 
@@ -355,7 +355,7 @@ def _looks_at_rows(gate: GateSpec) -> bool:
 
 
 def _scores(run: Run, sets: Callable[[], Sets]) -> SetScores:
-    from tasks.stages.gates.set_scores import SetScores
+    from tasks.gates.set_scores import SetScores
 
     return SetScores(run, sets)
 

@@ -51,11 +51,11 @@ from infra.records.handoffs import (
 from infra.sources.documents import PLACE
 from infra.store import Store
 from tasks.evidence.resampled_metrics import keeps_pairs
+from tasks.gates.set_rows import Sets
 from tasks.run.progress import shown
 from tasks.run.run import Run
 from tasks.run.spec_check import FEATURES, suite_called
 from tasks.stages.contract_check import checked, cut_files, raw_inputs, reading_settings, runs_tokenizer
-from tasks.stages.gates.test_rows import Sets
 from tasks.stages.placement import run_here
 from tasks.stages.stage import ClusterStage, Stage, StageOutcome, rejected
 from tasks.stages.validate import (

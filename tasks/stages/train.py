@@ -50,11 +50,11 @@ from infra.store import layout
 from infra.telemetry import current
 from infra.usage import cost
 from tasks.budgets import allowance
+from tasks.gates.set_rows import check_unit_and_slices
 from tasks.run.meter import follow, used_by_gang
 from tasks.run.progress import GangReleased, NodeHeard, notify
 from tasks.run.report import TrainingReporter, notify_of_gang
 from tasks.run.run import Run
-from tasks.stages.gates.test_rows import check_unit_and_slices
 from tasks.stages.placement import pool_gang
 from tasks.stages.shard import pairs_of, sets_to_score, shard
 from tasks.stages.stage import PlannedAction, Stage, StageOutcome

@@ -19,7 +19,7 @@ from infra.records.evaluations import TestRows
 from infra.store import Store, open_store
 from tasks.evidence.decision import Spent, level
 from tasks.evidence.significance import PairedCounts, Proportion
-from tasks.stages.gates.evidence_gates import judge_evidence
+from tasks.gates.evidence_gates import judge_evidence
 from tasks.stages.promote import is_undecided, judged, lacking, more_rows, refusing
 
 ROWS = TestRows.of(np.arange(1_000, dtype=np.uint64))
@@ -273,7 +273,7 @@ def test_without_a_champion_a_value_must_be_shown_and_a_gain_need_not(
 
 def test_a_sealed_set_tells_its_verdict_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     sealed = scored("a", metrics={}, sealed=["accuracy"])
-    monkeypatch.setattr("tasks.stages.gates.evidence_gates.unsealed", lambda store, one: scored(one.checkpoint_id))
+    monkeypatch.setattr("tasks.gates.evidence_gates.unsealed", lambda store, one: scored(one.checkpoint_id))
     results = {}
     for name, counts in (("better", CLEAR), ("worse", LOST), ("insufficient", EQUAL)):
         rows = TestRows.of(np.array([len(results)], np.uint64))
@@ -289,7 +289,7 @@ def test_a_sealed_set_tells_its_verdict_alone(store: Store, monkeypatch: pytest.
 def test_gates_on_sealed_sets_have_one_verdict(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     # Each with its own would give away the gain of 0.03, as a ruler does.
     sealed = scored("a", metrics={}, sealed=["accuracy"])
-    monkeypatch.setattr("tasks.stages.gates.evidence_gates.unsealed", lambda store, one: scored(one.checkpoint_id))
+    monkeypatch.setattr("tasks.gates.evidence_gates.unsealed", lambda store, one: scored(one.checkpoint_id))
     scores: Any = Scores({"a": CLEAR})
     ruler = [GateSpec(metric="accuracy", min_gain=at / 100, confidence=0.95) for at in range(-5, 6)]
     found = judge_evidence(Nights(store).run, ruler, sealed, scored("champion"), scores)
@@ -382,7 +382,7 @@ def test_a_result_says_what_the_rows_can_still_decide(store: Store) -> None:
 
 
 def test_a_sealed_result_says_so_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.stages.gates.evidence_gates.unsealed", lambda store, one: scored(one.checkpoint_id))
+    monkeypatch.setattr("tasks.gates.evidence_gates.unsealed", lambda store, one: scored(one.checkpoint_id))
     models = scored("a", metrics={}, sealed=["accuracy"]), scored("champion")
     scores: Any = Scores({"a": EQUAL})
     [result] = judge_evidence(Nights(store).run, [BETTER], *models, scores)

@@ -8,8 +8,8 @@ import pytest
 
 from data_contracts.pipeline_spec import GateSpec
 from data_contracts.records import Evidence, GateResult
-from tasks.stages.gates.evidence_sentences import gate_sentence
-from tasks.stages.gates.gates import ledger_sentences
+from tasks.gates.evidence_gates import gate_sentence
+from tasks.gates.gates import ledger_sentences
 
 MARGIN = GateSpec(metric="accuracy", margin=0.01, confidence=0.95)
 

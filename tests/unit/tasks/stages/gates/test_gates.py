@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.handoffs import Evaluation, MetricValue, Ref
 from data_contracts.pipeline_spec import GateSpec
-from tasks.stages.gates.gates import judge
+from tasks.gates.gates import judge
 
 REF = Ref(uri="evaluations/a-0", id="0" * 64, seal="1" * 64)
 

@@ -21,9 +21,9 @@ from infra.records.handoffs import put_handoff
 from infra.store import Store, open_store
 from tasks.evidence.paired_scores import PairedScores
 from tasks.evidence.significance import PairedCounts, PairedValues, Proportion
-from tasks.stages.gates import set_scores
-from tasks.stages.gates.set_scores import SetScores
-from tasks.stages.gates.test_rows import SetRows
+from tasks.gates import set_scores
+from tasks.gates.set_rows import SetRows
+from tasks.gates.set_scores import SetScores
 
 ROWS = 8
 METRICS: dict[str, dict[str, Any]] = {

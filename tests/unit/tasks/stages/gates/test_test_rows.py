@@ -17,9 +17,9 @@ from data_contracts.errors import CorruptError, InsufficientEvidence, UsageError
 from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import SliceSpec
 from infra.records.evaluations import TestRows
+from tasks.gates import set_rows
+from tasks.gates.set_rows import SetRows, read_test_rows
 from tasks.run.run import open_run
-from tasks.stages.gates import test_rows
-from tasks.stages.gates.test_rows import SetRows, read_test_rows
 from tasks.stages.shard import shard
 from tests.support.sealed_rows import sealed
 from tests.support.tiny import write_project
@@ -42,7 +42,7 @@ def run_of(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *, column: str | None = "part", sensitive: bool = False
 ) -> Any:
     """A run as far as the reader knows one: its spec, and a store with datasets in a folder."""
-    monkeypatch.setattr(test_rows, "local_split", lambda store, dataset, split: nullcontext(folder / dataset.ref.uri))
+    monkeypatch.setattr(set_rows, "local_split", lambda store, dataset, split: nullcontext(folder / dataset.ref.uri))
     spec = SimpleNamespace(shards=SimpleNamespace(split=SimpleNamespace(column=column)), data="external")
     return SimpleNamespace(store=None, spec=spec, withholds=sensitive)
 
@@ -57,7 +57,7 @@ def read(run: Any, dataset: Dataset, split: str = "test", unit: str | None = Non
 
 
 def test_units_and_slices_follow_the_stored_order(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(test_rows, "_BLOCK_ROWS", 3)  # several blocks in a shard
+    monkeypatch.setattr(set_rows, "_BLOCK_ROWS", 3)  # several blocks in a shard
     dataset = sealed(tmp_path, "a", {"train": TABLE, "test": TABLE}, shard_rows=8)
     slices: dict[str, Any] = {
         "old": {"column": "age", "min": 50},
@@ -191,7 +191,7 @@ def test_a_run_reads_its_dataset_without_torch(tmp_path: Path, repository: Path)
     assert made is not None
     code = (
         "import sys; from pathlib import Path; from tasks.run.run import open_run; "
-        "from tasks.stages.gates.test_rows import read_test_rows; from data_contracts.handoffs import Dataset; "
+        "from tasks.gates.set_rows import read_test_rows; from data_contracts.handoffs import Dataset; "
         "from data_contracts.pipeline_spec import SliceSpec; "
         f"run = open_run(Path({str(spec)!r}), recorded=False); dataset = Dataset.from_json({made.to_json()!r}); "
         "found = read_test_rows(run, dataset, 'test', 'id', {'s': SliceSpec(where='a > b')}); "

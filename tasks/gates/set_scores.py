@@ -23,9 +23,9 @@ from tasks.evidence.resampled_metrics import (
     resampled_metric,
 )
 from tasks.evidence.significance import PairedCounts, PairedValues, Proportion
+from tasks.gates.gates import subject, undefined
+from tasks.gates.set_rows import SetRows, Sets, num_different, read_test_rows
 from tasks.run.run import Run
-from tasks.stages.gates.gates import subject, undefined
-from tasks.stages.gates.test_rows import SetRows, Sets, num_different, read_test_rows
 
 Values = NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
