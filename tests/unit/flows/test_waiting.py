@@ -11,7 +11,7 @@ from flows import waiting
 from infra import approvals
 from infra.orchestrator.flow_runs.suspension import FormAnswer
 from tasks.stages import approval
-from tests.unit.tasks.stages.decisions.test_approval import Waiting
+from tests.unit.tasks.stages.test_approval import Waiting
 from tests.unit.tasks.stages.test_promote import Place
 from tests.unit.tasks.stages.test_promote import place as place
 

@@ -18,7 +18,7 @@ from tasks.stages import canary_tally
 from tasks.stages.canary_tally import SetDigests, refuse_other_columns
 from tests.support.sealed_rows import sealed
 from tests.support.standing_canary import CanaryPlace
-from tests.unit.tasks.stages.gates.test_test_rows import run_of
+from tests.unit.tasks.gates.test_set_rows import run_of
 
 TABLE = pa.table({"x": [1.0, 2.0, 3.0, 3.0, 4.0], "customer": ["a", "a", "b", "b", None]})
 

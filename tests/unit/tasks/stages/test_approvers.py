@@ -15,7 +15,8 @@ import pytest
 from data_contracts.approvals import Answer, Protection
 from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, UsageError
 from infra import approvals
-from infra.approvals import protections, signed, signed_protection
+from infra import approvals as protections
+from infra.approvals import signed, signed_protection
 from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE, SigningKey
@@ -24,7 +25,7 @@ from infra.store.folder import FolderBackend
 from tasks.stages import approval
 from tasks.stages.approval import protect, unprotect
 from tests.support.signed import pair
-from tests.unit.tasks.stages.decisions.test_approval import Waiting
+from tests.unit.tasks.stages.test_approval import Waiting
 from tests.unit.tasks.stages.test_promote import Place
 
 NAMES = ("release", "ada", "mallory")

@@ -9,7 +9,7 @@ import pytest
 from data_contracts.errors import ApprovalRefused, UsageError
 from infra import approvals
 from tasks.stages.rollback import rollback
-from tests.unit.tasks.stages.decisions.test_approval import Waiting
+from tests.unit.tasks.stages.test_approval import Waiting
 from tests.unit.tasks.stages.test_promote import ANN, Place
 from tests.unit.tasks.stages.test_promote import place as place
 
