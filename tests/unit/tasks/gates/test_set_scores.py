@@ -254,7 +254,7 @@ def test_rows_of_one_key_are_warned_of(
 ) -> None:
     found = scores(store, monkeypatch)
     found._run.spec.shards = SimpleNamespace(split=SimpleNamespace(key="customer"))  # type: ignore[misc]
-    found._dataset.columns["customer"] = "int64"  # type: ignore[union-attr]
+    found._sets()[""][0].columns["customer"] = "int64"
     monkeypatch.setattr(set_scores, "num_different", lambda *_: different)
     with caplog.at_level(logging.WARNING):
         found.set_rows("")
