@@ -15,7 +15,7 @@ from data_contracts.handoffs import Dataset, Evaluation, MetricValue
 from data_contracts.pipeline_spec import GateSpec
 from infra.records.evaluations import Outcomes, TestRows, measures_of, outcomes_of, pairs_of
 from tasks.evidence.decision import Measured
-from tasks.evidence.paired_scores import classes, counted
+from tasks.evidence.paired_scores import PairedScores, classes, counted, reason_of, value_of
 from tasks.evidence.resampled_metrics import (
     ResampledMetric,
     cannot_be_resampled,
@@ -63,8 +63,6 @@ class SetScores:
             rows = int(mask.sum())
             return MetricValue(value=value, mode=whole.mode, rows=rows, unit="row")
         target, prediction = self._pairs(evaluation, metric)
-        from tasks.evidence.paired_scores import reason_of, value_of
-
         computed = self._resampled(metric)
         value = value_of(computed, target[mask], prediction[mask])
         if np.isnan(value):
@@ -189,8 +187,6 @@ class SetScores:
                 raise InsufficientEvidence(
                     f"{metric} of the champion was scored on other rows, so the gate cannot decide"
                 )
-        from tasks.evidence.paired_scores import PairedScores, reason_of
-
         scores = PairedScores(
             self._resampled(metric),
             mode,

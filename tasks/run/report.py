@@ -14,14 +14,18 @@ from data_contracts.executions import GangUsage
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Receipt
 from data_contracts.messages.gang import Launch
 from data_contracts.run_report import Cost, ModelName, RunReport, Verdict
+from infra import usage as cost
 from infra.audit import now
 from infra.gang.ledger import roster
 from infra.gang.members import Progress
 from infra.models import registry
+from infra.orchestrator.events.run_events import announce_restart
 from infra.store import Store, layout
-from infra.usage import cost, total
+from infra.usage import total
 from tasks.run.progress import IN_VIEW, GangChanged, GangLaunched, TrainingMeter, notify, on_page, planned_samples
 from tasks.run.run import Run, artifact_key
+
+log = logging.getLogger("trainwright")
 
 FINAL: tuple[Verdict, ...] = ("promoted", "canary", "unchanged", "not_promoted", "rejected")
 VERDICTS: dict[int, Verdict] = {3: "rejected", 4: "not_promoted", 7: "over_budget", 9: "waiting", 130: "cancelled"}
@@ -140,7 +144,6 @@ def _model(run: Run, receipt: Receipt | None) -> ModelName | None:
 
 
 QUIET_S = 2.0
-log = logging.getLogger("trainwright")
 
 
 def notify_of_gang(run: Run, training: str) -> None:
@@ -213,8 +216,6 @@ class TrainingReporter:
 
     def _announce_restart(self, progress: Progress) -> None:
         """Tell Prefect, for those whom `notify` names."""
-        from infra.orchestrator.events.run_events import announce_restart
-
         pipeline, run_id = self._run.spec.name, self._run.run_id
         announce_restart(pipeline, run_id, self._training, progress.generation, progress.cause)
 

@@ -67,6 +67,8 @@ from tasks.run.spec_check import (
     set_suites,
 )
 
+log = logging.getLogger("trainwright")
+
 # How the keys begin that a flow run gets if nobody chose one.
 SCHEDULE_KEY, FLOW_RUN_KEY, SENSOR_KEY = "schedule:", "flow-run:", "sensor:"
 
@@ -103,9 +105,6 @@ class RunOptions:
 
 
 DEFAULTS = RunOptions()
-
-
-log = logging.getLogger("trainwright")
 
 
 def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, options: RunOptions) -> Resolved:

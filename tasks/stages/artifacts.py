@@ -40,6 +40,8 @@ from tasks.stages.shard import row_remarks, rows_left_out, rows_read, split_rows
 from tasks.stages.suspect_labels import suspect_lines
 from tasks.stages.validate import contract_key
 
+log = logging.getLogger("trainwright")
+
 _SEAT = ("rank", "node", "host (address)", "device", "joined", "restarts", "last step", "ended")
 
 
@@ -164,8 +166,6 @@ def _rows(left: str, right: str, rows: list[tuple[str, str]]) -> list[str]:
         return []
     return [f"| {left} | {right} |", "|---|---|", *(f"| {as_text(a)} | {as_text(b)} |" for a, b in rows)]
 
-
-log = logging.getLogger("trainwright")
 
 _CONTRACT_HEAD = ("Expectation", "Severity", "Result", "Observed")
 

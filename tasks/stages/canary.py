@@ -58,6 +58,8 @@ from tasks.stages.stage import StageOutcome
 if TYPE_CHECKING:
     from infra.signing.keys import SigningKey
 
+log = logging.getLogger("trainwright")
+
 
 def check_start(run: Run, checkpoint: Checkpoint, evaluation: Evaluation, force: str | None, stays: str) -> Hold | None:
     """The hold of a checkpoint that was withdrawn as a canary and is forced to stand again; None if it has none.
@@ -177,7 +179,6 @@ def outlook(run: Run) -> str:
     return f"; then the candidate stands as canary, for {wanted.within} at most{more}"
 
 
-log = logging.getLogger("trainwright")
 # How a run ends, or None if its own candidate is to be considered; and how a canary ended, as a sentence, or "".
 Settled = tuple[StageOutcome[Receipt] | None, str]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from data_contracts.errors import Hung, UsageError
 from data_contracts.handoffs import Checkpoint
@@ -21,22 +21,22 @@ from data_contracts.pipeline_spec.base import Placed, Spread, in_same_place
 from data_contracts.pipeline_spec.train import SHARDED, is_hsdp, mesh_of
 from data_contracts.resolved import Price
 from infra import prices
+from infra import usage as cost
 from infra.child import answer_of, run_child
 from infra.gang.members import Progress
 from infra.gang.remote_job import RemoteJobRequest, idle_limit, lay_out, run_remote_job, spent
+from infra.orchestrator.gang import PoolGang, WorkPool
 from infra.orchestrator.launch_secret import launch_secret
 from infra.quantities import size
 from infra.records.handoffs import num_weight_bytes
 from infra.store import layout
 from infra.store import layout as store_layout
-from infra.usage import cost
 from tasks.budgets import allowance
 from tasks.run.meter import follow, used_by_gang
 from tasks.run.run import Run, slug
 from tasks.stages.trainings import trained_with
 
-if TYPE_CHECKING:
-    from infra.orchestrator.gang import PoolGang
+log = logging.getLogger("trainwright")
 
 
 RANK = "training.score.rank"
@@ -182,9 +182,6 @@ def refuse_too_large(section: Section, memory: int, weights: int, ranks: Scoring
     )
 
 
-log = logging.getLogger("trainwright")
-
-
 def pool_gang(run: Run, section: str, uri: str, devices: int = 1) -> PoolGang | None:
     """What starts and admits the nodes of a section's gang in its work pool; None without one: they run here.
 
@@ -195,9 +192,7 @@ def pool_gang(run: Run, section: str, uri: str, devices: int = 1) -> PoolGang | 
     spec: Placed = getattr(run.spec, section)
     if spec.pool is None:
         return None
-    # Prefect is imported only for a spec that needs it.
-    from infra.orchestrator.gang import PoolGang, WorkPool
-    from tasks.policies import run_tags
+    from tasks.policies import run_tags  # Prefect is imported only for a spec that needs it
 
     tags = ("trainwright", f"pipeline:{slug(run.spec.name)}", f"stage:{section}", *run_tags(run.spec.tags))
     devices = run.spec.train.devices if section == "train" else devices

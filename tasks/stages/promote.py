@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from tasks.gates.set_rows import Sets
     from tasks.gates.set_scores import SetScores
 
+log = logging.getLogger("trainwright")
+
 
 JUDGED = "the gates are computed each time"
 
@@ -118,14 +120,19 @@ def judged_or_held(
     hold = _hold(registry.holds(run.store, found[0] if found else None), checkpoint)
     if hold is not None:
         return "run", f"it will not be promoted: on hold, because {hold.sentence}"
-    ledger = _rows_left(run)
+    ledger = rows_left(run)
     asks = "; then a person must approve" if approval.is_asked_for(run) else ""
     ahead = canary.outlook(run)
     return "run", f"{JUDGED}{export_sentence(run)}{ahead}{asks}{'; ' if ledger else ''}{ledger}"
 
 
-def _rows_left(run: Run) -> str:
-    return rows_left(run, lambda: sets_to_score(run, None if run.external else find_dataset(run)))
+def rows_left(run: Run) -> str:
+    """What the test rows have decided and can still decide, for a plan; "" if no gate has `confidence`."""
+    if all(gate.confidence is None for gate in run.spec.promote.gates):
+        return ""
+    from tasks.gates.evidence_gates import ledger_outlook
+
+    return ledger_outlook(run, lambda: sets_to_score(run, None if run.external else find_dataset(run)))
 
 
 def _when_resumed(run: Run) -> PlannedAction:
@@ -145,7 +152,7 @@ promote = Stage(
     make=move_alias,
     missing="this checkpoint is not promoted",
     ahead=judged_or_held,
-    remark=_rows_left,
+    remark=rows_left,
     resumed=_when_resumed,
 )
 
@@ -341,15 +348,6 @@ def judged(run: Run, sets: Callable[[], Sets], candidate: Evaluation, champion: 
     return [next(left[ask]) for ask in asks]
 
 
-def rows_left(run: Run, sets: Callable[[], Sets]) -> str:
-    """What the test rows have decided and can still decide, for a plan; "" if no gate has `confidence`."""
-    if all(gate.confidence is None for gate in run.spec.promote.gates):
-        return ""
-    from tasks.gates.evidence_gates import ledger_outlook
-
-    return ledger_outlook(run, sets)
-
-
 def _looks_at_rows(gate: GateSpec) -> bool:
     return bool(gate.confidence or gate.slice or gate.max_gap is not None or names_measure(gate))
 
@@ -392,9 +390,6 @@ def lacking(gates: Sequence[GateResult]) -> str:
     """What a promotion still lacks, as the end of a sentence; "" if all gates are met."""
     missed = [gate for gate in gates if not gate.met]
     return f", promoted although the evidence is insufficient ({missed[0].sentence})" if missed else ""
-
-
-log = logging.getLogger("trainwright")
 
 
 def exports_that_agree(run: Run, checkpoint: Checkpoint, stays: str) -> dict[str, Any]:
