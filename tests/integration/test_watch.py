@@ -123,7 +123,7 @@ from prefect import flow
 from flows.day_page import day_page
 from infra.gang.members import Progress
 from infra.store import open_store
-from tasks.run.report import Reporter
+from tasks.run.report import TrainingReporter
 from tests.support.ledger_runs import report, run_id_at, usage, write
 
 store, now = open_store(sys.argv[1]), datetime.now(UTC)
@@ -138,7 +138,7 @@ day_page(store.uri)
 
 @flow
 def trains():
-    reporter = Reporter.__new__(Reporter)
+    reporter = TrainingReporter.__new__(TrainingReporter)
     reporter._run, reporter._training = SimpleNamespace(spec=SimpleNamespace(name="tiny"), run_id="r1"), "trainings/k-0"
     reporter._announce_restart(Progress(0, "ended", cause="hung"))
     reporter._announce_restart(Progress(1, "ended", cause="node_lost"))
