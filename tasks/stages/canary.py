@@ -26,7 +26,7 @@ from data_contracts.alias_moves import (
     Standing,
 )
 from data_contracts.approvals import Question, meaning
-from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, GateNotMet, OnHold, UsageError
+from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, GateNotMet, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, ModelVersion, Receipt, Ref
 from data_contracts.pipeline_spec.contract import length_of
 from data_contracts.pipeline_spec.promote import CanarySpec
@@ -52,7 +52,7 @@ from tasks.stages.canary_tally import (
     stored_standing,
     tally,
 )
-from tasks.stages.rollback import checked_reason
+from tasks.stages.rollback import checked_reason, hold_of, on_hold
 from tasks.stages.stage import StageOutcome
 
 if TYPE_CHECKING:
@@ -73,14 +73,9 @@ def check_start(run: Run, checkpoint: Checkpoint, evaluation: Evaluation, force:
     check_rows(evaluation, wanted.metric)
     found = registry.read_alias(run.store, run.spec.model_name, ALIAS)
     held = registry.holds(run.store, found and found[0])
-    hold = next((one for one in held if one.checkpoint_id == checkpoint.ref.id), None)
+    hold = hold_of(held, checkpoint.ref.id)
     if hold is not None and force is None:
-        command = f"trainwright release {run.spec.model_name}@{ALIAS} {hold.version} --reason WHY"
-        raise OnHold(
-            f"Not promoted: this checkpoint is on hold, because {hold.sentence}; {stays}.",
-            remedy=f"Lift the hold with `{command}` and run again, or train other weights.",
-            details={"held": hold.to_json()},
-        )
+        raise on_hold(run.spec.model_name, ALIAS, hold, stays)
     return hold
 
 
@@ -284,7 +279,7 @@ def _over(run: Run, canary: Canary, champion: Champion, ask: CanaryAsk | None) -
     if version.checkpoint.ref.id == champion.version.checkpoint.ref.id:
         return "withdrawn", f"{canary.name} was moved to its checkpoint already (version {champion.number})"
     held = registry.holds(store, champion.pointer)
-    hold = next((one for one in held if one.checkpoint_id == version.checkpoint.ref.id), None)
+    hold = hold_of(held, version.checkpoint.ref.id)
     if hold is not None and not is_forced(canary, hold):
         return "held", f"its checkpoint is on hold for {canary.name}, because {hold.sentence}"
     lacks = [one for one in run.spec.promote.require if one not in ("approved", *canary.receipt.required)]
@@ -521,7 +516,7 @@ def _promoted(store: Store, canary: Canary, end: CanaryEnd, mover: Mover, refuse
         return None, f"its checkpoint {canary.version.checkpoint.ref.uri} is not as it was sealed"
     current, previous = found
     version, held = canary.version, registry.holds(store, current)
-    hold = next((one for one in held if one.checkpoint_id == version.checkpoint.ref.id), None)
+    hold = hold_of(held, version.checkpoint.ref.id)
     try:
         nights = canaries.nights_of(store, canary, previous)
     except CorruptError as error:

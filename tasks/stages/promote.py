@@ -14,12 +14,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from data_contracts.alias_moves import Force, Hold
+from data_contracts.alias_moves import Force
 from data_contracts.errors import (
     Diverged,
     GateNotMet,
     InsufficientEvidence,
-    OnHold,
     OutOfMemory,
     UsageError,
     UserCodeError,
@@ -42,7 +41,7 @@ from tasks.stages import approval, canary
 from tasks.stages.approval import met_requirements, signing_key
 from tasks.stages.evaluate import comparable, evaluate
 from tasks.stages.placement import run_here
-from tasks.stages.rollback import checked_reason
+from tasks.stages.rollback import checked_reason, hold_of, on_hold
 from tasks.stages.shard import comparison, find_dataset, sets_to_score, shard
 from tasks.stages.stage import PlannedAction, Stage, StageOutcome
 from tasks.stages.trainings import trained_with
@@ -117,7 +116,7 @@ def judged_or_held(
 ) -> PlannedAction:
     """Whether the gates will decide or the candidate is on hold, and why."""
     found = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
-    hold = _hold(registry.holds(run.store, found[0] if found else None), checkpoint)
+    hold = hold_of(registry.holds(run.store, found[0] if found else None), checkpoint.ref.id)
     if hold is not None:
         return "run", f"it will not be promoted: on hold, because {hold.sentence}"
     ledger = rows_left(run)
@@ -166,10 +165,6 @@ def _decided(
     return _unchanged(run, champion, evaluation) if champion.checkpoint.ref.id == checkpoint.ref.id else None
 
 
-def _hold(holds: Sequence[Hold], checkpoint: Checkpoint) -> Hold | None:
-    return next((one for one in holds if one.checkpoint_id == checkpoint.ref.id), None)
-
-
 def _after_canary(
     run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluation: Evaluation, force: str | None
 ) -> StageOutcome[Receipt]:
@@ -207,9 +202,9 @@ def _promote(
         theirs = registry.model_version(store, Ref.model_validate(found[0].value["model_version"]))
     previous, champion = (theirs.version, theirs.ref) if theirs else (None, None)
     held = registry.holds(store, found[0] if found else None)
-    hold = _hold(held, checkpoint)
+    hold = hold_of(held, checkpoint.ref.id)
     if hold is not None and force is None:
-        raise _refused(run, hold, previous)
+        raise on_hold(model, alias, hold, _stays(run, previous))
     key, required = signing_key(run), met_requirements(run, checkpoint, dataset)
     exports = exports_that_agree(run, checkpoint, _stays(run, previous))
     gates, evaluation, compared = _judged(run, checkpoint, dataset, evaluation, theirs)
@@ -305,16 +300,6 @@ def _judged(
             )
         raise GateNotMet(f"Not promoted, {count}: {why}; {_stays(run, previous)}.", details=details)
     return gates, evaluation, None if champion is None else champion.ref
-
-
-def _refused(run: Run, hold: Hold, previous: int | None) -> OnHold:
-    name = f"{run.spec.model_name}@{run.spec.promote.alias}"
-    command = f"trainwright release {name} {hold.version} --reason WHY"
-    return OnHold(
-        f"Not promoted: this checkpoint is on hold, because {hold.sentence}; {_stays(run, previous)}.",
-        remedy=f"Lift the hold with `{command}` and run again, or train other weights.",
-        details={"held": hold.to_json()},
-    )
 
 
 def _stays(run: Run, previous: int | None) -> str:

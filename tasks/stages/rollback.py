@@ -10,7 +10,7 @@ from typing import Any
 
 from data_contracts.alias_moves import ALIAS, Hold, Incident, VersionFacts
 from data_contracts.approvals import MOST_REASON
-from data_contracts.errors import CorruptError, UsageError
+from data_contracts.errors import CorruptError, OnHold, UsageError
 from data_contracts.handoffs import Evaluation, ModelVersion, Receipt, Ref
 from infra.approvals import protection
 from infra.models import registry
@@ -181,6 +181,25 @@ def checked_evidence(evidence: Sequence[str]) -> list[str]:
             f"--evidence was given {len(evidence)} times.", remedy=f"Give it {MOST_EVIDENCE} times at most."
         )
     return [checked_reason(one, "--evidence") for one in evidence]
+
+
+def hold_of(holds: Holds, checkpoint_id: str) -> Hold | None:
+    """The hold of a checkpoint, if it has one."""
+    return next((one for one in holds if one.checkpoint_id == checkpoint_id), None)
+
+
+def on_hold(model: str, alias: str, hold: Hold, stays: str) -> OnHold:
+    """The error of a run whose candidate is on hold.
+
+    Args:
+        stays: what did not happen then, as the end of a sentence.
+    """
+    command = f"trainwright release {model}@{alias} {hold.version} --reason WHY"
+    return OnHold(
+        f"Not promoted: this checkpoint is on hold, because {hold.sentence}; {stays}.",
+        remedy=f"Lift the hold with `{command}` and run again, or train other weights.",
+        details={"held": hold.to_json()},
+    )
 
 
 def _went_back(model: str, alias: str, left: ModelVersion, back: ModelVersion, incident: Incident) -> Receipt:
