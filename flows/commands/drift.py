@@ -12,8 +12,8 @@ from data_contracts.records import DriftReport
 from flows.commands.guard import Answer
 from flows.commands.stages import opened, write
 from flows.commands.tables import table
-from tasks.stages import contract_check
 from tasks.stages.artifacts import DRIFT_HEAD, drift_cells
+from tasks.stages.contract_check import drift_rejects
 from tasks.stages.validate import contract_key, find_report, make_report
 
 # Columns that did not move are counted, not listed; of the others at most so many.
@@ -37,7 +37,7 @@ def drift(arguments: argparse.Namespace) -> Answer:
     value = {**report.drift.to_json(), "verdict": report.drift.verdict}
     if arguments.out:
         write(Path(arguments.out), value)
-    rejected = contract_check.rejects(run, report.drift)
+    rejected = drift_rejects(run, report.drift)
     error = done.error if rejected and isinstance(done.error, ContractRejected) else None
     return Answer(as_text(report.drift), value, 3 if rejected else 0, error, line=_line(report.drift))
 

@@ -85,7 +85,7 @@ def judge_evidence(
         results.append(_result(gate, evidence, _values(gate, evidence, (candidate, champion), scores)))
     now = entries.spent_by_now()
     return [
-        one.model_copy(update={"ledger": _ledger(question, now[its.id])})
+        one.model_copy(update={"ledger": ledger_sentence(now[its.id], question.confidence, question.measured.rows)})
         for one, question, its in zip(results, questions, rows, strict=True)
     ]
 
@@ -108,10 +108,6 @@ def _question(gate: GateSpec, candidate: Evaluation, champion: Evaluation | None
     assert champion is not None
     paired, reverse = scores.paired(gate, candidate, champion), scores.paired(gate, champion, candidate)
     return Question(paired, reverse, bound_of(gate), gate.confidence, NOTHING)
-
-
-def _ledger(question: Question, spent: Spent) -> str:
-    return ledger_sentence(spent, question.confidence, question.measured.rows)
 
 
 def _sign(gate: GateSpec) -> Literal[1, -1]:

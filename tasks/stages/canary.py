@@ -224,7 +224,9 @@ def settle(run: Run, dataset: Dataset | None) -> Settled:
         return _settle_ended(run, canary, _end(run, canary, "worse", sentence, tallied.standing))
     if tallied.standing.verdict == "better":
         return _better(run, canary, champion, tallied)
-    anew = "" if champion.number == canary.terms.against else _anew(canary, champion)
+    anew = ""
+    if champion.number != canary.terms.against:
+        anew = f"{canary.name} is version {champion.number} now, so the tally began anew: "
     done = _stands(run, canary, champion, f"{anew}{so_far(canary.terms, tallied.standing)}")
     gates = [gate_result(canary, tallied)] if tallied.standing.rows else []
     return replace(done, handoff=done.handoff.model_copy(update={"gates": gates})), ""
@@ -267,10 +269,6 @@ def so_far(terms: CanaryTerms, found: Standing) -> str:
         return standing_sentence(terms, found)
     to_go = f"; about {found.rows_to_go:,} more rows would decide" if found.rows_to_go else ""
     return f"{standing_sentence(terms, found)}, which does not decide yet{to_go}"
-
-
-def _anew(canary: Canary, champion: Champion) -> str:
-    return f"{canary.name} is version {champion.number} now, so the tally began anew: "
 
 
 def _over(run: Run, canary: Canary, champion: Champion, ask: CanaryAsk | None) -> tuple[Outcome, str] | None:

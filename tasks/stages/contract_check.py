@@ -179,7 +179,7 @@ def _sealed(
 ) -> ContractReport:
     """The report of an outcome, stored with the profile and with the rows that were set aside."""
     found = outcome.model_dump(mode="json", exclude={"schema_version", "profile"})
-    found["accepted"] = outcome.accepted and not rejects(run, drift)
+    found["accepted"] = outcome.accepted and not drift_rejects(run, drift)
     fields = {"schema_version": 1, "key": key, **found, "suite_digest": suite_digest(request.suite)}
     settings = {
         "suite": request.suite,
@@ -205,9 +205,9 @@ def _sealed(
     return read_handoff(run.store, ref, ContractReport)
 
 
-def keyed(run: Run) -> dict[str, Any]:
+def drift_settings(run: Run) -> dict[str, Any]:
     """What the comparison adds to the report's key: its settings and the earlier data; nothing without it."""
-    section, reference = _section(run), run.resolved.drift
+    section, reference = _drift_section(run), run.resolved.drift
     if section is None or reference is None:
         return {}
     earlier = reference.digest if reference.contract is None else reference.contract.id
@@ -221,7 +221,7 @@ def drift_of(run: Run, profile: Profile | None) -> DriftReport | None:
 
     UsageError if a column that `contract.drift` names is in neither.
     """
-    section, reference = _section(run), run.resolved.drift
+    section, reference = _drift_section(run), run.resolved.drift
     if section is None or reference is None:
         return None
     earlier = None if reference.note else reference_profile(run.store, reference, run.root)
@@ -238,23 +238,23 @@ def drift_of(run: Run, profile: Profile | None) -> DriftReport | None:
     return compared(earlier, profile, reference.name, only=section.columns, ignore=section.ignore)
 
 
-def rejects(run: Run, report: DriftReport | None) -> bool:
+def drift_rejects(run: Run, report: DriftReport | None) -> bool:
     """Whether the data has moved so far that `contract.drift.fail_on` rejects it."""
-    section = _section(run)
+    section = _drift_section(run)
     if section is None or report is None or section.fail_on == "never":
         return False
     return VERDICTS.index(report.verdict) >= VERDICTS.index(section.fail_on)
 
 
-def alone_rejects(run: Run, report: ContractReport) -> bool:
+def drift_alone_rejects(run: Run, report: ContractReport) -> bool:
     """Whether drift rejects the data of this report, and no expectation, nor what `contract.arrival` found, does."""
     contract = run.spec.contract
-    if contract is None or not rejects(run, report.drift):
+    if contract is None or not drift_rejects(run, report.drift):
         return False
     return bool(report.expectations) and not any(is_grave(one, contract.fail_on) for one in report.failures)
 
 
-def _section(run: Run) -> DriftSpec | None:
+def _drift_section(run: Run) -> DriftSpec | None:
     return None if run.spec.contract is None else run.spec.contract.drift
 
 

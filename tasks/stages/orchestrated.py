@@ -26,7 +26,8 @@ from infra.orchestrator.outage import begin_with_server, wait_for_server
 from tasks.policies import task_policy
 from tasks.run.progress import GangChanged, TrainingProgress, listening, percent, sentence
 from tasks.run.run import Run, artifact_key
-from tasks.stages import artifacts, contract_check
+from tasks.stages import artifacts
+from tasks.stages.contract_check import drift_alone_rejects
 from tasks.stages.stage import Stage
 
 P = ParamSpec("P")
@@ -90,7 +91,7 @@ def _announce_drift(run: Run, handoff: Any = None, error: TrainwrightError | Non
     if isinstance(error, ContractRejected) and error.details.get("drift"):
         report = ContractReport.model_validate(error.details)
     if report is not None and report.drift is not None and report.drift.moved:
-        alone = contract_check.alone_rejects(run, report)
+        alone = drift_alone_rejects(run, report)
         announce(run.spec.name, run.run_id, report.drift, rejected=alone)
 
 

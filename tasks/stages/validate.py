@@ -37,13 +37,14 @@ from infra.store import layout
 from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run
 from tasks.run.spec_check import DATA, PREDICTIONS, set_contract_field, suite_called
-from tasks.stages import contract_check
 from tasks.stages.contract_check import (
     checked,
     checked_and_compared,
     code_of,
     cut_files,
     data_request,
+    drift_alone_rejects,
+    drift_settings,
     index_left_out,
     raw_inputs,
     reading_settings,
@@ -74,7 +75,7 @@ def contract_key(run: Run, *, drift: bool = True) -> str | None:
     settings = {
         **suite_settings(run.resolved.suite, spec.contract.fail_on, spec.data.sensitive),
         **reading(run),
-        **(contract_check.keyed(run) if drift else {}),
+        **(drift_settings(run) if drift else {}),
     }
     if spec.contract.quarantine is not None:
         settings["quarantine"] = spec.contract.quarantine.model_dump(mode="json")
@@ -172,7 +173,7 @@ def _judged(run: Run, report: ContractReport, status: StageStatus) -> StageOutco
         empty = _empty_window(run, report)
         sentence = empty or rejection(report, run.spec.contract.fail_on)
         remedy = "Check --window and data.window.column." if empty else None
-        if contract_check.alone_rejects(run, report):
+        if drift_alone_rejects(run, report):
             remedy = DRIFTED
         return rejected(done, sentence, report, report.ref.uri, remedy)
     arrival = arrival_failures(run, report, contract_key)
@@ -260,7 +261,7 @@ def arrival_failures(run: Run, report: ContractReport, key_of: Callable[[Run], s
     if section is None or not report.rows:
         return []
     found = [
-        *_of_times(run, report, section),
+        *_arrival_of_times(run, report, section),
         *_missing_days(run, section),
         *_other_volume(run, report, section, key_of),
     ]
@@ -274,7 +275,7 @@ def arrival_failures(run: Run, report: ContractReport, key_of: Callable[[Run], s
 Finding = tuple[str, str | None, int, str]
 
 
-def _of_times(run: Run, report: ContractReport, section: ArrivalSpec) -> Iterator[Finding]:
+def _arrival_of_times(run: Run, report: ContractReport, section: ArrivalSpec) -> Iterator[Finding]:
     """What the column of times shows."""
     if section.column is None:
         return
@@ -288,11 +289,11 @@ def _of_times(run: Run, report: ContractReport, section: ArrivalSpec) -> Iterato
         have = columns_shown([one.name for one in profile.columns], run.withholds)
         why = f"is not in the data; it has {have}" if column is None else kind
         raise UsageError(f"contract.arrival.column: {section.column} {why}.", remedy="Name a column of dates or times.")
-    yield from _old(run, column, section)
-    yield from _late(run, column, section)
+    yield from _stale_rows(run, column, section)
+    yield from _late_rows(run, column, section)
 
 
-def _old(run: Run, column: ColumnProfile, section: ArrivalSpec) -> Iterator[Finding]:
+def _stale_rows(run: Run, column: ColumnProfile, section: ArrivalSpec) -> Iterator[Finding]:
     if section.max_age is None:
         return
     if column.maximum is None:
@@ -303,11 +304,11 @@ def _old(run: Run, column: ColumnProfile, section: ArrivalSpec) -> Iterator[Find
     # Whole microseconds: a column may hold times that datetime cannot.
     age = _microseconds(by) - int(column.maximum)
     if age > length_of(section.max_age) // timedelta(microseconds=1):
-        newest = f"the newest {section.column} is {_shown(int(column.maximum))}, {age / _HOUR:,.1f} hours before"
+        newest = f"the newest {section.column} is {_time_shown(int(column.maximum))}, {age / _HOUR:,.1f} hours before"
         yield "max_age", section.column, 0, f"{newest} {by:%Y-%m-%d %H:%M}, and max_age is {section.max_age}"
 
 
-def _late(run: Run, column: ColumnProfile, section: ArrivalSpec) -> Iterator[Finding]:
+def _late_rows(run: Run, column: ColumnProfile, section: ArrivalSpec) -> Iterator[Finding]:
     """Rows that belong to an earlier window than the one that was delivered."""
     window = run.resolved.window
     if section.max_late is None or window is None or column.minimum is None:
@@ -316,14 +317,14 @@ def _late(run: Run, column: ColumnProfile, section: ArrivalSpec) -> Iterator[Fin
     if column.minimum >= begins:
         return
     # Counted in the column, since the window may begin within a bin of the profile that holds most of the rows.
-    rows, late = _earlier(run, column.name, begins)
+    rows, late = _rows_before_window(run, column.name, begins)
     if late > section.max_late * rows:
         share = f"{late:,} of {rows:,} rows ({late / rows:.3%})"
-        then = f"the window, which begins at {_shown(begins)}, and max_late is {section.max_late:g}"
+        then = f"the window, which begins at {_time_shown(begins)}, and max_late is {section.max_late:g}"
         yield "max_late", column.name, late, f"{share} have a time in {column.name} before {then}"
 
 
-def _earlier(run: Run, name: str, begins: int) -> tuple[int, int]:
+def _rows_before_window(run: Run, name: str, begins: int) -> tuple[int, int]:
     """How many rows the data has, and how many of them have a time before `begins`, in microseconds since 1970."""
     assert not isinstance(run.spec.data, str)
     sources = run.spec.data.source
@@ -337,7 +338,7 @@ def _microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def _shown(microseconds: int) -> str:
+def _time_shown(microseconds: int) -> str:
     """A time as people read it."""
     try:
         return f"{_EPOCH + timedelta(microseconds=microseconds):%Y-%m-%d %H:%M} UTC"
@@ -386,7 +387,7 @@ def _rows_before(run: Run, key_of: Callable[[Run], str | None]) -> int | None:
     A run whose data was rejected, be it by the suite or by how it arrived, says nothing about the usual volume.
     """
     window, own = run.resolved.window, key_of(run)
-    wanted = None if window is None else _before(*window)
+    wanted = None if window is None else _window_before(*window)
     for resolved in resolved_runs(run.store, run.spec.name):
         mine = resolved.window if resolved.window is None else tuple(map(datetime.fromisoformat, resolved.window))
         if mine != wanted or resolved.run_id == run.run_id or resolved.started > run.resolved.started:
@@ -403,7 +404,7 @@ def _rows_before(run: Run, key_of: Callable[[Run], str | None]) -> int | None:
     return None
 
 
-def _before(start: str, end: str) -> tuple[datetime, datetime]:
+def _window_before(start: str, end: str) -> tuple[datetime, datetime]:
     first, last = datetime.fromisoformat(start), datetime.fromisoformat(end)
     return first - (last - first), first
 

@@ -20,7 +20,7 @@ from infra.contract.parts import PROFILE_FILE
 from infra.orchestrator.events.drift_events import ACCEPTS
 from tasks.run.run import Run, open_run
 from tasks.stages import contract_check
-from tasks.stages.contract_check import alone_rejects
+from tasks.stages.contract_check import drift_alone_rejects
 from tasks.stages.validate import contract_key, validate
 from tests.support.tiny import write_project
 
@@ -166,7 +166,7 @@ def test_only_what_drift_alone_rejects_may_start_a_retraining(
                             suite_digest="", drift=DriftReport(against="x", columns=[moved]))  # fmt: skip
     contract = ContractSpec.model_validate({"suite": {}, "drift": {"fail_on": fail_on}})
     run: Any = SimpleNamespace(spec=SimpleNamespace(contract=contract))
-    assert alone_rejects(run, report) is alone
+    assert drift_alone_rejects(run, report) is alone
 
 
 def test_the_spec_of_a_retraining_accepts_the_data_and_deploy_refuses_it(spec: Path) -> None:
