@@ -196,7 +196,7 @@ def open_run(
     refuse_by_policy(spec, path, store)
     if recorded and (known := resolved_before(store, options.key)) is not None:
         _own_pages(store, spec.name)
-        return Run(of_pipeline(spec.name, options, known), store)
+        return Run(inputs_of_pipeline(spec.name, options, known), store)
     resolved = resolve(spec, path, store, run_id=new_run_id(), options=options)
     if not recorded:
         return Run(resolved, store, recorded=False)
@@ -205,7 +205,7 @@ def open_run(
     if key is not None:
         resolved = resolved.model_copy(update={"run_id": claim_key(store, key, resolved.run_id)})
         note_scheduled_time(store, spec.name, key, resolved.run_id)
-    return Run(of_pipeline(spec.name, options, record_inputs(store, resolved, signer)), store)
+    return Run(inputs_of_pipeline(spec.name, options, record_inputs(store, resolved, signer)), store)
 
 
 def reopen_run(run_id: str, store_uri: str | None = None, from_step: int | None = None) -> Run:
@@ -339,7 +339,7 @@ def resolved_before(store: Store, key: str | None) -> Resolved | None:
     return read_inputs(store, run_id) if store.exists(layout.resolved(run_id)) else None
 
 
-def of_pipeline(name: str, options: RunOptions, known: Resolved) -> Resolved:
+def inputs_of_pipeline(name: str, options: RunOptions, known: Resolved) -> Resolved:
     """The inputs of the run with this key; UsageError if a person chose the key, and its run is another pipeline's.
 
     A flow run's own key belongs to one pipeline, which may have been renamed between two executions.
