@@ -11,6 +11,7 @@ import pytest
 
 from data_contracts.errors import CorruptError, SpecError, UsageError, UserCodeError
 from data_contracts.handoffs import ContractReport, Dataset
+from data_contracts.messages.raw_data import CUT
 from infra.records.handoffs import local_dataset
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import check_spec
@@ -59,7 +60,8 @@ class Project:
         real = contract_check.run_here
 
         def run_here(run: Run, child: Any, request: Any, **options: Any) -> Any:
-            self.cut.append([file.columns["document"] for file in request.files])
+            if child is CUT:
+                self.cut.append([file.columns["document"] for file in request.files])
             return real(run, child, request, **options)
 
         monkeypatch.setattr(contract_check, "run_here", run_here)
