@@ -14,7 +14,7 @@ from data_contracts.executions import GangUsage
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Receipt
 from data_contracts.messages.gang import Launch
 from data_contracts.run_report import Cost, ModelName, RunReport, Verdict
-from infra import usage as cost
+from infra.usage import cost
 from infra.audit import now
 from infra.gang.ledger import roster
 from infra.gang.members import Progress

@@ -21,7 +21,7 @@ from data_contracts.pipeline_spec.base import Placed, Spread, in_same_place
 from data_contracts.pipeline_spec.train import SHARDED, is_hsdp, mesh_of
 from data_contracts.resolved import Price
 from infra import prices
-from infra import usage as cost
+from infra.usage import cost
 from infra.child import answer_of, run_child
 from infra.gang.members import Progress
 from infra.gang.remote_job import RemoteJobRequest, idle_limit, lay_out, run_remote_job, spent
