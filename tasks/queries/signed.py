@@ -15,7 +15,6 @@ from data_contracts.errors import CorruptError
 from data_contracts.handoffs import ModelVersion, Receipt, Ref
 from infra.models import registry
 from infra.records.receipts import chain, read_receipt
-from infra.signing.signatures import signed_numbers, verify_receipt
 from infra.store import Manifest, Store, layout
 from tasks.queries.kept_seal import require_seal
 from tasks.queries.signed_approvals import ProvenApproval, proven_approvals
@@ -112,6 +111,9 @@ def _receipts(store: Store, model: str, alias: str, keys: Sequence[PublicKey]) -
 
 def _signed(store: Store, manifests: Sequence[Manifest], keys: Sequence[PublicKey]) -> list[str]:
     """The ids of the keys that signed the receipts, newest first, back to the first that was signed."""
+    # Loads `cryptography`, which a proof without keys does not need.
+    from infra.signing.signatures import verify_receipt
+
     signers = []
     for place, manifest in enumerate(manifests):
         signed = verify_receipt(store, manifest, keys)
@@ -130,6 +132,8 @@ def _refuse_newer(
     store: Store, model: str, alias: str, manifests: Sequence[Manifest], count: int, keys: Sequence[PublicKey]
 ) -> None:
     """CorruptError if a signed receipt is at least as new as the alias's, or older than where the signatures begin."""
+    from infra.signing.signatures import signed_numbers
+
     in_chain = [one.seal for one in manifests]
     for seal, (number, path) in signed_numbers(store, model, alias, keys).items():
         if seal in in_chain[:count]:

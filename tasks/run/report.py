@@ -14,14 +14,13 @@ from data_contracts.executions import GangUsage
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Receipt
 from data_contracts.messages.gang import Launch
 from data_contracts.run_report import Cost, ModelName, RunReport, Verdict
-from infra.usage import cost
 from infra.audit import now
 from infra.gang.ledger import roster
 from infra.gang.members import Progress
 from infra.models import registry
 from infra.orchestrator.events.run_events import announce_restart
 from infra.store import Store, layout
-from infra.usage import total
+from infra.usage import cost, total
 from tasks.run.progress import IN_VIEW, GangChanged, GangLaunched, TrainingMeter, notify, on_page, planned_samples
 from tasks.run.run import Run, artifact_key
 

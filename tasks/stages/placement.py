@@ -21,7 +21,6 @@ from data_contracts.pipeline_spec.base import Placed, Spread, in_same_place
 from data_contracts.pipeline_spec.train import SHARDED, is_hsdp, mesh_of
 from data_contracts.resolved import Price
 from infra import prices
-from infra.usage import cost
 from infra.child import answer_of, run_child
 from infra.gang.members import Progress
 from infra.gang.remote_job import RemoteJobRequest, idle_limit, lay_out, run_remote_job, spent
@@ -31,6 +30,7 @@ from infra.quantities import size
 from infra.records.handoffs import num_weight_bytes
 from infra.store import layout
 from infra.store import layout as store_layout
+from infra.usage import cost
 from tasks.budgets import allowance
 from tasks.run.meter import follow, used_by_gang
 from tasks.run.run import Run, slug

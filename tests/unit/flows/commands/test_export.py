@@ -180,7 +180,7 @@ def test_what_cannot_be_traced_is_named_in_one_sentence(
     line: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The class is changed for the child alone: the sealed one would have to be trained again."""
-    import tasks.export.exports as exports
+    from tasks.export import exports
 
     original = exports.model_facts
 
