@@ -32,7 +32,7 @@ from infra.models import registry
 from infra.records.handoffs import read_handoff
 from infra.store import Store, open_store
 from tasks.predict import predict as predicting
-from tasks.predict.model import Model, open_model
+from tasks.predict.model import Model, _preparation, open_model
 from tasks.predict.predict import PredictOptions, PredictSummary, predict
 from tests.support.raw_rows import raw, write, write_line
 from tests.support.tiny import answer, home_with_server, trainwright, work_on_a_copy
@@ -314,16 +314,14 @@ def test_a_model_that_is_not_there(project: Path, capsys: pytest.CaptureFixture[
 def test_a_dataset_that_does_not_name_its_transform_gets_it_from_its_run(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tasks.predict import model
-
     store = store_of(project)
     version = registry.read_version(store, "tiny", 1)
-    found = model.open_model(store, "tiny@1")
+    found = open_model(store, "tiny@1")
     made = store.manifest(found.dataset.ref)
     earlier = made.provenance.pop("preparation")
-    assert model._preparation(store, version, found.dataset, made) == earlier
+    assert _preparation(store, version, found.dataset, made) == earlier
     (project / ".trainwright/runs" / made.provenance["run_id"]).rename(project / "gone")
-    refused(TrainwrightError, lambda: model._preparation(store, version, found.dataset, made))
+    refused(TrainwrightError, lambda: _preparation(store, version, found.dataset, made))
 
 
 def test_a_killed_command_continues_and_two_at_once_are_refused(
