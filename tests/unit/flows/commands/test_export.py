@@ -15,6 +15,7 @@ import yaml
 from blake3 import blake3
 
 from flows.cli import main
+from tasks.export import exports
 from tests.support.exports import run_elsewhere
 from tests.support.tiny import MODEL, trainwright, write_project
 
@@ -180,8 +181,6 @@ def test_what_cannot_be_traced_is_named_in_one_sentence(
     line: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The class is changed for the child alone: the sealed one would have to be trained again."""
-    from tasks.export import exports
-
     original = exports.model_facts
 
     def branching(store: Any, name: str) -> Any:
