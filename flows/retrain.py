@@ -21,7 +21,7 @@ from infra.orchestrator.flow_runs.handing_over import give_to_worker_again
 from infra.stopping import HandedOver
 from tasks.budgets import admit, refuse_over, within_budgets
 from tasks.mirrors.deliver import try_mirrors
-from tasks.pages.run_report_page import keep_page
+from tasks.pages.run_page import keep_page
 from tasks.run.executions import attach
 from tasks.run.meter import metered
 from tasks.run.report import report

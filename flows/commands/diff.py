@@ -9,8 +9,15 @@ from flows.commands.guard import Answer
 from flows.commands.report import free_file, write_page
 from flows.commands.tables import table
 from infra.store.seal import noting_damage
-from tasks.pages.comparison import Comparison, compare_sides, find_side
-from tasks.pages.comparison_page import comparison_page, figure, metric_note, shapes
+from tasks.pages.comparison_page import (
+    Comparison,
+    compare_sides,
+    comparison_page,
+    figure,
+    find_side,
+    metric_note,
+    shapes,
+)
 from tasks.run.run import known_store_list
 
 # For each part; --json and the page have more.

@@ -16,7 +16,7 @@ from infra.settings import state_folder
 from infra.store.seal import noting_damage
 from infra.written_files import record_written
 from tasks.pages.facts import facts_of
-from tasks.pages.run_report_page import UNFINISHED, run_report_page
+from tasks.pages.run_page import UNFINISHED, run_report_page
 from tasks.run.report import latest_report
 from tasks.run.run import reopen_run
 

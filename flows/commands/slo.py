@@ -9,7 +9,7 @@ from typing import Any
 from data_contracts.errors import ObjectiveMissed, TrainwrightError
 from flows.commands.guard import Answer, log
 from flows.commands.tables import table
-from tasks.pages.day_tables import budget_words, good_words, share_words
+from tasks.pages.day_page import budget_words, good_words, share_words
 from tasks.run.run import known_store_list
 from tasks.slo.ledger import read_ledger
 from tasks.slo.results import SHIPPED, WINDOW, Result, are_shipped, read_objectives, results

@@ -1,21 +1,24 @@
 """The page of a day: what needs a person, runs, goodput, objectives, champions, drift, budgets and nodes.
 
-It loads nothing. It shows no text of an error and no name of a column: those are on the page of the run.
+What needs a person is one sentence and one command each, the gravest first. The page loads nothing. It shows no text of
+an error and no name of a column: those are on the page of the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from data_contracts.rules import shown
 from infra.quantities import in_two_units
-from tasks.charts.day_columns import DayColumn, day_columns
 from tasks.charts.picture import BAD, BLUE, GOOD, SERIES, SOFT, WARN
-from tasks.pages.day_attention import AttentionItem, needs, words
-from tasks.pages.day_tables import budget_section, champion_section, drift_section, node_section, objective_section
+from tasks.charts.plots import Bar, DayColumn, bars, day_columns
 from tasks.pages.html import HEAD, NOTHING, Markup, chart, page, section, table, tag
 from tasks.queries.day import STRIP_DAYS, Day, StoreDay
 from tasks.slo.ledger import LedgerRun
+from tasks.slo.results import SHIPPED, Result, are_shipped
 
 MOST_RUNS = 50
 _TITLE = "Day to "
@@ -38,7 +41,7 @@ def day_page(day: Day) -> str:
     """The page of one or several stores."""
     asked = needs(day)
     parts = [part for store in day.stores for part in _of_store(day, store, named=len(day.stores) > 1)]
-    return page(f"{_TITLE}{_minute(day.now)}", _head(day, asked), _needs(asked), *parts)
+    return page(f"{_TITLE}{_minute(day.now)}", _head(day, asked), _needs_section(asked), *parts)
 
 
 def day_rows(day: Day) -> tuple[str, str, list[tuple[str, str, str]]]:
@@ -78,7 +81,7 @@ def _since(day: Day) -> str:
     return f"{_minute(day.since)} to {_minute(day.now)} UTC"
 
 
-def _needs(asked: Sequence[AttentionItem]) -> Markup:
+def _needs_section(asked: Sequence[AttentionItem]) -> Markup:
     lines = [
         tag(
             "li",
@@ -206,3 +209,256 @@ def _day_name(at: float) -> str:
 
 def _minute(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+# Of each kind; a night in which everything fails fills no page.
+MOST = 8
+_ORDER = ("bad", "warn")
+
+
+@dataclass(frozen=True)
+class AttentionItem:
+    """Something that needs a person; `tone`: `bad` or `warn`."""
+
+    tone: str
+    kind: str
+    sentence: str
+    command: str
+
+
+def needs(day: Day) -> list[AttentionItem]:
+    """What needs a person, the gravest first; of each kind at most `MOST`, and then how many more there are."""
+    found: dict[tuple[str, str], list[AttentionItem]] = {}
+    for store in day.stores:
+        for one in _needs_of_store(day, store):
+            found.setdefault((one.tone, one.kind), []).append(one)
+    listed: list[AttentionItem] = []
+    for (tone, kind), alike in found.items():
+        listed += alike[:MOST]
+        if len(alike) > MOST:
+            listed.append(AttentionItem(tone, kind, f"{len(alike) - MOST} more of this kind", "trainwright status"))
+    return sorted(listed, key=lambda one: _ORDER.index(one.tone))
+
+
+def _needs_of_store(day: Day, store: StoreDay) -> Iterator[AttentionItem]:
+    for result in store.results:
+        for alert in result.alerts[:1]:
+            tone = "bad" if alert.severity == "page" else "warn"
+            yield AttentionItem(
+                tone, "objective", f"{result.name}: {alert.sentence}", f"trainwright slo {shlex.quote(store.uri)}"
+            )
+    for run, what in store.waits:
+        yield AttentionItem(
+            "warn",
+            "approval",
+            f"{run.pipeline} waits {what}".rstrip(),
+            f"trainwright approve {run.run_id} --reason WHY",
+        )
+    for run in store.runs:
+        if run.verdict == "died":
+            sentence = f"the process of a run of {run.pipeline} died in {run.stage or 'its beginning'}"
+            yield AttentionItem("bad", "died", sentence, f"trainwright resume {run.run_id}")
+    for run in _failing(day.recent(store)):
+        sentence = f"the newest run of {run.pipeline} failed in {run.stage or 'its beginning'}: {cause_words(run)}"
+        yield AttentionItem("bad", "failed", sentence, f"trainwright report {run.run_id}")
+    yield from _of_the_store(day, store)
+
+
+def _of_the_store(day: Day, store: StoreDay) -> Iterator[AttentionItem]:
+    if store.is_nearly_full:
+        sentence = f"the disk of {store.uri} is {store.used:.0%} full"
+        yield AttentionItem("bad", "disk", sentence, f"trainwright gc --dry-run {shlex.quote(store.uri)}")
+    for champion in store.champions:
+        if champion.beside == "has ended":
+            sentence = f"the canary of {champion.model} has ended, and its alias has not followed"
+            yield AttentionItem("warn", "canary", sentence, f"trainwright canary {champion.model}")
+    for budget in store.budgets:
+        if budget.period != "each run" and budget.left <= 0:
+            yield AttentionItem(
+                "bad",
+                "budget",
+                f"nothing is left of {budget.sentence}",
+                f"trainwright budget --store {shlex.quote(store.uri)}",
+            )
+    for node in store.nodes:
+        since = day.since.astimezone(UTC).isoformat()
+        went_wrong = [one for one in node.mishaps if _moment(one.at) >= _moment(since)]
+        if went_wrong and not node.is_drained:
+            mishaps = "1 mishap" if len(went_wrong) == 1 else f"{len(went_wrong)} mishaps"
+            sentence = f"node {node.name}: {mishaps}, the last one a {words(went_wrong[-1].kind)}"
+            yield AttentionItem("warn", "node", sentence, f"trainwright nodes {shlex.quote(store.uri)}")
+    if store.unreadable:
+        number = len(store.unreadable)
+        sentence = f"{number} run{'' if number == 1 else 's'} with damaged records, such as {store.unreadable[0]}"
+        yield AttentionItem("bad", "damaged", sentence, f"trainwright show {store.unreadable[0]}")
+    for what in store.missing:
+        yield AttentionItem(
+            "warn", "missing", f"not on this page, because it could not be read: {what}", "trainwright doctor"
+        )
+
+
+def _failing(recent: Iterable[LedgerRun]) -> Iterator[LedgerRun]:
+    """Of each pipeline its newest run that ended, if it failed."""
+    seen: set[str] = set()
+    for run in recent:
+        if run.blame != "open" and run.verdict != "died" and run.pipeline not in seen:
+            seen.add(run.pipeline)
+            if run.verdict in ("failed", "over_budget"):
+                yield run
+
+
+def words(name: str) -> str:
+    """A cause or a verdict as words."""
+    return name.replace("_", " ")
+
+
+def cause_words(run: LedgerRun) -> str:
+    """Why a run failed, and whose it is."""
+    if run.cause == "user_code":
+        return "an error in the user's code"
+    whose = " (the user's code or spec)" if run.blame == "user" else ""
+    return f"{words(run.cause) or 'unknown'}{whose}"
+
+
+def _moment(at: str) -> float:
+    try:
+        return datetime.fromisoformat(at).timestamp()
+    except ValueError:
+        return 0.0
+
+
+_STATES = {"met": "good", "missed": "bad", "no data": "calm"}
+_DRIFT = {"critical": "bad", "warning": "warn"}
+_MOST = 50
+
+
+def objective_section(store: StoreDay) -> Markup:
+    """Each objective with what is left of its error budget."""
+    if not any(result.total for result in store.results):
+        return NOTHING
+    rows = [
+        (
+            result.name,
+            tag("span", result.state, kind=f"tag {_STATES[result.state]}"),
+            f"{result.objective.target:.1%}",
+            share_words(result),
+            good_words(result),
+            budget_words(result),
+            ", ".join(alert.sentence for alert in result.alerts),
+        )
+        for result in store.results
+    ]
+    return section(
+        "Objectives",
+        table(("objective", "state", "target", "28 days", "good", "budget left", "alert"), rows, numbers=[2, 3, 4, 5]),
+        tag("p", "Over 28 days. A run that the contract or a gate refused is good: it did its work.", kind="soft"),
+        tag("p", SHIPPED, kind="soft") if are_shipped(store.results) else NOTHING,
+    )
+
+
+def share_words(result: Result) -> str:
+    """The share that was good."""
+    return "–" if result.share is None else f"{result.share:.1%}"
+
+
+def good_words(result: Result) -> str:
+    """How much was good, of how much."""
+    if result.share is None:
+        return "–"
+    if result.objective.measure == "goodput":
+        return f"{_hours(result.good)} of {_hours(result.total)} h"
+    return f"{result.good:,.0f} of {result.total:,.0f}"
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.3g}"
+
+
+def budget_words(result: Result) -> str:
+    """What is left of the error budget."""
+    left = result.budget_left
+    if left is None:
+        return "–"
+    return f"{left:.0%}" if left >= 0 else f"overspent: {1 - left:.1f} budgets used"
+
+
+def champion_section(store: StoreDay, now: datetime) -> Markup:
+    """Every alias of every model, with its age."""
+    rows = [
+        (f"{one.model}@{one.alias}", str(one.version), age(one.since, now), one.beside)
+        for one in store.champions[:_MOST]
+    ]
+    more = len(store.champions) - len(rows)
+    return section(
+        "Champions",
+        table(("alias", "version", "age", "canary"), rows, numbers=[1]),
+        tag("p", f"{more:,} more aliases; `trainwright status` lists them.", kind="soft") if more > 0 else NOTHING,
+    )
+
+
+def age(since: str, now: datetime) -> str:
+    """How long ago, in the largest unit; "unknown" if the time is none, or lies in the future."""
+    try:
+        seconds = (now - datetime.fromisoformat(since)).total_seconds()
+    except (ValueError, TypeError):
+        return "unknown"
+    if seconds < 0:
+        return "unknown"
+    for unit, length in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if seconds >= length:
+            number = int(seconds // length)
+            return f"{number} {unit}{'' if number == 1 else 's'}"
+    return "less than a minute"
+
+
+def drift_section(store: StoreDay) -> Markup:
+    """The newest comparison of each pipeline's data."""
+    rows = [
+        (
+            one.pipeline,
+            tag("span", one.verdict, kind=f"tag {_DRIFT.get(one.verdict, 'good')}"),
+            one.head,
+            tag("code", one.run_id),
+        )
+        for one in store.drift
+    ]
+    return section("Drift", table(("pipeline", "verdict", "what moved", "run"), rows))
+
+
+def budget_section(store: StoreDay) -> Markup:
+    """The budgets of this month, and those of runs that were started in it."""
+    known = [one for one in store.budgets if one.period != "each run"][:_MOST]
+    drawn = [
+        Bar(
+            f"{one.name} ({one.period})",
+            min((one.spent + one.reserved) / one.budget.limit.value, 1.0),
+            f"{shown(one.left)} {one.budget.limit.unit} left",
+            BAD if one.left <= 0 else WARN if one.left < one.budget.limit.value / 5 else GOOD,
+        )
+        for one in known
+    ]
+    picture = bars(drawn, "Budgets: the share that is spent or reserved", high=1.0)
+    rows = [
+        (one.name, one.period, shown(one.spent), shown(one.reserved), shown(one.left), one.budget.limit.unit)
+        for one in known
+    ]
+    head = ("budget", "period", "spent", "reserved", "left", "unit")
+    return section(
+        "Budgets",
+        chart(picture, "The share that is spent or reserved.") if picture else NOTHING,
+        table(head, rows, numbers=[2, 3, 4]),
+    )
+
+
+def node_section(store: StoreDay) -> Markup:
+    """The nodes that are drained, or on which something went wrong."""
+    rows = []
+    for node in store.nodes[:_MOST]:
+        drained = node.is_drained
+        why = node.standing.sentence if drained and node.standing else ""
+        state = tag("span", "drained" if drained else "in use", kind=f"tag {'warn' if drained else 'calm'}")
+        figures = [str(node.count(kind)) for kind in ("failure", "straggler", "corrupt_replica")]
+        rows.append((node.name, state, *figures, why))
+    head = ("node", "state", "failures", "stragglers", "corrupt replicas", "why")
+    return section("Nodes", table(head, rows, numbers=[2, 3, 4]))

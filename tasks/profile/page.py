@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tasks.charts.bars import Bar, bars
 from tasks.charts.picture import BLUE
+from tasks.charts.plots import Bar, bars
 from tasks.pages.html import NOTHING, Markup, chart, facts, page, section, table, tag
 from tasks.profile.profile import Profiled
 from tasks.profile.verdict import NAMES, PARTS, SENTENCES, Comparison

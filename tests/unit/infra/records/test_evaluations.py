@@ -90,7 +90,7 @@ from infra.records.evaluations import outcomes_of
 from infra.records.handoffs import read_handoff
 from infra.store import open_store
 from data_contracts.handoffs import Evaluation
-from tasks.pages.rows import rows_at
+from tasks.pages.facts import rows_at
 
 store = open_store("{repository / "tests/golden/store-v1/store"}", create=False)
 sealed = store.manifest("evaluations/042cb27e80d05357ec029211c385218d0bd9d064-0")

@@ -10,14 +10,26 @@ import pytest
 
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.records import GateResult
-from tasks.charts.bars import Bar, bars, histogram
-from tasks.charts.curves import Curve, Mark, calibration, curves
-from tasks.charts.forest import Gate, forest
-from tasks.charts.gate_rows import forest_rows, outcome
-from tasks.charts.history_panels import panels
-from tasks.charts.lineage import Box, lineage
-from tasks.charts.matrices import MOST_CLASSES, OTHER, confusion, confusion_counts, residuals, short
-from tasks.charts.scales import label, scale_of
+from tasks.charts.forest import Gate, forest, forest_rows, outcome
+from tasks.charts.picture import label, scale_of
+from tasks.charts.plots import (
+    MOST_CLASSES,
+    OTHER,
+    Bar,
+    Box,
+    Curve,
+    Mark,
+    bars,
+    calibration,
+    confusion,
+    confusion_counts,
+    curves,
+    histogram,
+    lineage,
+    panels,
+    residuals,
+    short,
+)
 from tests.support.pictures import HOSTILE, texts_of
 from tests.support.reported import GATES, SLICES, gate_results
 from tests.support.tiny import SPEC

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from tasks.charts.day_columns import DayColumn, day_columns
 from tasks.charts.picture import width_of
+from tasks.charts.plots import DayColumn, day_columns
 from tests.support.pictures import texts_of
 
 COLOURS = {"promoted": "green", "failed": "red"}

@@ -30,7 +30,7 @@ from tasks.mirrors import deliver, outbox
 from tasks.mirrors.lineage_events import lineage_events
 from tasks.mirrors.outbox import PREFECT, Due, due, due_events
 from tasks.pages.facts import Facts, facts_of
-from tasks.pages.run_report_page import run_report_page
+from tasks.pages.run_page import run_report_page
 from tasks.run.run import reopen_run
 from tests.support.approved import approve_here
 from tests.support.pool import Site, model_events, password_in, server_url, until

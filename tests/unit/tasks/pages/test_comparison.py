@@ -9,8 +9,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from infra.store import Store, open_store
-from tasks.pages.comparison import Comparison, compare_sides, find_side, flat
-from tasks.pages.comparison_page import comparison_page
+from tasks.pages.comparison_page import Comparison, compare_sides, comparison_page, find_side, flat
 from tests.support.damage import overwrite
 from tests.support.reported import FIRST, PROMOTED, REJECTED, reported_store
 

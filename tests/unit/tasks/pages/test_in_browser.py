@@ -27,13 +27,11 @@ from tasks.gameday.faults import chosen
 from tasks.gameday.outcome import Outcome, not_tried
 from tasks.gameday.page import game_day_page
 from tasks.pages import facts as facts_module
-from tasks.pages.comparison import compare_sides, find_side
-from tasks.pages.comparison_page import comparison_page
+from tasks.pages.comparison_page import compare_sides, comparison_page, find_side
 from tasks.pages.cost_page import cost_page
 from tasks.pages.day_page import day_page
-from tasks.pages.facts import Facts, facts_of
-from tasks.pages.rows import Pairs, pairs_of
-from tasks.pages.run_report_page import run_report_page
+from tasks.pages.facts import Facts, Pairs, facts_of, pairs_of
+from tasks.pages.run_page import run_report_page
 from tasks.profile.changes import Change
 from tasks.profile.page import profile_page
 from tasks.profile.profile import Profiled

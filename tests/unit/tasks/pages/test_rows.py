@@ -16,7 +16,7 @@ from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Dataset, Evaluation, MetricValue, Ref
 from infra.records.handoffs import find_dataset, read_handoff
 from infra.store import Store, open_store
-from tasks.pages.rows import pairs_of, read_pairs, rows_at, shown, worst_rows
+from tasks.pages.facts import pairs_of, read_pairs, rows_at, shown, worst_rows
 from tests.support.damage import overwrite
 
 EVALUATION = "evaluations/042cb27e80d05357ec029211c385218d0bd9d064-0"

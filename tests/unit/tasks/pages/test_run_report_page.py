@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from infra.store import layout
-from tasks.pages import origin_sections
-from tasks.pages import run_report_page as module
+from tasks.pages import run_page
+from tasks.pages import run_page as module
 from tasks.pages.facts import Facts, facts_of
 from tasks.pages.html import HEAD
-from tasks.pages.run_report_page import keep_page, page_path, run_report_page
+from tasks.pages.run_page import keep_page, page_path, run_report_page
 from tasks.run.report import latest_report, num_attempts
 from tasks.run.run import Run, reopen_run
 from tasks.stages.artifacts import report_results
@@ -155,7 +155,7 @@ def test_many_expectations_that_hold_are_folded_and_what_is_broken_is_not(
     broken = replace(one, unclear="broken", text="what is broken")
 
     def page_with(held: int) -> tuple[str, str, str]:
-        monkeypatch.setattr(origin_sections, "report_results", lambda *_: [*[one] * held, broken])
+        monkeypatch.setattr(run_page, "report_results", lambda *_: [*[one] * held, broken])
         return run_report_page(facts).partition("<details>")
 
     before, found, after = page_with(12)

@@ -13,7 +13,7 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import Dataset
 from infra.store import Store
 from tasks.pages.facts import Facts
-from tasks.pages.origin_sections import data_section
+from tasks.pages.run_page import data_section
 from tasks.stages import shard as stage
 from tasks.stages.artifacts import _facts
 from tests.support.nights import Nights, shard_here, table

@@ -1,0 +1,778 @@
+"""The page of a run: its verdict first, then why, then everything that led to it.
+
+Its sections: the model (gates, curves, where it is right and wrong, slices, the worst rows), where it comes from (data
+and contract, drift, lineage, time and cost), what its machines did second by second, and where the run was sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_contracts.contract.reports import Result
+from data_contracts.handoffs import ContractReport, Evaluation, Failure
+from data_contracts.operations import Delivery
+from data_contracts.profile.drift import svg
+from data_contracts.records import ColumnDrift
+from data_contracts.run_report import RunReport
+from infra.mirrors import newest_delivery, newest_end
+from infra.store import layout
+from tasks.charts.forest import forest, forest_rows, outcome
+from tasks.charts.picture import BAD, BLUE, GOOD, SOFT, WARN, label
+from tasks.charts.plots import (
+    Bar,
+    Box,
+    Mark,
+    bars,
+    calibration,
+    confusion,
+    confusion_counts,
+    histogram,
+    lineage,
+    panels,
+    residuals,
+)
+from tasks.costs.charges import CAUSES
+from tasks.costs.histories import usage_of_run
+from tasks.costs.sums import Sum, charged, sums
+from tasks.gates.gates import ledger_sentences
+from tasks.pages.facts import MASKED, Facts, Pairs, Worst, gather, rows_at, seconds_between, shown, tried, worst_rows
+from tasks.pages.html import NOTHING, Markup, chart, escaped, join, page, section, table, tag
+from tasks.pages.html import facts as pairs
+from tasks.run.report import FINAL, cost_sentence, num_attempts
+from tasks.run.run import Run
+from tasks.stages.artifacts import DRIFT_HEAD, DRIFT_SHOWN, drift_cells, report_results
+from tasks.stages.shard import row_remarks, rows_left_out, rows_read, split_rows
+from tasks.stages.suspect_labels import about, first_rows, suspect_labels
+
+TONES = {"met": "good", "not met": "bad", "insufficient evidence": "warn", "not compared": "warn"}
+_COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}
+_BINS = 10
+
+
+def gates_section(facts: Facts) -> Markup:
+    """The gates as a forest plot, and each with its sentence and its evidence."""
+    gates = facts.gates
+    if not gates:
+        reason = _without_gates(facts)
+        return section("Gates", tag("p", reason, kind="soft")) if reason else NOTHING
+    plot = forest(forest_rows(gates, facts.run.spec))
+    rows = [
+        (
+            tag("span", outcome(one), kind=f"tag {TONES[outcome(one)]}"),
+            _full(one.sentence),
+            one.evidence.method if one.evidence is not None else "",
+        )
+        for one in gates
+    ]
+    head = ("Outcome", "What was found", "Interval by")[: 3 if any(one.evidence for one in gates) else 2]
+    listed = table(head, [row[: len(head)] for row in rows])
+    met = sum(one.met for one in gates)
+    left = (tag("p", sentence, kind="soft") for sentence in ledger_sentences(gates))
+    return section("Gates", tag("p", f"{met} of {len(gates)} gates met.", kind="soft"), chart(plot), listed, *left)
+
+
+def curves_section(facts: Facts) -> Markup:
+    """What the training logged, step by step."""
+    if facts.stage("train") is None or facts.training is None:
+        return NOTHING
+    checkpoint = facts.checkpoint
+    marks = [] if checkpoint is None else [Mark(checkpoint.step, "the checkpoint that was handed over")]
+    resumed = [Mark(one.first_step, f"generation {one.number} resumed here") for one in facts.spans if one.number]
+    drawn = panels(facts.history, [*marks, *resumed])
+    if not drawn:
+        return section("Training", tag("p", "The module logged no values, so there are no curves.", kind="soft"))
+    named = ["the checkpoint that was handed over"] if marks else []
+    named += ["where the training resumed after a restart"] if resumed else []
+    words = "What the module logged." + (f" Dashed lines mark {' and '.join(named)}." if named else "")
+    pictures = tag("div", *(chart(picture) for _, picture in drawn), kind="panels")
+    return section("Training", tag("p", words, kind="soft"), pictures)
+
+
+def predictions_section(facts: Facts) -> Markup:
+    """Confusion matrix and calibration, or residuals; one sentence if truths and predictions were not kept."""
+    evaluation = facts.evaluation
+    if evaluation is None:
+        return NOTHING
+    if facts.run.withholds:
+        words = "Truths and predictions are not shown, because the data has sensitive columns."
+        return section("Right and wrong", tag("p", words, kind="soft"))
+    if (found := facts.pairs) is None:
+        words = (
+            "There is no confusion matrix and no calibration, because this evaluation keeps scores, and not the truth "
+            "and the prediction of each row."
+        )
+        return section("Right and wrong", tag("p", words, kind="soft"))
+    return section("Right and wrong", tag("div", *_of_pairs(found), kind="panels"))
+
+
+def slices_section(facts: Facts) -> Markup:
+    """The metrics on each set, and the gates that are about a slice of the rows."""
+    evaluation = facts.evaluation
+    if evaluation is None:
+        return NOTHING
+    parts = [_sets(evaluation, name) for name in evaluation.metrics if "/" not in name]
+    sliced = [one for one in facts.gates if one.slice and not one.sealed and not one.skipped]
+    if sliced:
+        drawn = [
+            Bar(f"{one.metric} · {one.slice}", one.value, label(one.value), _COLOURS[outcome(one)]) for one in sliced
+        ]
+        high = _high([one.value for one in drawn])
+        parts.append(chart(bars(drawn, "Each slice that a gate is about", high=high), "Slices that a gate is about"))
+    return section("Slices and sets", *parts)
+
+
+def worst_section(facts: Facts) -> Markup:
+    """The rows that the model does worst on."""
+    evaluation, dataset = facts.evaluation, facts.dataset
+    if evaluation is None:
+        return NOTHING
+    of_rows = [one for one in (facts.main_metric, *evaluation.metrics) if _has_rows(evaluation, one)]
+    name = (of_rows or [facts.main_metric])[0]
+    worst = tried(lambda: worst_rows(facts.run.store, evaluation, name))
+    title = "The worst rows"
+    if worst is None:
+        words = f"{name} has no value for each row, so no row can be called the worst."
+        return section(title, tag("p", words, kind="soft"))
+    if not worst.positions:
+        words = f"All {worst.rows:,} rows have the same {name}, so no row is worse than the others."
+        return section(title, tag("p", words, kind="soft"))
+    wanted, of_set = facts.run.spec.evaluate, name.rpartition("/")[0]
+    known = wanted.metrics.get(name.rpartition("/")[2])
+    truth = (known.target or "") if known is not None else ""
+    split = wanted.split if not of_set else wanted.sets[of_set].split if of_set in wanted.sets else None
+    positions, values = worst.positions, {}
+    if dataset is not None and split is not None:  # a set with a source has a dataset of its own
+        values = tried(lambda: rows_at(facts.run.store, dataset, split, positions, truth)) or {}
+    if (found := facts.pairs) is not None:
+        for position in positions:
+            both = {"truth": shown(found.truth[position]), "predicted": shown(found.prediction[position])}
+            # The same value need not stand there twice.
+            values[position] = both | {one: it for one, it in values.get(position, {}).items() if one != truth}
+    return section(
+        title,
+        tag("p", _about(worst, f"set {of_set}" if of_set else f"split {split}"), kind="soft"),
+        _worst_table(facts, worst, values),
+    )
+
+
+def suspects_section(facts: Facts) -> Markup:
+    """The rows whose label may be wrong; nothing if there are none."""
+    evaluation, dataset = facts.evaluation, facts.dataset
+    found = None if evaluation is None else tried(lambda: suspect_labels(facts.run, evaluation))
+    if found is None or not len(found.positions):
+        return NOTHING
+    split = facts.run.spec.evaluate.split
+    rows, values = first_rows(found), {}
+    if dataset is not None:
+        values = tried(lambda: rows_at(facts.run.store, dataset, split, [one[0] for one in rows])) or {}
+    columns = list(dict.fromkeys(name for row in values.values() for name in row))
+    lines = [
+        (f"{row:,}", label, said, *(values.get(row, {}).get(name, "not read") for name in columns))
+        for row, label, said in rows
+    ]
+    listed = table(("row", "label", "the model says", *columns), lines, numbers=(0,))
+    return section("Labels that may be wrong", tag("p", about(found, f"the split {split}"), kind="soft"), listed)
+
+
+def _has_rows(evaluation: Evaluation, metric: str) -> bool:
+    known = evaluation.metrics.get(metric)
+    return known is not None and known.unit == "row"
+
+
+def _about(worst: Worst, rows: str) -> str:
+    number = len(worst.positions)
+    more = f", the first of {worst.alike:,} that are as bad" if worst.alike > number else ""
+    return f"{number} of {worst.rows:,} rows of the {rows} with the worst {worst.metric}{more}."
+
+
+def _worst_table(facts: Facts, worst: Worst, values: dict[int, dict[str, str]]) -> Markup:
+    """A line for each row; a value is masked if its column is sensitive, or may have been computed from one."""
+    data = facts.run.spec.data
+    sensitive = set() if isinstance(data, str) else set(data.sensitive)
+    computed = bool(sensitive) and _transformed(facts)
+    columns = list(dict.fromkeys(name for row in values.values() for name in row))
+    if sensitive:  # a name that the spec does not give may come from the data
+        named = set(facts.run.spec.train.batch_columns or ()) | sensitive
+        columns = [name for name in columns if name in named]
+    lines = []
+    for position, value in zip(worst.positions, worst.values, strict=True):
+        row = values.get(position, {})
+        cells = [MASKED if name in sensitive or computed else row.get(name, "not read") for name in columns]
+        lines.append((f"{position:,}", label(value), *cells))
+    made = table(("row", worst.metric, *columns), lines, numbers=(0, 1))
+    if columns and any(name in sensitive for name in columns):
+        note = f"{MASKED} stands for a value of a sensitive column" + (", or computed from one." if computed else ".")
+        return join([made, tag("p", note, kind="soft")])
+    return made
+
+
+def _transformed(facts: Facts) -> bool:
+    shards = facts.run.spec.shards
+    return shards is not None and shards.transform is not None
+
+
+def _of_pairs(found: Pairs) -> list[Markup]:
+    if not found.classes:
+        off = found.prediction - found.truth
+        known = off[np.isfinite(off)]
+        counts, edges = np.histogram(known, bins=24)
+        bounds = [float(one) for one in edges]
+        spread = histogram([int(one) for one in counts], bounds, "How far off", "prediction minus truth")
+        return [
+            chart(residuals(found.truth, found.prediction), "How far predictions are off, over the truth"),
+            chart(spread, "How far predictions are off"),
+        ]
+    names, counts = confusion_counts(found.truth, found.prediction)
+    parts = [chart(confusion(names, counts), "Confusion matrix: each line is a true class")]
+    if found.sure is not None:
+        known = np.isfinite(found.sure)
+        shares, error = reliability(found.sure[known], (found.truth == found.prediction)[known])
+        words = (
+            "Calibration: of the rows for which the model is so sure (across), the share that it gets right (up). "
+            f"Expected calibration error {label(error)}."
+        )
+        parts.append(chart(calibration(shares, "How sure the model was, and how often it was right"), words))
+    return parts
+
+
+def reliability(sure: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[list[tuple[float, float, int]], float]:
+    """(mean confidence, share that is right, rows) of each of `_BINS` bins, and the expected calibration error."""
+    place = np.clip((sure * _BINS).astype(np.int64), 0, _BINS - 1)
+    rows = np.bincount(place, minlength=_BINS)
+    mean = np.bincount(place, weights=sure, minlength=_BINS) / np.maximum(rows, 1)
+    share = np.bincount(place, weights=right, minlength=_BINS) / np.maximum(rows, 1)
+    error = float((np.abs(mean - share) * rows).sum() / max(rows.sum(), 1))
+    return list(zip(mean.tolist(), share.tolist(), rows.tolist(), strict=True)), error
+
+
+def _sets(evaluation: Evaluation, name: str) -> Markup:
+    """A metric on the spec's own split and on each further set; nothing if there is no other set."""
+    same = {key: one for key, one in evaluation.metrics.items() if key.rpartition("/")[2] == name}
+    if len(same) < 2:
+        return NOTHING
+    drawn = [
+        Bar(key.rpartition("/")[0] or "all rows", one.value, f"{label(one.value)} over {one.rows:,} rows", BLUE)
+        for key, one in same.items()
+    ]
+    low = min(0.0, *(one.value for one in same.values()))
+    high = _high([one.value for one in drawn])
+    return chart(bars(drawn, f"{name} on each set", low=low, high=high), f"{name} on each set")
+
+
+def _high(values: list[float]) -> float | None:
+    """1 for shares, so that bars of several charts can be compared."""
+    return 1.0 if all(0 <= value <= 1 for value in values) else None
+
+
+def _without_gates(facts: Facts) -> str:
+    verdict = facts.report.verdict if facts.report is not None else ""
+    if verdict == "promoted":
+        asked = facts.run.spec.promote.gates
+        return "The receipt with the gates is not in the store." if asked else "The spec asks for no gates."
+    if verdict == "canary":
+        return "This run's candidate was not considered, because an earlier one stands as canary."
+    if verdict == "unchanged":
+        return "The candidate already is the champion, so there was nothing to decide."
+    return "The run ended before the gates were computed." if facts.evaluation is not None else ""
+
+
+def _full(sentence: str) -> str:
+    return sentence + ("" if sentence.endswith(".") else ".")
+
+
+_EXPECTATION_TONES = {"holds": "good"}
+_MOST_FAILURES = 20
+# So many expectations that hold are folded away.
+_MANY = 12
+
+
+def drift_part(facts: Facts) -> Markup:
+    """The columns that moved against earlier data, with histograms then and now."""
+    drift = None if facts.contract is None else facts.contract.drift
+    if drift is None:
+        return NOTHING
+    words = f"{drift.head[:1].upper()}{drift.head[1:]}."
+    if drift.note or not drift.moved:
+        return section("Drift", tag("p", words, kind="soft"))
+    then, now = drift.rows
+    lines = [(*drift_cells(one), _histogram(one)) for one in drift.moved[:DRIFT_SHOWN]]
+    more = len(drift.moved) - DRIFT_SHOWN
+    return section(
+        "Drift",
+        tag("p", f"{words} {then:,} rows then (grey), {now:,} rows now (orange).", kind="soft"),
+        table([*DRIFT_HEAD, "then and now"], lines, numbers=(2, 3)),
+        tag("p", f"… and {more} more columns.", kind="soft") if more > 0 else NOTHING,
+    )
+
+
+def data_section(facts: Facts) -> Markup:
+    """The raw files, the dataset and the contract: every expectation with what was observed."""
+    run, report, dataset = facts.run, facts.contract, facts.dataset
+    if run.external:
+        return section(
+            "Data and contract", tag("p", "The data is external: the user's data module reads it.", kind="soft")
+        )
+    files = run.resolved.files
+    known = [
+        ("raw data", f"{_files(len(files))}, {in_bytes(sum(one.bytes for one in files))}"),
+        ("window", " to ".join(run.resolved.window or ())),
+        ("rows checked", f"{report.rows:,}" if report is not None else ""),
+    ]
+    if dataset is not None:
+        read = rows_read(run, dataset)
+        known += [("rows in the files", f"{read:,}" if read is not None else "")]
+        known += [(f"split {name}", f"{text} rows") for name, text in split_rows(run, dataset).items()]
+        known += [(f"left out: {why}", f"{rows:,} rows") for why, rows in rows_left_out(run, dataset).items()]
+        known += [("remark", remark) for remark in row_remarks(run, dataset)]
+    if report is None:
+        return section("Data and contract", tag("p", "No contract was checked.", kind="soft"), pairs(known))
+    results = tried(lambda: report_results(run, report)) or []
+    broken = [one for one in results if one.verdict != "holds"]
+    held = [one for one in results if one.verdict == "holds"]
+    verdict = "accepted" if report.accepted else "rejected"
+    words = f"The contract {verdict} the data: {report.expectations:,} expectations, {len(report.failures):,} broken."
+    if not report.expectations and not results:
+        words = f"The contract {verdict} the data."
+    return section(
+        "Data and contract",
+        tag("p", words),
+        pairs(known),
+        _failures(report),
+        tag("h3", "Expectations") if results else NOTHING,
+        *_expectations_parts(broken, held),
+    )
+
+
+def lineage_section(facts: Facts) -> Markup:
+    """The picture from the raw files to the version."""
+    boxes = _boxes(facts)
+    words = ["A dashed blue frame is a result of an earlier run."] if any(one.reused for one in boxes) else []
+    words += ["A dashed grey frame was not reached."] if not all(one.reached for one in boxes) else []
+    legend = tag("p", " ".join(words), kind="soft") if words else NOTHING
+    return section("Lineage", chart(lineage(boxes)), legend)
+
+
+def cost_section(facts: Facts) -> Markup:
+    """How long each stage took, what it cost, and what was done twice."""
+    report = facts.report
+    mine = facts.own_spans
+    wasted = sum(one.wasted_seconds for one in mine)
+    trained = facts.stage("train")
+    drawn = []
+    for stage in facts.stages:
+        share = 0.0
+        if stage is trained and mine and stage.status != "reused":
+            spent = sum(one.node_seconds for one in mine)
+            share = stage.seconds * wasted / spent if spent else 0.0
+        again = "" if stage.status != "reused" else ", reused"
+        colour = SOFT if stage.status == "reused" else BLUE
+        drawn.append(
+            Bar(stage.name, stage.seconds, f"{in_time(stage.seconds)}{again}", colour, min(share, stage.seconds))
+        )
+    whole = None if report is None else seconds_between(report.started, report.finished)
+    known = [
+        ("from start to end", in_time(whole) if whole is not None else ""),
+        ("stages together", in_time(sum(one.seconds for one in facts.stages)) if facts.stages else ""),
+        ("node-seconds", f"{report.cost.node_seconds:,.0f}" if report is not None else ""),
+        ("wasted by restarts", f"{wasted:,.0f} node-seconds" if wasted else ("nothing" if mine else "")),
+    ]
+    spans = [
+        (
+            str(one.number),
+            f"{one.nodes} / {one.ranks}",
+            f"{one.first_step:,} → {one.last_step:,}",
+            one.ended or "not known",
+            f"{one.node_seconds:,.0f}",
+            f"{one.lost_steps:,} steps, {one.wasted_seconds:,.0f} s" if one.wasted_seconds else "–",
+        )
+        for one in (mine if len(mine) > 1 or wasted else [])
+    ]
+    head = ("generation", "nodes / ranks", "steps", "ended", "node-seconds", "done again later")
+    money = f"Cost: {cost_sentence(report.cost)}." if report is not None else ""
+    return section(
+        "Time and cost",
+        chart(bars(drawn, "How long each stage took")) if drawn else NOTHING,
+        pairs(known),
+        tag("p", money, kind="soft") if money else NOTHING,
+        join(tag("p", sentence) for sentence in (report.budgets if report is not None else ())),
+        tag("h3", "Generations of the training") if spans else NOTHING,
+        table(head, spans, numbers=(0, 4)),
+        join(tag("p", f"Generation {one.number}: {one.sentence}", kind="soft") for one in mine if one.sentence),
+    )
+
+
+def in_bytes(size: float) -> str:
+    """A size in its largest unit."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size:.0f} bytes"
+
+
+def in_time(seconds: float) -> str:
+    """A time in words of at most two units."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    for name, size, below, part in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {name} {int(seconds % size // part)} {below}"
+    raise AssertionError
+
+
+def _histogram(one: ColumnDrift) -> Markup:
+    return Markup(svg(one.bars, one.column)) if one.bars else NOTHING
+
+
+def _expectations_parts(broken: list[Result], held: list[Result]) -> list[Markup]:
+    """What was broken, then what held; many of the latter are folded away."""
+    if len(held) < _MANY:
+        return [_expectations([*broken, *held])]
+    words = f"{len(held):,} expectations hold"
+    return [_expectations(broken), tag("details", tag("summary", words), _expectations(held))]
+
+
+def _expectations(results: list[Result]) -> Markup:
+    head = ("expectation", "severity", "result", "observed")
+    shown = len(head) if any(one.observed for one in results) else len(head) - 1
+    return table(head[:shown], [_expectation(one)[:shown] for one in results])
+
+
+def _expectation(one: Result) -> tuple[str, ...]:
+    tone = "good" if one.verdict == "holds" else "bad" if one.entry["severity"] == "critical" else "warn"
+    return _with_code(one.text), str(one.entry["severity"]), tag("span", one.verdict, kind=f"tag {tone}"), one.observed
+
+
+def _with_code(text: str) -> Markup:
+    """A text in which names between backticks are set as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # a value has a backtick, too
+        return escaped(text)
+    return join(tag("code", part) if at % 2 else part for at, part in enumerate(parts))
+
+
+def _failures(report: ContractReport) -> Markup:
+    """What was broken, with the first rows and their values; rows that were set aside come after."""
+    parts = [_list("Broken", report.failures)]
+    aside = report.quarantine
+    if aside is not None and aside.rows:
+        words = f"{aside.rows:,} of {report.rows:,} rows were set aside and are not in the dataset."
+        parts += [tag("p", words), _list("What the rows that were set aside broke", aside.broken)]
+    return join(parts)
+
+
+def _list(title: str, failures: list[Failure]) -> Markup:
+    if not failures:
+        return NOTHING
+    items = [tag("li", one.sentence, _places(one)) for one in failures[:_MOST_FAILURES]]
+    more = len(failures) - _MOST_FAILURES
+    items += [tag("li", f"… and {more} more")] if more > 0 else []
+    return join([tag("h3", title), tag("ul", *items)])
+
+
+def _places(failure: Failure) -> Markup:
+    if len(failure.places) == len(failure.row_numbers):
+        rows = [f"row {one.row} of {one.file}" for one in failure.places]
+    else:  # a report of an earlier version
+        rows = [f"row {number}" for number in failure.row_numbers]
+    shown = [join([f"{row}: ", tag("code", value)]) for row, value in zip(rows, failure.values, strict=False)]
+    return tag("div", join(shown[:5], ", "), kind="soft") if shown else NOTHING
+
+
+def _boxes(facts: Facts) -> list[Box]:
+    resolved, report, dataset = facts.run.resolved, facts.contract, facts.dataset
+    checkpoint, evaluation, training = facts.checkpoint, facts.evaluation, facts.training
+    again = {one.name for one in facts.stages if one.status == "reused"}
+    rows = "" if dataset is None else f"{sum(dataset.rows(one) for one in dataset.splits):,} rows"
+    scores = [
+        f"{name} {label(one.value)}" for name, one in (evaluation.metrics if evaluation is not None else {}).items()
+    ]
+    revision = f"{resolved.commit[:10] if resolved.commit else 'no revision'}{', changed' if resolved.dirty else ''}"
+    code = ("code", revision, _short(resolved.code_digest)) if training is not None else None
+    champion = None
+    if resolved.champion is not None and evaluation is not None:
+        champion = ("champion", f"version {resolved.champion.uri.rpartition('/')[2]}", _short(resolved.champion.id))
+    step = "" if checkpoint is None else f"step {checkpoint.step:,}"
+    verdict = "accepted" if report is not None and report.accepted else "rejected"
+    return [
+        Box("raw data", "external" if facts.run.external else _files(len(resolved.files)), _size(facts)),
+        Box("contract", verdict, _id(report), report is not None, "validate" in again),
+        Box("dataset", rows, _id(dataset), dataset is not None, "shard" in again),
+        Box("training", _training(facts), _attempt(training), training is not None, "train" in again, code),
+        Box("checkpoint", step, _id(checkpoint), checkpoint is not None, "train" in again),
+        Box("evaluation", (scores or [""])[0], _id(evaluation), evaluation is not None, "evaluate" in again, champion),
+        _version(facts),
+    ]
+
+
+def _attempt(training: str | None) -> str:
+    return _short((training or "").rpartition("/")[2])
+
+
+def _files(number: int) -> str:
+    return f"{number:,} file{'' if number == 1 else 's'}"
+
+
+def _version(facts: Facts) -> Box:
+    receipt = facts.receipt
+    report = facts.report
+    if report is None or report.verdict not in ("promoted", "canary", "unchanged") or report.model is None:
+        return Box("version", "", reached=False)
+    ref = None if receipt is None else receipt.candidate
+    alias = f"@{report.model.alias}" if report.model.alias else ""
+    what = f"{report.model.version}{alias}"
+    return Box("version", what, _short(ref.id) if ref else report.model.name, reused=report.verdict == "unchanged")
+
+
+def _training(facts: Facts) -> str:
+    if not facts.spans:
+        return "begun"
+    steps = max(one.last_step for one in facts.spans)
+    return f"{steps:,} steps" + (f" ({len(facts.spans)}×)" if len(facts.spans) > 1 else "")
+
+
+def _size(facts: Facts) -> str:
+    return "" if facts.run.external else in_bytes(sum(one.bytes for one in facts.run.resolved.files))
+
+
+def _id(handoff: object) -> str:
+    ref = getattr(handoff, "ref", None)
+    return "" if ref is None else _short(ref.id)
+
+
+def _short(identity: str) -> str:
+    return identity[:12]
+
+
+# The meaning of each cause whose name does not say it.
+_MEANS = {
+    "work": "the work itself",
+    "start": "starting nodes and ranks",
+    "gang": "waiting for the other nodes",
+    "data": "waiting for data",
+    "checkpoint": "saving checkpoints",
+    "lost": "steps that were done again",
+    "retry": "starting again, and what failed",
+    "end": "ending nodes",
+    "conductor": "the flow's own machine while others work",
+    "idle": "nodes held between generations",
+    "unknown": "not recorded",
+}
+
+
+def charges_section(facts: Facts) -> Markup:
+    """Node-seconds and cost by stage and cause, over all attempts of the run so far."""
+    usage = usage_of_run(facts.run)
+    found = charged(usage.executions, 0.0, float(2**40))
+    if not found:
+        return NOTHING
+    groups, total = sums(found, ("stage", "cause"), set())
+    order: dict[str, int] = {name: number for number, name in enumerate(CAUSES)}
+    groups.sort(key=lambda one: (one.words[0] == "run", order[one.words[1]]))
+    lines = [(one.words[0], _MEANS[one.words[1]], *_figures(one)) for one in groups]
+    lines.append(("in all", "", *_figures(total)))
+    goodput = "" if total.goodput is None else f", {total.goodput:.0%} of it work"
+    words = f"{total.node_seconds:,.0f} node-seconds{goodput}. Estimated at the prices of the run's start."
+    return section(
+        "What the machines did",
+        tag("p", words, kind="soft"),
+        table(("stage", "what", "node-seconds", "cost"), lines, numbers=(2, 3)),
+    )
+
+
+def _figures(one: Sum) -> tuple[str, str]:
+    return f"{one.node_seconds:,.1f}", one.money
+
+
+_AGAIN = "The next run with mirrors in this store tries again, as does `trainwright mirror`."
+
+
+def mirrors_section(facts: Facts) -> Markup:
+    """Each mirror that the spec names, with what it was told of this run; nothing if it names none."""
+    run = facts.run
+    spec, what = run.spec.mirrors, newest_end(run.store, run.run_id)
+    if not spec.names or not run.recorded:
+        return NOTHING
+    rows, left = [], []
+    for name in spec.names:
+        attempts, last = (0, None) if what is None else newest_delivery(run.store, run.run_id, name, what)
+        place = spec.place(name, run.resolved.root)
+        rows.append((name, place, _state(last), _when(attempts, last), "" if last is None else last.sentence))
+        left += [] if last is not None and last.delivered else [name]
+    note = tag("p", f"Not sent: {', '.join(left)}. {_AGAIN}", kind="soft") if left else NOTHING
+    return section("Mirrors", table(("mirror", "where", "state", "newest attempt", "what happened"), rows), note)
+
+
+def _state(last: Delivery | None) -> Markup:
+    if last is None:
+        return tag("span", "not yet", kind="tag calm")
+    return tag("span", "sent" if last.delivered else "failed", kind=f"tag {'good' if last.delivered else 'warn'}")
+
+
+def _when(attempts: int, last: Delivery | None) -> str:
+    if last is None:
+        return ""
+    shown = last.at.replace("T", " ").replace("+00:00", " UTC")
+    return f"{shown} (attempt {attempts})" if attempts > 1 else shown
+
+
+log = logging.getLogger("trainwright")
+_VERDICT_TONES = {
+    "promoted": "good",
+    "canary": "good",
+    "unchanged": "good",
+    "not_promoted": "warn",
+    "waiting": "calm",
+    "cancelled": "calm",
+}
+# What the page says in the place of a verdict while there is none.
+UNFINISHED = "unfinished"
+_SECTIONS: tuple[Callable[[Facts], Markup], ...] = (
+    gates_section,
+    curves_section,
+    predictions_section,
+    slices_section,
+    worst_section,
+    suspects_section,
+    drift_part,
+    data_section,
+    lineage_section,
+    cost_section,
+    charges_section,
+    mirrors_section,
+)
+
+
+def run_report_page(facts: Facts) -> str:
+    """The page; a part that cannot be made says so, and the others stand."""
+    title = f"{facts.run.spec.name}: {_verdict(facts)}"
+    # What rejected the data is why the run ended.
+    rejected = facts.report is not None and facts.report.verdict == "rejected"
+    order = sorted(_SECTIONS, key=lambda part: part not in (data_section, drift_part)) if rejected else _SECTIONS
+    return page(title, _head(facts), *(_made(part, facts) for part in order), _stages(facts), _foot(facts))
+
+
+def keep_page(run: Run, report: RunReport, made: Mapping[str, Any]) -> RunReport:
+    """Make the page of a run that has ended and keep it beside its report; returns the report.
+
+    The run has ended: whatever is wrong with its page is a warning.
+
+    Args:
+        made: its hand-offs, by the names that `tasks.run.report.report` has.
+    """
+    if run.recorded:
+        try:
+            path = page_path(run, report)
+            if not run.store.exists(path):
+                run.store.create_once(path, run_report_page(gather(run, report, made)).encode())
+        except Exception as error:  # the text may quote a value
+            log.warning("The report of run %s has no page: %s.", run.run_id, type(error).__name__)
+    return report
+
+
+def page_path(run: Run, report: RunReport) -> str:
+    """Where the page of a run's newest report is kept."""
+    if run.store.exists(layout.report(run.run_id)):
+        return layout.page(run.run_id)
+    return layout.page(run.run_id, max(num_attempts(run) - 1, 0))
+
+
+def _made(part: Callable[[Facts], Markup], facts: Facts) -> Markup:
+    try:
+        return part(facts)
+    except Exception as error:  # a record of any age; the text may quote a value
+        log.warning("A part of the page of run %s is missing: %s.", facts.run.run_id, type(error).__name__)
+        return section(
+            "Missing", tag("p", f"A part of this page could not be made ({type(error).__name__}).", kind="soft")
+        )
+
+
+def _verdict(facts: Facts) -> str:
+    return (facts.report.verdict if facts.report is not None else UNFINISHED).replace("_", " ")
+
+
+def _head(facts: Facts) -> Markup:
+    """The verdict, why, what to do next, and the figures that most people look for."""
+    run, report = facts.run, facts.report
+    verdict = report.verdict if report is not None else UNFINISHED
+    tone = _VERDICT_TONES.get(verdict, "calm" if report is None else "bad")
+    error = (report.error if report is not None else None) or {}
+    why = _why(facts, str(error.get("message") or "")) or (report.sentence if report else "The run has not ended.")
+    remedy = str(error.get("remedy") or "")
+    trace = str(error.get("user_traceback") or "")
+    restarts = f"It recovered: the training was restarted {_times(facts.restarts)}." if facts.restarts else ""
+    metrics = [(name, f"{value:.4f}") for name, value in (report.metrics if report is not None else {}).items()]
+    model = report.model if report is not None else None
+    version = "" if model is None or model.version is None else f"version {model.version}"
+    return tag(
+        "header",
+        tag("p", f"{run.spec.name} · run {run.run_id}", kind="eyebrow"),
+        tag("h1", _verdict(facts).capitalize()),
+        tag("p", _sentence(why), kind="why"),
+        tag("p", remedy, kind="next") if remedy else NOTHING,
+        tag("p", restarts, kind="next") if restarts else NOTHING,
+        tag("pre", trace) if trace else NOTHING,
+        pairs([*metrics[:6], (f"{run.spec.model_name}@{run.spec.promote.alias}", version), ("took", _took(facts))]),
+        kind=tone,
+    )
+
+
+def _why(facts: Facts, message: str) -> str:
+    """The message; where several gates are not met, which ones: what each found stands below."""
+    missed = [
+        f"{one.metric} on the slice {one.slice}" if one.slice else one.metric for one in facts.gates if not one.met
+    ]
+    if len(missed) < 2 or ": " not in message:
+        return message
+    return f"{message.partition(': ')[0]}: {', '.join(dict.fromkeys(missed))}; {message.rpartition('; ')[2]}"
+
+
+def _stages(facts: Facts) -> Markup:
+    rows = [
+        (one.name, tag("span", one.status, kind=f"tag {_tone(one.status)}"), in_time(one.seconds), one.sentence)
+        for one in facts.stages
+    ]
+    return section("Stages", table(("stage", "status", "time", "what happened"), rows, numbers=(2,)))
+
+
+def _foot(facts: Facts) -> Markup:
+    run, report = facts.run, facts.report
+    resolved = run.resolved
+    revision = f"revision {resolved.commit}{' with changes' if resolved.dirty else ''}" if resolved.commit else ""
+    ended = f"ended {_time(report.finished)}" if report is not None else ""
+    tags = ", ".join(f"{name} {value}" for name, value in run.spec.tags.items())
+    note = "" if report is None or report.verdict in FINAL else f"The run may continue: trainwright resume {run.run_id}"
+    words = [
+        f"started {_time(resolved.started)}",
+        ended,
+        f"by {resolved.actor} ({resolved.trigger})",
+        revision,
+        tags,
+        note,
+    ]
+    return tag("footer", tag("p", join([word for word in words if word], " · ")))
+
+
+def _time(stamp: str) -> str:
+    return stamp.replace("T", " ").replace("+00:00", " UTC")
+
+
+def _took(facts: Facts) -> str:
+    return in_time(sum(one.seconds for one in facts.stages)) if facts.stages else ""
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else "twice" if number == 2 else f"{number} times"
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def _tone(status: str) -> str:
+    return {"ran": "good", "reused": "calm", "skipped": "", "waiting": "calm", "cancelled": "calm"}.get(status, "bad")
