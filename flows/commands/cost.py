@@ -22,14 +22,9 @@ from infra.quantities import size
 from infra.sources.resolve import Window, parse_window
 from infra.store import Store, layout
 from infra.store.store import read_several
-from tasks.costs.charges import Charge
-from tasks.costs.histories import Usage, usage_of
-from tasks.costs.idle_pools import IdlePool, idle_pool
-from tasks.costs.metric_gains import MetricGain, gains_of
-from tasks.costs.months import DeletedRuns, deleted_runs
-from tasks.costs.resource_costs import ResourceCosts
-from tasks.costs.shared_machines import shared
-from tasks.costs.sums import Sum, charged, check_words, in_words, sums
+from tasks.costs.charges import Charge, shared
+from tasks.costs.months import DeletedRuns, IdlePool, MetricGain, Usage, deleted_runs, gains_of, idle_pool, usage_of
+from tasks.costs.sums import ResourceCosts, Sum, charged, check_words, in_words, sums
 from tasks.run.run import known_store_list
 
 _MOST_CAUSES = 3

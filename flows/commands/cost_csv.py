@@ -13,10 +13,8 @@ from data_contracts.executions import ExecutionUsage
 from flows.commands.guard import log
 from infra.sources.resolve import Window
 from tasks.costs.charges import Charge
-from tasks.costs.focus import Version, columns, left_out_s, rows
-from tasks.costs.focus_store import request_rows, storage_rows
-from tasks.costs.resource_costs import ResourceCosts
-from tasks.costs.sums import Sum
+from tasks.costs.focus import Version, columns, left_out_s, request_rows, rows, storage_rows
+from tasks.costs.sums import ResourceCosts, Sum
 
 _RESOURCES = (
     "put_requests", "get_requests", "written_bytes", "read_bytes", "joules", "estimated_joules", "grams_co2e",

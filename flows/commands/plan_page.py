@@ -6,12 +6,10 @@ from datetime import datetime
 
 from flows.commands.tables import table
 from infra.quantities import SECONDS, in_words, size
-from tasks.costs.resource_costs import JOULES_PER_KWH
-from tasks.estimates.energy import Energy
-from tasks.estimates.estimate import Estimate
+from tasks.costs.sums import JOULES_PER_KWH
+from tasks.estimates.earlier_runs import Energy, Span
+from tasks.estimates.estimate import Estimate, StageEstimate
 from tasks.estimates.offers import Offer
-from tasks.estimates.span import Span
-from tasks.estimates.stage_estimate import StageEstimate
 
 
 def estimate_lines(found: Estimate) -> list[str]:

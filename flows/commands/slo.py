@@ -12,7 +12,7 @@ from flows.commands.tables import table
 from tasks.pages.day_page import budget_words, good_words, share_words
 from tasks.run.run import known_store_list
 from tasks.slo.ledger import read_ledger
-from tasks.slo.results import SHIPPED, WINDOW, Result, are_shipped, read_objectives, results
+from tasks.slo.objectives import SHIPPED, WINDOW, Result, are_shipped, read_objectives, results
 
 _HEAD = ["objective", "state", "target", "28 days", "good", "budget left", "burn of 7 days", "alert"]
 _WHY = {

@@ -1,11 +1,17 @@
 """Which payer is charged for which second of which machine, and why: a pure function of an execution's record.
 
 Every second of a node has one cause, one price and one payer. Times are whole microseconds, so the charges of a node
-add up to its time exactly, however short the steps are.
+add up to its time exactly, however short the steps are. The time of a machine that several runs used at once is divided
+among them, so that together they pay for it once.
+
+Requests, bytes and energy go to the charges of the time in which they were used. Shares are by time, in whole numbers
+that add up exactly. A quantity without any time, such as that of a process that was killed at once, stays with a charge
+of no length.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -13,7 +19,71 @@ from typing import Literal, get_args
 from data_contracts.costs import NOTHING, Resources
 from data_contracts.executions import HERE, ExecutionUsage, GangUsage, NodeUsage, StageUsage
 from data_contracts.resolved import Price
-from tasks.costs.resource_shares import MICRO, Place, Span, may_be_estimated, of_process, spread
+
+MICRO = 1_000_000
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The stage and the time of a charge, in microseconds; `machine`: of the machine that carries the run out."""
+
+    stage: str
+    span: Span
+    machine: bool
+
+
+def spread(used: Resources | None, over: Sequence[Span]) -> list[Resources]:
+    """Each time's share of what was used, by its length; the first has all of it if none has a length."""
+    length = sum(ended - began for began, ended in over)
+    if used is None or not over:
+        return [NOTHING] * len(over)
+    if not length:
+        return [used, *[NOTHING] * (len(over) - 1)]
+    at, shares = 0, []
+    for began, ended in over:
+        shares.append(used.part(at, at + ended - began, length))
+        at += ended - began
+    return shares
+
+
+def of_process(execution: ExecutionUsage, places: Sequence[Place]) -> list[Resources]:
+    """Each charge's share of what the run's process used: by stage, and the rest between the stages."""
+    shares = [NOTHING] * len(places)
+    for used, stage, span in _parts(execution):
+        chosen = _places(places, stage, span)
+        for number, share in zip(chosen, spread(used, [places[n].span for n in chosen]), strict=True):
+            shares[number] += share
+    return shares
+
+
+def _places(places: Sequence[Place], stage: str, span: Span | None) -> list[int]:
+    """The charges that pay for a stage: of the machine, else of its nodes, else any of the machine, else any."""
+    during = [n for n, one in enumerate(places) if one.stage == stage and _meets(one.span, span)]
+    machine = [n for n, one in enumerate(places) if one.machine]
+    # A stage whose nodes are processes of this machine has no time of its own.
+    return [n for n in during if places[n].machine] or during or machine or list(range(len(places)))
+
+
+def _parts(execution: ExecutionUsage) -> Iterator[tuple[Resources, str, Span | None]]:
+    whole = rest = execution.used or NOTHING
+    for stage in execution.stages:
+        if stage.used is not None:
+            # A sign of life may be older than the last stage's record, which then says more.
+            rest -= stage.used
+            span = round(stage.began * MICRO), round(stage.ended * MICRO)
+            yield stage.used.model_copy(update={"elsewhere": whole.elsewhere}), stage.name, span
+    yield rest, "run", None
+
+
+def _meets(one: Span, other: Span | None) -> bool:
+    return other is None or (one[0] < other[1] and one[1] > other[0])
+
+
+def may_be_estimated(used: Iterable[Resources | None]) -> bool:
+    """Whether energy may be estimated: none of these measured it, or knows of another process that did."""
+    return not any(one is not None and (one.millijoules is not None or one.elsewhere) for one in used)
+
 
 # Goodput is `work`; everything else is waste, by its cause. docs/cost.md explains each.
 Cause = Literal[
@@ -256,3 +326,103 @@ def _span(node: NodeUsage) -> Span:
 
 def _micro(seconds: float) -> int:
     return round(seconds * MICRO)
+
+
+@dataclass(frozen=True)
+class _Occupancy:
+    """Which part of its time on a machine a run pays for.
+
+    Attributes:
+        moments: at which the number of runs changes, in microseconds since the epoch, in order.
+        paid_us: what one run that was there from the first moment on has paid for until each of them.
+        together_us: for how long at least two runs had been there until each of them.
+        counts: how many runs were there from each of them on.
+    """
+
+    moments: list[int]
+    paid_us: list[float]
+    together_us: list[int]
+    counts: list[int]
+
+    def share(self, charge: Charge) -> float:
+        """The share of a charge that its run pays for; it lies within the moments, and has a length.
+
+        Exactly 1 where its run was alone: that is decided in whole microseconds, not by rounded sums.
+        """
+        (paid, together), (paid_before, together_before) = self._until(charge.ended_us), self._until(charge.began_us)
+        if together == together_before:
+            return 1.0
+        return min((paid - paid_before) / (charge.ended_us - charge.began_us), 1.0)
+
+    def _until(self, moment: int) -> tuple[float, int]:
+        index = bisect_right(self.moments, moment) - 1
+        passed, count = moment - self.moments[index], self.counts[index]
+        paid = self.paid_us[index] + (passed / count if passed else 0.0)
+        return paid, self.together_us[index] + (passed if count > 1 else 0)
+
+
+def shared(found: Sequence[Charged]) -> list[Charged]:
+    """The charges of several runs, each with the share that it pays for, and cut at midnight where that is a part.
+
+    While k runs are on one machine at one price, each pays for a k-th of that time; what was used beside time stays
+    whole. Nodes of one run count as one run, nodes of a pool are not shared, and a machine without a name is one
+    run's alone.
+    """
+    spans: dict[tuple[str, Price], dict[str, list[Span]]] = {}
+    for _, charge in found:
+        if key := _place(charge):
+            runs = spans.setdefault(key, {})
+            runs.setdefault(charge.run_id, []).append((charge.began_us, charge.ended_us))
+    busy = {key: _occupancy(runs.values()) for key, runs in spans.items() if len(runs) > 1}
+    divided: list[Charged] = []
+    for one, charge in found:
+        key = _place(charge)
+        occupancy = busy.get(key) if key else None
+        if occupancy is None or occupancy.share(charge) == 1:
+            divided.append((one, charge))
+        else:
+            divided += [(one, replace(part, share=occupancy.share(part))) for part in by_day(charge)]
+    return divided
+
+
+def _place(charge: Charge) -> tuple[str, Price] | None:
+    """The machine and its price: a record with another price must not take a share of what others pay."""
+    if not charge.machine or charge.ended_us <= charge.began_us:
+        return None
+    return charge.machine, charge.price
+
+
+def _occupancy(runs: Iterable[list[Span]]) -> _Occupancy:
+    changes: dict[int, int] = {}
+    for spans in runs:
+        for began, ended in _merged(spans):
+            changes[began] = changes.get(began, 0) + 1
+            changes[ended] = changes.get(ended, 0) - 1
+    moments = sorted(moment for moment, change in changes.items() if change)
+    paid_us, together_us, counts = [], [], []
+    paid, together, count = 0.0, 0, 0
+    for index, moment in enumerate(moments):
+        if count:
+            passed = moment - moments[index - 1]
+            paid += passed / count
+            together += passed if count > 1 else 0
+        count += changes[moment]
+        paid_us.append(paid)
+        together_us.append(together)
+        counts.append(count)
+    return _Occupancy(moments, paid_us, together_us, counts)
+
+
+def _merged(spans: Iterable[Span]) -> Iterator[Span]:
+    """The times that the spans cover, without overlaps."""
+    began = ended = None
+    for start, end in sorted(spans):
+        if began is None or ended is None:
+            began, ended = start, end
+        elif start > ended:
+            yield began, ended
+            began, ended = start, end
+        else:
+            ended = max(ended, end)
+    if began is not None and ended is not None:
+        yield began, ended

@@ -1,7 +1,12 @@
 """A calendar month's figures: summed from the runs' records while they exist, and kept in the store once it is over.
 
 The record of a month is created once, so it stays when `gc` deletes the runs. It is not made while a run of the month
-may still add to it.
+may still add to it. It includes what machines cost that a pool keeps running and that no run uses. What runs used is
+read from their executions' records, also of processes that were killed or still work.
+
+Against the cost stands what models gained. The gain of a promotion is the candidate's value of a gate's metric less the
+champion's on the same rows, as its receipt has it, in the direction that is better. A rollback takes back the gains of
+the versions that it leaves.
 """
 
 from __future__ import annotations
@@ -9,26 +14,162 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
+from data_contracts.alias_moves import ALIAS as CANARY
 from data_contracts.canonical import is_name
 from data_contracts.costs import NOTHING, MonthCosts, MonthLine
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.executions import ExecutionUsage
+from data_contracts.executions import HERE, ExecutionUsage, GangUsage, NodeUsage
+from data_contracts.handoffs import Evaluation, Receipt
+from data_contracts.resolved import Price, Resolved
+from data_contracts.run_report import RunReport
 from data_contracts.times import iso_month, month_of
 from infra import prices
+from infra.models import registry
+from infra.records.handoffs import read_handoff
+from infra.records.receipts import is_rollback
 from infra.store import Store, layout
+from infra.store.records import parsed
 from infra.store.seal import pass_over
 from infra.store.store import read_several
-from tasks.costs.charges import Charge, Charged
-from tasks.costs.histories import Usage, usage_of
-from tasks.costs.idle_pools import IdlePool, idle_in_month
-from tasks.costs.resource_costs import JOULES_PER_KWH
-from tasks.costs.shared_machines import shared
-from tasks.costs.sums import charged
+from infra.usage import executions_of
+from tasks.costs.charges import MICRO, Charge, Charged, shared
+from tasks.costs.sums import JOULES_PER_KWH, charged
+from tasks.run.report import latest_report
+from tasks.run.run import Run
+
+# The execution of a run that was carried out by a Trainwright that kept no records of what it used.
+EARLIER = "report"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one run used.
+
+    Attributes:
+        executions: in order.
+        so_far: whether its last execution has no end: it still works, or its process was killed.
+    """
+
+    run_id: str
+    executions: list[ExecutionUsage]
+    so_far: bool = False
+
+
+def usage_of(store: Store, run_id: str) -> Usage:
+    """What a run has used so far. CorruptError if a record is damaged."""
+    found, so_far = executions_of(store, run_id)
+    return Usage(run_id, found or _of_report(store, run_id), so_far)
+
+
+def usage_of_run(run: Run) -> Usage:
+    """What a run has used so far, up to now if this process carries it out."""
+    usage = usage_of(run.store, run.run_id) if run.recorded else Usage(run.run_id, [])
+    mine = {meter.so_far.execution: meter.so_far for meter in run.meters}
+    others = [one for one in usage.executions if one.execution not in mine and one.execution != EARLIER]
+    earlier = [] if mine else [one for one in usage.executions if one.execution == EARLIER]
+    return Usage(run.run_id, [*earlier, *others, *mine.values()], usage.so_far)
+
+
+def _seconds(moment: str) -> float:
+    """A time of a record (ISO 8601) as seconds since the epoch; 0 if it has none."""
+    return datetime.fromisoformat(moment).timestamp() if moment else 0.0
+
+
+def _of_report(store: Store, run_id: str) -> list[ExecutionUsage]:
+    """The cost in the report of a run of an earlier Trainwright. CorruptError if its figures cannot be."""
+    resolved = store.find_as(layout.resolved(run_id), Resolved.from_json)
+    report = latest_report(store, run_id)
+    if resolved is None or report is None:
+        return []
+    price = resolved.price
+    return [parsed(layout.report(run_id), lambda known: _as_execution(run_id, known, price), report)]
+
+
+def _as_execution(run_id: str, report: RunReport, price: Price) -> ExecutionUsage:
+    """An execution that used what a report says, which counted the nodes that trained."""
+    ended = _seconds(report.finished or report.started)
+    node = NodeUsage(number=0, started=ended - report.cost.node_seconds, released=ended)
+    gang = GangUsage(stage="train", where=f"runs/{run_id}", generation=0, local=False, nodes=[node], ended="")
+    return ExecutionUsage(
+        run_id=run_id,
+        execution=EARLIER,
+        pipeline=report.pipeline,
+        model=report.model.name if report.model is not None else report.pipeline,
+        tags=report.tags,
+        prices={"train": price, HERE: price},
+        began=ended,
+        ended=ended,
+        gangs=[gang] if report.cost.node_seconds else [],
+    )
+
+
+@dataclass(frozen=True)
+class IdlePool:
+    """A pool whose `kept` nodes were partly used by no run.
+
+    Attributes:
+        idle_s: node-seconds that no run used, of `kept_s`.
+        is_least: whether more may have been idle: runs may have used other nodes of the pool meanwhile.
+    """
+
+    name: str
+    kept: int
+    kept_s: float
+    idle_s: float
+    price: Price
+    is_least: bool = False
+
+    @property
+    def amount(self) -> float | None:
+        """What the idle node-seconds cost, in the currency of the price; None if the price is unknown."""
+        return None if self.price.per_hour is None else self.idle_s / 3600 * self.price.per_hour
+
+    @property
+    def line(self) -> str:
+        """A sentence for a person."""
+        money = "an unknown cost" if self.amount is None else f"{self.amount:.4f} {self.price.currency}"
+        share = self.idle_s / self.kept_s if self.kept_s else 0.0
+        least = "at least " if self.is_least else ""
+        nodes = "1 node" if self.kept == 1 else f"{self.kept} nodes"
+        unused = f"no run used {least}{self.idle_s / 3600:.2f} node-hours of them ({share:.0%})"
+        return f"pool {self.name} keeps {nodes}: {unused}, {money}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The pool for a program; what is unknown is null."""
+        figures = {"kept_s": round(self.kept_s, 6), "idle_s": round(self.idle_s, 6), "amount": self.amount}
+        return {"pool": self.name, "kept": self.kept, **figures, "currency": self.price.currency}
+
+
+def idle_pool(name: str, kept: int, price: Price, charges: Iterable[Charge], span_s: tuple[float, float]) -> IdlePool:
+    """How much of `kept` nodes no run used in a span; nodes beyond those are others, started for a run."""
+    since, until = round(span_s[0] * MICRO), round(span_s[1] * MICRO)
+    changes: list[tuple[int, int]] = [(until, 0)]
+    for charge in charges:
+        began, ended = max(charge.began_us, since), min(charge.ended_us, until)
+        if charge.price.pool == name and ended > began:
+            changes += [(began, 1), (ended, -1)]
+    at, busy, idle_us = since, 0, 0
+    for moment, change in sorted(changes):
+        idle_us += max(kept - busy, 0) * (moment - at)
+        at, busy = moment, busy + change
+    return IdlePool(name, kept, kept * (until - since) / MICRO, idle_us / MICRO, price)
+
+
+def idle_in_month(name: str, kept: int, price: Price, months: Iterable[MonthCosts], length_s: float) -> IdlePool | None:
+    """The same by a month's figures of several stores; None if one of them does not name pools."""
+    used_s, kept_s = 0.0, kept * length_s
+    for month in months:
+        if month.lines and not month.has_pools:
+            return None
+        used_s += sum(line.node_seconds for line in month.lines if line.pool == name)
+    return IdlePool(name, kept, kept_s, max(kept_s - used_s, 0.0), price, is_least=True)
+
 
 # A run that never ends, because nobody resumes it, holds its month's record up for so long, at most.
 WAIT = timedelta(days=20)
@@ -249,3 +390,119 @@ def _line(group: list[tuple[ExecutionUsage, Charge]]) -> MonthLine:
         grams=sum(energy / JOULES_PER_KWH * grams for energy, grams in joules),
         used=sum((charge.used for _, charge in group), NOTHING),
     )
+
+
+# A point of a metric: what one says of a share such as an accuracy.
+POINT = 0.01
+
+
+@dataclass(frozen=True)
+class AliasMove:
+    """One promotion or rollback of an alias: when (seconds since the epoch), to which version, and its gains."""
+
+    at: float
+    version: int
+    gains: Mapping[str, float]
+    is_rollback: bool = False
+
+
+@dataclass(frozen=True)
+class MetricGain:
+    """What an alias gained in a metric by the promotions of a span that were not rolled back in it."""
+
+    model: str
+    alias: str
+    metric: str
+    gained: float
+    promotions: int
+
+    def per_point(self, amounts: Mapping[str, float] | None) -> dict[str, float] | None:
+        """The amounts for each hundredth of the metric; None without a gain, or where the amounts are not known."""
+        if amounts is None or not amounts or not self.gained > 0:
+            return None
+        return {currency: round(amount / self.gained * POINT, 6) for currency, amount in sorted(amounts.items())}
+
+    def line(self, amounts: Mapping[str, float] | None) -> str:
+        """The gain and what each hundredth of it cost, for people."""
+        times = "promotion" if self.promotions == 1 else "promotions"
+        said = f"{self.model}@{self.alias}: {self.promotions} {times} gained {self.gained:.4g} in {self.metric}"
+        cost = self.per_point(amounts)
+        if cost is not None:
+            each = " + ".join(f"{amount:.4f} {currency}" for currency, amount in cost.items())
+            return f"{said}, {each} for each 0.01"
+        return f"{said}, at an unknown cost" if self.gained > 0 else said
+
+    def to_json(self, amounts: Mapping[str, float] | None) -> dict[str, Any]:
+        """For a program, with `per_0_01` in each currency."""
+        return {
+            "model": self.model,
+            "alias": self.alias,
+            "metric": self.metric,
+            "gained": round(self.gained, 9),
+            "promotions": self.promotions,
+            "per_0_01": self.per_point(amounts),
+        }
+
+
+def gained(model: str, alias: str, moves: Iterable[AliasMove], since: float, until: float) -> list[MetricGain]:
+    """The gains of an alias between two times, by metric in the order in which gates first had it.
+
+    Args:
+        moves: oldest first.
+    """
+    standing: list[AliasMove] = []
+    for move in moves:
+        if move.at >= until:
+            break
+        if not move.is_rollback:
+            standing.append(move)
+            continue
+        while standing and standing[-1].version != move.version:
+            standing.pop()
+    made = [move for move in standing if move.at >= since and move.gains]
+    metrics = dict.fromkeys(metric for move in made for metric in move.gains)
+    return [
+        MetricGain(
+            model,
+            alias,
+            metric,
+            sum(move.gains.get(metric, 0.0) for move in made),
+            sum(metric in move.gains for move in made),
+        )
+        for metric in metrics
+    ]
+
+
+def gains_of(stores: Sequence[Store], models: Iterable[str], since: float, until: float) -> Iterator[MetricGain]:
+    """What the models' aliases gained in these stores; a history that cannot be read has no gains."""
+    wanted = set(models)
+    for store in stores:
+        for model, alias, _ in registry.aliases(store):
+            if model in wanted and alias != CANARY:
+                try:
+                    moves = list(_moves(store, model, alias))
+                except (CorruptError, FileNotFoundError, KeyError, ValueError):  # a time may be missing or damaged
+                    continue
+                yield from gained(model, alias, moves, since, until)
+
+
+def _moves(store: Store, model: str, alias: str) -> Iterator[AliasMove]:
+    for receipt, provenance in registry.moves(store, model, alias):
+        if receipt.decision == "promoted" and receipt.version is not None:
+            at = datetime.fromisoformat(str(provenance.get("finished") or provenance["started"]))
+            gains = {} if is_rollback(receipt) else _gains(store, receipt)
+            moved = at if at.tzinfo else at.replace(tzinfo=UTC)
+            yield AliasMove(moved.timestamp(), receipt.version, gains, is_rollback(receipt))
+
+
+def _gains(store: Store, receipt: Receipt) -> dict[str, float]:
+    """The gains over the champion on all rows of a set, by metric; a sealed set has none to tell."""
+    compared = {
+        gate.metric: gate.value - gate.champion_value
+        for gate in receipt.gates
+        if gate.champion_value is not None and not (gate.slice or gate.sealed or gate.skipped)
+    }
+    if not compared or receipt.evaluation is None:
+        return {}
+    metrics = read_handoff(store, receipt.evaluation, Evaluation).metrics
+    return {name: gain if metrics[name].mode == "max" else -gain for name, gain in compared.items() if name in metrics}

@@ -1,4 +1,7 @@
-"""The estimate of a run: memory by strategy, time and cost by stage, and the cheapest machines on which it fits."""
+"""The estimate of a run: memory by strategy, time and cost by stage, and the cheapest machines on which it fits.
+
+A child process is asked how much memory the module and a step of it take; the user's code runs there alone.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +12,169 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import TrainwrightError, UsageError
+from data_contracts.executions import HERE
 from data_contracts.handoffs import Dataset
-from data_contracts.messages.commands import ModuleSizes
+from data_contracts.messages.commands import MODULE_MEMORY, ModuleSizes, SizeRequest
 from data_contracts.price_book import price_on
+from data_contracts.resolved import UNKNOWN_PRICE, Price
 from infra import prices
+from infra.child import run_child
 from infra.prices import Machine
 from infra.records.handoffs import find_dataset_by_id
-from tasks.estimates.energy import Energy
-from tasks.estimates.measure import measure
-from tasks.estimates.memory import MemoryNeed, layout_plan, needs, recommendation
-from tasks.estimates.offers import Offer, SpotInterruptions, offers, shortlist, spot_rate, time_by_speeds, verdict
-from tasks.estimates.past import Past, past_of, settings_of
-from tasks.estimates.span import Span
-from tasks.estimates.stage_estimate import TRAIN, StageEstimate, stage_estimates
-from tasks.estimates.times import most_s, samples_ahead, training_time
+from tasks.estimates.earlier_runs import (
+    Energy,
+    Past,
+    Span,
+    TrainingTime,
+    energy_of,
+    most_s,
+    past_of,
+    samples_ahead,
+    settings_of,
+    stage_time,
+    training_time,
+)
+from tasks.estimates.offers import (
+    MemoryNeed,
+    Offer,
+    SpotInterruptions,
+    layout_plan,
+    needs,
+    offers,
+    recommendation,
+    shortlist,
+    spot_rate,
+    time_by_speeds,
+    verdict,
+)
 from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run
 from tasks.stages.shard import shard
 from tasks.stages.stage import EarlierHandoffs
+from tasks.stages.train import size_facts
 from tasks.stages.trainings import recorded
+
+# A step without values takes seconds; what takes longer is not worth the wait before a run.
+MOST_S = 60.0
+# Rows of a measured step: more take longer and tell no more, because memory grows evenly with rows.
+MOST_ROWS = 1024
+
+
+def measure(run: Run, dataset: Dataset | None, rows: Sequence[int]) -> tuple[ModuleSizes | None, str]:
+    """The module's memory and first weights; with the dataset also steps of these rows. None, and why, if unknown.
+
+    Args:
+        dataset: with the columns that the training will read.
+
+    Raises:
+        UsageError: the module cannot be built, sharded or begun as the spec says.
+    """
+    limited = {min(max(count, 2), MOST_ROWS) for count in rows}
+    wanted = sorted(limited | {max(limited) * 2} if len(limited) == 1 else limited)
+    own = "data" in run.resolved.lightning
+    request = SizeRequest(
+        **size_facts(run, dataset),
+        columns={} if dataset is None or own else dataset.columns,
+        rows=[] if dataset is None or own else wanted,
+        accelerated=not prices.on_cpu(run.resolved.lightning),
+    )
+    try:
+        sizes = run_child(MODULE_MEMORY, request, project=run.project(), withhold=run.withholds, limit=MOST_S)
+    except UsageError:
+        raise  # it is refused, also where it is only planned
+    except TrainwrightError as error:
+        return None, error.message
+    if sizes.unknown:
+        return None, sizes.unknown
+    if own:
+        return sizes, "the config brings its own data module"
+    if dataset is None:
+        return sizes, "no dataset of this pipeline is made yet (`trainwright shard SPEC` makes it)"
+    return sizes, sizes.unprobed
+
+
+TRAIN = "train"
+
+
+@dataclass(frozen=True)
+class StageEstimate:
+    """A stage that will run: its time, what that rests on, and its cost by currency, in an amount per expected second.
+
+    Attributes:
+        time: None if it is unknown.
+        rates: price per second by currency; None if a price is unknown.
+        energy: None if the time is unknown.
+        unpriced: the machines and pools whose price is unknown.
+    """
+
+    stage: str
+    time: Span | None
+    why: str
+    rates: dict[str, float] | None
+    energy: Energy | None = None
+    unpriced: frozenset[str] = frozenset()
+
+    def to_json(self) -> dict[str, Any]:
+        """For a program."""
+        times = {"time_s": None} if self.time is None else self.time.to_json("time_s")
+        energy = None if self.energy is None else self.energy.to_json()
+        return {"stage": self.stage, "why": self.why, **times, "amounts": self.amounts, "energy": energy}
+
+    @property
+    def amounts(self) -> dict[str, float] | None:
+        """The expected cost by currency; None if it is unknown."""
+        if self.time is None or self.rates is None:
+            return None
+        return {currency: round(rate * self.time.expected, 6) for currency, rate in self.rates.items()}
+
+
+def stage_estimates(run: Run, past: Past, ahead: Sequence[str], training: TrainingTime | None) -> list[StageEstimate]:
+    """The stages that will run, and what lies between them, which has no name."""
+    raw_bytes = sum(one.bytes for one in run.resolved.files)
+    found = []
+    for name in ahead:
+        if name == TRAIN and training is not None:
+            found.append(_estimate(run, past, name, training.span, training.why))
+            continue
+        span = stage_time(past.stages, name, raw_bytes)
+        runs = len({one.run_id for one in past.stages if one.stage == name})
+        why = f"{runs} earlier run{'' if runs == 1 else 's'}" if span is not None else "no earlier run"
+        found.append(_estimate(run, past, name, span, why))
+    between = stage_time(past.stages, "", 0)
+    if between is not None:
+        found.append(_estimate(run, past, "", between, "what lies between stages"))
+    return found
+
+
+def _estimate(run: Run, past: Past, name: str, time: Span | None, why: str) -> StageEstimate:
+    nodes = _nodes(run, name)
+    energy = None if time is None else energy_of(name or "run", time, nodes, past.powers)
+    unpriced = frozenset(price.place for price, _ in nodes if price.per_hour is None)
+    return StageEstimate(name, time, why, _rates(nodes), energy, unpriced)
+
+
+def _nodes(run: Run, stage: str) -> list[tuple[Price, int]]:
+    """What a stage occupies: its nodes, and the machine that carries the run out unless the nodes are its processes."""
+    resolved, own = run.resolved, run.spec.train if stage == TRAIN else getattr(run.spec, stage or "-", None)
+    here, pool = resolved.price_of(HERE) or UNKNOWN_PRICE, getattr(own, "pool", None)
+    nodes: list[tuple[Price, int]] = []
+    if stage == TRAIN:
+        nodes.append((resolved.price, run.spec.train.nodes))
+    elif pool is not None:
+        nodes.append((resolved.price_of(stage) or here, getattr(own, "nodes", None) or 1))
+    return nodes if nodes and pool is None else [*nodes, (here, 1)]
+
+
+def _rates(nodes: Sequence[tuple[Price, int]]) -> dict[str, float] | None:
+    """What a second costs, by currency; None if a price is unknown."""
+    rates: dict[str, float] = {}
+    for price, count in nodes:
+        if price.per_hour is None:
+            return None
+        rates[price.currency] = rates.get(price.currency, 0.0) + price.per_hour * count / 3600
+    return rates
+
 
 # Numbers of nodes that the table of machines looks at.
 NODES = (1, 2, 4, 8)

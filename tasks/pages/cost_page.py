@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from data_contracts.costs import MonthCosts, MonthLine
 from infra.quantities import size
 from tasks.charts.plots import Bar, bars
-from tasks.costs.idle_pools import IdlePool
+from tasks.costs.months import IdlePool
 from tasks.costs.sums import Sum, sums
 from tasks.pages.html import NOTHING, Markup, chart, page, section, table, tag
 

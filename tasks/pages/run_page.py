@@ -37,7 +37,7 @@ from tasks.charts.plots import (
     residuals,
 )
 from tasks.costs.charges import CAUSES
-from tasks.costs.histories import usage_of_run
+from tasks.costs.months import usage_of_run
 from tasks.costs.sums import Sum, charged, sums
 from tasks.gates.gates import ledger_sentences
 from tasks.pages.facts import MASKED, Facts, Pairs, Worst, gather, rows_at, seconds_between, shown, tried, worst_rows

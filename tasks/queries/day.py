@@ -31,7 +31,7 @@ from tasks.queries.waiting import standing_of
 from tasks.run.report import latest_report
 from tasks.run.run import Run, read_inputs
 from tasks.slo.ledger import LedgerRun, read_ledger
-from tasks.slo.results import WINDOW, Result, results
+from tasks.slo.objectives import WINDOW, Result, results
 from tasks.stages.validate import contract_key
 
 # Days in the pictures, and pipelines whose newest data is looked at.

@@ -18,7 +18,7 @@ from infra.store import Store, layout
 from infra.store.seal import pass_over
 from infra.store.store import read_several
 from tasks.costs.charges import Charge, charges
-from tasks.costs.histories import usage_of
+from tasks.costs.months import usage_of
 from tasks.run.report import FINAL, latest_report
 
 # A process at work renews its sign of life several times a minute; clocks of machines may be apart.

@@ -16,7 +16,7 @@ from data_contracts.handoffs import Checkpoint
 from infra.gang.ledger import committed
 from infra.store import layout, open_store
 from tasks.budgets import balances_of_month
-from tasks.costs.histories import usage_of
+from tasks.costs.months import usage_of
 from tasks.costs.sums import charged
 from tests.support.tiny import MODEL, SPEC, trainwright, write_project
 

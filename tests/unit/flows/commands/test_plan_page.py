@@ -7,12 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from flows.commands.plan_page import estimate_lines
-from tasks.estimates.energy import Energy
-from tasks.estimates.estimate import Estimate
-from tasks.estimates.memory import MemoryNeed
-from tasks.estimates.offers import Offer
-from tasks.estimates.span import Span
-from tasks.estimates.stage_estimate import StageEstimate
+from tasks.estimates.earlier_runs import Energy, Span
+from tasks.estimates.estimate import Estimate, StageEstimate
+from tasks.estimates.offers import MemoryNeed, Offer
 
 NOW = datetime(2026, 11, 25, 22, 0, tzinfo=UTC)
 NEEDS = [MemoryNeed("ddp", 2, 4, 16, 2**30), MemoryNeed("fsdp", 2, 4, 16, 2**29)]

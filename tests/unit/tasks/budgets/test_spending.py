@@ -20,7 +20,7 @@ from infra.orchestrator.events import budget_events
 from infra.store import Store, layout, open_store
 from tasks import budgets
 from tasks.budgets import BudgetPeriod, month_bounds, month_of, nothing_left, settle_all, settle_others
-from tasks.costs.histories import usage_of
+from tasks.costs.months import usage_of
 from tasks.run.meter import Meter, metered, used_by_gang
 
 # A node for a dollar a second.

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from data_contracts.costs import NOTHING, Resources
 from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage, StageUsage
 from data_contracts.resolved import Price
-from tasks.costs.charges import Charge, charges
-from tasks.costs.resource_shares import MICRO
+from tasks.costs.charges import MICRO, Charge, charges
 from tasks.costs.sums import charged
 
 GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", devices=8, pool="gpu")

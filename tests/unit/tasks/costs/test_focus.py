@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tasks.costs.charges import charges
+from tasks.costs.charges import charges, shared
 from tasks.costs.focus import EQUAL_SHARES, VERSIONS, columns, left_out_s, rows
-from tasks.costs.shared_machines import shared
 from tests.unit.tasks.costs.test_charges import BEGAN, GPU, HERE, execution, gang, node
 
 # Columns that the specification calls mandatory; those that may be null besides.

@@ -12,9 +12,8 @@ from data_contracts.costs import Resources
 from data_contracts.executions import ExecutionUsage, StageUsage
 from data_contracts.resolved import StoreRates
 from tasks.costs.charges import charges
-from tasks.costs.focus import VERSIONS, rows
-from tasks.costs.focus_store import request_rows, storage_rows
-from tasks.costs.resource_costs import ResourceCosts
+from tasks.costs.focus import VERSIONS, request_rows, rows, storage_rows
+from tasks.costs.sums import ResourceCosts
 from tests.unit.tasks.costs.test_charges import HERE, execution
 from tests.unit.tasks.costs.test_focus import check_prices, check_row
 

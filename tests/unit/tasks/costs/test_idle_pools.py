@@ -7,7 +7,7 @@ import pytest
 from data_contracts.costs import MonthCosts, MonthLine
 from data_contracts.resolved import Price
 from tasks.costs.charges import MICRO, Charge
-from tasks.costs.idle_pools import idle_in_month, idle_pool
+from tasks.costs.months import idle_in_month, idle_pool
 
 GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-11-01", pool="gpu")
 

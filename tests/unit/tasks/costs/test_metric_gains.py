@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from data_contracts.records import GateResult
-from tasks.costs import metric_gains
-from tasks.costs.metric_gains import AliasMove, MetricGain, gained, gains_of
+from tasks.costs import months
+from tasks.costs.months import AliasMove, MetricGain, gained, gains_of
 
 
 def move(at: float, version: int, *, back: bool = False, **gains: float) -> AliasMove:
@@ -90,11 +90,11 @@ def test_gains_are_read_from_receipts_in_the_better_direction(damage: str, monke
     )  # fmt: skip
     provenance = {} if damage == "no time" else {"finished": "2026-11-25T00:00:00+00:00"}
     monkeypatch.setattr(
-        metric_gains.registry,
+        months.registry,
         "aliases",
         lambda store: [("orders", "champion", 2), ("orders", "canary", 3), ("x", "y", 1)],
     )
-    monkeypatch.setattr(metric_gains.registry, "moves", lambda store, model, alias: [(receipt, provenance)])
+    monkeypatch.setattr(months.registry, "moves", lambda store, model, alias: [(receipt, provenance)])
 
     def read(store: Any, ref: Any, kind: Any) -> Any:
         if damage == "no evaluation":
@@ -102,7 +102,7 @@ def test_gains_are_read_from_receipts_in_the_better_direction(damage: str, monke
         modes = {"accuracy": "max", "loss": "min"}
         return SimpleNamespace(metrics={name: SimpleNamespace(mode=mode) for name, mode in modes.items()})
 
-    monkeypatch.setattr(metric_gains, "read_handoff", read)
+    monkeypatch.setattr(months, "read_handoff", read)
     store: Any = object()
     found = list(gains_of([store], ["orders"], 0, 4e9))
     told = {one.metric: pytest.approx(one.gained) for one in found}

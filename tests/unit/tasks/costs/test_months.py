@@ -16,8 +16,16 @@ from data_contracts.run_report import Cost, RunReport
 from infra.garbage import Limits
 from infra.store import Store, layout, open_store
 from tasks.costs import months
-from tasks.costs.histories import Usage, usage_of
-from tasks.costs.months import deleted_runs, keep_months, kept_costs, month_before, month_costs, month_named
+from tasks.costs.months import (
+    Usage,
+    deleted_runs,
+    keep_months,
+    kept_costs,
+    month_before,
+    month_costs,
+    month_named,
+    usage_of,
+)
 from tasks.costs.sums import sums
 from tasks.pages.cost_page import cost_page, cost_rows
 from tests.unit.tasks.costs.test_charges import BEGAN, execution

@@ -9,7 +9,7 @@ import pytest
 from data_contracts.costs import MonthLine, Resources
 from data_contracts.resolved import Price, StoreRates
 from tasks.costs.charges import charges
-from tasks.costs.resource_costs import ResourceCosts, store_amounts
+from tasks.costs.sums import ResourceCosts, store_amounts
 from tests.unit.tasks.costs.test_charges import BEGAN, GPU, execution, gang, node
 
 RATES = StoreRates(

@@ -11,8 +11,7 @@ import pytest
 from data_contracts.costs import NOTHING, Resources
 from data_contracts.executions import StageUsage
 from data_contracts.resolved import Price
-from tasks.costs.charges import Charged, charges
-from tasks.costs.shared_machines import shared
+from tasks.costs.charges import Charged, charges, shared
 from tests.unit.tasks.costs.test_charges import BEGAN, HERE, execution, gang, node
 
 ONE, OTHER = "a" * 16, "b" * 16

@@ -7,8 +7,7 @@ import pytest
 from data_contracts.costs import Resources
 from data_contracts.resolved import Price
 from tasks.costs.charges import Charge
-from tasks.estimates.energy import Energy, PastPower, energy_of, powers
-from tasks.estimates.span import Span
+from tasks.estimates.earlier_runs import Energy, PastPower, Span, energy_of, powers
 
 KWH = 3_600_000.0
 BARE = Price(machine="gpu", per_hour=1.0, price_date="2026-01-01")

@@ -16,10 +16,8 @@ from data_contracts.resolved import Price
 from flows.commands.plan_page import estimate_lines
 from infra.prices import Machine
 from tasks.estimates import estimate as module
-from tasks.estimates.estimate import Estimate, estimate
-from tasks.estimates.past import Past, add
-from tasks.estimates.span import Span
-from tasks.estimates.stage_estimate import StageEstimate
+from tasks.estimates.earlier_runs import Past, Span, add
+from tasks.estimates.estimate import Estimate, StageEstimate, estimate
 from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run, open_run
 from tests.unit.tasks.costs.test_charges import BEGAN, execution, gang, node

@@ -10,8 +10,8 @@ import pytest
 
 from data_contracts.errors import Hung, UserCodeError
 from data_contracts.messages.commands import ModuleSizes, SizeRequest, StepMemory
-from tasks.estimates import measure as module
-from tasks.estimates.measure import MOST_ROWS, MOST_S, measure
+from tasks.estimates import estimate as module
+from tasks.estimates.estimate import MOST_ROWS, MOST_S, measure
 
 STEP = StepMemory(rows=2, peak=1, step=1, update=1)
 DATASET: Any = SimpleNamespace(columns={"x": "int64"}, rows=lambda split: {"train": 100}[split])

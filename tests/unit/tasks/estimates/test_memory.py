@@ -8,7 +8,7 @@ import pytest
 
 from data_contracts.messages.commands import ModuleSizes, StepMemory
 from data_contracts.pipeline_spec import TrainSpec
-from tasks.estimates.memory import at, need_bytes, needs, recommendation
+from tasks.estimates.offers import at, need_bytes, needs, recommendation
 
 GIB = 2**30
 STEPS = [StepMemory(rows=4, peak=150, step=40, update=16), StepMemory(rows=8, peak=190, step=80, update=16)]

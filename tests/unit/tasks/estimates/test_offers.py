@@ -9,9 +9,10 @@ import pytest
 
 from data_contracts.price_book import MachinePrice
 from infra.prices import Machine
-from tasks.estimates.memory import USABLE, MemoryNeed
 from tasks.estimates.offers import (
     MOST_OFFERS,
+    USABLE,
+    MemoryNeed,
     Offer,
     SpotInterruptions,
     offers,

@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts.executions import StageUsage
 from data_contracts.resolved import Price
-from tasks.estimates.past import Past, add
+from tasks.estimates.earlier_runs import Past, add
 from tests.unit.tasks.costs.test_charges import BEGAN, execution, gang, node
 
 TRAIN = {"strategy": "ddp", "devices": 2, "global_batch_size": 8}

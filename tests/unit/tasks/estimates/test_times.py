@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from tasks.estimates.past import PastStage, PastTraining
-from tasks.estimates.span import Span
-from tasks.estimates.times import most_s, samples_ahead, stage_time, training_time
+from tasks.estimates.earlier_runs import PastStage, PastTraining, Span, most_s, samples_ahead, stage_time, training_time
 
 SAMPLES: list[tuple[dict[str, Any], int, int | None]] = [
     ({"max_epochs": 3}, 10, 240),

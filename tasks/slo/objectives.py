@@ -1,0 +1,305 @@
+"""Where objectives stand: what was good in the last 28 days, what is left of the error budget, and how fast it goes.
+
+What was good of a run, by what an objective measures, is a pure function of the ledger of runs.
+
+How fast the budget is spent is looked at over two windows at once. The method is that of the SRE workbook (chapter 5,
+"Alerting on SLOs"): an alert asks for a high burn rate over a long window, so that it matters, and over a short one, so
+that it is still going on. Its windows of 1 h and 5 min, and of 6 h and 30 min, need events by the minute. A line that
+runs at night has one event in a day: there the windows are days, an empty short window is as the newest event before
+it, and one failure alone wakes nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from data_contracts.executions import GangUsage
+from data_contracts.rules import Objective, Objectives
+from infra.budgets import read_rules
+from tasks.slo.ledger import LedgerRun, blame_of
+
+HOUR_S, DAY_S = 3600.0, 86_400.0
+WINDOW_S = 28 * DAY_S
+Severity = Literal["page", "ticket"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """At a time, so much was good of so much in all: runs, checkpoints or seconds."""
+
+    at: float
+    good: float
+    total: float
+
+    @property
+    def bad(self) -> float:
+        """What was not good."""
+        return self.total - self.good
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A long and a short window, and the share of the budget of 28 days that is spent in the long one at `rate`."""
+
+    severity: Severity
+    long_s: float
+    short_s: float
+    share: float
+
+    @property
+    def rate(self) -> float:
+        """How many times as fast as the objective permits; 1 spends the whole budget in 28 days."""
+        return self.share * WINDOW_S / self.long_s
+
+
+# As the workbook has them, for at least an event in five minutes.
+BUSY = (
+    Pair("page", HOUR_S, HOUR_S / 12, 0.02),
+    Pair("page", 6 * HOUR_S, HOUR_S / 2, 0.05),
+    Pair("ticket", 3 * DAY_S, 6 * HOUR_S, 0.1),
+)
+# For runs at night: a quarter of the budget in a day, half of it in three days; a ticket for a quarter in a week.
+NIGHTLY = (
+    Pair("page", DAY_S, 2 * HOUR_S, 0.25),
+    Pair("page", 3 * DAY_S, 6 * HOUR_S, 0.5),
+    Pair("ticket", 7 * DAY_S, 14 * HOUR_S, 0.25),
+)
+_BUSY_POINTS = WINDOW_S / BUSY[0].short_s
+# One failure in a night is a report to its owner, not an alert about the service.
+_LEAST_BAD = 2
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A pair of windows in both of which the budget is spent too fast; `burn`: how fast in the long one."""
+
+    severity: Severity
+    long_s: float
+    short_s: float
+    rate: float
+    burn: float
+
+    @property
+    def sentence(self) -> str:
+        """What happens, in words."""
+        return f"{self.severity}: spent {self.burn:.1f} times too fast over {_hours(self.long_s)}"
+
+
+def burn(points: Sequence[Point], target: float, since: float, until: float) -> float | None:
+    """The burn rate after `since` and up to `until`; None without anything to judge."""
+    inside = [point for point in points if since < point.at <= until]
+    total = sum(point.total for point in inside)
+    return sum(point.bad for point in inside) / total / (1 - target) if total > 0 else None
+
+
+def alerts(points: Sequence[Point], target: float, now: float) -> list[Alert]:
+    """The alerts at a time, the gravest first; one of each severity at most. Points may be in any order."""
+    known = sorted((point for point in points if now - WINDOW_S < point.at <= now), key=lambda point: point.at)
+    busy = len(known) >= _BUSY_POINTS
+    raised: dict[Severity, Alert] = {}
+    for pair in BUSY if busy else NIGHTLY:
+        long = burn(known, target, now - pair.long_s, now)
+        if long is None or long < pair.rate or pair.severity in raised:
+            continue
+        bad = [point for point in known if point.at > now - pair.long_s and point.bad > 0]
+        short = burn(known, target, now - pair.short_s, now)
+        if short is None and not busy:
+            short = burn(known[-1:], target, now - pair.long_s, now)
+        if short is not None and short >= pair.rate and (busy or len(bad) >= _LEAST_BAD):
+            raised[pair.severity] = Alert(pair.severity, pair.long_s, pair.short_s, pair.rate, long)
+    return list(raised.values())
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / DAY_S:.0f} days" if seconds > DAY_S else f"{seconds / HOUR_S:.0f} h"
+
+
+# Ends of a generation that no node and no store caused.
+_PEOPLE = ("cancelled", "over_budget")
+
+
+def points_of(objective: Objective, runs: Iterable[LedgerRun], now: float) -> list[Point]:
+    """The points of the runs that an objective is for."""
+    counted = [run for run in runs if objective.is_for(run.pipeline, run.tags, run.trigger)]
+    if objective.measure == "success":
+        return [_run_point(run) for run in counted if run.blame in ("nobody", "infrastructure")]
+    if objective.measure == "time":
+        return [point for run in counted for point in _times(run, objective.within_s, now)]
+    if objective.measure == "goodput":
+        return [point for run in counted for point in _goodput(run)]
+    trainings = _trainings(counted)
+    if objective.measure == "resumes":
+        return [point for _, gang in trainings.values() for point in _resumes(gang)]
+    resumed = {place: gang.first_step for place, (_, gang) in trainings.items()}
+    return [point for run, gang in trainings.values() for point in _checkpoints(run, gang, resumed)]
+
+
+def left_out(objective: Objective, runs: Iterable[LedgerRun]) -> dict[str, int]:
+    """How many runs `success` leaves out, by why: they failed by the `user`, or a `person` ended them; `open` ones."""
+    out: dict[str, int] = {}
+    for run in runs if objective.measure == "success" else ():
+        of_it = objective.is_for(run.pipeline, run.tags, run.trigger)
+        if of_it and run.blame not in ("nobody", "infrastructure"):
+            out[run.blame] = out.get(run.blame, 0) + 1
+    return out
+
+
+def _run_point(run: LedgerRun) -> Point:
+    return Point(run.ended, float(run.blame == "nobody"), 1.0)
+
+
+def _times(run: LedgerRun, within_s: float, now: float) -> Iterator[Point]:
+    """A run that did its work was in time or not; one that still works is late from the moment when it should be done.
+
+    A run that failed is not late: `success` counts it.
+    """
+    if run.blame == "nobody":
+        yield Point(run.ended, float(run.seconds <= within_s), 1.0)
+    elif run.verdict == "running":
+        due = run.began + run.waited_s + within_s
+        if due < now:
+            yield Point(due, 0.0, 1.0)
+
+
+def _goodput(run: LedgerRun) -> Iterator[Point]:
+    """The node-seconds of a run, at its end, or at its last sign of life; those without a known cause are left out."""
+    known = [charge for charge in run.charges if charge.cause != "unknown"]
+    total = sum(charge.node_seconds for charge in known)
+    if total > 0:
+        yield Point(run.ended, sum(charge.node_seconds for charge in known if charge.cause == "work"), total)
+
+
+def _trainings(runs: Sequence[LedgerRun]) -> dict[tuple[str, int], tuple[LedgerRun, GangUsage]]:
+    """Each generation of a training once, with the first run that recorded it; of a mere sum nothing is known."""
+    found: dict[tuple[str, int], tuple[LedgerRun, GangUsage]] = {}
+    for run in runs:
+        for gang in run.gangs:
+            if gang.stage == "train" and gang.nodes and gang.ended:
+                found.setdefault((gang.where, gang.generation), (run, gang))
+    return found
+
+
+def _checkpoints(run: LedgerRun, gang: GangUsage, resumed: Mapping[tuple[str, int], int]) -> Iterator[Point]:
+    """The checkpoints that a generation saved: bad are those that were not committed, or are quarantined.
+
+    Args:
+        resumed: the step from which each generation began: the next conductor may have committed what this one left.
+    """
+    kept = max(gang.kept_step, resumed.get((gang.where, gang.generation + 1), 0))
+    steps = run.checkpoints.get((gang.where, gang.generation), ())
+    saved = max(gang.saves, len(steps))
+    if not saved:
+        return
+    bad = sum(quarantined or step > kept for step, quarantined in steps)
+    if gang.ended != "done" and kept <= gang.first_step:
+        bad = saved
+    yield Point(_over(gang), float(saved - bad), float(saved))
+
+
+def _resumes(gang: GangUsage) -> Iterator[Point]:
+    """A generation after the first one is good if it took a step or was done."""
+    if gang.generation == 0:
+        return
+    good = gang.ended == "done" or gang.last_step > gang.first_step
+    if good or (gang.ended not in _PEOPLE and blame_of(gang.ended) != "user"):
+        yield Point(_over(gang), float(good), 1.0)
+
+
+def _over(gang: GangUsage) -> float:
+    return max(node.released for node in gang.nodes)
+
+
+WINDOW = timedelta(seconds=WINDOW_S)
+DEFAULT = Path(__file__).with_name("default.yaml")
+
+
+# Said where these targets are shown.
+SHIPPED = "These targets are Trainwright's starting values, not promises of yours: set your own with --objectives."
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where one objective stands.
+
+    Attributes:
+        good, total: runs, checkpoints, resumes or node-seconds in the window.
+        burning: how many times too fast the budget was spent over the last 7 days; None without data.
+        left_out: runs that count neither way, by why: `user`, `person`, `open`.
+    """
+
+    name: str
+    objective: Objective
+    good: float
+    total: float
+    burning: float | None = None
+    alerts: Sequence[Alert] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def share(self) -> float | None:
+        """The share that was good; None without anything to judge."""
+        return self.good / self.total if self.total > 0 else None
+
+    @property
+    def state(self) -> str:
+        """`met`, `missed` or `no data`."""
+        if self.share is None:
+            return "no data"
+        return "met" if self.share >= self.objective.target else "missed"
+
+    @property
+    def budget_left(self) -> float | None:
+        """The share of the error budget that is left; negative if it is overspent, None without data."""
+        return None if self.share is None else 1 - (1 - self.share) / (1 - self.objective.target)
+
+    @property
+    def severity(self) -> str:
+        """`page`, `ticket` or ""."""
+        return self.alerts[0].severity if self.alerts else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The result for a program."""
+        named = {"objective": self.name, **self.objective.model_dump(mode="json", exclude_defaults=True)}
+        shares = {"good": self.good, "total": self.total, "share": self.share, "state": self.state}
+        raised = [
+            {"severity": one.severity, "long_s": one.long_s, "short_s": one.short_s, "rate": one.rate, "burn": one.burn}
+            for one in self.alerts
+        ]
+        spent = {"budget_left": self.budget_left, "burn_7d": self.burning, "alerts": raised}
+        return {**named, **shares, **spent, "left_out": dict(self.left_out)}
+
+
+def read_objectives(path: str | Path | None) -> Objectives:
+    """The file of objectives, or those that Trainwright ships; UsageError with `file:line: field: what`."""
+    return read_rules(DEFAULT if path is None else Path(path), Objectives)
+
+
+def are_shipped(found: Sequence[Result]) -> bool:
+    """Whether these are the results of the objectives that Trainwright ships."""
+    return {result.name: result.objective for result in found} == read_objectives(None).objectives
+
+
+def results(objectives: Objectives, runs: Sequence[LedgerRun], now: datetime) -> list[Result]:
+    """Where each objective stands at a time, by the runs of the 28 days before."""
+    return [_result(name, one, runs, now.timestamp()) for name, one in objectives.objectives.items()]
+
+
+def _result(name: str, objective: Objective, runs: Sequence[LedgerRun], now: float) -> Result:
+    points = [point for point in points_of(objective, runs, now) if now - WINDOW_S < point.at <= now]
+    return Result(
+        name,
+        objective,
+        good=sum(point.good for point in points),
+        total=sum(point.total for point in points),
+        burning=_of_a_week(points, objective.target, now),
+        alerts=alerts(points, objective.target, now),
+        left_out=left_out(objective, [run for run in runs if run.blame == "open" or now - run.ended < WINDOW_S]),
+    )
+
+
+def _of_a_week(points: Sequence[Point], target: float, now: float) -> float | None:
+    return burn(points, target, now - WINDOW_S / 4, now)
