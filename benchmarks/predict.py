@@ -30,8 +30,8 @@ from noise import Watch
 
 from data_contracts.messages.raw_data import PredictRequest
 from infra.store import open_store
-from tasks.predict import predict as predicting
-from tasks.predict.predict import PredictOptions, predict
+from tasks import predict as predicting
+from tasks.predict import PredictOptions, predict
 from training.predict import worker
 
 INPUTS = [f"x{number}" for number in range(8)]

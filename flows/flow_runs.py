@@ -37,8 +37,7 @@ from infra.stopping import HandedOver
 from infra.store import layout
 from infra.store.lease import PATIENCE_S, held_lease
 from tasks.ci.cases import report_of_error, report_of_run
-from tasks.mirrors.deliver import tell_after_run
-from tasks.mirrors.ends import announce, note_untold
+from tasks.mirrors.deliver import announce, note_untold, tell_after_run
 from tasks.pages.facts import gather
 from tasks.policies import pipeline_tags, run_tags
 from tasks.run.report import latest_report

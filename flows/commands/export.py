@@ -10,8 +10,8 @@ from data_contracts.errors import UsageError
 from data_contracts.messages.commands import Tolerance
 from flows.commands.guard import Answer
 from flows.commands.queries import store_with
-from tasks.export.exports import Export
-from tasks.export.exports import export as export_model
+from tasks.export.export import Export
+from tasks.export.export import export as export_model
 
 _LICENSE = re.compile(r"([a-z0-9][a-z0-9.+-]{0,62})?")
 

@@ -12,8 +12,8 @@ from data_contracts.messages.raw_data import ShardProgress
 from flows.commands.guard import Answer
 from flows.commands.queries import store_with
 from flows.commands.terminal import draws
-from tasks.predict.predict import PredictOptions, PredictSummary
-from tasks.predict.predict import predict as predict_rows
+from tasks.predict import PredictOptions, PredictSummary
+from tasks.predict import predict as predict_rows
 from tasks.run.progress import sentence
 
 _CLEAR = "\r\x1b[2K"

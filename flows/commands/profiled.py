@@ -15,8 +15,7 @@ from flows.commands.guard import Answer
 from infra.files import replace_bytes
 from infra.settings import state_folder
 from infra.store import layout
-from tasks.profile.page import profile_page, sentence
-from tasks.profile.profile import Profiled, profile, refuse_elsewhere
+from tasks.profile import Profiled, profile, profile_page, refuse_elsewhere, sentence
 from tasks.run.run import Run, reopen_run
 from tasks.stages.stage import EarlierHandoffs
 from tasks.stages.train import train

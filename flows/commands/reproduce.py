@@ -10,8 +10,7 @@ from flows.commands.guard import Answer
 from flows.commands.queries import store_with
 from flows.commands.tables import table
 from infra.sources.named_places import NamedPlaces
-from tasks.reproduction.comparison import Comparison
-from tasks.reproduction.reproduce import Reproduction, Request
+from tasks.reproduction.reproduce import Comparison, Reproduction, Request
 from tasks.reproduction.reproduce import reproduce as make_again
 
 # Of an id, for a person.

@@ -1,18 +1,245 @@
-"""The model card of an export: Markdown with a metadata block, made of facts only. It says what is not known."""
+"""The model card of an export: Markdown with a metadata block, made of facts only. It says what is not known.
+
+The facts about a model version are read from the store; the export's record is made of them, too. The arguments that a
+module was made with leave without credentials and places of this machine. The card has the lines that run the exported
+model without Trainwright, on a Parquet file with the dataset's columns.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
 from data_contracts import quoting
-from data_contracts.handoffs import passed_over
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import ContractReport, Dataset, Evaluation, ModelVersion, Receipt, Ref, passed_over
 from data_contracts.messages.commands import Exported, TensorFacts
+from data_contracts.pipeline_spec.data import credential_in, is_named_like_secret
 from data_contracts.records import GateResult
-from tasks.export.facts import ModelFacts
-from tasks.export.usage import ARRAYS, ROWS, from_columns, lines_for
+from data_contracts.run_report import RunReport
+from infra.models import registry
+from infra.records.handoffs import read_handoff
+from infra.store import Store, layout
+from tasks.run.report import latest_report
+from tasks.run.resolve import find_version
+from tasks.stages.promote import split_with_rows
+from tasks.stages.trainings import InStore, TrainedWith, trained_with
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model version and what it was made of.
+
+    Attributes:
+        alias: by which it was named; None if by its number.
+        metrics_of: the section `evaluate` as it was sealed with the evaluation.
+        dataset, contract: None if the data is external, or was not checked.
+        receipt: of its promotion; None if it has none that can be found.
+        report: of the run that made it; None after a stage command.
+        code: commit and dirty flag of the code that trained it.
+        license_id: the licence that a person states; "" if it is not known.
+        withholds: whether texts that may quote rows stay on this machine; also if that is not known.
+    """
+
+    store: Store
+    version: ModelVersion
+    alias: str | None
+    trained: TrainedWith
+    evaluation: Evaluation
+    metrics_of: dict[str, Any]
+    dataset: Dataset | None
+    contract: ContractReport | None
+    receipt: Receipt | None
+    report: RunReport | None
+    code: dict[str, Any] = field(default_factory=dict)
+    trained_at: str = ""
+    withholds: bool = True
+    license_id: str = ""
+
+    @property
+    def title(self) -> str:
+        """The model and its version in words."""
+        return f"{self.version.name}, version {self.version.version}"
+
+    @property
+    def split(self) -> str:
+        """The split whose rows an export is compared on: the one that was scored, else one that has rows."""
+        return split_with_rows(self.dataset, str(self.metrics_of.get("split") or "test"))
+
+    @property
+    def targets(self) -> list[str]:
+        """The entries of a batch that metrics take for the truth."""
+        metrics = self.metrics_of.get("metrics", {})
+        return sorted({one["target"] for one in metrics.values() if one.get("target")})
+
+    @property
+    def model_class(self) -> str:
+        """The dotted path of the module's class."""
+        model = self.trained.train["lightning"].get("model") or {}
+        return str(model.get("class_path", ""))
+
+    @property
+    def arguments(self) -> tuple[dict[str, Any], list[str]]:
+        """The module's arguments without what stays on this machine, and the names of those that were withheld."""
+        model = self.trained.train["lightning"].get("model") or {}
+        return without_private(model.get("init_args") or {})
+
+
+def model_facts(store: Store, name: str) -> ModelFacts:
+    """The facts about the version that `model`, `model@alias` or `model@3` names.
+
+    Raises:
+        UsageError: there is no such version. CorruptError: a part of it is changed or gone.
+    """
+    version, alias = find_version(store, name)
+    trained = trained_with(InStore(store), version.checkpoint)
+    checkpoint = store.manifest(version.checkpoint.ref)
+    evaluation = read_handoff(store, version.evaluation, Evaluation)
+    if evaluation.checkpoint_id != version.checkpoint.ref.id:
+        raise CorruptError(f"{version.evaluation.uri} is an evaluation of another checkpoint than {version.ref.uri}.")
+    made = store.manifest(version.ref).provenance
+    dataset = None if trained.dataset is None else read_handoff(store, trained.dataset, Dataset)
+    contract = None if trained.dataset is None else _contract(store, trained.dataset)
+    code = dict(checkpoint.provenance.get("code") or {})
+    return ModelFacts(
+        store=store,
+        version=version,
+        alias=alias,
+        trained=trained,
+        evaluation=evaluation,
+        metrics_of=store.manifest(version.evaluation).settings.get("evaluate", {}),
+        dataset=dataset,
+        contract=contract,
+        receipt=_promotion(store, version),
+        report=latest_report(store, str(made.get("run_id", ""))) if made.get("run_id") else None,
+        code={"commit": code.get("commit"), "dirty": bool(code.get("dirty"))},
+        trained_at=str(checkpoint.provenance.get("finished") or ""),
+        withholds=_withholds(store, str(made.get("run_id", ""))),
+    )
+
+
+def _contract(store: Store, dataset: Ref) -> ContractReport | None:
+    """The report of the contract that a dataset's raw rows met; None if there was no contract."""
+    ref = store.manifest(dataset).parent_in("contracts")
+    try:
+        return None if ref is None else read_handoff(store, ref, ContractReport)
+    except FileNotFoundError:
+        return None
+
+
+def _promotion(store: Store, version: ModelVersion) -> Receipt | None:
+    """The first receipt of a promotion of this version, of any alias."""
+    for alias in store.list(layout.aliases(version.name)):
+        if alias == "history":
+            continue
+        for receipt in registry.history(store, version.name, alias):
+            if receipt.decision == "promoted" and receipt.candidate == version.ref and receipt.gates:
+                return receipt
+    return None
+
+
+def _withholds(store: Store, run_id: str) -> bool:
+    """Whether the run's data has sensitive columns; assumed if the run is not recorded."""
+    if not run_id or not store.exists(layout.resolved(run_id)):
+        return True
+    data = store.read_as(layout.resolved(run_id), lambda resolved: resolved["spec"]["data"])
+    return not isinstance(data, dict) or bool(data.get("sensitive"))
+
+
+WITHHELD = "withheld"
+_PLACE = re.compile(r"(?i)\s*(?:/|~|file:|[a-z]:[\\/]|\\\\)")
+# Tokens whose first letters say whose they are, whatever the argument is called.
+_TOKEN = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20}|gh[a-z]_[A-Za-z0-9]{20}|github_pat_\w{20}|glpat-[\w-]{20}|AKIA[A-Z0-9]{16}|sk-[\w-]{20}"
+    r"|xox[a-z]-[\w-]{10})"
+)
+
+
+def without_private(value: Any, name: str = "") -> tuple[Any, list[str]]:
+    """The arguments with `withheld` in place of what stays, and the names of these arguments.
+
+    A value stays if its name says that it is a secret, or if it is a text that holds a credential, a private key or an
+    absolute path, or a mapping with such a text as a key.
+
+    Args:
+        name: of the argument that holds the value, such as `encoder.weights`.
+    """
+    last = name.rpartition(".")[2]
+    if last and value is not None and not isinstance(value, bool) and is_named_like_secret(last):
+        return WITHHELD, [name]
+    if isinstance(value, str):
+        return (WITHHELD, [name]) if _stays(value) else (value, [])
+    if name and isinstance(value, dict) and any(isinstance(key, str) and _stays(key) for key in value):
+        return WITHHELD, [name]
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        made = {key: without_private(one, f"{name}.{key}".lstrip(".")) for key, one in items}
+        left = [one for _, names in made.values() for one in names]
+        plain = {key: one for key, (one, _) in made.items()}
+        return (plain if isinstance(value, dict) else list(plain.values())), left
+    return value, []
+
+
+def _stays(text: str) -> bool:
+    return bool(_PLACE.match(text) or credential_in(text) or _TOKEN.search(text) or "PRIVATE KEY-----" in text)
+
+
+_TENSOR = re.compile(r"tensor<(\w+)>\[([\d,]+)\]")
+_TIMES = ("timestamp", "duration", "time32", "time64", "date32", "decimal")
+# What the file with the rows is called in the lines.
+ROWS, ARRAYS = "rows.parquet", "inputs.npz"
+# The library that runs each kind of file, and the line that calls it with `{inputs}`.
+_CALLS = {
+    "torch": ("torch", 'with torch.no_grad(): outputs = torch.export.load("model.pt2").module()({inputs})'),
+    "onnx": ("onnxruntime", 'outputs = onnxruntime.InferenceSession("model.onnx").run(None, {inputs})'),
+    "mlflow": ("mlflow", 'outputs = mlflow.pyfunc.load_model(".").predict({inputs})'),
+}
+
+
+def lines_for(kind: str, exported: Exported) -> list[str]:
+    """The three lines: imports, the rows, the outputs."""
+    library, call = _CALLS[kind]
+    columns = from_columns(exported)
+    source = f'pyarrow.parquet.read_table("{ROWS}")' if columns else f'numpy.load("{ARRAYS}")'
+    inputs = _inputs(exported.inputs, "torch.tensor({value})" if kind == "torch" else "{value}")
+    used = ["numpy"] if "numpy." in inputs + source else []
+    modules = sorted([library, *used, *(["pyarrow.parquet"] if columns else [])])
+    return [f"import {', '.join(modules)}", f"rows = {source}", call.replace("{inputs}", inputs)]
+
+
+def from_columns(exported: Exported) -> bool:
+    """Whether the inputs are columns of the dataset, so that a Parquet file can be read for them."""
+    return all(one.column for one in exported.inputs)
+
+
+def _inputs(facts: Sequence[TensorFacts], wrapped: str) -> str:
+    """The dictionary of inputs as an expression: one comprehension if all are read alike, else one entry each."""
+    forms = [wrapped.replace("{value}", _form(one)) for one in facts]
+    if len(set(forms)) == 1 and len(forms) > 1:
+        names = ", ".join(quoted(one.name) for one in facts)
+        return f"{{name: {forms[0].replace('{name}', 'name')} for name in [{names}]}}"
+    pairs = [(quoted(one.name), form) for one, form in zip(facts, forms, strict=True)]
+    return f"{{{', '.join(f'{name}: ' + form.replace('{name}', name) for name, form in pairs)}}}"
+
+
+def _form(one: TensorFacts) -> str:
+    """How an input is read from `rows`, with `{name}` where its name stands."""
+    tensor = _TENSOR.fullmatch(one.column)
+    if tensor is not None:
+        return f'numpy.frombuffer(b"".join(rows[{{name}}].to_pylist()), "{tensor[1]}").reshape(-1, {tensor[2]})'
+    if one.column.startswith(_TIMES):
+        return f'rows[{{name}}].cast("{one.dtype}").to_numpy()'
+    return "rows[{name}].to_numpy()" if one.column else "rows[{name}]"
+
+
+def quoted(name: str) -> str:
+    """A name as a literal of Python's, on one line and without a backtick, which could end the page's block."""
+    return ascii(name).replace("`", "\\x60")
+
 
 # As Hugging Face's pages call the libraries.
 _LIBRARIES = {

@@ -1,4 +1,7 @@
-"""Sends mirrors their due updates, within a time; a failure is one log line and a record, and changes no verdict."""
+"""Sends mirrors their due updates, within a time; a failure is one log line and a record, and changes no verdict.
+
+Prefect's automations are told how a run ended; an end that the server did not take is told when it is back.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,30 @@ from data_contracts.pipeline_spec.operations import MlflowSpec, OpenLineageSpec
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
 from infra import mirrors
-from infra.mirrors import PATH, TRIED, Deadline, Endpoint, Mlflow, append_events, credentials, post_events
+from infra.mirrors import (
+    PATH,
+    TRIED,
+    Deadline,
+    Endpoint,
+    Mlflow,
+    append_events,
+    credentials,
+    newest_delivery,
+    newest_end,
+    post_events,
+)
 from infra.models import registry
+from infra.orchestrator.events.model_events import announce_canary_end, announce_verdict
+from infra.orchestrator.events.run_events import announce_end
 from infra.store import Store, layout
 from infra.store.lease import LeaseKeeper
-from tasks.mirrors.lineage_events import lineage_events
-from tasks.mirrors.mlflow_content import mlflow_run
-from tasks.mirrors.model_exports import put_folder, put_version
 from tasks.mirrors.outbox import NEWEST, PREFECT, Due, due, due_events, note
+from tasks.mirrors.updates import lineage_events, mlflow_run, put_folder, put_version
 from tasks.pages.facts import Facts, facts_of
 from tasks.run.executions import newest_execution
-from tasks.run.report import latest_report
+from tasks.run.report import FINAL, latest_report
 from tasks.run.run import Run
+from tasks.stages.canary import ended_by
 
 # Told last: an export takes seconds, which the others would lack.
 _SLOW = ("mlflow", "huggingface")
@@ -306,7 +321,6 @@ def _prefect(store: Store, one: Due, deadline: Deadline) -> str:
 
 
 def _tell_end(store: Store, run_id: str) -> str:
-    from tasks.mirrors.ends import announce
 
     run = Run(store.read_as(layout.resolved(run_id), Resolved.from_json), store)
     report, begun = latest_report(store, run_id), newest_execution(store, run_id)
@@ -325,3 +339,37 @@ def _run_of(store: Store, one: Due) -> tuple[Run, Facts, RunReport]:
 
 def _ended(sentence: str) -> str:
     return sentence if sentence.endswith(".") else f"{sentence}."
+
+
+def announce(run: Run, report: RunReport, flow_run: str | None = None) -> bool:
+    """Emit the events of a run's end; returns whether the server took all of them.
+
+    Args:
+        flow_run: whose page the events name; default: the one that is carried out here.
+    """
+    told = [announce_verdict(report), announce_end(report, flow_run)]
+    if report.verdict in FINAL:  # a run that continues tells it then
+        told.append(_announce_canary_end(run))
+    return all(told)
+
+
+def note_untold(run: Run) -> None:
+    """Record that Prefect was not told of a run's end: the next run's end, or a reaper, tells it."""
+    try:
+        if run.recorded and (what := newest_end(run.store, run.run_id)) is not None:
+            attempts, _ = newest_delivery(run.store, run.run_id, PREFECT, what)
+            note(run.store, Due(run.run_id, None, PREFECT, what, attempts=attempts), False, "the server was away")
+    except TrainwrightError as error:
+        log.warning("Prefect is never told how %s ended: %s", run.run_id, error)
+
+
+def _announce_canary_end(run: Run) -> bool:
+    """Emit the event of the canary that this run ended, if it ended one; a failure is one warning and False."""
+    if run.spec.promote.canary is None:
+        return True
+    try:
+        receipt = ended_by(run)
+    except TrainwrightError as error:
+        log.warning("Prefect was not told whether a canary ended: %s", error)
+        return False
+    return receipt is None or announce_canary_end(receipt, run.resolved.actor)

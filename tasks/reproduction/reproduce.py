@@ -1,31 +1,49 @@
-"""Makes a model again: finds what is sealed, prepares an environment, lets a child make it, and compares."""
+"""Makes a model again: finds what is sealed, prepares an environment, lets a child make it, and compares.
+
+It says what is the same on this machine as when the model was made, and what is not. Every id on the way is compared,
+and the weights where an id differs.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import platform
 import shutil
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import TrainwrightError, UsageError, from_json
+from data_contracts.handoffs import Ref
 from data_contracts.messages.gang import Segment
-from infra import scratch
+from data_contracts.resolved import Recipe
+from infra import audit, scratch
 from infra.environments.cache import make_locked
 from infra.files import check_new, tag
+from infra.gang.ledger import list_checkpoints
+from infra.models.registry import own_revision
 from infra.processes.environment import without_signing
 from infra.processes.processes import marked_env, module_command, new_mark, run_to_end, terminable
 from infra.sources.named_places import NO_PLACES, NamedPlaces
-from infra.store import Store, open_store
-from tasks.reproduction.comparison import Comparison, compare
-from tasks.reproduction.conditions import lock_differences, machine_differences, revision_difference
-from tasks.reproduction.recorded import Recorded, read_recorded
-from tasks.reproduction.remake import ERROR, MADE, REQUEST, STORE, Made, RemakeRequest
-from tasks.reproduction.sources import check_sources, moved
+from infra.store import Manifest, Store, open_store
+from infra.weights import TensorDifference, first_difference
+from tasks.reproduction.remake import (
+    ERROR,
+    MADE,
+    REQUEST,
+    STORE,
+    Made,
+    Recorded,
+    RemakeRequest,
+    check_sources,
+    moved,
+    read_recorded,
+)
 
 log = logging.getLogger("trainwright")
 ENVIRONMENT = "environment"
@@ -162,3 +180,129 @@ def _machine_notes(recorded: Recorded, made_in: Store, made: Made) -> list[str]:
     if differs := machine_differences(recorded.segments, segments):
         return [f"This is not the same kind of machine: {'; '.join(differs)}."]
     return []
+
+
+def lock_differences(recipe: Recipe) -> list[str]:
+    """How the packages and the Python of this installation differ from the recorded ones, in words."""
+    here, there = (dict(line.split("==", 1) for line in lines) for lines in (audit.lock(), recipe.lock))
+    changed = [
+        f"{name} {here.get(name, 'is missing')} instead of {version}"
+        for name, version in there.items()
+        if here.get(name) != version
+    ]
+    more = [f"{name} {version} was not there" for name, version in here.items() if name not in there]
+    python = platform.python_version()
+    return [*([] if python == recipe.python else [f"Python {python} instead of {recipe.python}"]), *changed, *more]
+
+
+def revision_difference(recipe: Recipe) -> str:
+    """How this Trainwright differs from the one that trained, as a sentence; "" if it does not."""
+    then, here = recipe.trainwright, own_revision()
+    if then.source == here.source:
+        return ""
+    name = f"revision {then.revision[:12]}" if then.revision else f"source {then.source[:12]}"
+    changed = ", with changes that were not committed" if then.dirty else ""
+    checkout = f" Check it out (`git worktree add DIR {then.revision[:12]}`) to run the same." if then.revision else ""
+    return f"The model was trained by another Trainwright ({name}{changed}); this one may give other ids.{checkout}"
+
+
+def machine_differences(recorded: Sequence[Segment], made: Sequence[Segment]) -> list[str]:
+    """How the machines of two trainings differ in what decides bits, in words; each difference once."""
+    found: dict[str, None] = {}
+    for before, after in zip(recorded, made, strict=False):
+        old, new = before.facts.model_dump(), after.facts.model_dump()
+        for name, value in old.items():
+            if new[name] != value:
+                found[f"{name} {new[name]} instead of {value}"] = None
+    return list(found)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One id: as sealed, and as made again; "" if there is none."""
+
+    what: str
+    recorded: str
+    made: str
+
+    @property
+    def equal(self) -> bool:
+        """Whether both are the same."""
+        return self.recorded == self.made
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was made again, beside what is sealed.
+
+    Attributes:
+        weights_equal: whether the weights of the model are equal to the bit.
+        step, weights: the first kept checkpoint whose weights differ, and how; None if none differ.
+        parts: of the first kept checkpoint with another id: the files and settings that differ.
+    """
+
+    rows: list[Compared]
+    weights_equal: bool
+    step: int | None = None
+    weights: TensorDifference | None = None
+    parts: list[str] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        """Whether every id is the same."""
+        return self.weights_equal and all(row.equal for row in self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """The comparison as objects that JSON can hold."""
+        rows = [{**asdict(row), "equal": row.equal} for row in self.rows]
+        return {
+            "equal": self.equal,
+            "weights_equal": self.weights_equal,
+            "rows": rows,
+            "first_difference": None if self.weights is None else {"step": self.step, **self.weights.to_json()},
+            "parts": self.parts,
+        }
+
+
+def compare(store: Store, recorded: Recorded, made_in: Store, made: Made) -> Comparison:
+    """Compare every id, and the weights of each kept checkpoint whose id differs until one is found that differs."""
+    checkpoint, evaluation = recorded.version.checkpoint, recorded.version.evaluation
+    listed = list_checkpoints(made_in, made.checkpoint.training)
+    there = {one.step: made_in.manifest(one.uri).ref for one in listed if one.state in ("committed", "verified")}
+    rows = [
+        *_row("contract report", recorded.contract, made.contract),
+        *_row("dataset", recorded.dataset, made.dataset),
+        *(_of_step(step, identity, there.get(step)) for step, identity in recorded.steps.items()),
+        Compared(f"model, step {checkpoint.step:,}", checkpoint.ref.id, made.checkpoint.ref.id),
+        Compared("evaluation", evaluation.id, made.evaluation.ref.id),
+    ]
+    stores = store, made_in
+    pairs = [(step, (ref, there[step])) for step, ref in recorded.kept.items() if step in there]
+    different = [(step, refs) for step, refs in pairs if refs[0].id != refs[1].id]
+    parts = _parts(*(one.manifest(ref) for one, ref in zip(stores, different[0][1], strict=True))) if different else []
+    last = checkpoint.ref, made.checkpoint.ref
+    same = last[0].id == last[1].id or first_difference(stores, last) is None
+    for step, refs in different:
+        if (found := first_difference(stores, refs)) is not None:
+            return Comparison(rows, same, step, found, parts)
+    return Comparison(rows, same, parts=parts)
+
+
+def _row(what: str, recorded: Ref | None, made: Ref | None) -> list[Compared]:
+    if recorded is None:
+        return []
+    return [Compared(what, recorded.id, "" if made is None else made.id)]
+
+
+def _of_step(step: int, identity: str, made: Ref | None) -> Compared:
+    return Compared(f"checkpoint, step {step:,}", identity, "" if made is None else made.id)
+
+
+def _parts(before: Manifest, after: Manifest) -> list[str]:
+    """The files and the settings of two checkpoints that differ."""
+    files = [{file.path: file.blake3 for file in one.files} for one in (before, after)]
+    settings = before.settings, after.settings
+    return [
+        *(name for name in sorted({*files[0], *files[1]}) if files[0].get(name) != files[1].get(name)),
+        *(name for name in sorted({*settings[0], *settings[1]}) if settings[0].get(name) != settings[1].get(name)),
+    ]

@@ -15,7 +15,7 @@ import yaml
 from blake3 import blake3
 
 from flows.cli import main
-from tasks.export import exports
+from tasks.export import export
 from tests.support.exports import run_elsewhere
 from tests.support.tiny import MODEL, trainwright, write_project
 
@@ -181,14 +181,14 @@ def test_what_cannot_be_traced_is_named_in_one_sentence(
     line: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The class is changed for the child alone: the sealed one would have to be trained again."""
-    original = exports.model_facts
+    original = export.model_facts
 
     def branching(store: Any, name: str) -> Any:
         facts = original(store, name)
         facts.trained.train["lightning"]["model"]["class_path"] = "net.Branching"
         return facts
 
-    monkeypatch.setattr(exports, "model_facts", branching)
+    monkeypatch.setattr(export, "model_facts", branching)
     words = ["export", "tiny", str(tmp_path / "out"), "--to", "torch", "--store", str(line / ".trainwright"), "--json"]
     assert main(words) == 8
     said = json.loads(capsys.readouterr().out)["error"]

@@ -27,8 +27,8 @@ from infra.mirrors import Deadline
 from infra.models import registry
 from infra.store import Store, layout, open_store
 from tasks.mirrors import deliver, outbox
-from tasks.mirrors.lineage_events import lineage_events
 from tasks.mirrors.outbox import PREFECT, Due, due, due_events
+from tasks.mirrors.updates import lineage_events
 from tasks.pages.facts import Facts, facts_of
 from tasks.pages.run_page import run_report_page
 from tasks.run.run import reopen_run

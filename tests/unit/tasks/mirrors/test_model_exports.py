@@ -15,9 +15,9 @@ from data_contracts.errors import GateNotMet, StorageUnavailable, TrainwrightErr
 from flows.cli import main
 from infra.mirrors import Deadline, Endpoint, Kept, Mlflow
 from infra.store import Store
-from tasks.mirrors import deliver, model_exports
-from tasks.mirrors.model_exports import FILES_TAG, NOT_WANTED, put_folder, put_version
+from tasks.mirrors import deliver, updates
 from tasks.mirrors.outbox import due, due_of_run
+from tasks.mirrors.updates import FILES_TAG, NOT_WANTED, put_folder, put_version
 from tests.support.real_mlflow import WHO, environment, served
 from tests.support.stub_server import FakeMlflow, serving
 from tests.unit.tasks.mirrors.test_deliver import facts_in, promote_again, store_in
@@ -43,7 +43,7 @@ def registered(project: Path, error: Exception | None, kept: Kept = OURS, files:
     _, report = facts_in(store)
     fake = FakeMlflow()
     with pytest.MonkeyPatch.context() as patch, serving(fake) as (address, got):
-        patch.setattr(model_exports, "export", export)
+        patch.setattr(updates, "export", export)
         with Endpoint("MLflow", address, {}, Deadline(60)) as endpoint:
             for _ in range(2):
                 assert put_version(store, Mlflow(endpoint), kept, report, Deadline(60), files) == "10"

@@ -32,10 +32,7 @@ from tasks.pages.cost_page import cost_page
 from tasks.pages.day_page import day_page
 from tasks.pages.facts import Facts, Pairs, facts_of, pairs_of
 from tasks.pages.run_page import run_report_page
-from tasks.profile.changes import Change
-from tasks.profile.page import profile_page
-from tasks.profile.profile import Profiled
-from tasks.profile.verdict import PARTS, Comparison, Roofline
+from tasks.profile import PARTS, Change, Comparison, Profiled, Roofline, profile_page
 from tasks.queries.day import day_of
 from tasks.run.run import known_store_list, reopen_run
 from tasks.stages.artifacts import gates_image

@@ -31,9 +31,8 @@ from infra import child
 from infra.models import registry
 from infra.records.handoffs import read_handoff
 from infra.store import Store, open_store
-from tasks.predict import predict as predicting
-from tasks.predict.model import Model, _preparation, open_model
-from tasks.predict.predict import PredictOptions, PredictSummary, predict
+from tasks import predict as predicting
+from tasks.predict import Model, PredictOptions, PredictSummary, _preparation, open_model, predict
 from tests.support.raw_rows import raw, write, write_line
 from tests.support.tiny import answer, home_with_server, trainwright, work_on_a_copy
 from training.predict import batches, output, part_writer, worker

@@ -8,8 +8,7 @@ import pytest
 
 from data_contracts.messages.commands import StepProfile
 from data_contracts.pipeline_spec import TrainSpec
-from tasks.profile.changes import change_for
-from tasks.profile.verdict import SENTENCES, Bound
+from tasks.profile import SENTENCES, Bound, change_for
 
 LIGHTNING: dict[str, Any] = {"model": {"class_path": "net.Net"}, "trainer": {"max_epochs": 3}}
 WITH_DATA = {**LIGHTNING, "data": {"class_path": "net.Data", "init_args": {"num_workers": 0}}}

@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 
 from data_contracts.messages.commands import Operation, StepProfile
-from tasks.profile.changes import Change
-from tasks.profile.page import profile_page, result, sentence
-from tasks.profile.profile import Profiled
-from tasks.profile.verdict import PARTS, Comparison, Roofline
+from tasks.profile import PARTS, Change, Comparison, Profiled, Roofline, profile_page, result, sentence
 from tests.support.html_elements import Elements
 
 RUN: Any = SimpleNamespace(spec=SimpleNamespace(name="tiny"), run_id="r")

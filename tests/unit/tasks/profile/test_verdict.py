@@ -7,17 +7,7 @@ from typing import Any
 import pytest
 
 from data_contracts.messages.commands import StepProfile
-from tasks.profile.verdict import (
-    PARTS,
-    SENTENCES,
-    Bound,
-    Roofline,
-    bound_by,
-    compare,
-    parts_of,
-    roofline,
-    steps_between,
-)
+from tasks.profile import PARTS, SENTENCES, Bound, Roofline, bound_by, compare, parts_of, roofline, steps_between
 
 BUSY, CALLS = Roofline(0.8, 0.4), Roofline(0.1, 0.2)
 CASES: dict[str, tuple[dict[str, float], Roofline | None, Bound]] = {

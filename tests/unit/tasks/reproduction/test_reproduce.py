@@ -18,11 +18,8 @@ from infra.models.registry import read_recipe
 from infra.sources.named_places import NO_PLACES, NamedPlaces
 from infra.store import Store, open_store
 from infra.store.store import copy_sealed
-from tasks.reproduction.comparison import compare
-from tasks.reproduction.conditions import lock_differences, machine_differences, revision_difference
-from tasks.reproduction.recorded import Recorded, read_recorded
-from tasks.reproduction.remake import MADE, Made
-from tasks.reproduction.sources import check_sources, moved
+from tasks.reproduction.remake import MADE, Made, Recorded, check_sources, moved, read_recorded
+from tasks.reproduction.reproduce import compare, lock_differences, machine_differences, revision_difference
 from tests.support.damage import overwrite
 from tests.support.reproducing import make_line
 from tests.support.reseal import reseal

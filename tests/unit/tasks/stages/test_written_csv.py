@@ -12,7 +12,7 @@ import pytest
 from data_contracts.errors import SpecError
 from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import CsvSpec, SourceSpec
-from tasks.predict.predict import resolve_input
+from tasks.predict import resolve_input
 from tasks.run.run import Run, open_run
 from tasks.stages import shard as stage
 from tasks.stages.validate import validate

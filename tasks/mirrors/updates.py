@@ -1,0 +1,478 @@
+"""What mirrors are sent about a run.
+
+- For MLflow: settings as params, scores and curves as metrics, tags.
+- The promoted model itself: its files for MLflow, and a folder in the form of Hugging Face's tools.
+- OpenLineage events: START and COMPLETE, FAIL or ABORT for the run and for each stage, with facets. They are made after
+  the run has ended, from sealed records, so a stage's times follow from the durations of the stages before it. An
+  error's message is left out, because it may quote a value of the data: the event says which kind it was, and where to
+  read more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from data_contracts.canonical import canonical
+from data_contracts.errors import GateNotMet, StorageUnavailable, UsageError, UserCodeError
+from data_contracts.foreign_files import parse_json, read_plain
+from data_contracts.handoffs import ContractReport, Dataset, Ref
+from data_contracts.run_report import ModelName, RunReport, StageResult
+from infra import scratch
+from infra.mirrors import Deadline, Kept, Mlflow, MlflowRun
+from infra.models import registry
+from infra.settings import on_this_machine
+from infra.store import Store
+from tasks.export.export import RECORD, export
+from tasks.pages.facts import Facts
+
+# A curve is thinned to this many points; the first and the last stay.
+MOST_POINTS = 10_000
+_MOST_KEY, _MOST_PARAM, _MOST_TAG = 250, 500, 5000
+_LEFT_OUT = ("version", "store", "mirrors", "tags")
+_STATUS = {
+    "promoted": "FINISHED",
+    "canary": "FINISHED",
+    "unchanged": "FINISHED",
+    "not_promoted": "FINISHED",
+    "cancelled": "KILLED",
+}
+
+
+def mlflow_run(facts: Facts, report: RunReport, experiment: str) -> MlflowRun:
+    """The run as MLflow keeps it."""
+    ended = _ms(report.finished)
+    return MlflowRun(
+        run_id=report.run_id,
+        experiment=experiment,
+        name=report.run_id,
+        params=params(facts),
+        metrics=[*_curves(facts, ended), *_scores(facts, report, ended)],
+        tags=tags(report),
+        status="RUNNING" if report.verdict == "waiting" else _STATUS.get(report.verdict, "FAILED"),
+        started_ms=_ms(report.started),
+        ended_ms=ended,
+    )
+
+
+def params(facts: Facts) -> dict[str, str]:
+    """The resolved spec with dotted names, the Lightning config inlined; long values are cut."""
+    resolved = facts.run.resolved
+    spec = {name: one for name, one in resolved.spec.items() if name not in _LEFT_OUT}
+    spec["train"] = facts.run.train_settings()
+    return {_key(name): value[:_MOST_PARAM] for name, value in _flat("", spec) if name}
+
+
+def tags(report: RunReport) -> dict[str, str]:
+    """Verdict, ids, revision, who started it, and the cost tags under `cost.`."""
+    model = report.model
+    named = {
+        "trainwright.pipeline": report.pipeline,
+        "trainwright.verdict": report.verdict,
+        "trainwright.trigger": report.trigger,
+        "trainwright.dataset_id": report.dataset_id,
+        "trainwright.checkpoint_id": report.checkpoint_id,
+        "trainwright.dirty": str(report.dirty).lower() if report.commit else None,
+        "trainwright.model": None if model is None or model.version is None else f"{model.name}:{model.version}",
+        "trainwright.cost_usd": None if report.cost.usd is None else f"{report.cost.usd:.6f}",
+        "mlflow.source.git.commit": report.commit,
+        "mlflow.user": report.actor,
+        **{f"cost.{name}": value for name, value in report.tags.items()},
+    }
+    return {_key(name): value[:_MOST_TAG] for name, value in named.items() if value}
+
+
+def _scores(facts: Facts, report: RunReport, at_ms: int) -> Iterator[dict[str, Any]]:
+    step = 0 if facts.checkpoint is None else facts.checkpoint.step
+    for name, value in report.metrics.items():
+        yield _metric(f"evaluate/{name}", value, at_ms, step)
+
+
+def _curves(facts: Facts, at_ms: int) -> Iterator[dict[str, Any]]:
+    points: dict[str, list[dict[str, Any]]] = {}
+    for record in facts.history:
+        for name, value in record.items():
+            if name not in ("step", "epoch") and isinstance(value, int | float):
+                points.setdefault(name, []).append(_metric(name, float(value), at_ms, int(record.get("step", 0))))
+    for curve in points.values():
+        stride = math.ceil(len(curve) / MOST_POINTS)
+        yield from curve[:-1:stride] if stride > 1 else curve[:-1]
+        yield curve[-1]
+
+
+def _metric(name: str, value: float, at_ms: int, step: int) -> dict[str, Any]:
+    said: float | str = value
+    if not math.isfinite(value):  # JSON has no such numbers; MLflow takes them by these names
+        said = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return {"key": _key(name), "value": said, "timestamp": at_ms, "step": step}
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _flat(f"{name}.{key}" if name else str(key), inner)
+    elif value is not None:
+        yield name, value if isinstance(value, str) else canonical(value).decode()
+
+
+def _key(name: str) -> str:
+    """A name with the characters that MLflow takes."""
+    return re.sub(r"[^\w.:/ -]", "_", name)[:_MOST_KEY].strip("/ ") or "_"
+
+
+def _ms(stamp: str) -> int:
+    at = datetime.fromisoformat(stamp)
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+# A tag of a version in MLflow: why it has no files.
+FILES_TAG = "trainwright.no_files"
+NOT_WANTED = "The spec says that the model's files are not sent."
+_ELSEWHERE = "This server does not take files itself, so the model's files are not here."
+_UNTRACEABLE = "The model could not be exported; `trainwright export` names the operation that cannot be traced."
+_DIFFERENT = "The exported model's outputs differ from the checkpoint's; `trainwright export` says by how much."
+_NOT_HERE = "The model could not be exported where its mirror was told; `trainwright export` says what is missing."
+_EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Linux
+
+
+def put_version(store: Store, server: Mlflow, kept: Kept, report: RunReport, deadline: Deadline, files: bool) -> str:
+    """Register the version that a run promoted, with its files if it can have them; returns MLflow's own number.
+
+    The files are sent first, so a version that is registered is whole.
+    """
+    model = report.model
+    assert model is not None
+    assert model.version is not None
+    number = server.find_version(model.name, model.version)
+    if number is not None:
+        return number
+    why = _put_files(store, server, kept, model, deadline) if files else NOT_WANTED
+    told = {**tags(report), **({FILES_TAG: why} if why else {})}
+    return server.put_version(model.name, model.version, kept, told, report.sentence)
+
+
+def put_folder(store: Store, place: Path, model: str, alias: str, deadline: Deadline) -> str:
+    """Make `place/<model>` the export of what an alias names now, in one step; returns what was done.
+
+    Raises: UsageError if the folder is, or is reached by, a link, belongs to the store, or holds anything else.
+    """
+    folder = place / model
+    _check_place(store, folder)
+    while True:
+        named = registry.read_alias(store, model, alias)
+        if named is None:
+            return f"{model}@{alias} names nothing"
+        if not _has(folder, Ref.model_validate(named[0].value["model_version"])):
+            _check_ours(folder, model)
+            with on_this_machine(place):
+                place.mkdir(parents=True, exist_ok=True)
+                own = scratch.make("mirror", root=place)
+            with own:
+                draft = own.path / model
+                export(store, f"{model}@{named[1]}", "huggingface", draft, on_poll=_until(deadline))
+                with on_this_machine(place):
+                    _take_place(draft, folder)
+        if registry.read_alias(store, model, alias) == named:
+            return f"{folder} has version {named[1]}"
+
+
+def _put_files(store: Store, server: Mlflow, kept: Kept, model: ModelName, deadline: Deadline) -> str | None:
+    """Send the version's files as MLflow reads them; returns why there are none, without a text of the user's code."""
+    if not kept.takes_files:
+        return _ELSEWHERE
+    with scratch.make("mirror") as own:
+        folder = own.path / "model"
+        try:
+            export(store, f"{model.name}@{model.version}", "mlflow", folder, on_poll=_until(deadline))
+        except GateNotMet:
+            return _DIFFERENT
+        except UserCodeError:
+            return _UNTRACEABLE
+        except UsageError:
+            return _NOT_HERE
+        for file in sorted(folder.iterdir()):
+            server.put_artifact(kept, f"model/{file.name}", file)
+    return None
+
+
+def _until(deadline: Deadline) -> Callable[[], None]:
+    def check() -> None:
+        if not deadline.left_s():
+            raise StorageUnavailable(
+                "The model was not exported in time.", remedy="`trainwright mirror` has more time for it."
+            )
+
+    return check
+
+
+def _check_place(store: Store, folder: Path) -> None:
+    place = folder.parent
+    if os.path.realpath(place) != str(place) or folder.is_symlink():
+        raise UsageError(
+            f"{folder} is reached by a link, which a mirror does not follow.",
+            remedy="Name the folder itself in mirrors.huggingface.folder.",
+        )
+    if store.is_local:
+        kept = Path(os.path.realpath(store.uri))
+        if folder == kept or kept in folder.parents or folder in kept.parents:
+            raise UsageError(
+                f"{folder} and the store {store.uri} overlap.",
+                remedy="Name a folder outside of the store in mirrors.huggingface.folder.",
+            )
+
+
+def _check_ours(folder: Path, model: str) -> None:
+    """UsageError unless a folder may be replaced: it is missing, empty, or an earlier export of this model."""
+    told = _record(folder)
+    if (told.get("target"), told.get("model")) == ("huggingface", model):
+        return
+    if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UsageError(
+            f"{folder} holds something other than an export of {model}, so it is not replaced.",
+            remedy="Move it away, or name another folder in mirrors.huggingface.folder.",
+        )
+
+
+def _has(folder: Path, version: Ref) -> bool:
+    """Whether a folder is the export of this version, with files of the sizes that its record says."""
+    told = _record(folder)
+    if (told.get("target"), told.get("version_ref")) != ("huggingface", version.to_json()):
+        return False
+    try:
+        return all((folder / one["path"]).stat().st_size == one["bytes"] for one in told["files"])
+    except (OSError, KeyError, TypeError):
+        return False
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    """What an export's record says; {} if there is none."""
+    try:
+        told = parse_json(read_plain(folder / RECORD))
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _take_place(draft: Path, folder: Path) -> None:
+    """Give a folder's name to the draft in one step; what had the name before has the draft's."""
+    if not folder.exists():
+        draft.rename(folder)
+        return
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None or rename(_HERE, os.fsencode(draft), _HERE, os.fsencode(folder), _EXCHANGE):
+        # Not every system and file system can exchange two names: for a moment there is none.
+        folder.rename(draft.with_name(f"{draft.name}.before"))
+        draft.rename(folder)
+
+
+# A name and not an address: which server has the sources of this installation is not known.
+PRODUCER = "urn:trainwright:mirror:v1"
+_SPEC = "https://openlineage.io/spec"
+_IDS = uuid.UUID("7d0c9c6e-54f5-4f5a-9c62-6b8cf2a2a9a1")
+_TYPES = {"ran": "COMPLETE", "reused": "COMPLETE", "skipped": "COMPLETE", "waiting": "RUNNING", "cancelled": "ABORT"}
+_RUN_TYPES = {
+    "promoted": "COMPLETE",
+    "canary": "COMPLETE",
+    "unchanged": "COMPLETE",
+    "not_promoted": "COMPLETE",
+    "waiting": "RUNNING",
+}
+Facets = dict[str, Any]
+
+
+def lineage_events(facts: Facts, report: RunReport, namespace: str) -> list[dict[str, Any]]:
+    """The events in order of their times."""
+    maker = _Maker(facts, report, namespace)
+    return sorted(maker.events(), key=lambda one: str(one["eventTime"]))
+
+
+class _Maker:
+    def __init__(self, facts: Facts, report: RunReport, namespace: str) -> None:
+        self.facts, self.report, self.namespace = facts, report, namespace
+        self.job = report.pipeline
+        # An attempt that failed and the one that continues are two runs of the job.
+        self.run_id = str(uuid.uuid5(_IDS, f"{report.run_id}/{report.finished}"))
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        start, end = _time(self.report.started), _time(self.report.finished)
+        facets = {"processing_engine": _facet("ProcessingEngineRunFacet", "1-1-1", **_engine()), **self._error(None)}
+        kind = _RUN_TYPES.get(self.report.verdict, "ABORT" if self.report.verdict == "cancelled" else "FAIL")
+        job = self._job(self.job, "PIPELINE")
+        yield self._event("START", start, self.run_id, job, facets)
+        yield self._event(kind, end, self.run_id, job, facets)
+        for stage in self.report.stages:
+            yield from self._stage(stage, start)
+            start += timedelta(seconds=stage.seconds)
+
+    def _stage(self, stage: StageResult, start: datetime) -> Iterator[dict[str, Any]]:
+        run_id = str(uuid.uuid5(_IDS, f"{self.run_id}/{stage.name}"))
+        parent = {"run": {"runId": self.run_id}, "job": {"namespace": self.namespace, "name": self.job}}
+        facets = {"parent": _facet("ParentRunFacet", "1-2-0", **parent), **self._error(stage)}
+        job = self._job(f"{self.job}.{stage.name}", "STAGE")
+        kind = _TYPES.get(stage.status, "FAIL")
+        end = start + timedelta(seconds=stage.seconds)
+        data = {"inputs": self._inputs(stage.name), "outputs": self._outputs(stage.name)}
+        yield self._event("START", start, run_id, job, facets, **data)
+        yield self._event(kind, end, run_id, job, facets, **data)
+
+    def _event(
+        self, kind: str, at: datetime, run_id: str, job: Facets, facets: Facets, **data: list[Facets]
+    ) -> dict[str, Any]:
+        return {
+            "eventType": kind,
+            "eventTime": at.isoformat(timespec="milliseconds"),
+            "producer": PRODUCER,
+            "schemaURL": f"{_SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent",
+            "run": {"runId": run_id, "facets": facets},
+            "job": job,
+            "inputs": data.get("inputs", []),
+            "outputs": data.get("outputs", []),
+        }
+
+    def _job(self, name: str, kind: str) -> Facets:
+        report = self.report
+        types = {"processingType": "BATCH", "integration": "TRAINWRIGHT", "jobType": kind}
+        facets = {"jobType": _facet("JobTypeJobFacet", "2-0-4", **types)}
+        owners = [{"name": f"user:{report.actor}", "type": "MAINTAINER"}] if report.actor else []
+        if owners:
+            facets["ownership"] = _facet("OwnershipJobFacet", "1-0-1", owners=owners)
+        if report.tags:
+            tags = [{"key": key, "value": value, "source": "TRAINWRIGHT"} for key, value in report.tags.items()]
+            facets["tags"] = _facet("TagsJobFacet", "1-0-0", tags=tags)
+        if report.commit:
+            # The revision; which server has it is not sealed with the run.
+            place = {"type": "git", "url": Path(self.facts.run.resolved.root).as_uri(), "version": report.commit}
+            facets["sourceCodeLocation"] = _facet("SourceCodeLocationJobFacet", "1-1-0", **place)
+        return {"namespace": self.namespace, "name": name, "facets": facets}
+
+    def _error(self, stage: StageResult | None) -> Facets:
+        failed = self.report.error is not None if stage is None else stage.status in ("failed", "rejected")
+        if not failed:
+            return {}
+        cause = str((self.report.error or {}).get("cause", "failed"))
+        said = f"{cause} (exit code {self.report.exit_code}); read why with `trainwright show {self.report.run_id}`"
+        facet = _facet("ErrorMessageRunFacet", "1-0-1", message=said, programmingLanguage="PYTHON")
+        return {"errorMessage": facet}
+
+    def _inputs(self, stage: str) -> list[Facets]:
+        facts = self.facts
+        checkpoint = None if facts.checkpoint is None else facts.checkpoint.ref.uri
+        evaluation = None if facts.evaluation is None else facts.evaluation.ref.uri
+        match stage:
+            case "validate" | "shard":
+                return [self._raw(index, uri) for index, uri in self._sources()]
+            case "train":
+                return self._dataset(facts.dataset)
+            case "verify":
+                return self._result(checkpoint)
+            case "evaluate":
+                return self._dataset(facts.dataset) + self._result(checkpoint)
+            case "promote":
+                return self._result(evaluation)
+        return []
+
+    def _outputs(self, stage: str) -> list[Facets]:
+        facts, report = self.facts, self.report
+        checkpoint = None if facts.checkpoint is None else facts.checkpoint.ref.uri
+        evaluation = None if facts.evaluation is None else facts.evaluation.ref.uri
+        match stage:
+            case "shard":
+                return self._dataset(facts.dataset, written=True)
+            case "train":
+                return self._result(checkpoint)
+            case "evaluate":
+                return self._result(evaluation)
+            case "promote" if report.verdict == "promoted" and report.model is not None:
+                return self._result(f"models/{report.model.name}/{report.model.version}")
+        return []
+
+    def _sources(self) -> Iterator[tuple[int, str]]:
+        data = self.facts.run.spec.data
+        for index, source in enumerate([] if isinstance(data, str) else data.source):
+            yield index, source.uri
+
+    def _raw(self, index: int, uri: str) -> Facets:
+        resolved = self.facts.run.resolved
+        files = [one for one in resolved.files if one.source == index]
+        facets: Facets = {}
+        counts: Facets = {"size": sum(one.bytes for one in files), "fileCount": len(files)}
+        contract = self.facts.contract
+        if contract is not None and index == 0:
+            facets["dataQualityAssertions"] = _assertions(contract)
+            facets["dataQualityMetrics"] = _facet(
+                "DataQualityMetricsInputDatasetFacet", "1-0-3", rowCount=contract.rows, columnMetrics={}
+            )
+        facets["inputStatistics"] = _facet("InputStatisticsInputDatasetFacet", "1-0-0", **counts)
+        return {**_named(uri, Path(resolved.root)), "facets": {}, "inputFacets": facets}
+
+    def _dataset(self, dataset: Dataset | None, written: bool = False) -> list[Facets]:
+        if dataset is None:
+            return []
+        fields = [{"name": name, "type": kind} for name, kind in dataset.columns.items()]
+        facets = {
+            "schema": _facet("SchemaDatasetFacet", "1-2-0", fields=fields),
+            "version": _facet("DatasetVersionDatasetFacet", "1-0-1", datasetVersion=dataset.ref.id),
+        }
+        found: Facets = {**self._stored(dataset.ref.uri), "facets": facets}
+        if written:
+            shards = [shard for split in dataset.splits.values() for shard in split]
+            counts = {
+                "rowCount": sum(one.rows for one in shards),
+                "size": sum(one.bytes for one in shards),
+                "fileCount": len(shards),
+            }
+            statistics = _facet("OutputStatisticsOutputDatasetFacet", "1-0-2", **counts)
+            found["outputFacets"] = {"outputStatistics": statistics}
+        return [found]
+
+    def _result(self, uri: str | None) -> list[Facets]:
+        return [] if uri is None else [{**self._stored(uri), "facets": {}}]
+
+    def _stored(self, uri: str) -> Facets:
+        return _named(f"{self.facts.run.store.uri.rstrip('/')}/{uri}", Path(self.facts.run.resolved.root))
+
+
+def _assertions(contract: ContractReport) -> Facets:
+    """Which expectations did not hold, without values; and that the others did."""
+    failed = [
+        {"assertion": one.expectation, "success": False, "severity": _severity(one.severity)}
+        | ({"column": one.column} if one.column else {})
+        for one in contract.failures
+    ]
+    rest = contract.met
+    passed = [{"assertion": f"the other expectations ({rest})", "success": True}] if rest > 0 else []
+    return _facet("DataQualityAssertionsDatasetFacet", "1-1-0", assertions=[*failed, *passed])
+
+
+def _severity(severity: str) -> str:
+    return "error" if severity == "critical" else "warn"
+
+
+def _named(uri: str, root: Path) -> Facets:
+    """Namespace and name of a dataset by OpenLineage's rules: `s3://bucket` and key, `file` and path."""
+    if "://" in uri:
+        scheme, _, rest = uri.partition("://")
+        place, _, key = rest.partition("/")
+        return {"namespace": f"{scheme}://{place}", "name": key}
+    return {"namespace": "file", "name": str(root / uri)}
+
+
+def _facet(name: str, version: str, /, **fields: Any) -> Facets:
+    return {"_producer": PRODUCER, "_schemaURL": f"{_SPEC}/facets/{version}/{name}.json#/$defs/{name}", **fields}
+
+
+def _engine() -> Mapping[str, str]:
+    return {"version": metadata.version("trainwright"), "name": "Trainwright"}
+
+
+def _time(stamp: str) -> datetime:
+    at = datetime.fromisoformat(stamp)
+    return at if at.tzinfo else at.replace(tzinfo=UTC)

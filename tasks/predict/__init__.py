@@ -1,1 +1,0 @@
-"""`predict`: what a model version is given, looked up in the store, and the child that predicts. Writes no store."""

@@ -1,0 +1,633 @@
+"""Where a training step's time goes, what bounds it, and whether the change most worth trying helps; with its page.
+
+Profiles the training of a run: a short training in scratch, then another one with the change. Neither takes a lease,
+writes a checkpoint or a hand-off, or has a place in a reuse key. What bounds a step and which change to try are pure
+functions: of the seconds of the step's parts, and of the settings. The page loads nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import os
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from data_contracts.errors import TrainwrightError, UsageError
+from data_contracts.handoffs import Dataset
+from data_contracts.messages.commands import PROFILE, TRACE, ProfileRequest, StepProfile
+from data_contracts.pipeline_spec import TrainSpec
+from infra import scratch
+from infra.child import run_child
+from infra.records.handoffs import local_dataset, mixed
+from tasks.charts.picture import BLUE
+from tasks.charts.plots import Bar, bars
+from tasks.pages.html import NOTHING, Markup, chart, facts, page, section, table, tag
+from tasks.run.run import Run
+from tasks.stages.train import REMEDIES
+
+Bound = Literal["data", "transfer", "communication", "checkpoint", "callbacks", "compute", "memory", "calls", "unknown"]
+# The parts of a step in the order in which they happen, each with what it is called on a page.
+PARTS = {
+    "data": "waiting for data",
+    "transfer": "host to device",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "synchronisation": "synchronisation",
+    "checkpoint": "checkpoint",
+    "callbacks": "callbacks, logging, rest",
+}
+_WORK = ("forward", "backward", "optimizer")
+# Below this share of what the device can do, neither arithmetic nor memory limits a step, but the number of its calls.
+_BUSY = 0.25
+# What bounds a step, as people read it.
+NAMES: dict[Bound, str] = {
+    "data": "data",
+    "transfer": "copies to the device",
+    "communication": "communication",
+    "checkpoint": "checkpoints",
+    "callbacks": "callbacks and logging",
+    "compute": "compute",
+    "memory": "memory",
+    "calls": "many small operations",
+    "unknown": "the module's own work",
+}
+SENTENCES: dict[Bound, str] = {
+    "data": "Steps wait for data longer than for anything else.",
+    "transfer": "Copying batches to the device takes longer than anything else.",
+    "communication": "Ranks wait for each other's gradients or parameters longer than for anything else.",
+    "checkpoint": "Checkpoints hold the steps longer than anything else does.",
+    "callbacks": "Callbacks and logging take longer than anything else.",
+    "compute": "The module's arithmetic limits the steps: it needs longer than the memory traffic.",
+    "memory": "Reading and writing memory limits the steps: it needs longer than the arithmetic.",
+    "calls": "Many small operations limit the steps: the device could do their arithmetic and traffic much faster.",
+    "unknown": "The module's own work takes longest; its operations could not be counted.",
+}
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Shares of the module's own time that its arithmetic and its memory traffic would need at the device's best."""
+
+    compute: float
+    memory: float
+
+
+def parts_of(profile: StepProfile, checkpoint: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds of each part of a mean step, in the order of `PARTS`.
+
+    What the exchange of gradients adds to a backward pass is synchronisation.
+
+    Args:
+        checkpoint: `train.checkpoint` as JSON, which says how many steps share a checkpoint.
+    """
+    steps = max(len(profile.step_s), 1)
+    found = dict.fromkeys(PARTS, 0.0)
+    for part, seconds in profile.phases.items():
+        found[part if part in PARTS else "callbacks"] += seconds / steps
+    if profile.exchange_s is not None:
+        exposed = min(profile.exchange_s, found["backward"])
+        found["backward"] -= exposed
+        found["synchronisation"] += exposed
+    between = steps_between(checkpoint, profile.steps_per_epoch, sum(found.values()))
+    if profile.checkpoint_s is not None and between:
+        found["checkpoint"] = profile.checkpoint_s / between
+    return found
+
+
+def steps_between(checkpoint: Mapping[str, Any], steps_per_epoch: int, step_s: float) -> float:
+    """Steps from one checkpoint to the next; 0 if unknown."""
+    every_s, chosen = checkpoint.get("every_s"), []
+    if checkpoint.get("every_steps"):
+        chosen.append(float(checkpoint["every_steps"]))
+    if isinstance(every_s, int | float) and step_s > 0:
+        chosen.append(max(every_s / step_s, 1.0))
+    return min(chosen, default=float(steps_per_epoch))
+
+
+def roofline(profile: StepProfile, parts: Mapping[str, float]) -> Roofline | None:
+    """How close the module's work comes to the device's best; None if its operations were not counted."""
+    work = sum(parts[one] for one in _WORK)
+    if not (profile.flops or profile.bytes) or not (profile.peak_flops and profile.peak_bytes and work > 0):
+        return None
+    return Roofline(profile.flops / profile.peak_flops / work, profile.bytes / profile.peak_bytes / work)
+
+
+def bound_by(parts: Mapping[str, float], roof: Roofline | None) -> Bound:
+    """What bounds a step: the largest of its parts, or for the module's own work, what limits that."""
+    if not all(math.isfinite(seconds) for seconds in parts.values()) or not any(parts.values()):
+        return "unknown"
+    waits: dict[Bound, float] = {
+        "data": parts["data"],
+        "transfer": parts["transfer"],
+        "communication": parts["synchronisation"],
+        "checkpoint": parts["checkpoint"],
+        "callbacks": parts["callbacks"],
+    }
+    longest = max(waits, key=lambda name: waits[name])
+    if waits[longest] > sum(parts[one] for one in _WORK):
+        return longest
+    if roof is None:
+        return "unknown"
+    if max(roof.compute, roof.memory) < _BUSY:
+        return "calls"
+    return "compute" if roof.compute >= roof.memory else "memory"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Samples per second before and after a change.
+
+    Attributes:
+        helps: whether it is faster beyond the spread of steps; None: the difference is within it.
+    """
+
+    before: float
+    after: float
+    helps: bool | None
+
+    @property
+    def gain(self) -> float:
+        """How much faster it is, as a share."""
+        return self.after / self.before - 1 if self.before > 0 else 0.0
+
+
+def compare(before: StepProfile, after: StepProfile, checkpoint_s: tuple[float, float] = (0.0, 0.0)) -> Comparison:
+    """Compare two profiles by the seconds of a row. A difference counts if the middle halves of the steps are apart.
+
+    Args:
+        checkpoint_s: seconds that checkpoints add to a step, before and after.
+    """
+    first, second = (
+        [(seconds + wait) / one.rows for seconds in one.step_s]
+        for one, wait in zip((before, after), checkpoint_s, strict=True)
+    )
+    (low, high), (low_after, high_after) = _middle(first), _middle(second)
+    helps = True if high_after < low else False if low_after > high else None
+    return Comparison(_per_second(first), _per_second(second), helps)
+
+
+def _per_second(row_s: list[float]) -> float:
+    """Rows per second of the middle step: one slow step of a busy machine must not decide."""
+    middle = statistics.median(row_s) if row_s else 0.0
+    return 1 / middle if middle > 0 else 0.0
+
+
+def _middle(row_s: list[float]) -> tuple[float, float]:
+    """The first and third quartile."""
+    if len(row_s) < 2:
+        return (row_s[0], row_s[0]) if row_s else (0.0, 0.0)
+    low, _, high = statistics.quantiles(row_s, n=4, method="inclusive")
+    return low, high
+
+
+_FULL = ("", "32", "32-true", "None")
+_MOST_WORKERS = 8
+# The optimizers of torch that take `fused`, on a CPU as well.
+_FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
+_OF_TORCH = ("", "torch.optim", *(f"torch.optim.{name.lower()}" for name in _FUSABLE))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a training's settings.
+
+    Attributes:
+        what: the change in words, as what one does.
+        effect: what it does to the model that is trained.
+        train: the settings with the change.
+        batches_ready, compiled: as a `ProfileRequest` has them.
+        note: what the measurement stands for, if it is not the change itself.
+    """
+
+    what: str
+    effect: str
+    train: dict[str, Any] = field(default_factory=dict)
+    batches_ready: bool = False
+    compiled: bool = False
+    note: str = ""
+
+
+_SAME = "The model stays the same."
+_SAME_ORDER = "The model stays the same; the training gets no new key."
+_ROUNDED = "The model stays the same but for rounding."
+
+
+def change_for(bound: Bound, profile: StepProfile, train: Mapping[str, Any], cores: int) -> Change | None:
+    """The change for what bounds a step; None if none is known.
+
+    Args:
+        train: the settings that were profiled, with the Lightning config inlined.
+        cores: processor cores of this machine.
+    """
+    if bound == "data":
+        return _workers(train, cores) or _ready(profile, train)
+    if bound == "communication":
+        return _larger_batch(profile, train)
+    if bound == "checkpoint":
+        return _rarer_checkpoints(profile, train)
+    if bound == "callbacks":
+        return _less_logging(train)
+    if bound in ("compute", "memory", "calls", "unknown") and (change := _fused(profile, train)) is not None:
+        return change
+    if bound == "compute":
+        return _half_precision(train) or _compiled(train)
+    if bound in ("memory", "calls", "unknown"):
+        return _larger_micro_batch(profile, train) or _compiled(train)
+    return None
+
+
+def _ready(profile: StepProfile, train: Mapping[str, Any]) -> Change:
+    remedy = REMEDIES.get(profile.data_cause, "preparing batches takes longest.")
+    what = f"Make batches cheaper: {remedy}"
+    note = "Measured with batches that were prepared before the steps: no change of the loader gives more than that."
+    return Change(what, _SAME, dict(train), batches_ready=True, note=note)
+
+
+def _workers(train: Mapping[str, Any], cores: int) -> Change | None:
+    """More workers for the user's own data module, where it takes their number."""
+    changed = copy.deepcopy(dict(train))
+    arguments = (changed["lightning"].get("data") or {}).get("init_args") or {}
+    now = arguments.get("num_workers")
+    most = min(cores, _MOST_WORKERS)
+    if type(now) is not int or now >= most:
+        return None
+    arguments["num_workers"] = most
+    return Change(f"Set data.init_args.num_workers of train.lightning to {most} (it is {now}).", _SAME, changed)
+
+
+def _larger_batch(profile: StepProfile, train: Mapping[str, Any]) -> Change:
+    rows = train["global_batch_size"]
+    micro = rows // profile.world_size // profile.accumulate
+    changed = {**train, "global_batch_size": 2 * rows, "micro_batch_size": micro}
+    what = f"Exchange gradients half as often: train.global_batch_size {2 * rows}, train.micro_batch_size {micro}."
+    return Change(what, "Another training: its optimizer takes half as many steps, with twice the rows.", changed)
+
+
+def _rarer_checkpoints(profile: StepProfile, train: Mapping[str, Any]) -> Change:
+    now = dict(train.get("checkpoint") or {})
+    every_s, every_steps = now.get("every_s"), now.get("every_steps")
+    if isinstance(every_s, int | float):
+        now["every_s"], said = 4 * every_s, f"train.checkpoint.every_s {4 * every_s:g}"
+        now["every_steps"] = None
+    else:
+        steps = 4 * (every_steps or profile.steps_per_epoch or 1)
+        now["every_steps"], said = steps, f"train.checkpoint.every_steps {steps}"
+    effect = "The model stays the same; after a failure, up to four times as many steps are done again."
+    return Change(f"Save a quarter as often: {said}.", effect, {**train, "checkpoint": now})
+
+
+def _less_logging(train: Mapping[str, Any]) -> Change:
+    steps = 10 * int((train["lightning"].get("trainer") or {}).get("log_every_n_steps") or 10)
+    what = f"Log less often: trainer.log_every_n_steps {steps} in train.lightning."
+    return Change(what, _SAME, _with_trainer(train, log_every_n_steps=steps))
+
+
+def _half_precision(train: Mapping[str, Any]) -> Change | None:
+    precision = str((train["lightning"].get("trainer") or {}).get("precision") or "")
+    if precision not in _FULL:
+        return None
+    what = "Compute in half precision: trainer.precision bf16-mixed in train.lightning."
+    return Change(what, "Another training: compare its metrics as well.", _with_trainer(train, precision="bf16-mixed"))
+
+
+def _fused(profile: StepProfile, train: Mapping[str, Any]) -> Change | None:
+    """The optimizer as one operation, if it takes most of the module's work and the Lightning config names it."""
+    work = [profile.phases.get(part, 0.0) for part in ("optimizer", "forward", "backward")]
+    optimizer = train["lightning"].get("optimizer")
+    trainer = train["lightning"].get("trainer") or {}
+    # Lightning clips no gradients of a fused optimizer in mixed precision (`MixedPrecision.clip_gradients`).
+    clips = trainer.get("gradient_clip_val") and str(trainer.get("precision") or "") not in _FULL
+    if 2 * work[0] <= sum(work) or clips or not isinstance(optimizer, Mapping):
+        return None
+    arguments = optimizer.get("init_args") or {}
+    module, _, name = str(optimizer.get("class_path")).rpartition(".")
+    if name not in _FUSABLE or module not in _OF_TORCH or {"fused", "foreach", "differentiable"} & set(arguments):
+        return None
+    changed = {**optimizer, "init_args": {**arguments, "fused": True}}
+    what = f"Take the optimizer's step at once: init_args.fused true for {name} in train.lightning."
+    return Change(what, _ROUNDED, {**train, "lightning": {**train["lightning"], "optimizer": changed}})
+
+
+def _larger_micro_batch(profile: StepProfile, train: Mapping[str, Any]) -> Change | None:
+    if profile.accumulate < 2:
+        return None
+    rows = train["global_batch_size"] // profile.world_size
+    what = f"Take the whole batch at once: train.micro_batch_size {rows}, which needs more memory."
+    return Change(what, _SAME_ORDER, {**train, "micro_batch_size": rows})
+
+
+def _compiled(train: Mapping[str, Any]) -> Change:
+    what = "Compile the module's parts: call `.compile()` on each submodule in the module's configure_model."
+    return Change(what, _ROUNDED, dict(train), compiled=True)
+
+
+def _with_trainer(train: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
+    lightning = train["lightning"]
+    return {**train, "lightning": {**lightning, "trainer": {**(lightning.get("trainer") or {}), **settings}}}
+
+
+# Steps before the first that is timed, timed steps, and steps of the trace.
+WARMUP, STEPS, TRACED = 10, 20, 5
+MOST_S = 1800.0
+log = logging.getLogger("trainwright")
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What a profile found.
+
+    Attributes:
+        parts: part of a step → seconds of a mean step.
+        change: what is most worth trying, and `comparison`: what it gave; `failed`: why that is not known.
+        trace: compressed, in Chrome's format; empty if the training ended before its steps.
+    """
+
+    profile: StepProfile
+    parts: dict[str, float]
+    roof: Roofline | None
+    bound: Bound
+    change: Change | None
+    comparison: Comparison | None
+    after: StepProfile | None
+    failed: str
+    trace: bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures, for a program."""
+        compared = self.comparison
+        return {
+            "bound": self.bound,
+            "seconds": self.parts,
+            "change": None if self.change is None else self.change.what,
+            "samples_per_s": None if compared is None else {"before": compared.before, "after": compared.after},
+            "helps": None if compared is None else compared.helps,
+            "steps": len(self.profile.step_s),
+        }
+
+
+def refuse_elsewhere(train: TrainSpec) -> None:
+    """UsageError for a training on a work pool: a profile's steps run here."""
+    if train.pool is not None:
+        raise UsageError(
+            f"train.pool: a profile runs on this machine, but the training runs on the work pool {train.pool}.",
+            remedy="Leave --profile out, or profile on a node: --set train.pool=null --set train.launcher=local.",
+        )
+
+
+def profile(run: Run, dataset: Dataset | None) -> Profiled:
+    """Profile the training of a run's settings on its dataset.
+
+    Raises:
+        UsageError: the training runs elsewhere, or ends before a step could be timed.
+        UserCodeError: the module raised.
+    """
+    refuse_elsewhere(run.spec.train)
+    settings = run.train_settings()
+    with scratch.make("profile") as folder:
+        log.info("profile: %s timed steps after %s of warm-up", STEPS, WARMUP)
+        before = _measure(run, dataset, settings, folder.path, traced=TRACED)
+        file = folder.path / TRACE
+        trace = file.read_bytes() if file.exists() else b""
+        parts = parts_of(before, settings["checkpoint"])
+        roof = roofline(before, parts)
+        bound = bound_by(parts, roof)
+        change = change_for(bound, before, settings, os.cpu_count() or 1)
+        after, failed = None, ""
+        if change is not None:
+            log.info("profile: bound by %s; measuring the change: %s", NAMES[bound], change.what)
+            after, failed = _try(run, dataset, change, folder.path)
+    comparison = None if change is None or after is None else _compared(before, after, settings, change)
+    return Profiled(before, parts, roof, bound, change, comparison, after, failed, trace)
+
+
+def _try(run: Run, dataset: Dataset | None, change: Change, folder: Path) -> tuple[StepProfile | None, str]:
+    """The same steps with a change; or None, and why they cannot be taken."""
+    try:
+        return _measure(run, dataset, change.train, folder, change=change), ""
+    except TrainwrightError as error:
+        return None, error.message
+
+
+def _measure(
+    run: Run,
+    dataset: Dataset | None,
+    train: dict[str, Any],
+    folder: Path,
+    *,
+    traced: int = 0,
+    change: Change | None = None,
+) -> StepProfile:
+    mixture = run.resolved.mixture
+    spec = run.spec.train
+    request = ProfileRequest(
+        train=train,
+        project=str(run.project()),
+        dataset=dataset,
+        dataset_path="" if dataset is None else str(local_dataset(run.store, mixed(dataset, mixture))),
+        mixture=mixture,
+        nodes=spec.nodes,
+        devices=spec.devices,
+        warmup=WARMUP,
+        steps=STEPS,
+        traced=traced,
+        folder=str(folder),
+        batches_ready=change is not None and change.batches_ready,
+        compiled=change is not None and change.compiled,
+    )
+    return run_child(PROFILE, request, project=run.project(), withhold=run.withholds, limit=MOST_S)
+
+
+def _compared(before: StepProfile, after: StepProfile, settings: dict[str, Any], change: Change) -> Comparison:
+    def added_s(checkpoint: dict[str, Any]) -> float:
+        mean_s = sum(before.step_s) / len(before.step_s)
+        between = steps_between(checkpoint, before.steps_per_epoch, mean_s)
+        return (before.checkpoint_s or 0.0) / between if between else 0.0
+
+    return compare(before, after, (added_s(settings["checkpoint"]), added_s(change.train["checkpoint"])))
+
+
+_COLOURS = {
+    "data": "var(--orange,#d9681d)",
+    "transfer": "var(--orange,#d9681d)",
+    "synchronisation": "var(--violet,#8454cc)",
+    "checkpoint": "var(--teal,#127f8b)",
+    "callbacks": "var(--pink,#c43d7d)",
+}
+
+
+def profile_page(run: Run, found: Profiled) -> str:
+    """The page."""
+    return page(
+        f"{run.spec.name}: profile",
+        _head(run, found),
+        _parts(found),
+        _change(found),
+        _device(found),
+        _operations(found),
+        _method(found),
+    )
+
+
+def sentence(found: Profiled) -> str:
+    """What bounds a step, and what the change gave, in one line."""
+    said = f"bound by {NAMES[found.bound]}"
+    if found.change is None:
+        return said
+    return f"{said}; {found.change.what} {result(found)}"
+
+
+def result(found: Profiled) -> str:
+    """What the change gave."""
+    if found.comparison is None:
+        return f"It could not be measured: {found.failed}"
+    compared, steps = found.comparison, len(found.after.step_s if found.after else ())
+    figures = (
+        f"{compared.before:,.0f} → {compared.after:,.0f} samples/s ({len(found.profile.step_s)} and {steps} steps)"
+    )
+    if compared.helps is None:
+        return f"Whether it helps is open: {figures}, but single steps differ more than that."
+    return f"{'It helps' if compared.helps else 'It does not help'}: {figures}, {compared.gain:+.0%}."
+
+
+def _head(run: Run, found: Profiled) -> Markup:
+    profile = found.profile
+    total = sum(found.parts.values())
+    ranks = f"{profile.world_size} ranks" if profile.world_size > 1 else "1 rank"
+    rate = found.comparison.before if found.comparison else profile.rows / total if total else 0.0
+    return tag(
+        "header",
+        tag("p", f"{run.spec.name} · profile of {run.run_id}", kind="eyebrow"),
+        tag("h1", f"Bound by {NAMES[found.bound]}"),
+        tag("p", SENTENCES[found.bound], kind="why"),
+        tag("p", f"{found.change.what} {result(found)}", kind="next") if found.change else NOTHING,
+        facts(
+            [
+                ("a step", _time(total)),
+                ("samples/s of the middle step", f"{rate:,.0f}"),
+                ("rows of a step", f"{profile.rows:,}"),
+                ("micro-batches", f"{profile.accumulate}" if profile.accumulate > 1 else ""),
+                ("on", f"{ranks}, {profile.device}"),
+                ("timed steps", f"{len(profile.step_s)}"),
+            ]
+        ),
+        kind="calm",
+    )
+
+
+def _parts(found: Profiled) -> Markup:
+    total = sum(found.parts.values()) or 1.0
+    drawn = [
+        Bar(PARTS[part], seconds, f"{_time(seconds)}, {seconds / total:.1%}", _COLOURS.get(part, BLUE))
+        for part, seconds in found.parts.items()
+    ]
+    note = (
+        "The times are those of rank 0, and the parts do not overlap. The time of a checkpoint is divided by the steps "
+        "from one checkpoint to the next."
+    )
+    return section("Where a step's time goes", chart(bars(drawn, "Seconds of a mean step by part")), _soft(note))
+
+
+def _change(found: Profiled) -> Markup:
+    change = found.change
+    if change is None:
+        return section("The change most worth trying", tag("p", "No change is known for what bounds these steps."))
+    return section(
+        "The change most worth trying",
+        tag("p", change.what),
+        tag("p", result(found)),
+        chart(_before_and_after(found.comparison)),
+        _soft(change.effect),
+        _soft(change.note) if change.note else NOTHING,
+    )
+
+
+def _before_and_after(compared: Comparison | None) -> str:
+    if compared is None:
+        return ""
+    drawn = [("before", compared.before, BLUE), ("after", compared.after, "var(--good,#1a7a45)")]
+    made = [Bar(name, rate, f"{rate:,.0f} samples/s", colour) for name, rate, colour in drawn]
+    return bars(made, "Samples per second before and after the change")
+
+
+def _device(found: Profiled) -> Markup:
+    step, roof = found.profile, found.roof
+    if roof is None:
+        said = "The operations of a step were not counted, so it is unknown how close it comes to the device's best."
+        return section("Arithmetic and memory", tag("p", said))
+    return section(
+        "Arithmetic and memory",
+        table(
+            ("", "of a step", "the device's best", "needs of the module's own time"),
+            [
+                _row("arithmetic", step.flops, step.peak_flops, "FLOP", roof.compute),
+                _row("memory traffic", step.bytes, step.peak_bytes, "B", roof.memory),
+            ],
+            numbers=(1, 2, 3),
+        ),
+        _soft(
+            "Arithmetic is that of matrix products, convolutions and attention. Traffic is what operations read and "
+            "write if no cache keeps anything between them, so it is an upper bound. The device's best was measured "
+            "here, with large operands."
+        ),
+    )
+
+
+def _row(name: str, amount: float, best: float, unit: str, share: float) -> tuple[str, ...]:
+    return name, _amount(amount, unit), _amount(best, f"{unit}/s"), f"{share:.0%}"
+
+
+def _operations(found: Profiled) -> Markup:
+    steps = found.profile.traced
+    rows = [
+        (one.name, f"{one.calls / steps:,.1f}", _time(one.seconds / steps))
+        for one in (found.profile.operations if steps else [])
+    ]
+    head = ("operation", "calls of a step", "time of its own")
+    if not rows:
+        return NOTHING
+    note = "Under torch's profiler, which slows short operations."
+    return section("The longest operations", table(head, rows, numbers=(1, 2)), _soft(note))
+
+
+def _method(found: Profiled) -> Markup:
+    profile = found.profile
+    lines = [
+        f"{len(profile.step_s)} steps of a training of their own were timed after a warm-up, without torch's profiler. "
+        "The training ran in a temporary folder: it left no checkpoint. Its weights are those that the module makes.",
+        "Loggers of the config were left out. Callbacks ran.",
+        f"The trace holds {profile.traced} later steps, under torch's profiler. Open it in ui.perfetto.dev, or in "
+        "chrome://tracing. It holds names and times, and no values."
+        if profile.traced
+        else "There is no trace: the training ended before its steps.",
+        "The trace was too long: later events were left out." if profile.cut else "",
+        "On CUDA the clock waits for the device at each part's border, so copies and kernels that would overlap do not."
+        if profile.device == "cuda"
+        else "",
+        "Synchronisation of sharded parameters that overlaps with other work is not told apart from it."
+        if profile.world_size > 1 and profile.exchange_s is None
+        else "",
+    ]
+    return section("How this was measured", tag("ul", *(tag("li", line) for line in lines if line)))
+
+
+def _soft(text: str) -> Markup:
+    return tag("p", text, kind="soft")
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.0f} µs"
+
+
+def _amount(value: float, unit: str) -> str:
+    for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.2f} {prefix}{unit}"
+    return f"{value:.0f} {unit}"

@@ -1,1 +1,0 @@
-"""Where a training step's time goes, what bounds it, and whether the change most worth trying helps."""
