@@ -36,7 +36,7 @@ from infra.processes.environment import FLOW_RUN
 from infra.stopping import HandedOver
 from infra.store import layout
 from infra.store.lease import PATIENCE_S, held_lease
-from tasks.ci.cases import report_of_error, report_of_run
+from tasks.ci.report import report_of_error, report_of_run
 from tasks.mirrors.deliver import announce, note_untold, tell_after_run
 from tasks.pages.facts import gather
 from tasks.policies import pipeline_tags, run_tags

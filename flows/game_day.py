@@ -14,10 +14,16 @@ from data_contracts.pipeline_spec import PipelineSpec
 from flows import game_training
 from infra.store import Store
 from infra.weights import first_difference
-from tasks.gameday.conducted_training import ConductedTraining, TimeUsed
-from tasks.gameday.faults import Fault, keeps_weights
-from tasks.gameday.outcome import Outcome, judged, not_injected
-from tasks.gameday.timeline import read_timeline
+from tasks.gameday import (
+    ConductedTraining,
+    Fault,
+    Outcome,
+    TimeUsed,
+    judged,
+    keeps_weights,
+    not_injected,
+    read_timeline,
+)
 
 log = logging.getLogger("trainwright")
 

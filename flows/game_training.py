@@ -16,7 +16,7 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.load import load_spec
 from data_contracts.messages.gang import GameTraining
 from flows.connection import connect
-from tasks.gameday.short_training import train_once
+from tasks.gameday import train_once
 from tasks.policies import run_tags
 
 

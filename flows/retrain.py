@@ -29,7 +29,7 @@ from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run, reopen_run
 from tasks.stages.approval import refuse_early
 from tasks.stages.orchestrated import as_task
-from tasks.telemetry.observed import observed, refuse_wrong_settings
+from tasks.telemetry import observed, refuse_wrong_settings
 
 # The stages in order, each in a module of its own. A stage takes hand-offs of stages above it, which its module names.
 LINE = {

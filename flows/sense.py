@@ -15,7 +15,7 @@ from flows.quiet_looks import nothing_found
 from infra.orchestrator.deployments.sensor_deployments import start_once
 from infra.orchestrator.flow_run_logs import begin_flow_run_logs
 from tasks.run.run import open_spec_store
-from tasks.schedules.source_sensor import sensor_of
+from tasks.schedules.sensors import sensor_of
 
 
 @flow(name="sensor", flow_run_name="sensor", retries=0)

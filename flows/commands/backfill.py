@@ -26,8 +26,7 @@ from infra.processes.processes import marked_env, module_command, new_mark
 from infra.sources.resolve import Window, parse_window
 from tasks.run.run import open_spec_store
 from tasks.run.spec_check import check_spec
-from tasks.schedules.backfilling import Backfill, windows_between
-from tasks.schedules.missed_times import MissedTimes, windows_of
+from tasks.schedules.backfills import Backfill, MissedTimes, windows_between, windows_of
 
 # After one of these, the other windows would end in the same way.
 _STOPS = (1, 2, 130)

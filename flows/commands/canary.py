@@ -12,7 +12,7 @@ from data_contracts.times import readable
 from flows.commands.aliases import provenance_of
 from flows.commands.guard import Answer, log
 from flows.commands.queries import store_with
-from tasks.queries.canaries import CanaryView, canary_of
+from tasks.queries.day import CanaryView, canary_of
 from tasks.stages.canary import withdraw
 
 

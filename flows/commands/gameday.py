@@ -23,11 +23,23 @@ from infra.settings import state_folder
 from infra.store import absolute_address
 from infra.store.opening import own_store
 from infra.usage import cost
-from tasks.gameday.faults import NOT_TRIED, STEPS, Fault, chosen, why_not
-from tasks.gameday.outcome import Outcome, broken, kept_all, not_tried
-from tasks.gameday.page import HEAD, NUMBERS, game_day_page, row
-from tasks.gameday.short_training import own_overrides
-from tasks.gameday.store_rules import refuse_by_store
+from tasks.gameday import (
+    HEAD,
+    NOT_TRIED,
+    NUMBERS,
+    STEPS,
+    Fault,
+    Outcome,
+    broken,
+    chosen,
+    game_day_page,
+    kept_all,
+    not_tried,
+    own_overrides,
+    refuse_by_store,
+    row,
+    why_not,
+)
 from tasks.run.report import cost_sentence
 from tasks.run.resolve import run_prices
 from tasks.run.run import new_run_id

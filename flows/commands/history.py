@@ -13,7 +13,7 @@ from flows.commands.tables import table
 from infra.approvals import protection
 from infra.models import registry
 from infra.store import Store
-from tasks.queries.alias_moves import Move, moves_of
+from tasks.queries.history import Move, moves_of
 
 
 def history(arguments: argparse.Namespace) -> Answer:

@@ -24,12 +24,10 @@ from infra.records.receipts import holds_after
 from infra.sources.named_places import NamedPlaces
 from infra.store import Store, layout
 from tasks.mirrors.outbox import NEWEST, due
-from tasks.queries.checkpoints import checkpoints_of
-from tasks.queries.kept_seal import checked_seal
-from tasks.queries.logs import logs_of
-from tasks.queries.proof import Link, Proof
+from tasks.queries.day import standing_of
+from tasks.queries.history import checkpoints_of, logs_of
+from tasks.queries.proof import Link, Proof, checked_seal
 from tasks.queries.proof import prove as prove_version
-from tasks.queries.waiting import standing_of
 from tasks.run.report import latest_report
 from tasks.run.resolve import find_version
 from tasks.run.run import known_store_list, not_found, reopen_run
@@ -243,7 +241,7 @@ def _run_line(store: Store, run_id: str) -> dict[str, Any]:
 
 
 def _canary(store: Store, model: str) -> str:
-    from tasks.queries.canaries import canary_line  # SciPy takes a second to import
+    from tasks.queries.day import canary_line  # SciPy takes a second to import
 
     return canary_line(store, model)
 

@@ -16,7 +16,7 @@ from flows.connection import connect
 from flows.stages import stages
 from tasks.run.resolve import DEFAULTS, RunOptions
 from tasks.run.spec_check import check_spec
-from tasks.telemetry.observed import refuse_wrong_settings
+from tasks.telemetry import refuse_wrong_settings
 
 
 def run(arguments: argparse.Namespace) -> Answer:

@@ -9,7 +9,7 @@ from pathlib import Path
 from data_contracts.load import load_spec
 from flows.commands.guard import Answer
 from tasks.run.run import open_spec_store
-from tasks.schedules.source_sensor import sensor_of
+from tasks.schedules.sensors import sensor_of
 
 
 def sensor(arguments: argparse.Namespace) -> Answer:

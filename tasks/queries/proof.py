@@ -1,26 +1,43 @@
-"""The proof: every byte from a model version back to the raw data's digests, read again and compared."""
+"""The proof: every byte from a model version back to the raw data's digests, read again and compared.
+
+With keys that a person trusts, the history of an alias is verified, from the alias back to the first signature. Sealed
+directories name each other by seals, so the signature of the newest receipt covers everything that the proof reads.
+What is left is checked here: that the alias names the newest of the signed receipts, that no signature before it is
+gone, and that each statement says what the store says.
+
+The approvals in signed receipts are verified again, too. The release key's signature already covers the receipt. This
+shows, without trust in the process that promoted, that an approver's key signed just this alias, candidate, champion
+and outcome of the gates. A receipt's seal that a person kept outside of the store shows that no older store was put
+back.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data_contracts.alias_moves import Approval
+from data_contracts.approvals import About, Answer, gates_digest
 from data_contracts.errors import CorruptError, UsageError
+from data_contracts.foreign_files import parse_json
 from data_contracts.handoffs import ModelVersion, Receipt, Ref, SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra import code_bundle, weights
+from infra.approvals import keys_of, payload_of, protections
 from infra.models import registry
+from infra.records.receipts import chain, read_receipt
 from infra.sources.named_places import NO_PLACES, NamedPlaces, digests_now
-from infra.store import Manifest, Store
-from tasks.queries.kept_seal import require_seal
+from infra.store import Manifest, Store, layout
+from infra.store.records import corrupt, parsed
 from tasks.run.resolve import find_version
 
 if TYPE_CHECKING:
     from infra.signing.keys import PublicKey
-    from tasks.queries.signed import SignedHistory
+
 
 # Kinds whose names are digests of their content, each with the function that computes the digest again.
 NAMED_BY_CONTENT: dict[str, Callable[[Store, Manifest], None]] = {
@@ -104,8 +121,6 @@ def prove(
     proof = Proof(version.name, version.version, alias)
     starts: list[tuple[str, Ref]] = [("alias", version.ref)]
     if keys:
-        from tasks.queries.signed import signed_history
-
         proof.signed, refs = signed_history(store, version, alias, keys, at_least)
         starts += [(f"receipt of {proof.signed.alias}", ref) for ref in refs]
     elif alias is not None:
@@ -199,3 +214,250 @@ def _check_raw(provenance: dict[str, Any], proof: Proof, seen: set[str], places:
 
 def _name_of(file: SourceFile) -> str:
     return f"{file.uri}@{file.rev}" if file.rev else file.uri
+
+
+_SEAL = re.compile(r"[0-9a-f]{16,64}")
+
+
+def checked_seal(seal: str) -> str:
+    """A receipt's seal, or its first 16 digits or more, as a person gives it; else UsageError."""
+    if not _SEAL.fullmatch(seal):
+        raise UsageError(
+            f"--at-least: {seal!a} is not a receipt's seal.",
+            remedy="Give the 64 hexadecimal digits that `prove --key` prints, or at least the first 16.",
+        )
+    return seal
+
+
+def require_seal(store: Store, model: str, alias: str, seals: Sequence[str], at_least: str) -> None:
+    """CorruptError if none of the seals of an alias's receipts is the one that a person kept."""
+    if at_least and not any(seal.startswith(at_least) for seal in seals):
+        raise CorruptError(
+            f"{model}@{alias} in {store.uri} has no receipt with the seal {at_least[:16]}…: an older store was "
+            "put back, or its history was replaced.",
+            remedy="Find the store that had it; do not use this one.",
+        )
+
+
+@dataclass(frozen=True)
+class SignedHistory:
+    """The signed receipts of an alias.
+
+    Attributes:
+        receipts: number of receipts that are signed, the newest among them.
+        before: number of older receipts, from the time when no key was configured.
+        keys: ids of the keys that signed them, each once, the newest first.
+        seal: of the newest receipt; kept elsewhere, it shows later that no older store was put back.
+        approvals: of the signed receipts, the newest first, verified again.
+    """
+
+    alias: str
+    receipts: int
+    before: int
+    keys: list[str]
+    seal: str
+    approvals: list[ProvenApproval] = field(default_factory=list)
+
+
+def signed_history(
+    store: Store, version: ModelVersion, alias: str | None, keys: Sequence[PublicKey], at_least: str = ""
+) -> tuple[SignedHistory, list[Ref]]:
+    """The signed history in which a version stands, and the refs of all receipts of its alias, oldest first.
+
+    Args:
+        alias: the alias that was asked for; None: any alias that ever named the version.
+        at_least: seal of a receipt that must be in the history; "" for none.
+
+    Raises:
+        CorruptError: something is not signed by these keys, not as it was signed, or older than `at_least`.
+    """
+    if alias is not None:
+        return _of_alias(store, version, alias, keys, at_least)
+    refused: CorruptError | None = None
+    for model, name, _ in registry.aliases(store, ended=True):
+        try:
+            if model == version.name:
+                return _of_alias(store, version, name, keys, at_least, newest=False)
+        except CorruptError as error:
+            refused = error
+    raise refused or CorruptError(
+        f"No alias of {version.name} has a signed receipt of version {version.version}.",
+        remedy="Only a version that was promoted with a key is signed.",
+    )
+
+
+def _of_alias(
+    store: Store, version: ModelVersion, alias: str, keys: Sequence[PublicKey], at_least: str, newest: bool = True
+) -> tuple[SignedHistory, list[Ref]]:
+    manifests, receipts = _receipts(store, version.name, alias, keys)
+    signed = _signed(store, manifests, keys)
+    trusted = receipts[: len(signed)]
+    if not any(one.candidate == version.ref for one in (trusted[:1] if newest else trusted)):
+        raise CorruptError(f"No signed receipt of {version.name}@{alias} names {version.ref.uri}.")
+    _refuse_newer(store, version.name, alias, manifests, len(signed), keys)
+    seals = [one.seal for one in manifests]
+    require_seal(store, version.name, alias, seals[: len(signed)], at_least)
+    before, by = len(manifests) - len(signed), list(dict.fromkeys(signed))
+    approved = proven_approvals(store, trusted)
+    history = SignedHistory(alias, len(signed), before, by, seals[0], approved)
+    return history, [one.ref for one in reversed(manifests)]
+
+
+def _receipts(store: Store, model: str, alias: str, keys: Sequence[PublicKey]) -> tuple[list[Manifest], list[Receipt]]:
+    """The receipts of an alias, newest first, if the alias's pointer says what the newest one says."""
+    path = layout.alias(model, alias)
+    found = registry.read_alias(store, model, alias)
+    if found is None:
+        raise CorruptError(f"{path}, the alias, is missing.", details={"file": path})
+    pointer, number = found
+    manifests = list(chain(store, Ref.model_validate(pointer.value["receipt"]), store.verify))
+    receipts = [read_receipt(store, one) for one in manifests]
+    strays = [one for one in receipts if (one.model, one.alias) != (model, alias)]
+    foreign = [one for one in manifests if one.uri.rpartition("/")[0] != layout.history(model, alias)]
+    if strays or foreign:
+        raise CorruptError(f"{path} leads to receipts of another alias.", details={"file": path})
+    newest = receipts[0]
+    if newest.candidate is None or (newest.candidate.to_json(), newest.version) != (
+        pointer.value["model_version"],
+        number,
+    ):
+        raise CorruptError(f"{path} does not name what its newest receipt names.", details={"file": path})
+    return manifests, receipts
+
+
+def _signed(store: Store, manifests: Sequence[Manifest], keys: Sequence[PublicKey]) -> list[str]:
+    """The ids of the keys that signed the receipts, newest first, back to the first that was signed."""
+    # Loads `cryptography`, which a proof without keys does not need.
+    from infra.signing.signatures import verify_receipt
+
+    signers = []
+    for place, manifest in enumerate(manifests):
+        signed = verify_receipt(store, manifest, keys)
+        if signed.number != len(manifests) - place:
+            raise CorruptError(
+                f"{manifest.uri} was signed as receipt {signed.number} of its alias, and is number "
+                f"{len(manifests) - place} now."
+            )
+        signers.append(signed.key)
+        if not signed.previous_signed:
+            break
+    return signers
+
+
+def _refuse_newer(
+    store: Store, model: str, alias: str, manifests: Sequence[Manifest], count: int, keys: Sequence[PublicKey]
+) -> None:
+    """CorruptError if a signed receipt is at least as new as the alias's, or older than where the signatures begin."""
+    from infra.signing.signatures import signed_numbers
+
+    in_chain = [one.seal for one in manifests]
+    for seal, (number, path) in signed_numbers(store, model, alias, keys).items():
+        if seal in in_chain[:count]:
+            continue
+        if seal in in_chain:
+            raise CorruptError(f"{path} is signed, but a later receipt says that nothing was.", details={"file": path})
+        if number >= len(manifests):
+            raise CorruptError(
+                f"{path} is the signature of receipt {number} of {model}@{alias}, which is not in its history of "
+                f"{len(manifests)}: the alias was moved back, or a process was stopped while it moved the alias.",
+                remedy="Look at `trainwright history`; the next signed move settles what a stopped process left.",
+                details={"file": path},
+            )
+
+
+_VOUCHED = {
+    "spec": "the run's spec named the key",
+    "protection": "the release key signed the protection that has the key",
+    "": "nothing vouches for the key: it lay in the store, and neither the spec nor the release key named it",
+}
+
+
+@dataclass(frozen=True)
+class ProvenApproval:
+    """An approval in a signed receipt.
+
+    Attributes:
+        key: id of the approver's key; "" if the answer is not signed.
+        sentence: what is known of it, for a person.
+    """
+
+    version: int | None
+    by: str
+    key: str
+    vouched: str
+    sentence: str
+
+
+def proven_approvals(store: Store, receipts: Sequence[Receipt]) -> list[ProvenApproval]:
+    """The approvals of receipts, in their order.
+
+    CorruptError if a signed answer is not of the key that the receipt names, or is about something else.
+    """
+    return [_proven(store, one, one.approval) for one in receipts if one.approval is not None]
+
+
+def _proven(store: Store, receipt: Receipt, approval: Approval) -> ProvenApproval:
+    who = f"{approval.by} approved version {receipt.version}"
+    if approval.signature is None:
+        return ProvenApproval(
+            receipt.version, approval.by, "", "", f"{who}: the name is as stated, and nobody signed it"
+        )
+    (identity,) = approval.keys
+    key = _key(store, receipt, approval)
+    signed = f"signed with the key {identity[:16]}…"
+    if key is None:
+        said = f"{who}, {signed}, which is not in the store any more: the signature was not verified again"
+    else:
+        said = f"{who}, {signed}; {_VOUCHED[approval.vouched]}"
+        about = _signed_about(store, receipt, approval, key)
+        if about is None:
+            said += "; an earlier Trainwright signed only the digest of the question"
+        elif about.store not in ("", store.uri):
+            said += f"; it was given in the store {about.store}, and this is {store.uri}"
+    return ProvenApproval(receipt.version, approval.by, identity, approval.vouched, said)
+
+
+def _key(store: Store, receipt: Receipt, approval: Approval) -> PublicKey | None:
+    """The key that a receipt names; those of earlier versions have only its id, and the alias's protections the key."""
+    if approval.public_key:
+        from infra.signing.keys import parse_public_key
+
+        try:
+            return parse_public_key(approval.public_key.encode(), "the approver's key")
+        except UsageError as error:
+            raise corrupt(_place(receipt), "names a key that cannot be read") from error
+    known = [key for one in protections(store, receipt.model, receipt.alias) for key in keys_of(one).values()]
+    return next((key for key in known if key.id in approval.keys), None)
+
+
+def _signed_about(store: Store, receipt: Receipt, approval: Approval, key: PublicKey) -> About | None:
+    """What the answer itself says that it is about; CorruptError unless the key signed what the receipt says."""
+    assert approval.signature is not None
+    payload = payload_of(approval.signature, [key])
+    answer = parsed(_place(receipt), lambda data: Answer.from_json(parse_json(data)), payload)
+    said = (answer.question, answer.by, answer.via, answer.reason, answer.at, answer.decision)
+    kept = (approval.question, approval.by, approval.via, approval.reason, approval.at, "approved")
+    if said != kept or approval.keys != [key.id] or answer.signed_bytes != payload:
+        raise _differs(receipt)
+    # The store may have moved since.
+    if answer.about is not None and answer.about.model_copy(update={"store": ""}) != _about(store, receipt):
+        raise _differs(receipt)
+    return answer.about
+
+
+def _about(store: Store, receipt: Receipt) -> About:
+    assert receipt.candidate is not None
+    candidate = registry.model_version(store, receipt.candidate).checkpoint.ref.id
+    champion = receipt.champion.id if receipt.champion is not None else ""
+    gates = gates_digest(receipt.gates)
+    return About(model=receipt.model, alias=receipt.alias, candidate=candidate, champion=champion, gates=gates)
+
+
+def _place(receipt: Receipt) -> str:
+    assert receipt.ref is not None
+    return f"{receipt.ref.uri}/receipt.json"
+
+
+def _differs(receipt: Receipt) -> CorruptError:
+    place = _place(receipt)
+    return CorruptError(f"{place} has a signed approval of something else than it says.", details={"file": place})

@@ -11,7 +11,7 @@ import pytest
 from infra.approvals import latest_question, stored_answer
 from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease
-from tasks.queries.alias_moves import Move, moves_of
+from tasks.queries.history import Move, moves_of
 from tests.support.pool import Site, processes_of, site_of, until
 from tests.support.tiny import SPEC, trainwright, write_project
 

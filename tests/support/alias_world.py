@@ -31,7 +31,7 @@ from infra.records.receipts import chain, holds_after, is_rollback, read_receipt
 from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE, PublicKey, load_public_key
 from infra.signing.signatures import verify_receipt
 from infra.store import Manifest, Store, layout
-from tasks.queries.signed import signed_history
+from tasks.queries.proof import signed_history
 from tasks.stages.approval import protect
 from tests.support.alias_actors import ALIAS, MODEL, Act, Place, carried_out, evaluation
 from tests.support.postgres import PASSWORD, PASSWORD_IN

@@ -68,7 +68,7 @@ WRITERS = (
     *("tasks.run.run.Run.provenance", "tasks.run.run.Run.raw_provenance"),
     *("infra.models.registry.move_alias", "infra.models.registry._seal_next", "infra.models.registry._seal_receipt"),
     *("infra.orchestrator.events.run_events.announce_end", "infra.orchestrator.events.model_events._send"),
-    *("infra.telemetry.json_line", "tasks.ci.outputs.values", "flows.commands.guard.fail"),
+    *("infra.telemetry.json_line", "tasks.ci.formats.values", "flows.commands.guard.fail"),
 )
 # Specs of which validate and shard are carried out; their bytes are those of no library.
 MADE = ("evaluation sets", "documents by tokens")

@@ -18,11 +18,18 @@ from flows.game_day import GameDay, carry_out
 from infra.processes.processes import TiedProcess
 from infra.settings import known_stores
 from infra.store import open_store
-from tasks.gameday import short_training
-from tasks.gameday.conducted_training import ConductedTraining, answer_of
-from tasks.gameday.faults import chosen
-from tasks.gameday.outcome import Outcome, not_injected
-from tasks.gameday.short_training import STEPS, own_overrides, shortened, train_once
+from tasks import gameday
+from tasks.gameday import (
+    STEPS,
+    ConductedTraining,
+    Outcome,
+    answer_of,
+    chosen,
+    not_injected,
+    own_overrides,
+    shortened,
+    train_once,
+)
 from tasks.run.run import Run, open_run
 from tests.support.tiny import SPEC, write_project
 
@@ -108,7 +115,7 @@ def test_no_later_command_looks_for_the_store_of_a_game_day(tmp_path: Path, monk
         raise Opened
 
     monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(short_training, "validate", opened)
+    monkeypatch.setattr(gameday, "validate", opened)
     spec = write_project(tmp_path / "tiny")
     with pytest.raises(Opened):
         train_once(wanted(spec, tmp_path / "own"))
@@ -127,7 +134,7 @@ def test_the_rows_of_a_game_day_are_read_here_although_the_spec_names_a_dask_clu
         raise Opened(run.spec.contract.runner, run.spec.shards.runner)  # type: ignore[union-attr]
 
     monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(short_training, "validate", opened)
+    monkeypatch.setattr(gameday, "validate", opened)
     runner = {"dask": "tcp://scheduler:8786", "scratch": str(tmp_path)}
     changes = {name: {**SPEC[name], "runner": runner} for name in ("contract", "shards")}
     spec = write_project(tmp_path / "tiny", changes)

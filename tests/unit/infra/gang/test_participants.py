@@ -14,7 +14,7 @@ from infra.gang.ledger import roster
 from infra.gang.rank_files import RankFiles
 from infra.gang.ranks import RankLogs, kept_log
 from infra.store import Store, layout, open_store
-from tasks.queries.logs import logs_of
+from tasks.queries.history import logs_of
 from tasks.stages import trainings
 from tasks.stages.artifacts import gang_page
 

@@ -26,8 +26,8 @@ from data_contracts.load import load_spec
 from data_contracts.records import GateResult
 from data_contracts.run_report import CiCase, CiReport, ModelName, RunReport, StageResult, StageStatus
 from infra.gang.ledger import Found
-from tasks.ci import cases
-from tasks.ci.cases import report_of_error, report_of_run
+from tasks.ci import report as ci_report
+from tasks.ci.report import report_of_error, report_of_run
 from tasks.pages.facts import Facts
 from tasks.run.report import VERDICTS
 from tasks.stages.validate import accepted
@@ -55,7 +55,7 @@ def contract(*failures: Failure, accepted: bool = True, aside: Quarantine | None
 
 
 def ended(error: TrainwrightError | None, last: str = "promote", status: StageStatus = "ran") -> RunReport:
-    names = list(cases.SECTIONS)
+    names = list(ci_report.SECTIONS)
     before = names[: names.index(last)]
     stages = [StageResult(name=name, status="reused", seconds=1, sentence=f"{name} is there") for name in before]
     said = error.message if error is not None else "tiny@champion is version 1"
@@ -172,7 +172,7 @@ def test_a_checkpoint_has_its_state_and_not_its_reason(
     state: Any, failed: bool, status: str, sentence: str, spec_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = [Found("c", 30, 1, state, reason=SECRET, handed_over=True)]
-    monkeypatch.setattr(cases, "list_checkpoints", lambda store, training: listed)
+    monkeypatch.setattr(ci_report, "list_checkpoints", lambda store, training: listed)
     report = ended(UserCodeError("x"), "verify", "failed") if failed else ended(None)
     made = facts(spec_path, report)
     object.__setattr__(made, "training", "trainings/k-0")
@@ -228,7 +228,7 @@ def test_what_ended_before_a_run_is_told_by_its_cause(error: TrainwrightError, v
 
 def test_no_two_cases_have_one_name() -> None:
     made = [CiCase(kind="gate", name=name, status="passed") for name in ("a", "a", "a (2)", "a")]
-    assert [case.name for case in cases._numbered(made)] == ["a", "a (2)", "a (2) (2)", "a (3)"]
+    assert [case.name for case in ci_report._numbered(made)] == ["a", "a (2)", "a (2) (2)", "a (3)"]
 
 
 def test_a_suite_of_thousands_that_are_set_aside_is_compared_once(
@@ -237,7 +237,7 @@ def test_a_suite_of_thousands_that_are_set_aside_is_compared_once(
     broken = [failure(index) for index in range(300)]
     checked = facts(spec_path, ended(None), contract(aside=Quarantine(rows=1, broken=broken)))
     made = [Result({}, ["a"], masked=False, text=f"e {one.index}", failure=one) for one in broken]
-    monkeypatch.setattr(cases, "report_results", lambda *_: made)
+    monkeypatch.setattr(ci_report, "report_results", lambda *_: made)
     compared: list[Any] = []
     monkeypatch.setattr(Failure, "__eq__", lambda self, other: compared.append(other) or self is other)
     report = report_of_run(ended(None), checked)

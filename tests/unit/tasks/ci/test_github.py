@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.ci.findings import Finding
-from tasks.ci.github import commands, outputs
+from tasks.ci.formats import commands, outputs
+from tasks.ci.report import Finding
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tasks.ci.findings import Finding
-from tasks.ci.gitlab import MOST_DOTENV_BYTES, code_quality, dotenv
-from tasks.ci.outputs import values
+from tasks.ci.formats import MOST_DOTENV_BYTES, code_quality, dotenv, values
+from tasks.ci.report import Finding
 from tests.support.ci_reports import report
 
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tasks.ci.outputs import values
+from tasks.ci.formats import values
 from tests.support.ci_reports import HOSTILE, promoted, report
 
 

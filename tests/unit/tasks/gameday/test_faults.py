@@ -10,7 +10,7 @@ import pytest
 from data_contracts.errors import UsageError
 from data_contracts.messages.gang import FaultName
 from data_contracts.pipeline_spec import PipelineSpec
-from tasks.gameday.faults import EVERY_STEPS, FAULTS, NOT_TRIED, STEPS, chosen, keeps_weights, why_not
+from tasks.gameday import EVERY_STEPS, FAULTS, NOT_TRIED, STEPS, chosen, keeps_weights, why_not
 from tests.support.tiny import SPEC
 
 

@@ -8,10 +8,20 @@ from datetime import UTC, datetime
 import pytest
 
 from data_contracts.messages.gang import InjectedFault
-from tasks.gameday.faults import FAULTS, NOT_TRIED
-from tasks.gameday.outcome import Outcome, judged, kept_all, not_injected, not_tried
-from tasks.gameday.page import HEAD, game_day_page, row, sentence
-from tasks.gameday.timeline import Timeline
+from tasks.gameday import (
+    FAULTS,
+    HEAD,
+    NOT_TRIED,
+    Outcome,
+    Timeline,
+    game_day_page,
+    judged,
+    kept_all,
+    not_injected,
+    not_tried,
+    row,
+    sentence,
+)
 from tests.support.html_elements import Elements
 
 STRUCK = InjectedFault(name="rank-killed", generation=0, rank=1, node=0, host="<b>", step=15, checkpoint="c")

@@ -13,7 +13,7 @@ from infra.budgets import Executed, apply_rules, current_budgets
 from infra.processes.this_process import now_s
 from infra.store import Store, open_store
 from tasks.budgets import budget_periods
-from tasks.gameday.store_rules import refuse_by_store
+from tasks.gameday import refuse_by_store
 from tests.support.tiny import SPEC
 
 # Two nodes on this machine for half an hour are one node-hour.

@@ -11,7 +11,7 @@ import pytest
 from data_contracts.messages.gang import CancelMarker, FaultName, InjectedFault, Launch, StepAfter
 from infra.store import Store, layout, open_store
 from infra.store.layout import game_day_record
-from tasks.gameday.timeline import Timeline, read_timeline
+from tasks.gameday import Timeline, read_timeline
 
 TRAINING = "trainings/k-0"
 BEGAN = 1_767_225_600.0

@@ -23,9 +23,7 @@ from infra.budgets import apply_rules
 from infra.records.nodes import record_mishap
 from infra.store import Store, open_store
 from tasks.costs.months import month_before, month_costs
-from tasks.gameday.faults import chosen
-from tasks.gameday.outcome import Outcome, not_tried
-from tasks.gameday.page import game_day_page
+from tasks.gameday import Outcome, chosen, game_day_page, not_tried
 from tasks.pages import facts as facts_module
 from tasks.pages.comparison_page import compare_sides, comparison_page, find_side
 from tasks.pages.cost_page import cost_page

@@ -14,7 +14,7 @@ from data_contracts.run_report import RunReport
 from flows.stages import stages
 from infra.gang.ledger import Ledger
 from infra.store import Store, layout, open_store
-from tasks.queries.checkpoints import checkpoints_of
+from tasks.queries.history import checkpoints_of
 from tasks.queries.plan import plan, plan_resumed
 from tasks.run.executions import attach
 from tasks.run.run import Run, open_run, reopen_run

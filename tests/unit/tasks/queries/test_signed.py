@@ -14,8 +14,7 @@ from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE
 from infra.store import layout
 from infra.store.records import write_record
-from tasks.queries.kept_seal import checked_seal
-from tasks.queries.proof import prove
+from tasks.queries.proof import checked_seal, prove
 from tests.support.damage import overwrite
 from tests.support.signed import MODEL, SignedStore, pair
 

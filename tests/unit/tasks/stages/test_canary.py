@@ -12,7 +12,7 @@ from data_contracts.errors import GateNotMet, OnHold, StorageUnavailable, UsageE
 from data_contracts.pipeline_spec import GateSpec
 from infra.models import canaries, registry
 from infra.store import layout
-from tasks.queries.canaries import canary_of
+from tasks.queries.day import canary_of
 from tasks.run.resolve import find_version
 from tasks.stages import canary
 from tasks.stages.canary import tidy, withdraw

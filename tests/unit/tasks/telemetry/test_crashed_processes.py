@@ -26,7 +26,7 @@ from tasks.run.meter import metered, used_by_gang
 from tasks.run.resolve import RunOptions
 from tasks.run.progress import GangReleased, notify
 from tasks.run.run import open_run
-from tasks.telemetry.observed import observed
+from tasks.telemetry import observed
 
 def line(run):
     node = NodeUsage(number=0, started=now_s() - 10, released=now_s())

@@ -18,7 +18,7 @@ from infra.processes.this_process import now_s
 from infra.store import open_store
 from infra.traces import METRICS_PORT, metrics_token
 from tasks.run.progress import StageBegan, notify
-from tasks.telemetry.observed import observed, refuse_wrong_settings
+from tasks.telemetry import observed, refuse_wrong_settings
 
 
 @pytest.fixture(autouse=True)

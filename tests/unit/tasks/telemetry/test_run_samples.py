@@ -8,7 +8,7 @@ import pytest
 
 from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.resolved import Price
-from tasks.telemetry.run_samples import run_samples
+from tasks.telemetry import run_samples
 
 GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", pool="gpu")
 HERE = Price(machine="here", per_hour=3.6, price_date="2026-01-01")

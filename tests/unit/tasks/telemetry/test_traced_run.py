@@ -14,7 +14,7 @@ from data_contracts.run_report import StageResult
 from infra.gang.ranks import origin_env
 from infra.telemetry import TRACEPARENT, Context, current, new_context
 from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded
-from tasks.telemetry.traced_run import TracedRun
+from tasks.telemetry import TracedRun
 
 
 class Kept:

@@ -13,7 +13,7 @@ from data_contracts.resolved import Price
 from data_contracts.run_report import StageResult
 from infra.processes.this_process import now_s
 from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded, TrainingProgress
-from tasks.telemetry.watched_run import WatchedRun
+from tasks.telemetry import WatchedRun
 from tests.support.clocks import Clock
 
 

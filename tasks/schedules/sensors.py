@@ -1,8 +1,10 @@
 """A sensor: looks whether new data has arrived, and starts one run for it.
 
 What has been seen are steps in the store, each created once before its run is started; the cursor is the newest step
-whose run has been started. Whoever finds a step after the cursor starts its run with the same key and moves the
-cursor. So two sensors at once, or one that is killed at any point, start one run for a step.
+whose run has been started. Whoever finds a step after the cursor starts its run with the same key and moves the cursor.
+So two sensors at once, or one that is killed at any point, start one run for a step.
+
+The sensor of a spec lists its sources, and knows when a file counts as complete.
 """
 
 from __future__ import annotations
@@ -12,16 +14,58 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from data_contracts.canonical import digest
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.operations import SensorCursor, SensorStep
+from data_contracts.pipeline_spec import PipelineSpec, SourceSpec
 from infra.audit import actor, now
+from infra.sources.places import place_of
+from infra.sources.resolve import listed_sources
 from infra.store import Store, layout
 from infra.store.pointers import Pointer, PointerMoved, Versioned
 from infra.store.records import parsed
 from tasks.run.resolve import SENSOR_KEY
+
+
+def sensor_of(spec: PipelineSpec, root: Path, store: Store, sleep: Callable[[float], None] = time.sleep) -> Sensor:
+    """The sensor of a spec in its folder `root`; UsageError if the spec has none."""
+    wanted = spec.schedule.sensor
+    if wanted is None or isinstance(spec.data, str):
+        raise UsageError(
+            f"schedule.sensor: the spec of {spec.name} has no sensor.", remedy="Add `schedule: {sensor: {}}` to it."
+        )
+    sources = spec.data.source
+
+    def listed() -> Mapping[str, str]:
+        try:
+            return {one.uri: one.stamp for one in listed_sources(sources, root)}
+        except FileNotFoundError as error:
+            raise StillArriving from error
+
+    def complete(uris: Iterable[str]) -> set[str]:
+        return _beside(uris, wanted.done_file, sources, root)
+
+    return Sensor(store, spec.name, listed, complete, wanted.settle_s, sleep)
+
+
+def _beside(uris: Iterable[str], done_file: str | None, sources: list[SourceSpec], root: Path) -> set[str]:
+    """The files whose folder has the file that marks it as complete."""
+    if done_file is None:
+        return set(uris)
+    folders: dict[str, set[str]] = {}
+    for uri in uris:
+        folders.setdefault(uri.rpartition("/")[0], set()).add(uri)
+    places = [(one.uri.startswith("s3://"), place_of(one, root)) for one in sources]
+    found: set[str] = set()
+    for folder, files in folders.items():
+        mine = (place for is_s3, place in places if is_s3 == folder.startswith("s3://"))
+        if any(place.find(f"{folder}/{done_file}") for place in mine):
+            found |= files
+    return found
+
 
 # Every so many steps, a step lists all files, so that no look reads more steps than this.
 WHOLE_EVERY = 64
