@@ -110,8 +110,6 @@ def _common(run: Run) -> Common:
 
 @contextlib.contextmanager
 def _traced(run: Run) -> Iterator[TracedRun]:
-    from infra.traces import Spans
-
     spans = Spans()
     trace = TracedRun(run, spans)
     try:

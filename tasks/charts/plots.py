@@ -238,7 +238,7 @@ def bars(drawn: Sequence[Bar], title: str, *, low: float = 0.0, high: float | No
             picture.rect((_BARS_LEFT, top + 5, max(good - _BARS_LEFT, 1.5), 19), one.colour, radius=3, more=more)
         if one.wasted > 0:
             more = ' fill-opacity="0.8"'
-            picture.rect((good, top + 5, max(end - good, 1.5), 19), "var(--bad,#e0533d)", radius=3, more=more)
+            picture.rect((good, top + 5, max(end - good, 1.5), 19), BAD, radius=3, more=more)
         picture.text((scale.end + 8, top + 19), one.figure, size=12, fill=SOFT, room=_BARS_WIDTH - scale.end - 8)
         picture.tip((0, top, _BARS_WIDTH, _BARS_ROW), f"{one.name}: {one.figure}")
     return picture.svg()

@@ -321,7 +321,6 @@ def _prefect(store: Store, one: Due, deadline: Deadline) -> str:
 
 
 def _tell_end(store: Store, run_id: str) -> str:
-
     run = Run(store.read_as(layout.resolved(run_id), Resolved.from_json), store)
     report, begun = latest_report(store, run_id), newest_execution(store, run_id)
     assert report is not None, "only ends are due"

@@ -285,7 +285,6 @@ def _full(sentence: str) -> str:
     return sentence + ("" if sentence.endswith(".") else ".")
 
 
-_EXPECTATION_TONES = {"holds": "good"}
 _MOST_FAILURES = 20
 # So many expectations that hold are folded away.
 _MANY = 12
