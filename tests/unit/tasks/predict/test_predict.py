@@ -25,7 +25,7 @@ from data_contracts.errors import (
     UserCodeError,
 )
 from data_contracts.handoffs import Dataset, Evaluation
-from data_contracts.messages.raw_data import COLUMNS, PREDICT
+from data_contracts.messages.raw_data import COLUMNS, CONTRACT, PREDICT
 from flows.cli import main
 from infra import child
 from infra.models import registry
@@ -386,4 +386,4 @@ def test_the_child_that_looks_at_the_input_has_a_limit_on_memory(
 
     monkeypatch.setattr(predicting, "run_child", noting)
     ask(project, "small.csv", "out.csv", contract="")
-    assert limits == [(COLUMNS, True), (PREDICT, False)]
+    assert limits == [(COLUMNS, True), (CONTRACT, True), (PREDICT, False)]
