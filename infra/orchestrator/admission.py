@@ -11,13 +11,15 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from data_contracts.errors import GangIncomplete, StorageUnavailable, UsageError
-from infra.orchestrator.api import REACH_TIMEOUT_S, client_retries, client_settings, unreachable
+from data_contracts.errors import GangIncomplete, UsageError
+from infra.orchestrator.api import ASK_S as ASK_S
+from infra.orchestrator.api import asking as asking
+from infra.orchestrator.api import unreachable
 from infra.orchestrator.work_pools import find_pool, lacks_worker, worker_command
 from infra.processes.processes import uninterrupted
 from infra.store.lease import Outage
@@ -28,34 +30,10 @@ if TYPE_CHECKING:
 # Longer than a restart of the server takes; longer than a killed conductor's nodes continue.
 LEASE_S = 120.0
 RENEW_S = 20.0
-ASK_S = 2.0
 _LOCKED = 423
 _GONE = (404, 410)
 
 log = logging.getLogger("trainwright")
-
-
-@contextlib.contextmanager
-def asking(retries: int = 0) -> Iterator[SyncPrefectClient]:
-    """A client that gives up soon on a silent server.
-
-    Raises:
-        StorageUnavailable: no server is known here. Prefect would start one of its own, which takes seconds, has no
-            password, and knows nothing of the pipeline. Within a flow that was called so, it is there already.
-    """
-    from prefect.client.orchestration import get_client
-    from prefect.context import FlowRunContext
-    from prefect.settings import get_current_settings
-
-    if get_current_settings().api.url is None and FlowRunContext.get() is None:
-        raise StorageUnavailable(
-            "No Prefect server is known here.", remedy="Start one (`trainwright up`), or set PREFECT_API_URL."
-        )
-    with (
-        client_retries(retries),
-        get_client(sync_client=True, httpx_settings=client_settings(REACH_TIMEOUT_S)) as client,
-    ):
-        yield client
 
 
 @dataclass

@@ -15,14 +15,19 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from data_contracts.errors import AWAY, SERVER, StorageUnavailable, UsageError
 from infra.orchestrator.variables import API_AUTH, API_URL, HOME, NO_ANALYTICS, SERVER_AUTH
 from infra.settings import state_folder
 
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
 REACH_TIMEOUT_S = 5.0
+# Between two questions of one who waits for something on the server.
+ASK_S = 2.0
 
 log = logging.getLogger("trainwright")
 
@@ -144,6 +149,29 @@ def _warn_of_open(url: str) -> None:
         f"Set {SERVER_AUTH} where it is started, and PREFECT_API_AUTH_STRING here.",
         url,
     )
+
+
+@contextlib.contextmanager
+def asking(retries: int = 0) -> Iterator[SyncPrefectClient]:
+    """A client that gives up soon on a silent server.
+
+    Raises:
+        StorageUnavailable: no server is known here. Prefect would start one of its own, which takes seconds, has no
+            password, and knows nothing of the pipeline. Within a flow that was called so, it is there already.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.context import FlowRunContext
+    from prefect.settings import get_current_settings
+
+    if get_current_settings().api.url is None and FlowRunContext.get() is None:
+        raise StorageUnavailable(
+            "No Prefect server is known here.", remedy="Start one (`trainwright up`), or set PREFECT_API_URL."
+        )
+    with (
+        client_retries(retries),
+        get_client(sync_client=True, httpx_settings=client_settings(REACH_TIMEOUT_S)) as client,
+    ):
+        yield client
 
 
 @contextlib.contextmanager

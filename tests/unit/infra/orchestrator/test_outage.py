@@ -10,7 +10,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from data_contracts.errors import StorageUnavailable
-from infra.orchestrator import admission, outage
+from infra.orchestrator import api, outage
 from infra.orchestrator.outage import begin_with_server
 from infra.store.lease import Outage
 
@@ -19,7 +19,7 @@ from infra.store.lease import Outage
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A server that takes connections and answers nothing, as one that is stopped or swapped out."""
     monkeypatch.setattr(outage, "_OUTAGE", Outage())
-    monkeypatch.setattr(admission, "REACH_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(api, "REACH_TIMEOUT_S", 0.1)
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
