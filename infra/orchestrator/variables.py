@@ -1,4 +1,4 @@
-"""Names of Prefect's variables that several of our modules use, and the settings that all servers of ours have."""
+"""Names that several of our modules share: Prefect's variables, what our servers add, and settings of all of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ SERVER_HOST = "PREFECT_SERVER_API_HOST"
 PAGES_URL = "PREFECT_SERVER_UI_API_URL"
 HOME = "PREFECT_HOME"
 LEASE_STORAGE = "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"
+
+# Where our servers sign a browser in, and where they give a link for it.
+SIGN_IN_PAGE = "/trainwright/sign-in"
+SIGN_IN_LINKS = "/trainwright/links"
+# Begins the name of who answers a form if a team's proxy checked it; nobody can state such a name.
+SIGNED_IN = "signed in as "
 
 NO_ANALYTICS = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
 ANY_SERVER = {

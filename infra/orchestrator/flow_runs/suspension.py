@@ -15,7 +15,7 @@ from uuid import UUID
 
 from data_contracts.approvals import MOST_NAME, MOST_REASON
 from infra.orchestrator.admission import asking
-from infra.orchestrator.server.signed_in import SIGNED_IN
+from infra.orchestrator.variables import SIGNED_IN
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from data_contracts.errors import UsageError
 from infra.files import replace_private, replace_text
-from infra.orchestrator.server.server_access import ip_address_of
+from infra.orchestrator.server.server import ip_address_of
 from infra.orchestrator.server.team_server import Settings
 from infra.orchestrator.variables import PAGES_URL
 

@@ -21,9 +21,17 @@ from data_contracts.errors import StorageUnavailable, UsageError
 from infra.orchestrator import api, password
 from infra.orchestrator.api import REACH_TIMEOUT_S, Server
 from infra.orchestrator.server import services
-from infra.orchestrator.server.server_access import ip_address_of
 from infra.orchestrator.server.services import Service
-from infra.orchestrator.variables import ANY_SERVER, API_URL, HOME, PAGES_URL, SERVER_AUTH, SERVER_HOST
+from infra.orchestrator.variables import (
+    ANY_SERVER,
+    API_URL,
+    HOME,
+    PAGES_URL,
+    SERVER_AUTH,
+    SERVER_HOST,
+    SIGN_IN_LINKS,
+    SIGN_IN_PAGE,
+)
 from infra.processes.processes import module_command, new_mark
 from infra.settings import state_folder
 
@@ -74,16 +82,14 @@ def sign_in_link(server: Server) -> str:
     """
     import httpx
 
-    from infra.orchestrator.server.sign_in import LINKS, PAGE
-
     known = password.read() if server.ours else api.auth_string()
     if known is None or server.ui_url != api.pages(server.url):
         return server.ui_url
     try:
         # Follows no redirect, which could carry the password elsewhere.
         with httpx.Client(trust_env=not server.ours, timeout=REACH_TIMEOUT_S) as client:
-            answer = client.post(f"{server.ui_url}{LINKS}", headers=_authorization(known)).raise_for_status()
-        return f"{server.ui_url}{PAGE}#{answer.json()['token']}"
+            answer = client.post(f"{server.ui_url}{SIGN_IN_LINKS}", headers=_authorization(known)).raise_for_status()
+        return f"{server.ui_url}{SIGN_IN_PAGE}#{answer.json()['token']}"
     except (httpx.HTTPError, OSError, ValueError, LookupError, TypeError) as error:
         log.debug("The Prefect server gave no sign-in link: %s", error)
         return server.ui_url
@@ -220,6 +226,17 @@ def _host() -> str:
             remedy=f"Set {SERVER_AUTH} (user:password), or leave the host out.",
         )
     return str(address)
+
+
+def ip_address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The address that PREFECT_SERVER_API_HOST says to listen on; UsageError for another name than `localhost`."""
+    try:
+        return ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        raise UsageError(
+            f"PREFECT_SERVER_API_HOST is {host!r}, which is not an IP address.",
+            remedy="Give an IP address, or leave it out.",
+        ) from None
 
 
 def _listen(host: str) -> socket.socket:

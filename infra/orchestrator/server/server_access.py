@@ -18,24 +18,11 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from data_contracts.errors import UsageError
-
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _READING = ("GET", "HEAD", "OPTIONS")
-
-
-def ip_address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The address that PREFECT_SERVER_API_HOST says to listen on; UsageError for another name than `localhost`."""
-    try:
-        return ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
-    except ValueError:
-        raise UsageError(
-            f"PREFECT_SERVER_API_HOST is {host!r}, which is not an IP address.",
-            remedy="Give an IP address, or leave it out.",
-        ) from None
 
 
 def addresses(host: str, port: int, pages_url: str | None = None) -> frozenset[str]:

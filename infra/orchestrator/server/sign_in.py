@@ -25,12 +25,11 @@ from typing import TYPE_CHECKING
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from infra.orchestrator.server.signed_in import body_of
+from infra.orchestrator.variables import SIGN_IN_LINKS, SIGN_IN_PAGE
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-PAGE = "/trainwright/sign-in"
-LINKS = "/trainwright/links"
 # sign_in.html sets it.
 _CHECKED = b"trainwright-checked=1"
 TOKEN_S = 60.0
@@ -77,9 +76,9 @@ class Tokens:
 
 
 class SignIn:
-    """ASGI middleware that answers at `PAGE` and `LINKS`, and adds a content security policy to all other responses.
+    """ASGI middleware that serves the page that signs in, and adds a content security policy to all other responses.
 
-    A browser that opens another page gets `PAGE` in its place until its credentials are checked.
+    A browser that opens another page gets this page in its place until its credentials are checked.
 
     Without the policy, a script from elsewhere (Prefect's `/docs` names some) could read the stored password.
 
@@ -107,7 +106,7 @@ class SignIn:
         """Answer the request if it is for the page."""
         if scope["type"] == "http" and _opens_page_unchecked(scope):
             response: Response = HTMLResponse(self._html)
-        elif scope["type"] != "http" or scope["path"] not in (PAGE, LINKS):
+        elif scope["type"] != "http" or scope["path"] not in (SIGN_IN_PAGE, SIGN_IN_LINKS):
             await self._app(scope, receive, _fenced(send, self._fence))
             return
         else:
@@ -117,11 +116,11 @@ class SignIn:
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         route = scope["method"], scope["path"]
-        if route == ("GET", PAGE):
+        if route == ("GET", SIGN_IN_PAGE):
             return HTMLResponse(self._html)
-        if route == ("POST", LINKS):
+        if route == ("POST", SIGN_IN_LINKS):
             return self._link(dict(scope["headers"]).get(b"authorization", b""))
-        if route == ("POST", PAGE):
+        if route == ("POST", SIGN_IN_PAGE):
             return self._exchange(await _token_in(receive))
         return JSONResponse({"error": "Method not allowed."}, 405)
 
@@ -144,7 +143,7 @@ def _opens_page_unchecked(scope: Scope) -> bool:
     headers = dict(scope["headers"])
     return (
         scope["method"] == "GET"
-        and scope["path"] not in (PAGE, LINKS)
+        and scope["path"] not in (SIGN_IN_PAGE, SIGN_IN_LINKS)
         and not scope["path"].startswith("/api/")
         and headers.get(b"accept", b"").startswith(b"text/html")
         and b"authorization" not in headers

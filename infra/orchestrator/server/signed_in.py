@@ -14,11 +14,11 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from infra.orchestrator.variables import SIGNED_IN
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Begins the name of who answers if the proxy checked it; nobody can state such a name.
-SIGNED_IN = "signed in as "
 PERSON, ROLE = b"x-trainwright-person", b"x-trainwright-role"
 _FORM = re.compile(r"/api/flow_runs/.*/resume/*", re.DOTALL)
 # Before Prefect checks values, it fills in variables, and it fetches what a schema refers to. Pages ask for this check

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.orchestrator.server.server_access import ip_address_of
+from infra.orchestrator.server.server import ip_address_of
 from infra.orchestrator.variables import ANY_SERVER, LEASE_STORAGE, SERVER_AUTH
 from infra.telemetry import prefect_env
 

@@ -15,7 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from infra.orchestrator.server.sign_in import LINKS, PAGE, TOKEN_S, SignIn, Tokens
+from infra.orchestrator.server.sign_in import TOKEN_S, SignIn, Tokens
+from infra.orchestrator.variables import SIGN_IN_LINKS as LINKS
+from infra.orchestrator.variables import SIGN_IN_PAGE as PAGE
 from tests.support.clocks import Clock
 
 PASSWORD = "trainwright:a-password-of-a-test"
