@@ -123,7 +123,7 @@ def _load(path: Path, arguments: argparse.Namespace) -> PipelineSpec:
 
 def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec, blocks: Mapping[str, UUID]) -> None:
     """Make the automations that `contract.drift.retrain` and `notify` ask for, and delete those of earlier specs."""
-    from infra.orchestrator.events.drift_events import retrain_when_drifted, stop_retraining
+    from infra.orchestrator.events.automations import retrain_when_drifted, stop_retraining
     from infra.orchestrator.events.notifications import tell_people
 
     if spec.contract and spec.contract.drift and spec.contract.drift.retrain:
@@ -147,7 +147,7 @@ def _look_for_data(client: SyncPrefectClient, wanted: PipelineDeployment, spec: 
 
 def _automate_after(client: SyncPrefectClient, title: str, after: list[str] | None) -> None:
     """Make the automation that `--after` asks for, or delete it; None: leave it as it is."""
-    from infra.orchestrator.events.model_events import start_after, stop_starting_after
+    from infra.orchestrator.events.automations import start_after, stop_starting_after
 
     if after:
         log.info("automation: %s (%s)", start_after(client, title, after), ", ".join(after))

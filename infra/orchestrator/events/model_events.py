@@ -1,20 +1,17 @@
-"""The Prefect events about a model, and the automation that starts a deployment when another model is promoted."""
+"""The Prefect events about a model."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_contracts.errors import StorageUnavailable
 from data_contracts.handoffs import Receipt
 from data_contracts.run_report import RunReport
 from infra.orchestrator.events import notices
 from infra.orchestrator.events.events import post
-
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
 
 PROMOTED = "trainwright.model.promoted"
 ROLLED_BACK = "trainwright.model.rolled_back"
@@ -81,53 +78,6 @@ def announce_canary_end(receipt: Receipt, by: str) -> bool:
         log.warning("Prefect did not take the event %s; nothing else depends on it: %s", CANARY_ENDED, error)
         return False
     return True
-
-
-def start_after(client: SyncPrefectClient, deployment: str, names: Sequence[str]) -> str:
-    """Make the automation, or change it: a promotion of any of the models starts the deployment.
-
-    Args:
-        deployment: its name, `retrain/NAME`.
-        names: each `MODEL@ALIAS`.
-
-    Returns:
-        The automation's name.
-    """
-    from prefect.events.actions import RunDeployment
-    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
-
-    known = client.read_deployment_by_name(deployment)
-    wanted = AutomationCore(
-        name=_automation(deployment),
-        description=f"Starts {deployment} when {' or '.join(names)} is promoted.",
-        trigger=EventTrigger(expect={PROMOTED}, match={NAME: list(names)}, posture=Posture.Reactive, threshold=1),
-        actions=[RunDeployment(deployment_id=known.id)],
-    )
-    existing = _ours(client, deployment)
-    if existing:
-        client.update_automation(existing[0].id, wanted)
-    else:
-        client.create_automation(wanted)
-    return wanted.name
-
-
-def stop_starting_after(client: SyncPrefectClient, deployment: str) -> str | None:
-    """Delete the automation that an earlier deploy made; returns its name, or None if there is none."""
-    existing = _ours(client, deployment)
-    for one in existing:
-        client.delete_automation(one.id)
-    return _automation(deployment) if existing else None
-
-
-def _ours(client: SyncPrefectClient, deployment: str) -> list[Any]:
-    from prefect.events.schemas.automations import EventTrigger
-
-    found = client.read_automations_by_name(_automation(deployment))
-    return [one for one in found if isinstance(one.trigger, EventTrigger) and PROMOTED in one.trigger.expect]
-
-
-def _automation(deployment: str) -> str:
-    return f"{deployment} after promotions"
 
 
 def _send(
