@@ -17,7 +17,7 @@ from infra.processes.processes import find_marked
 # A cancelled flow run ends its gang and reports; after this time it is killed.
 CANCEL_GRACE_S = 30.0
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("trainwright")
 
 
 def runs_of(mark: str) -> set[UUID]:

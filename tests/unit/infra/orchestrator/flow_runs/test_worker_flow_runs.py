@@ -56,8 +56,8 @@ def test_where_the_server_is_away_they_are_named_and_left_to_be_killed(
 ) -> None:
     run_id = uuid4()
     process = start_run(worker.mark, run_id)
-    with caplog.at_level(logging.WARNING, worker_flow_runs.__name__):
+    with caplog.at_level(logging.WARNING, "trainwright"):
         assert worker_flow_runs.cancel_runs_of(worker) == [str(run_id)]
     assert process.poll() is None
-    (message,) = [record.getMessage() for record in caplog.records if record.name == worker_flow_runs.__name__]
+    (message,) = [record.getMessage() for record in caplog.records if record.name == "trainwright"]
     assert "are killed" in message
