@@ -14,12 +14,11 @@ from pydantic import ValidationError
 
 from data_contracts.run_report import CiReport
 from infra.orchestrator.admission import asking
+from infra.orchestrator.flow_runs.resuming import CI_TAG as CI_TAG
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-# The tag of a flow run that a CI job waits for.
-CI_TAG = "trainwright-ci"
 _TYPE = "trainwright-ci"
 
 log = logging.getLogger("trainwright")

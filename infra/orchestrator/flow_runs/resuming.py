@@ -19,7 +19,6 @@ from data_contracts.executions import Crash, FlowRunState, resume_key
 from data_contracts.run_report import RunReport
 from infra.orchestrator.admission import asking
 from infra.orchestrator.api import unreachable
-from infra.orchestrator.ci_reports import CI_TAG
 from infra.orchestrator.deployments.reaper_deployments import ensure_resume_deployment
 from infra.orchestrator.events.run_events import announce_end, announce_not_resumed, announce_resumed
 from infra.orchestrator.events.watch import is_watched
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
 T = TypeVar("T")
+# The tag of a flow run that a CI job waits for.
+CI_TAG = "trainwright-ci"
 _STATES: dict[str, Any] = {
     **dict.fromkeys(("SCHEDULED", "PENDING"), "asked"),
     **dict.fromkeys(("CANCELLED", "CANCELLING"), "cancelled"),
