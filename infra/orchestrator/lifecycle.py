@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from infra.orchestrator import api, password, project
+from infra.orchestrator import api, project
 from infra.orchestrator.api import Server
 from infra.orchestrator.deployments.page_deployments import ensure_pages
 from infra.orchestrator.deployments.reaper_deployments import ensure_reaper
 from infra.orchestrator.local_pool import POOL, ensure_pool, start_worker, stop_worker
+from infra.orchestrator.password import read as read_password
 from infra.orchestrator.server.server import ensure_server, server_status, stop_server
 
 
@@ -23,7 +24,7 @@ def up() -> Server:
     ensure_pages(POOL)
     start_worker(server.url)
     if server.ours:
-        project.link(server.url, password.read())
+        project.link(server.url, read_password())
     else:
         # The person has named another server since, which our prefect.toml would override.
         project.unlink()
@@ -37,7 +38,7 @@ def down() -> list[str]:
     """
     server = server_status()
     if server is not None and server.ours:
-        api.connect_to(server.url, password.read())
+        api.connect_to(server.url, read_password())
     stopped = stop_worker()
     url = stop_server()
     project.unlink()

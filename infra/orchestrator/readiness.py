@@ -6,11 +6,12 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from infra.orchestrator import api, password
+from infra.orchestrator import api
 from infra.orchestrator.admission import asking
 from infra.orchestrator.api import Server
-from infra.orchestrator.server import services
+from infra.orchestrator.password import read as read_password
 from infra.orchestrator.server.services import Service
+from infra.orchestrator.server.services import read as read_service
 from infra.orchestrator.work_pools import Obstacle, find_pool, obstacle_of, worker_command
 
 if TYPE_CHECKING:
@@ -28,12 +29,12 @@ def obstacles_here(server: Server | None) -> list[tuple[Literal["worker", "sched
     Args:
         server: the server that commands use here; None: no server answers.
     """
-    worker = _worker_obstacle(services.read("worker"), server)
+    worker = _worker_obstacle(read_service("worker"), server)
     found: list[tuple[Literal["worker", "schedules"], Obstacle]] = [] if worker is None else [("worker", worker)]
     if server is None:
         return found
     if server.ours:
-        api.connect_to(server.url, password.read())
+        api.connect_to(server.url, read_password())
     try:
         with asking() as client:
             return [*found, *(("schedules", obstacle) for obstacle in _obstacles(client))]

@@ -12,8 +12,10 @@ from uuid import UUID
 
 from data_contracts.errors import SpecError
 from data_contracts.pipeline_spec.operations import Cause, NotifyRule
-from infra.orchestrator.events import budget_events, drift_events, model_events
+from infra.orchestrator.events.budget_events import EXCEEDED, WARNED
+from infra.orchestrator.events.drift_events import EVENT, REJECTED
 from infra.orchestrator.events.events import pipeline_resource
+from infra.orchestrator.events.model_events import NAME, ROLLED_BACK
 from infra.orchestrator.events.run_events import ENDED, FAILED, HUNG, NOT_RESUMED, RESTARTED, RESUMED, STALLED, TOLD
 
 if TYPE_CHECKING:
@@ -130,13 +132,13 @@ def triggers(pipeline: str, model: str, causes: frozenset[Cause]) -> list[Trigge
         found.append(Trigger("crashes", frozenset({RESUMED}), {**of_pipeline, TOLD: "false"}))
     if "drift" in causes:
         # A block that gets `rejected` gets no second message when drift was the reason.
-        alone = {drift_events.REJECTED: "false"} if "rejected" in causes else {}
-        found.append(Trigger("drift", frozenset({drift_events.EVENT}), {**of_pipeline, **alone}))
+        alone = {REJECTED: "false"} if "rejected" in causes else {}
+        found.append(Trigger("drift", frozenset({EVENT}), {**of_pipeline, **alone}))
     if "budget" in causes:
         related = {**of_pipeline, "prefect.resource.role": "pipeline"}
-        found.append(Trigger("budget", frozenset({budget_events.WARNED, budget_events.EXCEEDED}), {}, related))
+        found.append(Trigger("budget", frozenset({WARNED, EXCEEDED}), {}, related))
     if "rolled_back" in causes:
-        found.append(Trigger("rollbacks", frozenset({model_events.ROLLED_BACK}), {model_events.NAME: model}))
+        found.append(Trigger("rollbacks", frozenset({ROLLED_BACK}), {NAME: model}))
     return found
 
 
