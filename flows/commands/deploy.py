@@ -49,8 +49,8 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     from infra.orchestrator.deployments.deployments import PipelineDeployment, deploy_pipeline, why_nobody_conducts
     from infra.orchestrator.deployments.page_deployments import ensure_pages
     from infra.orchestrator.deployments.reaper_deployments import ensure_reaper
-    from infra.orchestrator.events import watch
     from infra.orchestrator.events.notifications import find_blocks
+    from infra.orchestrator.events.watch import tags, watch
 
     wanted = PipelineDeployment(
         name=name,
@@ -60,7 +60,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         parameters=_parameters(arguments),
         cron=arguments.cron,
         timezone=arguments.timezone,
-        tags=(*pipeline_tags(spec.name, spec.tags), *watch.tags(spec.notify)),
+        tags=(*pipeline_tags(spec.name, spec.tags), *tags(spec.notify)),
         replaces=arguments.replace,
     )
     if wanted.pool == POOL:
@@ -73,7 +73,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         _automate(client, wanted.title, spec, blocks)
         _automate_after(client, wanted.title, after)
         _look_for_data(client, wanted, spec)
-        for automation in watch.watch(client):
+        for automation in watch(client):
             log.info("automation: %s", automation)
         nobody = why_nobody_conducts(client, wanted.pool)
         if nobody is not None and arguments.start:

@@ -96,8 +96,8 @@ def _state() -> Check:
 def _prefect() -> list[Check]:
     """The server, this machine's worker, and what the server's schedules need; each obstacle is a failed check."""
     from infra.orchestrator.readiness import obstacles_here
-    from infra.orchestrator.server import services
     from infra.orchestrator.server.server import expected_server
+    from infra.orchestrator.server.services import running
 
     server = None
     try:
@@ -112,7 +112,7 @@ def _prefect() -> list[Check]:
     ]
     names = {check.name for check in failed}
     if "worker" not in names:
-        worker = services.running("worker")
+        worker = running("worker")
         checks.append(Check("worker", True, f"worker with pid {worker.pid}" if worker else "no worker of ours runs"))
     if server is not None and "schedules" not in names:
         checks.append(Check("schedules", True, "every schedule has a work pool and a worker"))
