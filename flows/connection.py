@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from infra.audit import TRIGGER
-from infra.orchestrator.variables import NO_ANALYTICS
+from infra.orchestrator.api import NO_ANALYTICS
 
 if TYPE_CHECKING:
     from infra.orchestrator.api import Server
@@ -32,7 +32,7 @@ def connect(trigger: str) -> str:
 
     A person at a terminal gets a link that signs in; a log file, which others may read, gets only the address.
     """
-    from infra.orchestrator.server.server import ensure_server
+    from infra.orchestrator.server import ensure_server
 
     os.environ.update({**QUIET, TRIGGER: trigger})
     server = ensure_server()
@@ -43,6 +43,6 @@ def connect(trigger: str) -> str:
 @functools.cache
 def _log_ui(server: Server) -> None:
     """Log the address of a server's pages; once, however many flows a command runs."""
-    from infra.orchestrator.server.server import sign_in_link
+    from infra.orchestrator.server import sign_in_link
 
     log.info("Prefect UI: %s", sign_in_link(server) if sys.stderr.isatty() else server.ui_url)

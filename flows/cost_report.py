@@ -11,7 +11,7 @@ from prefect.states import Completed, Failed, State
 from data_contracts.errors import TrainwrightError
 from flows.commands.report import write_page
 from infra.orchestrator.artifacts import as_text, stage_artifact
-from infra.orchestrator.flow_run_logs import begin_flow_run_logs
+from infra.orchestrator.flow_runs import begin_flow_run_logs
 from tasks.costs.months import idle_pools, keep_months, month_before, month_costs, month_named
 from tasks.pages.cost_page import cost_page, cost_rows
 from tasks.run.run import known_store_list

@@ -7,8 +7,8 @@ from prefect.states import Completed, Failed, State
 
 from flows.commands.report import write_page
 from infra.orchestrator.artifacts import as_code, as_text, stage_artifact
-from infra.orchestrator.events.store_events import announce_burn, announce_full
-from infra.orchestrator.flow_run_logs import begin_flow_run_logs
+from infra.orchestrator.events import announce_burn, announce_full
+from infra.orchestrator.flow_runs import begin_flow_run_logs
 from tasks.pages.day_page import day_page as page_of
 from tasks.pages.day_page import day_rows
 from tasks.queries.day import Day, day_of

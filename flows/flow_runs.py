@@ -24,14 +24,12 @@ from data_contracts.load import load_spec
 from data_contracts.run_report import RunReport, Trigger
 from flows.waiting import suspend_if_deployed, take_form_answer
 from infra.audit import TRIGGER
-from infra.orchestrator.admission import ASK_S, asking
-from infra.orchestrator.api import unreachable
+from infra.orchestrator.api import ASK_S, asking, unreachable
 from infra.orchestrator.artifacts import stage_artifact
-from infra.orchestrator.ci_reports import CI_TAG, is_for_ci, keep_ci_report
-from infra.orchestrator.events.run_events import announce_end, announce_unopened
-from infra.orchestrator.flow_runs.cancelling import was_cancelled
-from infra.orchestrator.flow_runs.resuming import run_ids_of
-from infra.orchestrator.outage import wait_for_server
+from infra.orchestrator.events import announce_end, announce_unopened
+from infra.orchestrator.flow_runs import wait_for_server, was_cancelled
+from infra.orchestrator.remote_runs import is_for_ci, keep_ci_report
+from infra.orchestrator.resuming import CI_TAG, run_ids_of
 from infra.processes.environment import FLOW_RUN
 from infra.stopping import HandedOver
 from infra.store import layout

@@ -44,7 +44,7 @@ def _on_pool(wanted: GameTraining, cost_tags: dict[str, str]) -> Checkpoint:
     from prefect import flow, tags
     from prefect.runtime import flow_run
 
-    from infra.orchestrator.flow_runs.cancelling import cancellable
+    from infra.orchestrator.flow_runs import cancellable
 
     def training() -> Checkpoint:
         print(json.dumps({"flow_run": str(flow_run.id)}), flush=True)

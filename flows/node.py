@@ -21,10 +21,9 @@ from data_contracts.messages.gang import Joined, NodeExit
 from infra import stopping
 from infra.gang.node import LocalNode, own_address
 from infra.gang.rank_files import ADDRESS, NODE_KEY, STORE_OPTIONS, derived_key, generation_key, store_options
-from infra.orchestrator.flow_engine import without_waits
-from infra.orchestrator.flow_run_logs import begin_flow_run_logs
-from infra.orchestrator.launch_secret import launch_secret
-from infra.orchestrator.variables import API_URL
+from infra.orchestrator.api import API_URL
+from infra.orchestrator.flow_runs import begin_flow_run_logs, without_waits
+from infra.orchestrator.gang import launch_secret
 from infra.records.nodes import this_node
 from infra.store import layout, open_store
 

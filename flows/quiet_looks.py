@@ -13,7 +13,7 @@ from prefect.client.schemas.filters import (
 from prefect.runtime import deployment
 from prefect.states import Completed, State
 
-from infra.orchestrator.admission import asking
+from infra.orchestrator.api import asking
 
 NOTHING = "Nothing"
 

@@ -12,8 +12,8 @@ from prefect.states import Completed, Failed, State
 from data_contracts.errors import Interrupted
 from data_contracts.messages.commands import Reaped
 from flows.quiet_looks import nothing_found
-from infra.orchestrator.flow_run_logs import begin_flow_run_logs
-from infra.orchestrator.flow_runs.lost_flow_runs import start_lost_again
+from infra.orchestrator.flow_runs import begin_flow_run_logs
+from infra.orchestrator.resuming import start_lost_again
 from infra.store import Store
 from tasks.mirrors.deliver import EVENTS_S, tell_quietly
 from tasks.mirrors.outbox import due_events

@@ -14,10 +14,8 @@ from flows.flow_runs import as_error, cost_tagged, crash_in, end_of, flow_name, 
 from flows.stages import stages
 from flows.start_hour import wait_for_hour
 from flows.turns import first_turn, in_turn, work_in_turn
-from infra.orchestrator.flow_engine import without_waits
-from infra.orchestrator.flow_run_logs import begin_flow_run_logs
-from infra.orchestrator.flow_runs.cancelling import cancellable
-from infra.orchestrator.flow_runs.handing_over import give_to_worker_again
+from infra.orchestrator.flow_runs import begin_flow_run_logs, cancellable, without_waits
+from infra.orchestrator.worker import give_to_worker_again
 from infra.stopping import HandedOver
 from tasks.budgets import admit, refuse_over, within_budgets
 from tasks.mirrors.deliver import try_mirrors

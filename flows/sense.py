@@ -12,8 +12,8 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.load import load_spec
 from flows.flow_runs import overrides
 from flows.quiet_looks import nothing_found
-from infra.orchestrator.deployments.sensor_deployments import start_once
-from infra.orchestrator.flow_run_logs import begin_flow_run_logs
+from infra.orchestrator.deployments import start_once
+from infra.orchestrator.flow_runs import begin_flow_run_logs
 from tasks.run.run import open_spec_store
 from tasks.schedules.sensors import sensor_of
 

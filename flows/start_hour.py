@@ -17,8 +17,8 @@ from data_contracts.price_book import best_start, cost_at
 from flows.flow_runs import overrides, started_by
 from flows.turns import BY_ITSELF
 from infra import prices
-from infra.orchestrator.admission import asking
-from infra.orchestrator.flow_runs.suspension import deployed_flow_run
+from infra.orchestrator.api import asking
+from infra.orchestrator.flow_runs import deployed_flow_run
 from infra.store import layout
 from tasks.run.run import open_spec_store
 

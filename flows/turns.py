@@ -13,7 +13,7 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.load import load_spec
 from data_contracts.run_report import RunReport
 from flows.flow_runs import overrides, started_by
-from infra.orchestrator.flow_runs.cancelling import stop_this_process
+from infra.orchestrator.flow_runs import stop_this_process
 from infra.stopping import HandedOver
 from infra.store import layout
 from tasks.run.resolve import SENSOR_KEY

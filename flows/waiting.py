@@ -12,7 +12,7 @@ from data_contracts.errors import UsageError
 from data_contracts.times import readable
 from infra import approvals
 from infra.orchestrator.artifacts import as_code, as_text
-from infra.orchestrator.flow_runs.suspension import FormAnswer, deployed_flow_run, form_answer, suspend, wake
+from infra.orchestrator.flow_runs import FormAnswer, deployed_flow_run, form_answer, suspend, wake
 from tasks.run.run import Run
 from tasks.stages.approval import checked_name, unsigned_counts
 from tasks.stages.rollback import checked_reason

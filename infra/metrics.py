@@ -119,7 +119,7 @@ class Sample:
         return BY_NAME[f"trainwright_{self.name}"]
 
 
-# What the Prefect server shows of what is deployed (`infra/orchestrator/server/server_metrics.py`).
+# What the Prefect server shows of what is deployed (`infra/orchestrator/serve.py`).
 SERVER_METRICS: tuple[Metric, ...] = (
     _metric("pool_ready", "gauge", "pool", "1 if a worker of the work pool is online."),
     _metric("late_seconds", "gauge", "deployment", "How long the oldest late flow run of a deployment has been due."),

@@ -269,7 +269,7 @@ class Spending:
         log.warning("%s", warning.sentence)
         self.sentences.append(warning.sentence)
         # Prefect is imported only where a run has a warning.
-        from infra.orchestrator.events.budget_events import announce_budget
+        from infra.orchestrator.events import announce_budget
 
         announce_budget(warning, self._run.spec.name)
 

@@ -320,7 +320,7 @@ class ConductedTraining:
         """Kill the conductor; on a work pool, end what the server lists as running for it."""
         process.kill()
         if self._pool is not None:
-            from infra.orchestrator.game_day import end_dead_conductor
+            from infra.orchestrator.resuming import end_dead_conductor
 
             first, uri = answer.read_text().partition("\n")[0], self.uri
             leases = self._store.list(layout.slots(uri)) if uri else []

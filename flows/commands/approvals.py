@@ -73,13 +73,13 @@ def shown(question: Question) -> list[str]:
 
 def _wake(run_id: str, given: Given) -> list[str]:
     """Resume the run's suspended flow runs in Prefect, if a server answers; the answer itself is in the store."""
-    from infra.orchestrator.server.server import connect_if_running
+    from infra.orchestrator.server import connect_if_running
 
     os.environ.update(QUIET)
     try:
         if not connect_if_running():
             return []
-        from infra.orchestrator.flow_runs.suspension import wake
+        from infra.orchestrator.flow_runs import wake
 
         decision: Literal["approve", "refuse"] = "approve" if given.decision == "approved" else "refuse"
         return wake(run_id, decision, given.reason, given.by)

@@ -74,8 +74,8 @@ def _missed(arguments: argparse.Namespace, spec: PipelineSpec, path: Path) -> tu
     present = datetime.now(UTC)
     since = None if arguments.since is None else _since(arguments.since, present)
     connect("cli")
-    from infra.orchestrator.admission import asking
-    from infra.orchestrator.deployments.scheduled_times import past_times
+    from infra.orchestrator.api import asking
+    from infra.orchestrator.deployments import past_times
 
     title = f"retrain/{arguments.name or spec.name}"
     with asking(retries=2) as client:

@@ -50,12 +50,12 @@ def _lines(view: CanaryView) -> list[str]:
 
 def _announce(receipt: Receipt, by: str) -> None:
     """Tell a Prefect server that runs; none is started, and the canary has ended whatever happens."""
-    from infra.orchestrator.server.server import connect_if_running
+    from infra.orchestrator.server import connect_if_running
 
     try:
         if not connect_if_running():
             return
-        from infra.orchestrator.events.model_events import announce_canary_end
+        from infra.orchestrator.events import announce_canary_end
 
         announce_canary_end(receipt, by)
     except Exception as error:

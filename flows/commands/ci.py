@@ -80,9 +80,8 @@ def _remote(arguments: argparse.Namespace, spec: Path) -> tuple[Answer, CiReport
     """Start the deployment and wait for its run; a signal here cancels it there."""
     check_spec(spec, arguments.set, arguments.window)
     _connect()
-    from infra.orchestrator.admission import asking
-    from infra.orchestrator.api import unreachable
-    from infra.orchestrator.flow_runs import remote_runs
+    from infra.orchestrator import remote_runs
+    from infra.orchestrator.api import asking, unreachable
 
     title = f"retrain/{arguments.deployment.removeprefix('retrain/')}"
     try:
@@ -102,7 +101,7 @@ def _remote(arguments: argparse.Namespace, spec: Path) -> tuple[Answer, CiReport
 def _connect() -> None:
     """Use the Prefect server that is there; StorageUnavailable if none answers. None is started: it would be empty."""
     from infra.orchestrator import api
-    from infra.orchestrator.server.server import ensure_server, server_status
+    from infra.orchestrator.server import ensure_server, server_status
 
     os.environ.update({**QUIET, TRIGGER: "ci"})
     if api.chosen_server(None) is None and server_status() is None:

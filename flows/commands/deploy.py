@@ -14,8 +14,8 @@ from data_contracts.load import load_spec, load_store
 from flows.commands.guard import Answer, log
 from flows.connection import connect
 from infra.budgets import refuse_by_policy
-from infra.orchestrator.local_pool import ensure_pool
-from infra.orchestrator.work_pools import POOL
+from infra.orchestrator.deployments import POOL
+from infra.orchestrator.worker import ensure_pool
 from infra.store import absolute_address, open_store
 from tasks.policies import pipeline_tags
 from tasks.run.spec_check import check_spec
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
     from data_contracts.pipeline_spec import PipelineSpec
-    from infra.orchestrator.deployments.deployments import PipelineDeployment
+    from infra.orchestrator.deployments import PipelineDeployment
 
 
 def deploy(arguments: argparse.Namespace) -> Answer:
@@ -46,11 +46,14 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     from prefect.utilities.callables import parameter_schema
 
     from flows.retrain import retrain
-    from infra.orchestrator.deployments.deployments import PipelineDeployment, deploy_pipeline, why_nobody_conducts
-    from infra.orchestrator.deployments.page_deployments import ensure_pages
-    from infra.orchestrator.deployments.reaper_deployments import ensure_reaper
-    from infra.orchestrator.events.notifications import find_blocks
-    from infra.orchestrator.events.watch import tags, watch
+    from infra.orchestrator.automations import find_blocks, notify_tags, watch
+    from infra.orchestrator.deployments import (
+        PipelineDeployment,
+        deploy_pipeline,
+        ensure_pages,
+        ensure_reaper,
+        why_nobody_conducts,
+    )
 
     wanted = PipelineDeployment(
         name=name,
@@ -60,7 +63,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         parameters=_parameters(arguments),
         cron=arguments.cron,
         timezone=arguments.timezone,
-        tags=(*pipeline_tags(spec.name, spec.tags), *tags(spec.notify)),
+        tags=(*pipeline_tags(spec.name, spec.tags), *notify_tags(spec.notify)),
         replaces=arguments.replace,
     )
     if wanted.pool == POOL:
@@ -123,8 +126,7 @@ def _load(path: Path, arguments: argparse.Namespace) -> PipelineSpec:
 
 def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec, blocks: Mapping[str, UUID]) -> None:
     """Make the automations that `contract.drift.retrain` and `notify` ask for, and delete those of earlier specs."""
-    from infra.orchestrator.events.automations import retrain_when_drifted, stop_retraining
-    from infra.orchestrator.events.notifications import tell_people
+    from infra.orchestrator.automations import retrain_when_drifted, stop_retraining, tell_people
 
     if spec.contract and spec.contract.drift and spec.contract.drift.retrain:
         log.info("automation: %s", retrain_when_drifted(client, title, spec.name))
@@ -136,7 +138,7 @@ def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec, blocks:
 
 def _look_for_data(client: SyncPrefectClient, wanted: PipelineDeployment, spec: PipelineSpec) -> None:
     """Make the deployment that `schedule.sensor` asks for, or delete it if the spec no longer asks."""
-    from infra.orchestrator.deployments.sensor_deployments import ensure_sensor, stop_sensor
+    from infra.orchestrator.deployments import ensure_sensor, stop_sensor
 
     if spec.schedule.sensor is not None:
         given = {name: value for name, value in wanted.parameters.items() if name in ("set", "store")}
@@ -147,7 +149,7 @@ def _look_for_data(client: SyncPrefectClient, wanted: PipelineDeployment, spec: 
 
 def _automate_after(client: SyncPrefectClient, title: str, after: list[str] | None) -> None:
     """Make the automation that `--after` asks for, or delete it; None: leave it as it is."""
-    from infra.orchestrator.events.automations import start_after, stop_starting_after
+    from infra.orchestrator.automations import start_after, stop_starting_after
 
     if after:
         log.info("automation: %s (%s)", start_after(client, title, after), ", ".join(after))

@@ -95,9 +95,8 @@ def _state() -> Check:
 
 def _prefect() -> list[Check]:
     """The server, this machine's worker, and what the server's schedules need; each obstacle is a failed check."""
-    from infra.orchestrator.readiness import obstacles_here
-    from infra.orchestrator.server.server import expected_server
-    from infra.orchestrator.server.services import running
+    from infra.orchestrator.lifecycle import obstacles_here
+    from infra.orchestrator.server import expected_server, running_service
 
     server = None
     try:
@@ -112,7 +111,7 @@ def _prefect() -> list[Check]:
     ]
     names = {check.name for check in failed}
     if "worker" not in names:
-        worker = running("worker")
+        worker = running_service("worker")
         checks.append(Check("worker", True, f"worker with pid {worker.pid}" if worker else "no worker of ours runs"))
     if server is not None and "schedules" not in names:
         checks.append(Check("schedules", True, "every schedule has a work pool and a worker"))

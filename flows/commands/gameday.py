@@ -86,7 +86,7 @@ def _refuse_without_consent(spec: PipelineSpec) -> None:
     from flows.connection import connect
 
     connect("cli")
-    from infra.orchestrator.game_day import refuse_without_consent
+    from infra.orchestrator.resuming import refuse_without_consent
 
     refuse_without_consent(spec.train.pool)
 

@@ -20,7 +20,7 @@ from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightErro
 from data_contracts.quoting import escaped
 from flows.commands.terminal import draws, printable
 from infra import stopping
-from infra.orchestrator.folder_settings import refuse_settings_of
+from infra.orchestrator.api import refuse_settings_of
 from infra.telemetry import LOG_FORMAT, JsonFormatter, json_line
 
 log = logging.getLogger("trainwright")

@@ -71,8 +71,8 @@ def status(arguments: argparse.Namespace) -> Answer:
 
 def _server() -> tuple[Server | None, list[str]]:
     """The Prefect server that commands use here, if it answers, and the lines about it and what it should run."""
-    from infra.orchestrator.readiness import obstacles_here
-    from infra.orchestrator.server.server import expected_server
+    from infra.orchestrator.lifecycle import obstacles_here
+    from infra.orchestrator.server import expected_server
 
     try:
         server = expected_server()

@@ -24,7 +24,7 @@ def reap(arguments: argparse.Namespace) -> Answer:
     stores = known_store_list(arguments.store)
     connect("cli")
     from flows.reap import summary, tell_ends
-    from infra.orchestrator.flow_runs.lost_flow_runs import start_lost_again
+    from infra.orchestrator.resuming import start_lost_again
     from tasks.run.executions import reap_apart, reap_stores
 
     reaped, away = reap_stores(stores, lambda store: reap_apart(store, arguments.pool, here=True))

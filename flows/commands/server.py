@@ -12,10 +12,9 @@ from flows.commands.guard import Answer, log
 
 def up(arguments: argparse.Namespace) -> Answer:
     """The `up` command."""
+    from infra.orchestrator.lifecycle import obstacles_here, profiles
     from infra.orchestrator.lifecycle import up as start
-    from infra.orchestrator.project import profiles
-    from infra.orchestrator.readiness import obstacles_here
-    from infra.orchestrator.server.server import sign_in_link
+    from infra.orchestrator.server import sign_in_link
 
     server = start()
     link = sign_in_link(server) if sys.stdout.isatty() and not arguments.json else server.ui_url
@@ -33,7 +32,7 @@ def up(arguments: argparse.Namespace) -> Answer:
 def ui(arguments: argparse.Namespace) -> Answer:
     """The `ui` command; StorageUnavailable if no server runs."""
     from infra.orchestrator.api import auth_string
-    from infra.orchestrator.server.server import expected_server, sign_in_link
+    from infra.orchestrator.server import expected_server, sign_in_link
 
     server = expected_server()
     if server is None:
@@ -59,9 +58,8 @@ def down(arguments: argparse.Namespace) -> Answer:
 
 def worker(arguments: argparse.Namespace) -> Answer:
     """The `worker` command: ends with SIGTERM or Ctrl-C, once its flow runs are handed over."""
-    from infra.orchestrator.local_pool import ensure_pool
-    from infra.orchestrator.server.server import ensure_server
-    from infra.orchestrator.worker import work
+    from infra.orchestrator.server import ensure_server
+    from infra.orchestrator.worker import ensure_pool, work
 
     server = ensure_server()
     ensure_pool(arguments.pool)

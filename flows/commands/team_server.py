@@ -8,8 +8,7 @@ from pathlib import Path
 
 from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
-from infra.orchestrator.server.proxy import write_proxy
-from infra.orchestrator.server.team_server import check, read_settings, start
+from infra.orchestrator.team_server import check_settings, read_settings, start, write_proxy
 from infra.quantities import size
 
 
@@ -33,14 +32,14 @@ def _start() -> Answer:
 
 def _write_proxy(folder: Path) -> Answer:
     settings = read_settings()
-    check(settings)
+    check_settings(settings)
     write_proxy(folder, settings)
     text = f"{folder}/proxy.conf is nginx's configuration for this server. {folder}/server-password holds its password."
     return Answer(text, {"folder": str(folder)})
 
 
 def _back_up(folder: Path) -> Answer:
-    from infra.orchestrator.server.server_backup import back_up
+    from infra.orchestrator.team_server import back_up
 
     backup = back_up(folder)
     text = (
@@ -51,11 +50,10 @@ def _back_up(folder: Path) -> Answer:
 
 
 def _restore(folder: Path) -> Answer:
-    from infra.orchestrator.server.server_backup import restore
-    from infra.orchestrator.server.server_database import look
+    from infra.orchestrator.team_server import look_at_database, restore
 
     backup, old = restore(folder)
-    paused = look().paused
+    paused = look_at_database().paused
     text = f"The database holds the backup of {backup.made}."
     if old:
         text += " Its schema is an earlier Prefect's; next: prefect server database upgrade --yes"

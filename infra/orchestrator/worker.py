@@ -1,13 +1,18 @@
-"""A worker of a process pool, in the foreground: `python -m infra.orchestrator.worker POOL`, or `trainwright worker`.
+"""A worker of a process pool: this machine's in the background, or `python -m infra.orchestrator.worker POOL`.
 
-Prefect's own worker answers SIGTERM by killing its flow runs, which then count as crashed. This process runs that
-worker as its child. When it is stopped, it hands the flow runs over: they save a checkpoint, end, and are given to a
-worker again. Without POOL, it does the same for the flow run that its environment names, as the first process of a pod:
-Prefect's own would give the run away without a checkpoint.
+`up` starts this machine's worker, which executes the runs of the pool that deployments name. `down` ends what runs. So
+three steps follow each other: cancel the runs, which gives each flow time to end what it started; stop the worker; kill
+what still carries the worker's mark.
+
+In the foreground (`work`, also as `trainwright worker`), SIGTERM hands the flow runs over: they save a checkpoint, end,
+and are given to a worker again, as if they had not begun. Prefect's own worker, which runs as its child, answers
+SIGTERM by killing its flow runs, which then count as crashed. Without POOL, this process does the same for the flow run
+that its environment names, as the first process of a pod: Prefect's own would give the run away without a checkpoint.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import platform
@@ -17,24 +22,225 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
+from uuid import UUID
 
-from data_contracts.errors import StorageUnavailable
+import psutil
+
+from data_contracts.errors import StorageUnavailable, UsageError
 from infra import scratch
-from infra.orchestrator.flow_runs.handing_over import give_again
-from infra.orchestrator.flow_runs.worker_flow_runs import runs_of
-from infra.orchestrator.work_pools import PROCESS
+from infra.orchestrator import server
+from infra.orchestrator.api import API_AUTH, REACH_TIMEOUT_S, asking, unreachable
+from infra.orchestrator.deployments import POOL, PROCESS
+from infra.orchestrator.server import Service
+from infra.processes.environment import FLOW_RUN
 from infra.processes.processes import find_marked, kill_marked, marked_env, module_command, new_mark
 from infra.stopping import STOP_FILE
 from infra.telemetry import prefect_env
+
+QUERY_S = 1
+ONLINE_TIMEOUT_S = 60.0
+STOP_GRACE_S = 10.0
+
+log = logging.getLogger("trainwright")
+
+
+def ensure_pool(name: str = POOL) -> None:
+    """Create the process pool if it does not exist; UsageError if a pool of that name has another type.
+
+    The server must be known (`ensure_server`), as for `start_worker`.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectAlreadyExists
+    from prefect.workers.process import ProcessWorker
+
+    template = ProcessWorker.get_default_base_job_template()
+    with get_client(sync_client=True) as client:
+        try:
+            client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
+        except ObjectAlreadyExists:
+            kind = client.read_work_pool(name).type
+            if kind != "process":
+                raise UsageError(
+                    f"The work pool {name} on this Prefect server is of type {kind}, not process.",
+                    remedy="Rename that pool, or point PREFECT_API_URL at another server.",
+                ) from None
+
+
+def start_worker(url: str, pool: str = POOL) -> Service:
+    """This machine's worker for the pool on the server at `url`, online; started if it does not run.
+
+    Raises:
+        StorageUnavailable: it ended while starting, or did not report to the server.
+    """
+    with server.locked_services():
+        worker = server.running_service("worker")
+        if worker is not None and (worker.url != url or not _knows_password(worker)):
+            # Its server is no longer the one in use, or will refuse it from now on.
+            log.warning("The worker is restarted for the Prefect server at %s.", url)
+            cancel_runs_of(worker)
+            worker.stop(STOP_GRACE_S)
+            worker = None
+        if worker is None:
+            mark, before = new_mark(), _last_heartbeat(pool)
+
+            def online(worker: Service) -> None:
+                _wait_until_online(worker, pool, before)
+
+            env = _background_environment(mark)
+            command = module_command("infra.orchestrator.worker", pool)
+            worker = server.start_service("worker", command, mark=mark, env=env, url=url, wait=online)
+        return worker
+
+
+def stop_worker() -> list[str]:
+    """Cancel the flow runs of our worker, stop it and all its descendants; returns what was stopped."""
+    with server.locked_services():
+        worker = server.read_service("worker")
+        if worker is None:
+            return []
+        cancelled = [f"flow run {name}" for name in cancel_runs_of(worker)]
+        stopped = worker.stop(STOP_GRACE_S)
+        server.forget_service("worker")
+        _forget_worker()
+        return [*cancelled, "worker"] if stopped else []
+
+
+def _forget_worker() -> None:
+    """Remove our worker from the server, which would call it online for another minute."""
+    from prefect.client.orchestration import get_client
+
+    name = {"work_pool_name": POOL, "name": _worker_name()}
+    with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # the server may be gone already
+        client.request("DELETE", "/work_pools/{work_pool_name}/workers/{name}", path_params=name)
+
+
+def _knows_password(worker: Service) -> bool:
+    wanted = os.environ.get(API_AUTH)
+    return not wanted or worker.variable(API_AUTH) == wanted
+
+
+def _worker_name() -> str:
+    return platform.node() or "local"
+
+
+def _background_environment(mark: str) -> dict[str, str]:
+    return {**server.service_environment(mark), "PREFECT_WORKER_QUERY_SECONDS": str(QUERY_S)}
+
+
+def _last_heartbeat(pool: str) -> datetime | None:
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        workers = client.read_workers_for_work_pool(pool)
+    return next((worker.last_heartbeat_time for worker in workers if worker.name == _worker_name()), None)
+
+
+def _wait_until_online(worker: Service, pool: str, before: datetime | None) -> None:
+    """Wait until the server has a heartbeat other than `before`, from before the start. Compares no clocks."""
+    deadline = time.monotonic() + ONLINE_TIMEOUT_S
+    while _last_heartbeat(pool) == before:
+        if not worker.is_running():
+            raise StorageUnavailable(
+                f"The worker ended while starting: {worker.last_words() or 'it said nothing'}",
+                remedy=f"Its log is {worker.log}.",
+            )
+        if time.monotonic() > deadline:
+            raise StorageUnavailable(
+                f"The worker (pid {worker.pid}) did not report to {worker.url} within {ONLINE_TIMEOUT_S:.0f} s.",
+                remedy=f"Its log is {worker.log}.",
+            )
+        time.sleep(0.1)
+
+
+# A cancelled flow run ends its gang and reports; after this time it is killed.
+CANCEL_GRACE_S = 30.0
+
+
+def runs_of(mark: str) -> set[UUID]:
+    """Ids of the flow runs that have a live process below the worker with this mark."""
+    ids = set()
+    for pid in find_marked(mark):
+        with contextlib.suppress(psutil.Error, ValueError, KeyError):
+            ids.add(UUID(psutil.Process(pid).environ()[FLOW_RUN]))
+    return ids
+
+
+def cancel_runs_of(worker: Service) -> list[str]:
+    """Cancel the worker's flow runs and wait until their processes have ended and their states are final; their names.
+
+    If the server does not answer, nothing is cancelled and a warning is logged; the caller kills the processes.
+    """
+    ids = runs_of(worker.mark)
+    if not ids:
+        return []
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+    from prefect.states import Cancelling
+
+    deadline = time.monotonic() + CANCEL_GRACE_S
+    # The server that the worker uses, even if another is in use now; without retries, a dead server costs no minute.
+    asked = temporary_settings({PREFECT_API_URL: worker.url, PREFECT_CLIENT_MAX_RETRIES: 0})
+    try:
+        with asked, get_client(sync_client=True, httpx_settings={"timeout": REACH_TIMEOUT_S}) as client:
+            for run_id in ids:
+                client.set_flow_run_state(run_id, Cancelling(message="Stopped by `trainwright down`."))
+            pending = ids
+            while (pending or runs_of(worker.mark)) and time.monotonic() < deadline:
+                time.sleep(0.1)
+                states = {run_id: client.read_flow_run(run_id).state for run_id in pending}
+                pending = {run_id for run_id, state in states.items() if state is None or not state.is_final()}
+            return sorted(client.read_flow_run(run_id).name for run_id in ids)
+    except Exception as error:  # whatever the server answered: runs that it could not end are killed next
+        log.warning("The worker's flow runs could not be cancelled and are killed instead: %s", error)
+        return sorted(str(run_id) for run_id in ids)
+
+
+# A server that is restarted beside the worker answers again within this many of Prefect's retries.
+_RETRIES = 5
+
+
+def give_to_worker_again() -> None:
+    """Let another worker take the flow run that this process executes; StorageUnavailable."""
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    if context is not None and context.flow_run is not None:
+        give_again([context.flow_run.id])
+
+
+def give_again(flow_runs: list[UUID]) -> None:
+    """Let workers take flow runs again that are at work; the others stay as they are.
+
+    A gang's nodes stay, too: their conductor starts others. Raises: StorageUnavailable.
+    """
+    from prefect.exceptions import ObjectNotFound
+    from prefect.states import Scheduled
+
+    try:
+        with asking(_RETRIES) as client:
+            for number in flow_runs:
+                try:
+                    current = client.read_flow_run(number)
+                except ObjectNotFound:  # a person deleted it meanwhile
+                    continue
+                at_work = current.state is not None and (current.state.is_running() or current.state.is_pending())
+                if at_work and "generation" not in current.parameters:
+                    message = "Its worker was stopped as planned."
+                    client.set_flow_run_state(number, Scheduled(name="AwaitingRetry", message=message), force=True)
+                    log.info("the flow run %s is given to a worker again", current.name)
+    except Exception as error:
+        away = unreachable(error)
+        raise error if away is None or isinstance(error, StorageUnavailable) else away from error
+
 
 # A checkpoint has 30 s (`Launch.grace_s`), and is committed after that. The unit's TimeoutStopSec is longer.
 GRACE_S = 75.0
 POLL_S = 0.2
 # Between two starts of a worker that ended by itself: Prefect's does so when its server is away for minutes.
 AGAIN_S = 5.0
-
-log = logging.getLogger("trainwright")
 
 
 def work(pool: str | None, options: Sequence[str] = ()) -> list[str]:

@@ -24,7 +24,7 @@ from data_contracts.records import GateResult
 from data_contracts.run_report import CaseStatus, CiCase, CiReport, RunReport, StageResult
 from data_contracts.yaml_text import Document, FieldPath, read_document
 from infra.gang.ledger import Found, list_checkpoints
-from infra.orchestrator.events.notices import sentence_of
+from infra.orchestrator.events import sentence_of
 from tasks.pages.facts import Facts, tried
 from tasks.run.report import VERDICTS
 from tasks.stages.artifacts import report_results

@@ -42,7 +42,7 @@ from data_contracts.run_report import RunReport, StageResult
 from infra import stopping
 from infra.audit import now
 from infra.child import Handlers, run_child
-from infra.orchestrator.events.run_events import announce_stall
+from infra.orchestrator.events import announce_stall
 from infra.processes.environment import IdleLimit
 from infra.processes.processes import ProcessId, uninterrupted
 from infra.records.nodes import note_earlier
@@ -290,7 +290,7 @@ def reap_apart(store: Store, pool: str, *, here: bool = False) -> list[Reaped]:
     """`reap` in a child process, with a new child for the other runs if a run's records end one. StorageUnavailable.
 
     Args:
-        pool, here: as for `infra.orchestrator.flow_runs.resuming.PrefectResumer`.
+        pool, here: as for `infra.orchestrator.resuming.PrefectResumer`.
     """
     reaped: list[Reaped] = []
     begun: list[str] = []

@@ -10,7 +10,7 @@ from itertools import count
 
 from data_contracts.messages.children import Advanced
 from data_contracts.messages.commands import REAP, ReapRequest, RunBegun, RunReaped, StoreReaped
-from infra.orchestrator.flow_runs.resuming import PrefectResumer
+from infra.orchestrator.resuming import PrefectResumer
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
 from tasks.run.executions import reap

@@ -18,7 +18,7 @@ from infra.audit import now
 from infra.gang.ledger import roster
 from infra.gang.members import Progress
 from infra.models import registry
-from infra.orchestrator.events.run_events import announce_restart
+from infra.orchestrator.events import announce_restart
 from infra.store import Store, layout
 from infra.usage import cost, total
 from tasks.run.progress import IN_VIEW, GangChanged, GangLaunched, TrainingMeter, notify, on_page, planned_samples

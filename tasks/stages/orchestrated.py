@@ -21,8 +21,8 @@ from data_contracts.errors import (
 from data_contracts.handoffs import ContractReport
 from data_contracts.messages.raw_data import ShardProgress
 from infra.orchestrator.artifacts import ProgressArtifact, stage_artifact
-from infra.orchestrator.events.drift_events import announce
-from infra.orchestrator.outage import begin_with_server, wait_for_server
+from infra.orchestrator.events import announce_drift
+from infra.orchestrator.flow_runs import begin_with_server, wait_for_server
 from tasks.policies import task_policy
 from tasks.run.progress import GangChanged, TrainingProgress, listening, percent, sentence
 from tasks.run.run import Run, artifact_key
@@ -92,7 +92,7 @@ def _announce_drift(run: Run, handoff: Any = None, error: TrainwrightError | Non
         report = ContractReport.model_validate(error.details)
     if report is not None and report.drift is not None and report.drift.moved:
         alone = drift_alone_rejects(run, report)
-        announce(run.spec.name, run.run_id, report.drift, rejected=alone)
+        announce_drift(run.spec.name, run.run_id, report.drift, rejected=alone)
 
 
 def _as_state(run: Run, stage: str, handoff: Any = None, error: TrainwrightError | None = None) -> State:

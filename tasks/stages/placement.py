@@ -24,8 +24,7 @@ from infra import prices
 from infra.child import answer_of, run_child
 from infra.gang.members import Progress
 from infra.gang.remote_job import RemoteJobRequest, idle_limit, lay_out, run_remote_job, spent
-from infra.orchestrator.gang import PoolGang, WorkPool
-from infra.orchestrator.launch_secret import launch_secret
+from infra.orchestrator.gang import PoolGang, WorkPool, launch_secret
 from infra.quantities import size
 from infra.records.handoffs import num_weight_bytes
 from infra.store import layout

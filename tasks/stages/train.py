@@ -40,7 +40,7 @@ from infra.files import replace_json
 from infra.gang.conductor import GangOutcome, TrainingRequest, conduct
 from infra.gang.conductor import finished as is_finished
 from infra.gang.ledger import committed
-from infra.orchestrator.launch_secret import launch_secret
+from infra.orchestrator.gang import launch_secret
 from infra.prices import Machine
 from infra.processes.environment import NO_SHAKEDOWN
 from infra.quantities import size

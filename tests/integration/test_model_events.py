@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("forked_prefect")
 EMIT = """
 import sys
 from data_contracts.run_report import ModelName, RunReport
-from infra.orchestrator.events.model_events import announce_verdict
+from infra.orchestrator.events import announce_verdict
 run, verdict, model, alias = sys.argv[1:]
 about = {"run_id": run, "pipeline": "first", "exit_code": 0, "sentence": "s", "stages": [], "finished": "t"}
 announce_verdict(RunReport(verdict=verdict, model=ModelName(name=model, version=2, alias=alias), **about))

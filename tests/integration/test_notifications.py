@@ -25,7 +25,7 @@ from data_contracts.errors import ApprovalPending, OutOfMemory
 from data_contracts.records import ColumnDrift, DriftReport
 from data_contracts.run_report import RunReport, StageResult
 from infra.orchestrator.events import drift_events, run_events
-from infra.orchestrator.events.events import pipeline_resource, send
+from infra.orchestrator.events import pipeline_resource, send
 
 def ended(run, verdict, error=None):
     code = error.exit_code if error else 0

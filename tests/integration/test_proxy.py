@@ -14,9 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from infra.orchestrator.server.proxy import write_proxy
-from infra.orchestrator.server.team_server import Settings
-from infra.orchestrator.variables import ANY_SERVER
+from infra.orchestrator.api import ANY_SERVER
+from infra.orchestrator.team_server import Settings, write_proxy
 from tests.support.browser import chromium
 from tests.support.pool import ASKED, api_client, until
 from tests.support.prefect_database import put_new_database
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.apt("nginx")
 PASSWORD = "team:a-long-enough-password"
 SERVE = """
 import os, socket
-from infra.orchestrator.server.serve import serve
+from infra.orchestrator.serve import serve
 port = int(os.environ["PREFECT_SERVER_API_PORT"])
 listener = socket.create_server(("127.0.0.1", port))
 serve(listener, os.environ["PREFECT_SERVER_API_AUTH_STRING"], os.environ["PREFECT_SERVER_UI_API_URL"])

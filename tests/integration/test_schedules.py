@@ -14,9 +14,8 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 
 from data_contracts.errors import Fenced
 from data_contracts.executions import Crash
-from infra.orchestrator.deployments.reaper_deployments import ensure_reaper
-from infra.orchestrator.flow_runs.lost_flow_runs import MOST_STARTS, start_lost_again
-from infra.orchestrator.flow_runs.resuming import PrefectResumer
+from infra.orchestrator.deployments import ensure_reaper
+from infra.orchestrator.resuming import MOST_STARTS, PrefectResumer, start_lost_again
 from infra.prices import VARIABLE
 from infra.store import Store, layout, open_store
 from tasks.run.resolve import scheduled_key

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from infra.orchestrator.server.idle import UNHURRIED
+from infra.orchestrator.serve import UNHURRIED
 from infra.processes.processes import find_marked, is_alive, kill_marked
 from tests.support.pool import ASKED, api_client, password_in
 from tests.support.tiny import trainwright
@@ -32,16 +32,14 @@ pytestmark = pytest.mark.usefixtures("forked_prefect")
 ENSURE = """
 import dataclasses, json
 from data_contracts.errors import TrainwrightError
-from infra.orchestrator.server.server import ensure_server
+from infra.orchestrator.server import ensure_server
 try:
     print(json.dumps(dataclasses.asdict(ensure_server())))
 except TrainwrightError as error:
     print(json.dumps(error.to_json()))
 """
-STATUS = (
-    "import json; from infra.orchestrator.server.server import server_status as s; print(json.dumps(s() and s().url))"
-)
-STOP = "import json; from infra.orchestrator.server.server import stop_server; print(json.dumps(stop_server()))"
+STATUS = "import json; from infra.orchestrator.server import server_status as s; print(json.dumps(s() and s().url))"
+STOP = "import json; from infra.orchestrator.server import stop_server; print(json.dumps(stop_server()))"
 
 # What a server looks for, how often, and whether a task that is due at once waits for the next look, an hour later.
 RESTS = """
@@ -323,7 +321,7 @@ def test_it_listens_on_this_machine_alone_and_keeps_its_data_in_the_state_folder
 
 PAGES = """
 import json
-from infra.orchestrator.server.server import ensure_server
+from infra.orchestrator.server import ensure_server
 ensure_server()
 from prefect import flow, get_client, task
 from infra.orchestrator.artifacts import stage_artifact
@@ -382,12 +380,12 @@ def test_a_server_that_the_person_named_gets_our_pool_and_worker_and_is_left_run
 
 OTHER_POOL = """
 import json
-from infra.orchestrator.server.server import ensure_server
+from infra.orchestrator.server import ensure_server
 ensure_server()
 from prefect import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from data_contracts.errors import UsageError
-from infra.orchestrator.local_pool import ensure_pool
+from infra.orchestrator.worker import ensure_pool
 with get_client(sync_client=True) as client:
     client.create_work_pool(WorkPoolCreate(name="cluster", type="kubernetes"))
 try:

@@ -24,8 +24,8 @@ from tests.support.warm_children import import_path
 
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 
-START = "from infra.orchestrator.server.server import ensure_server; print(ensure_server().url)"
-STOP = "from infra.orchestrator.server.server import stop_server; stop_server()"
+START = "from infra.orchestrator.server import ensure_server; print(ensure_server().url)"
+STOP = "from infra.orchestrator.server import stop_server; stop_server()"
 LONG = {
     "train": {
         **SPEC["train"],

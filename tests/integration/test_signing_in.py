@@ -87,7 +87,7 @@ def test_another_user_reads_neither_files_nor_environments(served: Served, stran
 
 @pytest.mark.root
 def test_another_user_finds_no_password_in_the_list_of_processes(served: Served, stranger: dict[str, Any]) -> None:
-    assert "infra.orchestrator.server.serve" in stranger["arguments"]
+    assert "infra.orchestrator.serve" in stranger["arguments"]
     assert "worker" in stranger["arguments"]
     for spelt in (served.password, base64.b64encode(served.password.encode()).decode()):
         assert spelt not in stranger["arguments"]

@@ -44,7 +44,7 @@ def make_pool(url: str) -> None:
 
 def register_blocks_at_once(server: Mapping[str, str]) -> None:
     """As two servers do that start on a new database: Prefect's own way ends one of them."""
-    asked = "from infra.orchestrator.server.server_database import register_blocks; register_blocks()"
+    asked = "from infra.orchestrator.team_server import register_blocks; register_blocks()"
     both = [subprocess.Popen([*ASKED, asked], env=environment_of(server)) for _ in range(2)]
     assert [process.wait(120) for process in both] == [0, 0]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.orchestrator.server.server import server_status
+from infra.orchestrator.server import server_status
 from tests.support.pool import api_client, password_in
 from tests.support.screen import Terminal
 from tests.support.tiny import MODEL, SPEC, trainwright, write_project

@@ -33,7 +33,7 @@ NIGHT = {
 WATCH = """
 from datetime import timedelta
 from prefect.client.orchestration import get_client
-from infra.orchestrator.events.watch import watch
+from infra.orchestrator.automations import watch
 with get_client(sync_client=True) as client:
     watch(client, timedelta(seconds=30))
 """

@@ -34,7 +34,7 @@ def promoted_weights(folder: Path) -> dict[str, torch.Tensor]:
 def processes(command: psutil.Process) -> list[psutil.Process]:
     """The command and the processes that it started, without those that outlive it."""
     found = [command, *command.children(recursive=True)]
-    return [one for one in found if "infra.orchestrator.server.serve" not in " ".join(one.cmdline())]
+    return [one for one in found if "infra.orchestrator.serve" not in " ".join(one.cmdline())]
 
 
 def struck(spec: Path, draw: random.Random, kills: int) -> tuple[dict[str, Any], int]:

@@ -39,7 +39,7 @@ class Cluster:
             raise
 
     def _server(self, what: str) -> str:
-        code = f"from infra.orchestrator.server.server import ensure_server, stop_server; print({what})"
+        code = f"from infra.orchestrator.server import ensure_server, stop_server; print({what})"
         environment = {**os.environ, **self.home, **self._serving, "PREFECT_API_AUTH_STRING": AUTH}
         told = subprocess.run(
             [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False

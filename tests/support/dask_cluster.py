@@ -21,7 +21,7 @@ from tests.support.warm_children import import_path
 # and the states of its pieces in Prefect.
 FLOW = """
 import json, sys, time
-from infra.orchestrator.server.server import ensure_server
+from infra.orchestrator.server import ensure_server
 ensure_server()
 from prefect import flow, get_client
 from prefect.client.schemas.filters import FlowRunFilter

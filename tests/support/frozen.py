@@ -61,13 +61,13 @@ RECORDS, PATHS = "data_contracts", "infra.store.layout"
 # The functions that take a key of Prefect's artifacts (as the last argument), or the key itself (as the first).
 ARTIFACTS = ("artifact_key", "_artifact")
 # Names that are not told by their form: the metrics' path, the work pool and the file of a store.
-CONSTANTS = ("infra.metrics.PATH", "infra.orchestrator.local_pool.POOL", "infra.store.layout.STORE")
+CONSTANTS = ("infra.metrics.PATH", "infra.orchestrator.worker.POOL", "infra.store.layout.STORE")
 # What writes a table without a class: to a store, or for those who read events, logs, what CI gets, and `--json`.
 WRITERS = (
     *("infra.store.lease._value", "infra.store.seal.write_manifest", "infra.store.opening.make"),
     *("tasks.run.run.Run.provenance", "tasks.run.run.Run.raw_provenance"),
     *("infra.models.registry.move_alias", "infra.models.registry._seal_next", "infra.models.registry._seal_receipt"),
-    *("infra.orchestrator.events.run_events.announce_end", "infra.orchestrator.events.model_events._send"),
+    *("infra.orchestrator.events.announce_end", "infra.orchestrator.events._post_of_model"),
     *("infra.telemetry.json_line", "tasks.ci.formats.values", "flows.commands.guard.fail"),
 )
 # Specs of which validate and shard are carried out; their bytes are those of no library.

@@ -39,12 +39,12 @@ LOOK_EVERY_S = 20
 MORNING_S = 600.0
 ANSWER_S = 180.0
 ENSURE = """
-from infra.orchestrator.server.server import ensure_server
+from infra.orchestrator.server import ensure_server
 print(ensure_server().url)
 """
 REAPER = """
 import sys
-from infra.orchestrator.deployments.reaper_deployments import ensure_reaper
+from infra.orchestrator.deployments import ensure_reaper
 ensure_reaper(sys.argv[1])
 """
 

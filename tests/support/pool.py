@@ -356,7 +356,7 @@ def model_events(site: Site, model: str) -> list[dict[str, Any]]:
 
 def server_url() -> str:
     """The address of this session's server, started if it is not there."""
-    code = "from infra.orchestrator.server.server import ensure_server; print(ensure_server().url)"
+    code = "from infra.orchestrator.server import ensure_server; print(ensure_server().url)"
     environment = {**os.environ, "PYTHONPATH": import_path()}
     done = subprocess.run([*ASKED, code], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.split()[-1]

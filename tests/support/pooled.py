@@ -25,9 +25,8 @@ from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.run_report import RunReport
 from flows.flow_runs import as_state
 from infra.gang.members import Progress
-from infra.orchestrator.flow_runs.cancelling import cancellable
-from infra.orchestrator.gang import PoolGang, WorkPool
-from infra.orchestrator.launch_secret import launch_secret
+from infra.orchestrator.flow_runs import cancellable
+from infra.orchestrator.gang import PoolGang, WorkPool, launch_secret
 from infra.store import open_store
 from tests.support.conducting import TRAINING, run
 from tests.support.foreground import foreground

@@ -16,10 +16,10 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from infra.orchestrator.server import proxy
-from infra.orchestrator.server.proxy import ROLES, rules
+from infra.orchestrator import team_server
+from infra.orchestrator.team_server import ROLES, rules
 
-_LISTED: dict[str, Any] = tomllib.loads(Path(proxy.__file__).with_name("proxy_paths.toml").read_text())
+_LISTED: dict[str, Any] = tomllib.loads(Path(team_server.__file__).with_name("proxy_paths.toml").read_text())
 _PAGES = _LISTED.pop("pages")
 # Role, method and path below /api; the paths of pages.
 API = [(role, method, path) for role, methods in _LISTED.items() for method, paths in methods.items() for path in paths]

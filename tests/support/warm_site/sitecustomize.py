@@ -14,7 +14,7 @@ MODULES = {
     "infra.gang.rank_bootstrap": CHILDREN,
     "infra.gang.supervisor": CHILDREN,
     "flows.cli": PREFECT,
-    "infra.orchestrator.server.serve": PREFECT,
+    "infra.orchestrator.serve": PREFECT,
     "prefect.engine": PREFECT,
     "prefect.flow_engine": PREFECT,
     "prefect.runner._workspace_resolver": PREFECT,

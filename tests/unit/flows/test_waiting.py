@@ -9,7 +9,7 @@ import pytest
 from data_contracts.errors import ApprovalRefused
 from flows import waiting
 from infra import approvals
-from infra.orchestrator.flow_runs.suspension import FormAnswer
+from infra.orchestrator.flow_runs import FormAnswer
 from tasks.stages import approval
 from tests.unit.tasks.stages.test_approval import Waiting
 from tests.unit.tasks.stages.test_promote import Place

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from infra import traces as telemetry
-from infra.orchestrator.server import team_server
+from infra.orchestrator import team_server
 from infra.telemetry import json_asked
 from tests.support.postgres import PASSWORD, Postgres
 
@@ -148,7 +148,7 @@ def test_what_grafana_and_prometheus_are_told_fits() -> None:
 def test_the_servers_would_start_with_these_settings() -> None:
     given = {name: re.sub(r"\$\{\w+:\?[^}]*\}", "0123456789abcdef", str(value)) for name, value in
              SERVICES["server"]["environment"].items()}  # fmt: skip
-    team_server.check(
+    team_server.check_settings(
         team_server.Settings(
             host=given["PREFECT_SERVER_API_HOST"],
             auth_string=given[team_server.SERVER_AUTH],

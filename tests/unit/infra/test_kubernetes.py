@@ -16,7 +16,7 @@ from prefect.logging.configuration import DEFAULT_LOGGING_SETTINGS_PATH, load_lo
 from prefect.utilities.templating import apply_values
 
 from infra import traces as telemetry
-from infra.orchestrator.server.server_access import addresses
+from infra.orchestrator.serve import addresses
 from infra.orchestrator.worker import GRACE_S
 from infra.records import nodes
 from infra.telemetry import LOG_FORMAT, json_asked

@@ -8,7 +8,7 @@ import pytest
 
 from flows.cli import parser
 from flows.commands.deploy import _answer
-from infra.orchestrator.deployments.deployments import PipelineDeployment
+from infra.orchestrator.deployments import PipelineDeployment
 
 
 @pytest.mark.parametrize("more", [[], ["--pool", "nights"], ["--name", "every hour", "--pool", "nights"]])

@@ -17,9 +17,10 @@ from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE, temporary_settings
 
 from data_contracts.errors import GangIncomplete, StorageUnavailable, UsageError
-from infra.orchestrator import admission as module
-from infra.orchestrator.admission import LEASE_S, PoolAdmission, asking
-from infra.orchestrator.events import events
+from infra.orchestrator import events
+from infra.orchestrator import gang as module
+from infra.orchestrator.api import asking
+from infra.orchestrator.gang import LEASE_S, PoolAdmission
 
 
 def failing(status: int) -> httpx.HTTPStatusError:

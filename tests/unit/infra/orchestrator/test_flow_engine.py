@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prefect import flow, flow_engine
 
-from infra.orchestrator.flow_engine import without_waits
+from infra.orchestrator.flow_runs import without_waits
 
 
 def passed_on(spec: str, window: str | None = None, new: bool = False, node: int = 0) -> None:

@@ -17,7 +17,7 @@ from prefect.logging.configuration import DEFAULT_LOGGING_SETTINGS_PATH
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
 
 from flows.connection import QUIET
-from infra.orchestrator.flow_run_logs import begin_flow_run_logs
+from infra.orchestrator.flow_runs import begin_flow_run_logs
 from infra.processes.environment import FLOW_RUN
 from infra.telemetry import LOG_FORMAT, PREFECT_IN_JSON
 from tasks.run.progress import on_page
@@ -69,7 +69,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from prefect.logging import get_logger
 from prefect.logging.configuration import setup_logging
-from infra.orchestrator.flow_run_logs import begin_flow_run_logs
+from infra.orchestrator.flow_runs import begin_flow_run_logs
 setup_logging()
 begin_flow_run_logs()
 print("ready", file=sys.stderr, flush=True)
@@ -99,7 +99,7 @@ import logging
 import sys
 from prefect.logging import get_logger
 from prefect.logging.configuration import setup_logging
-from infra.orchestrator.flow_run_logs import begin_flow_run_logs
+from infra.orchestrator.flow_runs import begin_flow_run_logs
 from infra.telemetry import begin_json_logs
 setup_logging()
 if "worker" in sys.argv:

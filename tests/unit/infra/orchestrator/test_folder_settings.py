@@ -10,7 +10,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from flows.cli import main
-from infra.orchestrator.folder_settings import refuse_settings_of
+from infra.orchestrator.api import refuse_settings_of
 from infra.settings import state_folder
 
 PROGRAM = "[logging]\nconfig_path = 'evil.yml'\n"

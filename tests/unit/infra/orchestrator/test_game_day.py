@@ -12,9 +12,8 @@ import httpx
 import pytest
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.orchestrator import game_day
-from infra.orchestrator.flow_runs import resuming
-from infra.orchestrator.game_day import agreed, end_dead_conductor, refuse_without_consent
+from infra.orchestrator import resuming
+from infra.orchestrator.resuming import agreed, end_dead_conductor, refuse_without_consent
 
 RUN, LEASE = UUID(int=1), UUID(int=2)
 
@@ -48,7 +47,7 @@ def serve(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
     def asking(retries: int = 0) -> Iterator[Server]:
         yield server
 
-    for module in (game_day, resuming):
+    for module in (resuming, resuming):
         monkeypatch.setattr(module, "asking", asking)
     return server
 

@@ -17,8 +17,8 @@ import pytest
 from prefect.states import Cancelled, Completed, Crashed, Pending, Running, Scheduled, State
 
 from data_contracts.errors import StorageUnavailable, UsageError
+from infra.orchestrator import gang as gang_module
 from infra.orchestrator import gang as module
-from infra.orchestrator.flow_runs import flow_run_states
 from infra.orchestrator.gang import PoolGang, PoolNode, WorkPool
 from infra.store import Store, layout, open_store
 
@@ -65,8 +65,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
         yield server
 
     monkeypatch.setattr(module, "asking", asking)
-    monkeypatch.setattr(flow_run_states, "asking", asking)
-    monkeypatch.setattr(flow_run_states, "ASK_S", 0.01)
+    monkeypatch.setattr(gang_module, "asking", asking)
+    monkeypatch.setattr(gang_module, "ASK_S", 0.01)
     monkeypatch.setattr(prefect.deployments, "run_deployment", server.run_deployment)
     return server
 

@@ -10,15 +10,15 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from data_contracts.errors import StorageUnavailable
-from infra.orchestrator import api, outage
-from infra.orchestrator.outage import begin_with_server
+from infra.orchestrator import api, flow_runs
+from infra.orchestrator.flow_runs import begin_with_server
 from infra.store.lease import Outage
 
 
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A server that takes connections and answers nothing, as one that is stopped or swapped out."""
-    monkeypatch.setattr(outage, "_OUTAGE", Outage())
+    monkeypatch.setattr(flow_runs, "_OUTAGE", Outage())
     monkeypatch.setattr(api, "REACH_TIMEOUT_S", 0.1)
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))

@@ -10,44 +10,44 @@ import pytest
 
 from data_contracts.errors import UsageError
 from infra.files import TAG
-from infra.orchestrator import password
+from infra.orchestrator import server
 
 
 def test_a_password_is_made_once_and_anew_after_it_was_deleted(home: Path) -> None:
-    assert password.read() is None
-    first = password.ensure()
+    assert server.read_password() is None
+    first = server.ensure_password()
     assert first.startswith("trainwright:")
     assert len(first) > 50
-    assert password.ensure() == password.read() == first
-    password.forget()
-    password.forget()
-    assert password.read() is None
-    assert password.ensure() != first
+    assert server.ensure_password() == server.read_password() == first
+    server.forget_password()
+    server.forget_password()
+    assert server.read_password() is None
+    assert server.ensure_password() != first
 
 
 def test_a_chosen_password_replaces_it_and_is_kept(home: Path) -> None:
-    password.ensure()
-    assert password.ensure("me:mine") == "me:mine"
-    assert password.ensure() == password.read() == "me:mine"
+    server.ensure_password()
+    assert server.ensure_password("me:mine") == "me:mine"
+    assert server.ensure_password() == server.read_password() == "me:mine"
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_only_its_owner_can_read_the_password_whatever_the_umask(home: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
-        password.ensure()
-        password.ensure("me:mine")
+        server.ensure_password()
+        server.ensure_password("me:mine")
     finally:
         os.umask(before)
-    assert stat.S_IMODE(password.path().stat().st_mode) == 0o600
+    assert stat.S_IMODE(server.password_path().stat().st_mode) == 0o600
     assert sorted(entry.name for entry in home.iterdir()) == [TAG, "password"]
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
 def test_a_password_that_others_may_have_read_is_not_used(home: Path, mode: int) -> None:
-    password.ensure()
-    password.path().chmod(mode)
-    for use in (password.read, password.ensure):
+    server.ensure_password()
+    server.password_path().chmod(mode)
+    for use in (server.read_password, server.ensure_password):
         with pytest.raises(UsageError, match="may have read") as caught:
             use()
         assert "trainwright up" in caught.value.remedy

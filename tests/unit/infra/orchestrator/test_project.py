@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from infra.orchestrator import project
+from infra.orchestrator import lifecycle
 
 URL = "http://127.0.0.1:4210/api"
 PASSWORD = "trainwright:a-password"
@@ -30,36 +30,36 @@ def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "prefect.yaml").touch()
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(project, "CODE_ROOT", tmp_path)
+    monkeypatch.setattr(lifecycle, "CODE_ROOT", tmp_path)
     return folder
 
 
 def test_prefect_reads_our_address_there_until_it_is_taken_away(folder: Path) -> None:
     from prefect.settings import Settings
 
-    path = project.link(URL, PASSWORD)
+    path = lifecycle.link_project(URL, PASSWORD)
     assert path == folder / "prefect.toml"
     settings = Settings()
     assert settings.api.url == URL
     assert settings.api.auth_string is not None
     assert settings.api.auth_string.get_secret_value() == PASSWORD
-    project.unlink()
+    lifecycle.unlink_project()
     assert [entry.name for entry in folder.iterdir()] == ["prefect.yaml"]
-    project.unlink()
+    lifecycle.unlink_project()
 
 
 def test_the_password_stands_in_the_state_folder_alone(folder: Path, home: Path) -> None:
     before = os.umask(0o022)
     try:
-        path = project.link(URL, PASSWORD)
+        path = lifecycle.link_project(URL, PASSWORD)
     finally:
         os.umask(before)
     assert path is not None
     assert PASSWORD not in path.read_text()
-    assert project.profiles().parent == home
-    assert stat.S_IMODE(project.profiles().stat().st_mode) == 0o600
-    project.unlink()
-    assert not project.profiles().exists()
+    assert lifecycle.profiles().parent == home
+    assert stat.S_IMODE(lifecycle.profiles().stat().st_mode) == 0o600
+    lifecycle.unlink_project()
+    assert not lifecycle.profiles().exists()
 
 
 def test_every_folder_that_was_linked_is_unlinked(
@@ -68,12 +68,12 @@ def test_every_folder_that_was_linked_is_unlinked(
     second = tmp_path / "second"
     second.mkdir()
     (second / "prefect.yaml").touch()
-    project.link(URL, PASSWORD)
-    project.link(URL.replace("4210", "4211"), PASSWORD)
+    lifecycle.link_project(URL, PASSWORD)
+    lifecycle.link_project(URL.replace("4210", "4211"), PASSWORD)
     assert named(folder)["PREFECT_API_URL"].endswith(":4211/api")
     monkeypatch.chdir(second)
-    project.link(URL, PASSWORD)
-    project.unlink()
+    lifecycle.link_project(URL, PASSWORD)
+    lifecycle.unlink_project()
     assert not (folder / "prefect.toml").exists()
     assert not (second / "prefect.toml").exists()
 
@@ -82,17 +82,17 @@ def test_a_prefect_toml_of_the_persons_own_is_never_touched(folder: Path, caplog
     theirs = folder / "prefect.toml"
     theirs.write_text("[logging]\nlevel = 'DEBUG'\n")
     with caplog.at_level(logging.WARNING):
-        assert project.link(URL, PASSWORD) is None
-    assert f"export PREFECT_PROFILES_PATH={project.profiles()}" in caplog.text
-    project.unlink()
+        assert lifecycle.link_project(URL, PASSWORD) is None
+    assert f"export PREFECT_PROFILES_PATH={lifecycle.profiles()}" in caplog.text
+    lifecycle.unlink_project()
     assert theirs.read_text() == "[logging]\nlevel = 'DEBUG'\n"
 
 
 def test_one_that_a_person_wrote_in_place_of_ours_stays(folder: Path) -> None:
-    path = project.link(URL, PASSWORD)
+    path = lifecycle.link_project(URL, PASSWORD)
     assert path is not None
     path.write_text("mine = 1\n")
-    project.unlink()
+    lifecycle.unlink_project()
     assert path.read_text() == "mine = 1\n"
 
 
@@ -103,9 +103,9 @@ def test_a_folder_that_cannot_be_written_to_is_said(
         raise PermissionError(13, "Permission denied")
 
     # Root writes anywhere, so the refusal cannot be had from a file mode.
-    monkeypatch.setattr(project, "replace_text", refuse)
+    monkeypatch.setattr(lifecycle, "replace_text", refuse)
     with caplog.at_level(logging.WARNING):
-        assert project.link(URL, PASSWORD) is None
+        assert lifecycle.link_project(URL, PASSWORD) is None
     assert "cannot be written (Permission denied)" in caplog.text
 
 
@@ -113,6 +113,6 @@ def test_from_any_other_folder_the_checkout_is_linked(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert project.link(URL, PASSWORD) is None
-    monkeypatch.setattr(project, "CODE_ROOT", folder)
-    assert project.link(URL, PASSWORD) == folder / "prefect.toml"
+    assert lifecycle.link_project(URL, PASSWORD) is None
+    monkeypatch.setattr(lifecycle, "CODE_ROOT", folder)
+    assert lifecycle.link_project(URL, PASSWORD) == folder / "prefect.toml"

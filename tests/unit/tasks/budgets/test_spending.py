@@ -16,7 +16,7 @@ from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.resolved import Price
 from data_contracts.rules import Budgets, BudgetWarning
 from infra.budgets import Executed, Ledger, apply_rules
-from infra.orchestrator.events import budget_events
+from infra.orchestrator import events
 from infra.store import Store, layout, open_store
 from tasks import budgets
 from tasks.budgets import BudgetPeriod, month_bounds, month_of, nothing_left, settle_all, settle_others
@@ -153,9 +153,7 @@ def test_shares_are_warned_of_once_in_a_period(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[tuple[str, str, BudgetWarning]] = []
-    monkeypatch.setattr(
-        budget_events, "announce_budget", lambda warning, pipeline: told.append(("event", pipeline, warning))
-    )
+    monkeypatch.setattr(events, "announce_budget", lambda warning, pipeline: told.append(("event", pipeline, warning)))
     limited(store, {"amount": 100.0, "currency": "USD"}, warn_at=[0.2, 0.9], at_limit="warn")
     seen: list[str] = []
 
@@ -175,13 +173,13 @@ def test_the_events_have_stable_names(share: float, event: str, monkeypatch: pyt
     from prefect.context import FlowRunContext
 
     sent: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(budget_events, "send", lambda *what: sent.append(what))
+    monkeypatch.setattr(events, "send", lambda *what: sent.append(what))
     about: dict[str, Any] = {"budget": "sales", "period": "2026-11", "unit": "USD", "run_id": "r", "at": "x"}
     warning = BudgetWarning(share=share, used=8, limit=10, **about)
-    budget_events.announce_budget(warning, "p")
+    events.announce_budget(warning, "p")
     assert sent == [], "outside of a flow there is no server"
     monkeypatch.setattr(FlowRunContext, "get", classmethod(lambda cls: object()))
-    budget_events.announce_budget(warning, "p")
+    events.announce_budget(warning, "p")
     [(name, resource, payload, _, pipeline)] = sent
     assert (name, resource["prefect.resource.id"], pipeline) == (event, "trainwright.budget.sales", "p")
     assert (payload["share"], payload["used"], payload["limit"], payload["unit"]) == (share, 8, 10, "USD")

@@ -20,7 +20,7 @@ from data_contracts.errors import (
     UserCodeError,
 )
 from data_contracts.run_report import RunReport
-from infra.orchestrator.events import run_events
+from infra.orchestrator import events
 from infra.stopping import STOP_FILE, HandedOver
 from infra.store import layout
 from infra.store.lease import LeaseKeeper
@@ -217,7 +217,7 @@ def test_a_run_whose_store_takes_nothing_says_so_in_its_log_and_to_prefect(
     spec: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(run_events, "send", lambda *event: told.append(event))
+    monkeypatch.setattr(events, "send", lambda *event: told.append(event))
     monkeypatch.setattr(attach_module, "LeaseKeeper", partial(LeaseKeeper, renew_s=0.01))
     run = opened(spec)
     real = run.store._backend.replace
@@ -233,7 +233,7 @@ def test_a_run_whose_store_takes_nothing_says_so_in_its_log_and_to_prefect(
 
     assert attach(line)(run).verdict == "failed"
     ((event, _, payload, _, pipeline),) = told
-    assert (event, pipeline, payload["run_id"], payload["cause"]) == (run_events.STALLED, "tiny", run.run_id, "storage")
+    assert (event, pipeline, payload["run_id"], payload["cause"]) == (events.STALLED, "tiny", run.run_id, "storage")
     sentence = f"{layout.lease(layout.run(run.run_id))} in the store {run.store.uri} cannot be written"
     assert payload["sentence"].startswith(sentence)
     assert payload["subject"] == "tiny: a run waits for its store"

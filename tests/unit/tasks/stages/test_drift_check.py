@@ -17,7 +17,7 @@ from data_contracts.records import ColumnDrift, DriftReport
 from flows.cli import main
 from flows.commands.deploy import _refuse_never
 from infra.contract.parts import PROFILE_FILE
-from infra.orchestrator.events.automations import ACCEPTS
+from infra.orchestrator.automations import ACCEPTS
 from tasks.run.run import Run, open_run
 from tasks.stages import contract_check
 from tasks.stages.contract_check import drift_alone_rejects

@@ -23,13 +23,11 @@ def deployments(listed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def test_the_reaper_is_deployed_as_up_deploys_it(listed: list[dict[str, Any]]) -> None:
-    from infra.orchestrator.deployments.page_deployments import COST_REPORT, DAY_PAGE
-    from infra.orchestrator.deployments.reaper_deployments import REAPER, RESUME
-    from infra.orchestrator.local_pool import POOL
+    from infra.orchestrator.deployments import COST_REPORT, DAY_PAGE, POOL, REAPER, RESUME_ENTRYPOINT
 
     by_entrypoint = {one["entrypoint"]: one for one in listed if "spec" not in one.get("parameters", {})}
     periodic = (REAPER, COST_REPORT, DAY_PAGE)
-    assert set(by_entrypoint) == {RESUME, *(one.entrypoint for one in periodic)}
+    assert set(by_entrypoint) == {RESUME_ENTRYPOINT, *(one.entrypoint for one in periodic)}
     for one in periodic:
         assert [schedule["cron"] for schedule in by_entrypoint[one.entrypoint]["schedules"]] == [one.every]
     assert {(one["name"], one["work_pool"]["name"]) for one in by_entrypoint.values()} == {(POOL, POOL)}
@@ -43,7 +41,7 @@ def test_every_example_that_runs_as_it_is_is_deployed(deployments: dict[str, dic
 
 
 def test_each_runs_on_our_pool_by_schedule_too(deployments: dict[str, dict[str, Any]]) -> None:
-    from infra.orchestrator.local_pool import POOL
+    from infra.orchestrator.deployments import POOL
 
     for deployment in deployments.values():
         assert deployment["entrypoint"] == "flows.retrain.retrain"

@@ -11,7 +11,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.utilities.callables import parameter_schema
 
 from flows.node import node
-from infra.orchestrator.deployments.deployments import ENTRYPOINT, OURS, SCHEMA, ensure_node_deployment
+from infra.orchestrator.deployments import NODE_ENTRYPOINT, NODE_SCHEMA, NODE_TAG, ensure_node_deployment
 from infra.processes.processes import CODE_ROOT
 
 
@@ -36,11 +36,11 @@ class Server:
 
 
 def test_the_entrypoint_and_its_parameters_are_those_of_the_flow() -> None:
-    assert f"{node.fn.__module__}.{node.fn.__name__}" == ENTRYPOINT
+    assert f"{node.fn.__module__}.{node.fn.__name__}" == NODE_ENTRYPOINT
     schema = parameter_schema(node.fn)
-    assert schema.required == SCHEMA["required"]
+    assert schema.required == NODE_SCHEMA["required"]
     kinds = {name: field["type"] for name, field in schema.properties.items()}
-    assert kinds == {name: field["type"] for name, field in SCHEMA["properties"].items()}
+    assert kinds == {name: field["type"] for name, field in NODE_SCHEMA["properties"].items()}
 
 
 def test_it_is_made_once_and_refreshed_when_it_was_changed() -> None:
@@ -58,7 +58,7 @@ def test_it_is_made_once_and_refreshed_when_it_was_changed() -> None:
 def test_two_checkouts_on_one_pool_run_their_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
     server: Any = Server()
     mine = ensure_node_deployment(server, "gpu", "process")
-    monkeypatch.setattr("infra.orchestrator.deployments.deployments.CODE_ROOT", "/another/checkout")
+    monkeypatch.setattr("infra.orchestrator.deployments.CODE_ROOT", "/another/checkout")
     theirs = ensure_node_deployment(server, "gpu", "process")
     folders = [step["directory"] for one in server.known.values() for [step] in [one.pull_steps[0].values()]]
     assert (mine != theirs, folders) == (True, [str(CODE_ROOT), "/another/checkout"])
@@ -79,6 +79,6 @@ def test_one_that_a_person_made_is_used_as_it_is() -> None:
     theirs = SimpleNamespace(id=uuid4(), tags=["theirs"], pull_steps=[], entrypoint="x", work_pool_name="gpu")
     server.known["node/gpu"] = theirs
     assert (ensure_node_deployment(server, "gpu", "process"), server.made) == (theirs.id, 0)
-    theirs.tags = [OURS]  # an earlier version's, which every checkout shared
+    theirs.tags = [NODE_TAG]  # an earlier version's, which every checkout shared
     assert ensure_node_deployment(server, "gpu", "process") != theirs.id
     assert server.known["node/gpu"] is theirs

@@ -9,9 +9,7 @@ import pytest
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectNotFound
 
-from infra.orchestrator.deployments.deployments import SYSTEM_TAGS, checkout_steps
-from infra.orchestrator.deployments.page_deployments import DAY_PAGE
-from infra.orchestrator.deployments.periodic_deployments import ensure_for_pool, parameter_schema
+from infra.orchestrator.deployments import DAY_PAGE, SYSTEM_TAGS, checkout_steps, ensure_for_pool, parameter_schema
 
 
 class Client:

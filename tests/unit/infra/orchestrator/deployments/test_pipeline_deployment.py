@@ -11,12 +11,7 @@ from prefect.exceptions import ObjectNotFound
 
 from data_contracts.errors import UsageError
 from flows.retrain import retrain
-from infra.orchestrator.deployments.deployments import (
-    CONDUCTOR,
-    PipelineDeployment,
-    deploy_pipeline,
-    why_nobody_conducts,
-)
+from infra.orchestrator.deployments import CONDUCTOR, PipelineDeployment, deploy_pipeline, why_nobody_conducts
 from infra.processes.processes import CODE_ROOT
 
 HERE = [{"prefect.deployments.steps.set_working_directory": {"directory": str(CODE_ROOT)}}]

@@ -12,8 +12,8 @@ import pytest
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 
 from data_contracts.errors import UsageError
-from infra.orchestrator.deployments import scheduled_times
-from infra.orchestrator.deployments.scheduled_times import past_times
+from infra.orchestrator import deployments
+from infra.orchestrator.deployments import past_times
 
 NOW = datetime(2026, 11, 25, 12, tzinfo=UTC)
 
@@ -65,9 +65,9 @@ def test_bad_input_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         times(nightly, active=False)
     with pytest.raises(UsageError, match="--since: 2026-11-25T13:00:00.00:00 lies in the future"):
         times(nightly, since=NOW + timedelta(hours=1))
-    monkeypatch.setattr(scheduled_times, "MOST_TIMES", 20)
+    monkeypatch.setattr(deployments, "MOST_TIMES", 20)
     with pytest.raises(UsageError, match="more than 20 times in the schedule of retrain/tiny"):
         times(CronSchedule(cron="* * * * *", timezone="UTC"))
-    monkeypatch.setattr(scheduled_times, "find_deployment", lambda *_: None)
+    monkeypatch.setattr(deployments, "find_deployment", lambda *_: None)
     with pytest.raises(UsageError, match="has no deployment retrain/tiny"):
         times(nightly)

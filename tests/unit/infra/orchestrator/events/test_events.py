@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prefect.context import FlowRunContext
 
-from infra.orchestrator.events import events
+from infra.orchestrator import events
 
 
 class Server:

@@ -16,7 +16,7 @@ from data_contracts.errors import (
     UserCodeError,
 )
 from data_contracts.run_report import ModelName, RunReport, StageResult
-from infra.orchestrator.events import notices
+from infra.orchestrator import events
 
 SECRET = "{{ 7 * 7 }} <!channel> Ada Lovelace"
 
@@ -66,7 +66,7 @@ CASES = {
 
 @pytest.mark.parametrize(("of", "wanted"), CASES.values(), ids=CASES)
 def test_a_run_s_end_in_words(of: RunReport, wanted: str) -> None:
-    message = notices.of_report(of, "http://here/run")
+    message = events.report_notice(of, "http://here/run")
     assert wanted in message["body"]
     assert message["body"].endswith("Run: r1. To read more: `trainwright show r1`.\nPage: http://here/run")
     assert message["subject"].startswith("sales: ")
@@ -74,14 +74,14 @@ def test_a_run_s_end_in_words(of: RunReport, wanted: str) -> None:
 
 
 def test_what_is_not_a_run_s_end() -> None:
-    assert "(crash 2 of this run)" in notices.of_crash("sales", "r1", 1, None)["body"]
-    assert "`trainwright resume r1`" in notices.of_surrender("sales", "r1", None)["body"]
-    unopened = notices.of_unopened("sales", SpecError(SECRET), "http://here/run")["body"]
+    assert "(crash 2 of this run)" in events.crash_notice("sales", "r1", 1, None)["body"]
+    assert "`trainwright resume r1`" in events.surrender_notice("sales", "r1", None)["body"]
+    unopened = events.unopened_notice("sales", SpecError(SECRET), "http://here/run")["body"]
     assert unopened.endswith("failed before it began: spec (exit code 2).\nPage: http://here/run")
-    assert "internal (exit code 1)" in notices.of_unopened("sales", ValueError(SECRET), None)["body"]
-    assert "3 columns differ" in notices.of_drift("sales", "r1", 3, False, None)["body"]
-    assert "rejected because of it" in notices.of_drift("sales", "r1", 1, True, None)["body"]
-    assert notices.of_rollback("sales@champion", 2, 3)["body"].startswith(
+    assert "internal (exit code 1)" in events.unopened_notice("sales", ValueError(SECRET), None)["body"]
+    assert "3 columns differ" in events.drift_notice("sales", "r1", 3, False, None)["body"]
+    assert "rejected because of it" in events.drift_notice("sales", "r1", 1, True, None)["body"]
+    assert events.rollback_notice("sales@champion", 2, 3)["body"].startswith(
         "sales@champion names version 2, no longer ve"
     )
-    assert "names no version" in notices.of_rollback("sales@champion", None, None)["body"]
+    assert "names no version" in events.rollback_notice("sales@champion", None, None)["body"]

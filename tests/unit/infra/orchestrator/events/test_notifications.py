@@ -12,8 +12,8 @@ import pytest
 
 from data_contracts.errors import SpecError
 from data_contracts.pipeline_spec.operations import NotifyRule
-from infra.orchestrator.events import notifications
-from infra.orchestrator.events.notifications import find_blocks, tell_people, triggers
+from infra.orchestrator import automations
+from infra.orchestrator.automations import find_blocks, notify_triggers, tell_people
 
 TEAM, PAGER = "slack-webhook/team", "webhook/pager"
 
@@ -98,9 +98,9 @@ def test_a_block_that_does_not_exist(blocks: list[str], have: str) -> None:
 
 
 def test_who_is_told_of_a_rejection_is_not_told_again_that_drift_caused_it() -> None:
-    [alone] = triggers("sales", "sales@champion", frozenset({"drift"}))
+    [alone] = notify_triggers("sales", "sales@champion", frozenset({"drift"}))
     assert "trainwright.rejected" not in alone.match
-    [_, both] = triggers("sales", "sales@champion", frozenset({"drift", "rejected"}))
+    [_, both] = notify_triggers("sales", "sales@champion", frozenset({"drift", "rejected"}))
     assert both.match["trainwright.rejected"] == "false"
 
 
@@ -111,8 +111,8 @@ def test_texts_reach_a_message_as_values_and_never_as_templates() -> None:
     register_user_template_filters(all_filters)
     payload = {"subject": '"{{ 7 * 7 }}"', "body": "{% for x in y %}\n"}
     context = {"event": SimpleNamespace(event="e", payload=payload)}
-    assert render_user_template_sync(notifications._SUBJECT, context) == payload["subject"]
-    assert render_user_template_sync(notifications._BODY, context) == payload["body"]
+    assert render_user_template_sync(automations._SUBJECT, context) == payload["subject"]
+    assert render_user_template_sync(automations._BODY, context) == payload["body"]
 
 
 class MailServer(socketserver.TCPServer):

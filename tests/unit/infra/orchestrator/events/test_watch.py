@@ -15,10 +15,10 @@ from prefect.server.events.schemas.events import ReceivedEvent, RelatedResource,
 from prefect.server.utilities.user_templates import render_user_template_sync
 
 from data_contracts.pipeline_spec.operations import Cause, NotifyRule
-from infra.orchestrator.events import run_events, store_events, watch
-from infra.orchestrator.events.notifications import Trigger, automation, find_blocks, tell_people, triggers
-from infra.orchestrator.work_pools import POOL as POOL_OF_UP
-from infra.orchestrator.work_pools import worker_command
+from infra.orchestrator import automations, events
+from infra.orchestrator.automations import Trigger, automation, find_blocks, notify_triggers, tell_people
+from infra.orchestrator.deployments import POOL as POOL_OF_UP
+from infra.orchestrator.deployments import worker_command
 from tests.support.views import rules
 from tests.unit.infra.orchestrator.events.test_notifications import PAGER, TEAM, Server, rule
 
@@ -47,21 +47,21 @@ def of_run(name: str, **labels: str) -> ReceivedEvent:
 
 # What the server gets when it happens, by what the table says of it.
 HAPPENS: dict[str, ReceivedEvent | None] = {
-    "a run, by its data, module, spec or machine": of_run(run_events.FAILED),
+    "a run, by its data, module, spec or machine": of_run(events.FAILED),
     "the data, by its contract": of_run("trainwright.run.rejected"),
     "the process of a deployed run": event("prefect.flow-run.Crashed", **OF_RUNS),
-    "the process of a run that": of_run(run_events.RESUMED, **{run_events.TOLD: "false"}),
-    "a run whose process died too often": of_run(run_events.NOT_RESUMED),
+    "the process of a run that": of_run(events.RESUMED, **{events.TOLD: "false"}),
+    "a run whose process died too often": of_run(events.NOT_RESUMED),
     "a worker or its machine": event("prefect.work-pool.not-ready", {"prefect.resource.id": POOL}),
     "a pool that takes no runs": event("prefect.flow-run.Late", **OF_RUNS),
     "the reaper, the day's page": event("prefect.flow-run.Crashed", **OF_REAPER),
-    "a rank, which hangs": of_run(run_events.HUNG),
-    "a node, or another rank": of_run(run_events.RESTARTED),
-    "a checkpoint that cannot be saved": of_run(run_events.RESTARTED),
-    "a store that takes no writes": of_run(run_events.STALLED),
-    "an objective, fast": event(f"{store_events.BURNS}page", pipeline=PIPELINE["prefect.resource.id"]),
-    "an objective, slowly": event(f"{store_events.BURNS}ticket", pipeline=PIPELINE["prefect.resource.id"]),
-    "a store in a folder": event(store_events.FULL, pipeline=PIPELINE["prefect.resource.id"]),
+    "a rank, which hangs": of_run(events.HUNG),
+    "a node, or another rank": of_run(events.RESTARTED),
+    "a checkpoint that cannot be saved": of_run(events.RESTARTED),
+    "a store that takes no writes": of_run(events.STALLED),
+    "an objective, fast": event(f"{events.BURNS}page", pipeline=PIPELINE["prefect.resource.id"]),
+    "an objective, slowly": event(f"{events.BURNS}ticket", pipeline=PIPELINE["prefect.resource.id"]),
+    "a store in a folder": event(events.STORE_FULL, pipeline=PIPELINE["prefect.resource.id"]),
     "a store that does not answer": event("prefect.flow-run.Failed", **OF_REAPER),
     "the Prefect server": None,
     "a block whose address": None,
@@ -75,8 +75,8 @@ def rows() -> list[tuple[str, ...]]:
 
 def messages(causes: frozenset[Cause], happens: ReceivedEvent) -> list[str]:
     """The kinds of the automations of one block with these causes that tell people of an event."""
-    receiver = watch.Receiver(set(causes), {PIPELINE["prefect.resource.id"]}, {RUNS}, {REAPER}, {POOL})
-    found: list[Trigger] = [*triggers("sales", "sales@champion", causes), *watch.watched(receiver)]
+    receiver = automations.Receiver(set(causes), {PIPELINE["prefect.resource.id"]}, {RUNS}, {REAPER}, {POOL})
+    found: list[Trigger] = [*notify_triggers("sales", "sales@champion", causes), *automations.watch_triggers(receiver)]
     return [one.kind for one in found if _tells(one, happens)]
 
 
@@ -115,21 +115,21 @@ def test_a_run_that_waits_to_be_executed_again_may_be_late() -> None:
 
 
 def test_each_event_about_a_run_is_of_a_cause() -> None:
-    names = {value for name, value in vars(run_events).items() if name.isupper()} - {run_events.ENDED, run_events.TOLD}
-    happen = [of_run(name, **{run_events.TOLD: "false"}) for name in sorted(names)]
+    names = {value for name, value in vars(events).items() if name.isupper()} - {events.ENDED, events.TOLD}
+    happen = [of_run(name, **{events.TOLD: "false"}) for name in sorted(names)]
     assert [one.event for one in happen if not messages(frozenset(get_args(Cause)), one)] == []
 
 
 @pytest.mark.parametrize(
     "happens",
     [
-        of_run(run_events.RESUMED, **{run_events.TOLD: "true"}),
+        of_run(events.RESUMED, **{events.TOLD: "true"}),
         event("prefect.flow-run.ProcessDied", **OF_RUNS),
         event("prefect.flow-run.Crashed", deployment=f"prefect.deployment.{uuid4()}", pool=POOL),  # a node, another's
         event("prefect.flow-run.Completed", **OF_REAPER),
         event("prefect.flow-run.Failed", **OF_RUNS),
         event("prefect.work-pool.not-ready", {"prefect.resource.id": "prefect.work-pool.another"}),
-        event(store_events.FULL, pipeline="trainwright.pipeline.other"),
+        event(events.STORE_FULL, pipeline="trainwright.pipeline.other"),
     ],
     ids=lambda happens: happens.event,
 )
@@ -146,7 +146,7 @@ def test_the_message_about_a_pool_names_the_command_for_its_type(pool: str, kind
         "prefect.work-pool.not-ready",
         {"prefect.resource.id": POOL, "prefect.resource.name": pool, "prefect.work-pool.type": kind},
     )
-    [trigger] = [one for one in watch.watched(watch.Receiver()) if one.kind == "pools"]
+    [trigger] = [one for one in automations.watch_triggers(automations.Receiver()) if one.kind == "pools"]
     body = render_user_template_sync(trigger.body, {"event": dead})
     command = worker_command(SimpleNamespace(name=pool, type=kind))
     assert body.endswith(f"so its runs, reaper and pages wait. Start one on its machine: {up}`{command}`.")
@@ -164,7 +164,7 @@ def test_the_message_about_a_pool_names_the_command_for_its_type(pool: str, kind
 )
 def test_the_message_about_a_flow_run_names_its_deployment(kind: str, words: list[str]) -> None:
     happens = event("prefect.flow-run.Late", deployment=RUNS)  # the deployment's name is "deployment"
-    [trigger] = [one for one in watch.watched(watch.Receiver()) if one.kind == kind]
+    [trigger] = [one for one in automations.watch_triggers(automations.Receiver()) if one.kind == kind]
     texts = [render_user_template_sync(text, {"event": happens}) for text in (trigger.subject, trigger.body)]
     assert texts[0] == f"deployment: {words[0]}"
     assert texts[1].startswith(words[1])
@@ -193,9 +193,9 @@ def deploy(server: Deployed, pipeline: str, pool: str, *asked: NotifyRule) -> li
     """What `deploy` does with `notify`."""
     client = cast("Any", server)
     server.deploy("reap", pool, pool)
-    server.deploy("retrain", pipeline, pool, (f"pipeline:{pipeline}", *watch.tags(asked)))
+    server.deploy("retrain", pipeline, pool, (f"pipeline:{pipeline}", *automations.notify_tags(asked)))
     tell_people(client, pipeline, f"{pipeline}@champion", asked, find_blocks(client, asked))
-    return watch.watch(client)
+    return automations.watch(client)
 
 
 def test_one_block_of_two_pipelines_has_one_automation_of_each_kind() -> None:

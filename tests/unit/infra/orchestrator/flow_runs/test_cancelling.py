@@ -16,8 +16,8 @@ import pytest
 from prefect.context import FlowRunContext
 from prefect.states import Cancelling, Running
 
-from infra.orchestrator.flow_runs import cancelling
-from infra.orchestrator.flow_runs.cancelling import cancellable
+from infra.orchestrator import flow_runs
+from infra.orchestrator.flow_runs import cancellable
 from tests.support.pool import until
 
 
@@ -44,8 +44,8 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     server = Server()
-    monkeypatch.setattr(cancelling, "asking", server.asking)
-    monkeypatch.setattr(cancelling, "ASK_S", 0.01)
+    monkeypatch.setattr(flow_runs, "asking", server.asking)
+    monkeypatch.setattr(flow_runs, "ASK_S", 0.01)
     monkeypatch.delenv("PREFECT__FLOW_RUN_ID", raising=False)
     context = SimpleNamespace(flow_run=SimpleNamespace(id=uuid4()))
     monkeypatch.setattr(FlowRunContext, "get", classmethod(lambda cls: context))
@@ -78,7 +78,7 @@ def test_nothing_is_asked_any_more_once_it_is_over(server: Server) -> None:
 
 def test_what_a_worker_carries_out_is_left_to_the_worker(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(uuid4()))
-    monkeypatch.setattr(cancelling, "ORPHAN_ASK_S", 0.01)
+    monkeypatch.setattr(flow_runs, "ORPHAN_ASK_S", 0.01)
     server.answers = [Cancelling()]
     signals: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
@@ -89,8 +89,8 @@ def test_what_a_worker_carries_out_is_left_to_the_worker(server: Server, monkeyp
 
 def test_a_cancel_is_heard_where_the_worker_is_dead(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(uuid4()))
-    monkeypatch.setattr(cancelling, "ORPHAN_ASK_S", 0.01)
-    monkeypatch.setattr(cancelling, "ORPHAN_GRACE_S", 0.01)
+    monkeypatch.setattr(flow_runs, "ORPHAN_ASK_S", 0.01)
+    monkeypatch.setattr(flow_runs, "ORPHAN_GRACE_S", 0.01)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt), cancellable():
         time.sleep(30)

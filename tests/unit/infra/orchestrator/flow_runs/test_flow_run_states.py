@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from infra.orchestrator.flow_runs import flow_run_states
-from infra.orchestrator.flow_runs.flow_run_states import FlowRunStates
+from infra.orchestrator import gang
+from infra.orchestrator.gang import FlowRunStates
 
 
 class Server:
@@ -35,7 +35,7 @@ def test_every_followed_run_is_known(runs: int, limit: int, monkeypatch: pytest.
     def asking() -> Iterator[Server]:
         yield server
 
-    monkeypatch.setattr(flow_run_states, "asking", asking)
+    monkeypatch.setattr(gang, "asking", asking)
     watch = FlowRunStates()
     ids = [UUID(int=uuid4().int // 97 * 97 + 1) for _ in range(runs)]
     watch._states = dict.fromkeys(ids)
@@ -46,7 +46,7 @@ def test_every_followed_run_is_known(runs: int, limit: int, monkeypatch: pytest.
 
 def test_runs_that_the_server_forgot_end_the_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(200)
-    monkeypatch.setattr(flow_run_states, "asking", lambda: contextlib.nullcontext(server))
+    monkeypatch.setattr(gang, "asking", lambda: contextlib.nullcontext(server))
     watch = FlowRunStates()
     gone, there = UUID(int=97), UUID(int=98)
     watch._states = {gone: "before", there: "before"}

@@ -16,9 +16,9 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import State
 
 from data_contracts.errors import Cancelled, GangIncomplete, Interrupted, StorageUnavailable, UsageError
-from infra.orchestrator.ci_reports import CI_TAG
-from infra.orchestrator.flow_runs import remote_runs
-from infra.orchestrator.work_pools import Obstacle
+from infra.orchestrator import remote_runs
+from infra.orchestrator.deployments import Obstacle
+from infra.orchestrator.resuming import CI_TAG
 
 RUN: Any = SimpleNamespace(id=uuid4(), name="calm-owl", parameters={})
 RUN_ID = "20261126-010029-7717a3"

@@ -12,8 +12,8 @@ import pytest
 
 from data_contracts.errors import Fenced
 from data_contracts.executions import Crash
-from infra.orchestrator.flow_runs import resuming
-from infra.orchestrator.flow_runs.resuming import PrefectResumer
+from infra.orchestrator import resuming
+from infra.orchestrator.resuming import PrefectResumer
 
 FLOW_RUN = "0b4e9a5c-8f0d-4b6e-9a55-1f2d3c4b5a69"
 RUN = "20261125-010203-0a1b2c"

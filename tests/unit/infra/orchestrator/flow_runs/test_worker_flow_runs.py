@@ -11,9 +11,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from infra.orchestrator.flow_runs import worker_flow_runs
-from infra.orchestrator.server import services
-from infra.orchestrator.server.services import Service
+from infra.orchestrator import server
+from infra.orchestrator import worker as worker_module
+from infra.orchestrator.server import Service
 from infra.processes.processes import kill_marked, new_mark
 
 
@@ -29,7 +29,7 @@ def worker() -> Iterator[Service]:
 
 def start_run(mark: str, run_id: UUID) -> subprocess.Popen[bytes]:
     """A process as a worker starts it for a flow run."""
-    env = {**services.environment(mark), "PREFECT__FLOW_RUN_ID": str(run_id)}
+    env = {**server.service_environment(mark), "PREFECT__FLOW_RUN_ID": str(run_id)}
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=env)
 
 
@@ -38,17 +38,17 @@ def test_flow_runs_are_found_by_their_processes(worker: Service) -> None:
     stranger = new_mark()
     started = [*(start_run(worker.mark, run_id) for run_id in ours), start_run(stranger, others)]
     try:
-        assert worker_flow_runs.runs_of(worker.mark) == ours
+        assert worker_module.runs_of(worker.mark) == ours
     finally:
         for process in started:
             process.kill()
             process.wait()
-    assert worker_flow_runs.runs_of(worker.mark) == set()
+    assert worker_module.runs_of(worker.mark) == set()
 
 
 def test_without_flow_runs_prefect_is_not_even_imported(worker: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prefect.client.orchestration", None)
-    assert worker_flow_runs.cancel_runs_of(worker) == []
+    assert worker_module.cancel_runs_of(worker) == []
 
 
 def test_where_the_server_is_away_they_are_named_and_left_to_be_killed(
@@ -57,7 +57,7 @@ def test_where_the_server_is_away_they_are_named_and_left_to_be_killed(
     run_id = uuid4()
     process = start_run(worker.mark, run_id)
     with caplog.at_level(logging.WARNING, "trainwright"):
-        assert worker_flow_runs.cancel_runs_of(worker) == [str(run_id)]
+        assert worker_module.cancel_runs_of(worker) == [str(run_id)]
     assert process.poll() is None
     (message,) = [record.getMessage() for record in caplog.records if record.name == "trainwright"]
     assert "are killed" in message

@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.orchestrator.server.proxy import write_proxy
-from infra.orchestrator.server.signed_in import SignedIn, named
-from infra.orchestrator.server.team_server import Settings
+from infra.orchestrator.serve import SignedIn, named
+from infra.orchestrator.team_server import Settings, write_proxy
 from tests.support.proxy import API, PAGES, role_of
 
 SETTINGS = Settings(auth_string="team:a-long-enough-password", pages_url="https://prefect.example/api")

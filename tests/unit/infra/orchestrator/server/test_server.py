@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.orchestrator.server import server
+from infra.orchestrator import server
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from infra.orchestrator.server.server_access import AccessCheck, addresses
+from infra.orchestrator.serve import AccessCheck, addresses
 
 PLACES = addresses("127.0.0.1", 4210)
 

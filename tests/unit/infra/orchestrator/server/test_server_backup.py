@@ -9,9 +9,8 @@ import pytest
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.operations import ServerBackup
-from infra.orchestrator.server import server_backup, server_database
-from infra.orchestrator.server.server_backup import back_up, check, read, restore
-from infra.orchestrator.server.server_database import Database
+from infra.orchestrator import team_server
+from infra.orchestrator.team_server import Database, back_up, check_backup, read_backup, restore
 
 BACKUP = ServerBackup(
     made="2026-11-26T03:00:00+00:00", trainwright="0.1.0", prefect="3.8.8", database_schema="d4a7e1c93f52",
@@ -29,8 +28,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def database(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_database, "look", lambda: Database("d4a7e1c93f52", 36, 15))
-    monkeypatch.setattr(server_database, "connection", lambda: {"PGDATABASE": "prefect"})
+    monkeypatch.setattr(team_server, "look", lambda: Database("d4a7e1c93f52", 36, 15))
+    monkeypatch.setattr(team_server, "connection", lambda: {"PGDATABASE": "prefect"})
 
 
 @pytest.mark.parametrize(
@@ -49,10 +48,10 @@ def test_a_backup_of_another_version_and_a_database_in_use(
     database: Database, known: bool, sentence: str | None
 ) -> None:
     if sentence is None:
-        check(BACKUP, database, known=known)
+        check_backup(BACKUP, database, known=known)
         return
     with pytest.raises(UsageError) as caught:
-        check(BACKUP, database, known=known)
+        check_backup(BACKUP, database, known=known)
     assert sentence in str(caught.value)
     assert caught.value.exit_code == 2
 
@@ -73,16 +72,16 @@ def test_a_record_that_cannot_be_read(
 ) -> None:
     (folder / "backup.json").unlink() if content is None else (folder / "backup.json").write_text(content)
     with pytest.raises(kind) as caught:
-        read(folder)
+        read_backup(folder)
     assert sentence in caught.value.message
 
 
 @pytest.mark.parametrize("content", [b"dumb", b"dum", b"dump and more", None])
 def test_a_damaged_dump_is_not_restored(content: bytes | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
-    monkeypatch.setattr(server_database, "look", lambda: EMPTY)
-    monkeypatch.setattr(server_database, "is_known", lambda schema: True)
-    monkeypatch.setattr(server_backup, "_call", lambda *given, **named: calls.append(given))
+    monkeypatch.setattr(team_server, "look", lambda: EMPTY)
+    monkeypatch.setattr(team_server, "is_known", lambda schema: True)
+    monkeypatch.setattr(team_server, "_call", lambda *given, **named: calls.append(given))
     dump = folder / "prefect.dump"
     dump.unlink() if content is None else dump.write_bytes(content)
     with pytest.raises(CorruptError, match="prefect.dump"):
@@ -96,7 +95,7 @@ def test_a_backup_needs_a_new_folder_and_tables(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "full" / "file").touch()
     with pytest.raises(UsageError, match="full is not empty"):
         back_up(tmp_path / "full")
-    monkeypatch.setattr(server_database, "look", lambda: EMPTY)
+    monkeypatch.setattr(team_server, "look", lambda: EMPTY)
     with pytest.raises(UsageError, match="no tables of Prefect, so there is nothing to back up"):
         back_up(tmp_path / "new")
     assert not (tmp_path / "new").exists()
@@ -104,7 +103,7 @@ def test_a_backup_needs_a_new_folder_and_tables(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.usefixtures("database")
 def test_a_folder_that_was_there_is_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_backup, "_dump", lambda path: path.write_bytes(b"dump"))
+    monkeypatch.setattr(team_server, "_dump", lambda path: path.write_bytes(b"dump"))
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty").chmod(0o777)
     back_up(tmp_path / "empty")

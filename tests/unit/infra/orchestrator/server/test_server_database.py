@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.orchestrator.server import server_database
-from infra.orchestrator.server.server_database import Database, check_schema, variables_of, variables_of_tls
+from infra.orchestrator import team_server
+from infra.orchestrator.team_server import Database, check_schema, variables_of, variables_of_tls
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_an_address_of_no_database(url: str) -> None:
 def test_a_server_starts_on_its_own_schema_alone(
     schema: str | None, sentence: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_database, "look", lambda: Database(schema, 36, 15))
-    monkeypatch.setattr(server_database, "needed_schema", lambda: "newest")
-    monkeypatch.setattr(server_database, "is_known", lambda schema: schema in ("older", "newest"))
-    monkeypatch.setattr(server_database, "prefect_version", lambda: "3.8.8")
+    monkeypatch.setattr(team_server, "look", lambda: Database(schema, 36, 15))
+    monkeypatch.setattr(team_server, "needed_schema", lambda: "newest")
+    monkeypatch.setattr(team_server, "is_known", lambda schema: schema in ("older", "newest"))
+    monkeypatch.setattr(team_server, "prefect_version", lambda: "3.8.8")
     if sentence is None:
         check_schema()
         return

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.orchestrator.server import services
-from infra.orchestrator.server.services import Service
+from infra.orchestrator import server
+from infra.orchestrator.server import Service
 from infra.processes.processes import MARK, find_marked, is_alive, kill_marked, new_mark
 
 URL = "http://127.0.0.1:4210/api"
@@ -41,7 +41,7 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
 
 def start(mark: str, code: str, *arguments: str, wait: Callable[[Service], None] = lambda _: None) -> Service:
     command = [sys.executable, "-c", code, *arguments]
-    return services.start("worker", command, mark=mark, env=services.environment(mark), url=URL, wait=wait)
+    return server.start_service("worker", command, mark=mark, env=server.service_environment(mark), url=URL, wait=wait)
 
 
 def wait_for(path: Path) -> None:
@@ -54,11 +54,11 @@ def test_a_started_service_is_found_by_another_process_and_ends_when_stopped(
 ) -> None:
     started = start(mark, WAITS, str(tmp_path / "ready"))
     wait_for(tmp_path / "ready")
-    assert services.running("worker") == started
-    assert services.running("server") is None
+    assert server.running_service("worker") == started
+    assert server.running_service("server") is None
     assert started.stop(grace_s=10)
-    assert services.running("worker") is None
-    assert services.read("worker") == started, "the address is kept for the next start"
+    assert server.running_service("worker") is None
+    assert server.read_service("worker") == started, "the address is kept for the next start"
     assert not started.stop(grace_s=10), "it is stopped once"
 
 
@@ -71,7 +71,7 @@ def test_whoever_is_interrupted_while_it_starts_leaves_no_process(home: Path, ma
     with pytest.raises(KeyboardInterrupt):
         start(mark, WAITS, str(tmp_path / "ready"), wait=interrupted)
     assert find_marked(mark) == []
-    assert services.running("worker") is None
+    assert server.running_service("worker") is None
 
 
 def test_what_a_service_started_ends_with_it_even_in_a_session_of_its_own(
@@ -108,8 +108,8 @@ def test_a_process_that_got_the_pid_of_a_dead_service_is_neither_used_nor_killed
 def test_a_state_file_that_cannot_be_read_counts_as_absent(home: Path, content: str) -> None:
     home.mkdir()
     (home / "worker.json").write_text(content)
-    assert services.read("worker") is None
-    assert services.running("worker") is None
+    assert server.read_service("worker") is None
+    assert server.running_service("worker") is None
 
 
 def test_a_service_hears_signals_although_the_shell_that_started_us_ignores_them(
@@ -128,7 +128,7 @@ def test_a_service_hears_signals_although_the_shell_that_started_us_ignores_them
 
 def test_a_service_carries_its_own_mark_alone(home: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MARK, "of-the-run-that-started-it")
-    assert services.environment(mark)[MARK] == mark
+    assert server.service_environment(mark)[MARK] == mark
 
 
 def test_the_log_of_the_service_before_is_kept(home: Path, mark: str) -> None:
@@ -152,10 +152,10 @@ def test_one_at_a_time_holds_the_lock(home: Path) -> None:
 
     def second() -> None:
         waiting.set()
-        with services.locked():
+        with server.locked_services():
             order.append("second")
 
-    with services.locked():
+    with server.locked_services():
         other = threading.Thread(target=second)
         other.start()
         waiting.wait()

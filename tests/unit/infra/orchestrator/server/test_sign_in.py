@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from infra.orchestrator.server.sign_in import TOKEN_S, SignIn, Tokens
-from infra.orchestrator.variables import SIGN_IN_LINKS as LINKS
-from infra.orchestrator.variables import SIGN_IN_PAGE as PAGE
+from infra.orchestrator.api import SIGN_IN_LINKS as LINKS
+from infra.orchestrator.api import SIGN_IN_PAGE as PAGE
+from infra.orchestrator.serve import TOKEN_S, SignIn, Tokens
 from tests.support.clocks import Clock
 
 PASSWORD = "trainwright:a-password-of-a-test"

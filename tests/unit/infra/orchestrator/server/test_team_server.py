@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.orchestrator.server import team_server
-from infra.orchestrator.server.team_server import Settings, check, environment
+from infra.orchestrator import team_server
+from infra.orchestrator.team_server import Settings, check_settings, server_environment
 from infra.telemetry import LOG_FORMAT, PREFECT_IN_JSON
 
 GOOD = Settings(
@@ -48,7 +48,7 @@ GOOD = Settings(
 )
 def test_one_sentence_that_shows_no_secret(change: dict[str, object], sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
-        check(dataclasses.replace(GOOD, **change))  # type: ignore[arg-type]
+        check_settings(dataclasses.replace(GOOD, **change))  # type: ignore[arg-type]
     assert sentence in caught.value.message
     secrets = ("in-the-database", "secret@", str(change.get("auth_string") or "-").partition(":")[2] or "a-long-enough")
     assert not any(secret in str(caught.value) for secret in secrets)
@@ -58,29 +58,31 @@ def test_one_sentence_that_shows_no_secret(change: dict[str, object], sentence: 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "::", "::1", "192.0.2.7"])
 def test_with_a_password_it_may_listen_anywhere(host: str) -> None:
     assert team_server.ip_address_of(host) is not None
-    check(dataclasses.replace(GOOD, host=host))
+    check_settings(dataclasses.replace(GOOD, host=host))
 
 
 def test_redis_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = dataclasses.replace(GOOD, redis="rediss://:secret@redis:6379/0")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="prefect-redis is not installed"):
-        check(wanted)
+        check_settings(wanted)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    check(wanted)
+    check_settings(wanted)
 
 
 @pytest.mark.parametrize("redis", ["", "redis://:secret@redis:6379/0"])
 def test_prefects_own_lines_are_json_where_ours_are(redis: str) -> None:
-    text, json = (environment({"PREFECT_REDIS_MESSAGING_URL": redis, LOG_FORMAT: kind}) for kind in ("text", "json"))
+    text, json = (
+        server_environment({"PREFECT_REDIS_MESSAGING_URL": redis, LOG_FORMAT: kind}) for kind in ("text", "json")
+    )
     assert json.items() - text.items() == {("PREFECT_LOGGING_SETTINGS_PATH", str(PREFECT_IN_JSON))}
 
 
 def test_all_that_prefect_keeps_in_memory_goes_to_redis() -> None:
-    assert environment({}) == environment({"PREFECT_REDIS_MESSAGING_URL": ""})
-    assert environment({})["PREFECT_SERVER_DATABASE_MIGRATE_ON_START"] == "false"
-    with_redis = environment({"PREFECT_REDIS_MESSAGING_URL": "redis://:secret@redis:6379/0"})
-    assert set(environment({})) < set(with_redis)
+    assert server_environment({}) == server_environment({"PREFECT_REDIS_MESSAGING_URL": ""})
+    assert server_environment({})["PREFECT_SERVER_DATABASE_MIGRATE_ON_START"] == "false"
+    with_redis = server_environment({"PREFECT_REDIS_MESSAGING_URL": "redis://:secret@redis:6379/0"})
+    assert set(server_environment({})) < set(with_redis)
     assert with_redis["PREFECT_SERVER_DOCKET_URL"] == "redis://:secret@redis:6379/0"
     modules = {value for value in with_redis.values() if value.startswith("prefect_redis.")}
     for name in modules:
@@ -113,7 +115,7 @@ def test_all_that_prefect_keeps_in_memory_goes_to_redis() -> None:
 def test_a_setting_that_prefect_cannot_read_is_named_without_its_value() -> None:
     asked = (
         "from data_contracts.errors import UsageError\n"
-        "from infra.orchestrator.server.team_server import read_settings\n"
+        "from infra.orchestrator.team_server import read_settings\n"
         "try: read_settings()\n"
         "except UsageError as error: print(error)"
     )

@@ -1,4 +1,8 @@
-"""Starts a pipeline's deployment on the Prefect server, waits for its run, also if it is resumed, and cancels it."""
+"""Starts a pipeline's deployment for a CI job, waits for its run, also if it is resumed, and cancels it.
+
+The job may have no access to the store, so the flow run keeps its CI report in Prefect, as an artifact without a key,
+which Prefect's list of pages does not show.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,15 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+from pydantic import ValidationError
 
 from data_contracts.errors import Cancelled, GangIncomplete, Interrupted, TrainwrightError, UsageError
-from infra.orchestrator.admission import ASK_S, asking
-from infra.orchestrator.api import unreachable
-from infra.orchestrator.ci_reports import CI_TAG, read_ci_report
-from infra.orchestrator.deployments.deployments import CONDUCTOR, find_deployment
-from infra.orchestrator.deployments.reaper_deployments import REAPER
-from infra.orchestrator.flow_runs.resuming import resumption_of, run_ids_of
-from infra.orchestrator.work_pools import find_pool, obstacle_of
+from data_contracts.run_report import CiReport
+from infra.orchestrator.api import ASK_S, asking, unreachable
+from infra.orchestrator.deployments import CONDUCTOR, REAPER, find_deployment, find_pool, obstacle_of
+from infra.orchestrator.resuming import CI_TAG, resumption_of, run_ids_of
 from infra.processes.processes import uninterrupted
 from infra.store.lease import Outage
 
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State
 
     from data_contracts.run_report import CiReport
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
 
 # A reaper looks every three minutes, and lets a lease stand still for 30 s; a worker then starts its flow run.
 REAPED_S = 300.0
@@ -223,3 +230,48 @@ def without_report(ended: Ended) -> TrainwrightError:
         remedy="Look at its log in Prefect; then start the job again, which continues it.",
         details=details,
     )
+
+
+_TYPE = "trainwright-ci"
+
+
+def is_for_ci() -> bool:
+    """Whether a CI job started the flow run that is carried out here, and waits for it."""
+    from prefect.runtime import flow_run
+
+    return CI_TAG in (flow_run.tags or [])
+
+
+def keep_ci_report(make: Callable[[], CiReport]) -> None:
+    """Make the report of the flow run that is carried out here, and keep it; a failure is one warning."""
+    from prefect.client.schemas.actions import ArtifactCreate
+    from prefect.runtime import flow_run
+
+    try:
+        with asking(retries=2) as client:
+            client.create_artifact(ArtifactCreate(type=_TYPE, data=make().to_json(), flow_run_id=UUID(flow_run.id)))
+    except Exception as error:  # the run has ended as it has; the job then knows only Prefect's state
+        log.warning("Prefect did not store the report for CI: %s", type(error).__name__)
+
+
+def read_ci_report(client: SyncPrefectClient, flow_run: UUID) -> CiReport | None:
+    """The newest report of a flow run; None if it left none, or one that is not understood here.
+
+    UsageError if a newer Trainwright wrote it.
+    """
+    from prefect.client.schemas.filters import (
+        ArtifactFilter,
+        ArtifactFilterFlowRunId,
+        ArtifactFilterType,
+    )
+    from prefect.client.schemas.sorting import ArtifactSort
+
+    of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]), type=ArtifactFilterType(any_=[_TYPE]))
+    found = client.read_artifacts(artifact_filter=of_run, sort=ArtifactSort.CREATED_DESC, limit=1)
+    if not found or not isinstance(found[0].data, dict):
+        return None
+    try:
+        return CiReport.from_json(found[0].data)
+    except ValidationError:
+        log.warning("The remote run's report for CI cannot be read.")
+        return None

@@ -1,8 +1,16 @@
-"""Has dead runs resumed by Prefect: their own flow run is executed again, or another one resumes the run.
+"""Has dead runs and lost flow runs carried out again by Prefect, or ends them; and kills conductors on game days.
 
 A flow run with a deployment is executed again as it is, so that its name, deployment and trigger stay; a worker of its
 pool takes it. A run that was started by hand, or whose pool has no worker online, is resumed by a flow run of the
 deployment `resume/POOL` of the reaper's own pool.
+
+A flow run is lost if its process died where no store says so. A worker that dies leaves its flow runs `Pending` or
+`Running` for ever, and one that lives says `Crashed` of a process that died before it opened a run. No worker takes
+such a flow run again, and a reaper of stores finds no run, or one whose verdict Prefect does not know. Executed again,
+it opens the run by its key, or reports its verdict. One that a command carried out itself, or that only looks at
+something, is ended. What is `Cancelling`, Prefect's server ends by itself after 300 s.
+
+The owner of a work pool agrees to game days by naming the pool in a Prefect variable.
 """
 
 from __future__ import annotations
@@ -10,23 +18,32 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from data_contracts.errors import Fenced
+from data_contracts.errors import Crashed as CrashedError
+from data_contracts.errors import Fenced, StorageUnavailable, UsageError
 from data_contracts.executions import Crash, FlowRunState, resume_key
 from data_contracts.run_report import RunReport
-from infra.orchestrator.admission import asking
-from infra.orchestrator.api import unreachable
-from infra.orchestrator.deployments.reaper_deployments import ensure_resume_deployment
-from infra.orchestrator.events.run_events import announce_end, announce_not_resumed, announce_resumed
-from infra.orchestrator.events.watch import is_watched
-from infra.orchestrator.work_pools import find_pool, lacks_worker
+from infra.orchestrator.api import asking, unreachable
+from infra.orchestrator.automations import is_watched
+from infra.orchestrator.deployments import (
+    COST_REPORT,
+    DAY_PAGE,
+    REAPER,
+    SENSOR,
+    ensure_resume_deployment,
+    find_pool,
+    lacks_worker,
+)
+from infra.orchestrator.events import announce_end, announce_not_resumed, announce_resumed, announce_unopened
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun
+
 
 T = TypeVar("T")
 # The tag of a flow run that a CI job waits for.
@@ -286,3 +303,178 @@ def end_dead(client: SyncPrefectClient, flow_run: UUID, sentence: str) -> None:
     from prefect.states import Crashed
 
     client.set_flow_run_state(flow_run, Crashed(name=_DIED, message=sentence), force=True)
+
+
+# So many of Prefect's heartbeats that did not come mean that a process is dead: with the default of 180 s, longer than
+# an image takes to be fetched. If it lives nevertheless, the second process attaches to the first.
+MISSED_HEARTBEATS = 5
+# A flow run is given back so often; what kills its process each time would kill the next one, too.
+MOST_STARTS = 5
+# An older crash is left to a person, as what an earlier version left.
+CRASHED_S = 3 * 86400.0
+_RUNS = ("retrain", "resume")
+_LOOKS = (REAPER.flow, DAY_PAGE.flow, COST_REPORT.flow, SENSOR.flow)
+_PROCESS_DIED = "Its process died."
+
+
+def start_lost_again(silent_s: float | None = None) -> list[str]:
+    """Let workers take flow runs again whose process is lost, or end them; what was done, in sentences.
+
+    Raises: StorageUnavailable.
+
+    Args:
+        silent_s: how long a process must have been silent; default: `MISSED_HEARTBEATS` of Prefect's heartbeats.
+    """
+    from prefect.settings import get_current_settings
+
+    every_s = get_current_settings().flows.heartbeat_frequency
+    if silent_s is None:
+        silent_s = MISSED_HEARTBEATS * (every_s or 180)
+    try:
+        with asking(retries=2) as client:
+            return [
+                answer(client, one)
+                for flows, answer in ((_RUNS, _answer_lost), (_LOOKS, _end_lost))
+                for one in _unended(client, flows)
+                if _is_lost(client, one, silent_s, beats=every_s is not None) and _is_as_seen(client, one)
+            ]
+    except Exception as error:
+        away = unreachable(error)
+        if away is None:
+            raise
+        raise away from error
+
+
+def _unended(client: SyncPrefectClient, flows: Collection[str]) -> Iterable[FlowRun]:
+    """The flow runs of some flows that no process may be carrying out."""
+    from prefect.client.schemas.filters import (
+        FlowFilter,
+        FlowFilterName,
+        FlowRunFilter,
+        FlowRunFilterState,
+        FlowRunFilterStateType,
+    )
+    from prefect.client.schemas.objects import StateType
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    kinds = [StateType.PENDING, StateType.RUNNING, StateType.CRASHED]
+    ours = FlowFilter(name=FlowFilterName(any_=list(flows)))
+    states = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=kinds)))
+    newest = FlowRunSort.EXPECTED_START_TIME_DESC
+    found = client.read_flow_runs(flow_filter=ours, flow_run_filter=states, sort=newest)
+    # Nobody starts a look again, nor what a command carried out itself, and what that opened is its store's matter.
+    return (
+        one
+        for one in found
+        if one.state is not None
+        and ((flows is _RUNS and one.deployment_id is not None) or not (one.state.is_crashed() or run_ids_of(one)))
+    )
+
+
+def _is_lost(client: SyncPrefectClient, flow_run: FlowRun, silent_s: float, *, beats: bool) -> bool:
+    """Whether a flow run's process is lost.
+
+    Args:
+        beats: whether processes of flow runs send heartbeats.
+    """
+    assert flow_run.state is not None
+    now, since = datetime.now(UTC), flow_run.state.timestamp
+    if flow_run.state.is_crashed():  # one that had opened a run is its store's matter
+        recent = since > now - timedelta(seconds=CRASHED_S)
+        return recent and not run_ids_of(flow_run) and not (flow_run.state.message or "").startswith(_PROCESS_DIED)
+    before = now - timedelta(seconds=silent_s)
+    if flow_run.state.is_pending() or since > before:
+        return since <= before
+    return beats and not _has_beaten(client, flow_run, before)
+
+
+def _has_beaten(client: SyncPrefectClient, flow_run: FlowRun, since: datetime) -> bool:
+    """Whether the server has had a heartbeat of a flow run's process since a time."""
+    wanted = {
+        "event": {"name": ["prefect.flow-run.heartbeat"]},
+        "resource": {"id": [f"prefect.flow-run.{flow_run.id}"]},
+        # The clock of its machine may be ahead.
+        "occurred": {"since": since.isoformat(), "until": (since + timedelta(days=7)).isoformat()},
+    }
+    return bool(client.request("POST", "/events/filter", json={"filter": wanted, "limit": 1}).json()["events"])
+
+
+def _is_as_seen(client: SyncPrefectClient, seen: FlowRun) -> bool:
+    """Whether a flow run is still in the state that it was seen in: somebody may have cancelled it since."""
+    current = client.read_flow_run(seen.id).state
+    return current is not None and seen.state is not None and current.id == seen.state.id
+
+
+def _answer_lost(client: SyncPrefectClient, flow_run: FlowRun) -> str:
+    """Have a lost flow run executed again if it has a deployment, else end it; what was done."""
+    return _end_lost(client, flow_run) if flow_run.deployment_id is None else _start_again(client, flow_run)
+
+
+def _end_lost(client: SyncPrefectClient, flow_run: FlowRun) -> str:
+    assert flow_run.state is not None
+    end_dead(client, flow_run.id, _PROCESS_DIED)
+    said = f"the flow run {flow_run.name} was {flow_run.state.type.value.lower()} without a process, and is ended"
+    log.info("%s", said)
+    return said
+
+
+def _start_again(client: SyncPrefectClient, flow_run: FlowRun) -> str:
+    from prefect.states import Crashed, Scheduled
+
+    assert flow_run.state is not None
+    starts = sum((state.message or "") == _PROCESS_DIED for state in client.read_flow_run_states(flow_run.id))
+    was = flow_run.state.type.value.lower()
+    if starts >= MOST_STARTS:
+        error = CrashedError(
+            f"{_PROCESS_DIED} The flow run {flow_run.name} was given to workers {starts} times before."
+        )
+        client.set_flow_run_state(flow_run.id, Crashed(message=error.message), force=True)
+        if flow_run.deployment_id is not None:
+            announce_unopened(client.read_deployment(flow_run.deployment_id).name, str(flow_run.id), error)
+        return error.message
+    client.set_flow_run_state(flow_run.id, Scheduled(name="AwaitingRetry", message=_PROCESS_DIED), force=True)
+    said = f"the flow run {flow_run.name} was {was} without a process, and is given to a worker again"
+    log.info("%s", said)
+    return said
+
+
+GAME_DAY_VARIABLE = "trainwright_gameday"
+
+
+def agreed(value: Any, pool: str) -> bool:
+    """Whether the variable's value, a list of names or one name, has the pool."""
+    return pool == value or (isinstance(value, list) and pool in value)
+
+
+def refuse_without_consent(pool: str) -> None:
+    """UsageError if nobody has named the pool in the variable; StorageUnavailable if the server does not answer."""
+    try:
+        with asking(retries=2) as client:
+            find_pool(client, pool, "train.pool")
+            variable = client.read_variable_by_name(GAME_DAY_VARIABLE)
+    except Exception as error:
+        if away := unreachable(error):
+            raise away from error
+        raise
+    if variable is None or not agreed(variable.value, pool):
+        raise UsageError(
+            f"train.pool: nobody has agreed to game days on the work pool {pool}.",
+            remedy=f"""Whoever owns the pool does so with: prefect variable set {GAME_DAY_VARIABLE} '["{pool}"]'.""",
+        )
+
+
+def end_dead_conductor(pool: str, flow_run: str, store: str, training: str, leases: list[str]) -> None:
+    """What the reaper does for a dead run: free the slots of its gang, and end the flow runs that nobody ends now.
+
+    Args:
+        flow_run: the conductor's, "" if it had none yet; leases: the concurrency leases that it took.
+    """
+    from prefect.states import Crashed
+
+    # Without an answer, slots are free two minutes later, and waiting nodes are fenced.
+    with contextlib.suppress(StorageUnavailable):
+        resumer = PrefectResumer(pool)
+        resumer.release(leases)
+        resumer.end_nodes(store, training)
+    with contextlib.suppress(Exception), asking(retries=1) as client:
+        client.set_flow_run_state(UUID(flow_run), Crashed(message="A game day killed its process."), force=True)

@@ -1,38 +1,69 @@
-"""Trainwright's own Prefect server, started if it does not run.
+"""Trainwright's own Prefect server, started if it does not run; its password; how it and the worker are found again.
 
-It runs below the state folder with its own PREFECT_HOME and SQLite database, on the loopback interface, with a password
-and without analytics. It uses the same port again if that is free. It runs until `down`.
+The server runs below the state folder with its own PREFECT_HOME and SQLite database, on the loopback interface, with a
+password and without analytics. It uses the same port again if that is free. It runs until `down`.
+
+The password is in a file that only its owner can read. Prefect calls it the auth string (`user:password`) and expects
+all of it wherever it asks for a password. It is made when a server first starts and deleted by `trainwright down`.
+Processes pass it on in environments, which only the owner can read as well; it never appears in an address, an argument
+or a log.
+
+A service, the server or the worker, outlives the command that started it. It is known by a state file (pid, mark,
+address) in the state folder, and counts as ours only while the process with that pid carries that mark in its
+environment. So a pid that was reused, or a stranger's process on the same port, is never used and never signalled. The
+mark is safer than a start time, which shifts when the clock is set.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import ipaddress
 import json
 import logging
 import os
+import secrets
+import signal
 import socket
+import stat
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
+
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.orchestrator import api, password
-from infra.orchestrator.api import REACH_TIMEOUT_S, Server
-from infra.orchestrator.server import services
-from infra.orchestrator.server.services import Service
-from infra.orchestrator.variables import (
+from infra import files, scratch
+from infra.files import replace_private
+from infra.orchestrator import api
+from infra.orchestrator.api import (
     ANY_SERVER,
     API_URL,
     HOME,
     PAGES_URL,
+    REACH_TIMEOUT_S,
     SERVER_AUTH,
     SERVER_HOST,
     SIGN_IN_LINKS,
     SIGN_IN_PAGE,
+    Server,
 )
-from infra.processes.processes import module_command, new_mark
+from infra.processes.processes import (
+    MARK,
+    find_marked,
+    is_alive,
+    kill_marked,
+    marked_env,
+    module_command,
+    new_mark,
+    uninterrupted,
+)
 from infra.settings import state_folder
 
 FIRST_PORT = 4210
@@ -58,8 +89,8 @@ def ensure_server() -> Server:
         server = api.reach(*theirs)
         api.warn_if_open(server)
         return server
-    with services.locked():
-        service = services.running("server")
+    with locked_services():
+        service = running_service("server")
         if service is not None and not _asks_for_password(service):
             _end_unprotected(service)
             service = None
@@ -68,7 +99,7 @@ def ensure_server() -> Server:
             service = _start()
         else:
             _wait_until_healthy(service)
-    api.connect_to(service.url, password.read())
+    api.connect_to(service.url, read_password())
     return Server(service.url, api.pages(service.url), started)
 
 
@@ -82,7 +113,7 @@ def sign_in_link(server: Server) -> str:
     """
     import httpx
 
-    known = password.read() if server.ours else api.auth_string()
+    known = read_password() if server.ours else api.auth_string()
     if known is None or server.ui_url != api.pages(server.url):
         return server.ui_url
     try:
@@ -112,8 +143,8 @@ def expected_server() -> Server | None:
     """
     if theirs := api.chosen_server(_own_url()):
         return api.reach(*theirs)
-    service = services.read("server")
-    if service is None or password.read() is None:
+    service = read_service("server")
+    if service is None or read_password() is None:
         return None
     if not service.is_running():
         raise StorageUnavailable(
@@ -132,7 +163,7 @@ def connect_if_running() -> bool:
     """Whether a server that a command would use answers; if so, Prefect in this process uses it from then on."""
     server = server_status()
     if server is not None and server.ours:
-        api.connect_to(server.url, password.read())
+        api.connect_to(server.url, read_password())
     return server is not None
 
 
@@ -141,21 +172,21 @@ def stop_server() -> str | None:
 
     Browsers and programs that still know the password send it to the next process that listens at the address.
     """
-    with services.locked():
-        service = services.read("server")
+    with locked_services():
+        service = read_service("server")
         stopped = service is not None and service.stop(STOP_GRACE_S)
-        password.forget()
+        forget_password()
         return service.url if service is not None and stopped else None
 
 
 def _own_url() -> str | None:
-    service = services.read("server")
+    service = read_service("server")
     return service.url if service is not None else None
 
 
 def _asks_for_password(service: Service) -> bool:
     """Whether the server was started with the password in the state folder; earlier versions' servers were not."""
-    known = password.read()
+    known = read_password()
     return known is not None and service.variable(SERVER_AUTH) == known
 
 
@@ -188,12 +219,12 @@ def _start() -> Service:
         port = listener.getsockname()[1]
         if port != urlsplit(_own_url() or "").port:
             # Another process may listen at the last address and may have received the password.
-            password.forget()
+            forget_password()
         reached_at = "127.0.0.1" if ipaddress.ip_address(host).is_unspecified else host
         place = f"[{reached_at}]:{port}" if ":" in reached_at else f"{reached_at}:{port}"
         env = {
             name: value
-            for name, value in services.environment(mark).items()
+            for name, value in service_environment(mark).items()
             if not name.startswith("PREFECT_") or name.startswith(_KEPT)
         }
         env |= {
@@ -202,11 +233,11 @@ def _start() -> Service:
             API_URL: f"http://{place}/api",
             SERVER_HOST: host,
             "PREFECT_SERVER_API_PORT": str(port),
-            SERVER_AUTH: password.ensure(os.environ.get(SERVER_AUTH)),
+            SERVER_AUTH: ensure_password(os.environ.get(SERVER_AUTH)),
             # By default any web page that the person opens may start flow runs here.
             "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{place},http://localhost:{port}",
         }
-        command = module_command("infra.orchestrator.server.serve", str(listener.fileno()))
+        command = module_command("infra.orchestrator.serve", str(listener.fileno()))
         url, inherit = env[API_URL], [listener.fileno()]
 
         def healthy(service: Service) -> None:
@@ -214,7 +245,7 @@ def _start() -> Service:
             listener.close()
             _wait_until_healthy(service)
 
-        return services.start("server", command, mark=mark, env=env, url=url, wait=healthy, inherit=inherit)
+        return start_service("server", command, mark=mark, env=env, url=url, wait=healthy, inherit=inherit)
 
 
 def _host() -> str:
@@ -287,3 +318,190 @@ def _authorization(known: str | None) -> dict[str, str]:
 def _direct() -> urllib.request.OpenerDirector:
     # Without a proxy: HTTP_PROXY would send requests for this machine elsewhere.
     return urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def password_path() -> Path:
+    """The file that holds the password."""
+    return state_folder() / "password"
+
+
+def read_password() -> str | None:
+    """The password; None if there is none.
+
+    Raises:
+        UsageError: other users of this machine may have read it.
+    """
+    try:
+        with password_path().open() as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            known = file.read().strip()
+    except FileNotFoundError:
+        return None
+    if mode & 0o077:
+        raise UsageError(
+            f"Other users of this machine may have read the password in {password_path()} (its mode is {mode:04o}).",
+            remedy="Delete the file and run `trainwright up`: it makes a new password and restarts the server and the "
+            "worker.",
+        )
+    return known or None
+
+
+def ensure_password(chosen: str | None = None) -> str:
+    """The password, made if there is none; `chosen`, set by the person, replaces it. Call this under `locked`."""
+    known = read_password()
+    wanted = chosen or known or f"trainwright:{secrets.token_urlsafe(32)}"
+    if wanted != known:
+        replace_private(password_path(), f"{wanted}\n")
+    return wanted
+
+
+def forget_password() -> None:
+    """Delete the password: the next server gets another."""
+    password_path().unlink(missing_ok=True)
+
+
+# A shell starts jobs with `&` with SIGINT ignored, and all children inherit that. A worker that inherits it ignores its
+# first signal and continues to take runs.
+_FRESH_SIGNALS = (
+    "import os, signal, sys\n"
+    "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(number, signal.SIG_DFL)\n"
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
+@dataclass(frozen=True)
+class Service:
+    """One started service.
+
+    Attributes:
+        name: `server` or `worker`; the state file is `<name>.json`, its log `<name>.log`.
+        mark: the mark in the environment of the process and all its descendants.
+        url: address of the Prefect API that it serves or uses.
+    """
+
+    name: str
+    pid: int
+    mark: str
+    url: str
+
+    @property
+    def log(self) -> Path:
+        """The file with what the service printed since its start."""
+        return state_folder() / f"{self.name}.log"
+
+    def is_running(self) -> bool:
+        """Whether the process runs and is ours."""
+        return self.pid in find_marked(self.mark)
+
+    def variable(self, name: str) -> str | None:
+        """A variable of the process's environment; None if it is not set, or the process has ended."""
+        try:
+            return psutil.Process(self.pid).environ().get(name)
+        except psutil.Error:
+            return None
+
+    def last_words(self) -> str:
+        """The last line of the service's log, or ''."""
+        try:
+            lines = self.log.read_text(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def stop(self, grace_s: float) -> bool:
+        """End the service and all its descendants, with SIGTERM and `grace_s` seconds first; False if nothing ran."""
+        running = self.is_running()
+        if running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+            deadline = time.monotonic() + grace_s
+            while is_alive(self.pid) and time.monotonic() < deadline:
+                time.sleep(0.05)
+        # Also if it ended by itself: its descendants may still run.
+        return bool(kill_marked(self.mark)) or running
+
+
+def read_service(name: str) -> Service | None:
+    """The service that the state file names, running or not; None without a readable file."""
+    try:
+        return Service(name, **json.loads((state_folder() / f"{name}.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def forget_service(name: str) -> None:
+    """Delete the state file of a service that was stopped on purpose; one that died keeps it."""
+    (state_folder() / f"{name}.json").unlink(missing_ok=True)
+
+
+def running_service(name: str) -> Service | None:
+    """The service, if it runs and is ours; else None."""
+    service = read_service(name)
+    return service if service is not None and service.is_running() else None
+
+
+def start_service(
+    name: str,
+    command: Sequence[str],
+    *,
+    mark: str,
+    env: Mapping[str, str],
+    url: str,
+    wait: Callable[[Service], None],
+    inherit: Sequence[int] = (),
+) -> Service:
+    """Start a service detached from this terminal, in the state folder, with its output in its log.
+
+    Args:
+        env: its whole environment, from `environment`.
+        wait: returns once the service is ready; any exception in it, including a signal's, ends the service again.
+        inherit: file descriptors that the service takes over.
+    """
+    folder = state_folder()
+    log = folder / f"{name}.log"
+    if log.exists():
+        log.replace(folder / f"{name}.previous.log")
+    try:
+        with open(log, "wb", opener=_private) as output:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _FRESH_SIGNALS, *command],
+                env=dict(env),
+                # Not the caller's folder: Prefect would read its .env and prefect.toml.
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=inherit,
+            )
+        service = Service(name, process.pid, mark, url)
+        fields = asdict(service)
+        del fields["name"]
+        # Another user who knows the mark could present their own process as ours.
+        replace_private(folder / f"{name}.json", json.dumps(fields))
+        wait(service)
+    except BaseException:
+        with uninterrupted():
+            kill_marked(mark)
+        raise
+    return service
+
+
+def service_environment(mark: str) -> dict[str, str]:
+    """This process's environment for a service, with `mark` as its only mark.
+
+    A service outlives the run that happened to start it, so it must not be found as that run's descendant. In its
+    TMPDIR no other user can take a name that Prefect is about to use.
+    """
+    return {**marked_env(mark), MARK: mark, "TMPDIR": str(scratch.unshared_root())}
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+@contextlib.contextmanager
+def locked_services() -> Iterator[None]:
+    """Hold this state folder's lock, so that of two commands one starts a service and the other finds it."""
+    with files.locked(state_folder() / "services.lock"):
+        yield

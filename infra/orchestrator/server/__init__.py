@@ -1,1 +1,0 @@
-"""Trainwright's own Prefect server: on this machine, or a team's on PostgreSQL; who may use it; its backups."""

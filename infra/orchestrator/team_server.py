@@ -1,0 +1,616 @@
+"""A Prefect server that a team shares: on PostgreSQL, with a password, in the foreground until a signal ends it.
+
+Prefect's own settings say where it listens, who may call it and which database it uses. With
+PREFECT_REDIS_MESSAGING_URL several such servers work on one database, because what Prefect otherwise keeps in the
+server's memory is then in Redis. It migrates no database: `prefect server database upgrade` does that, after a backup
+(`docs/team-server.md`). Only the environment of this process says which database it is; no name or password of it is in
+an error.
+
+A backup is a folder with `prefect.dump` and `backup.json`, made and restored by PostgreSQL's own `pg_dump` and
+`pg_restore`. The dump holds the secrets of Prefect's blocks, so only its owner may read it. A store of models is not in
+it.
+
+`write_proxy` writes nginx's configuration, with a password and a role for each person. nginx decides by method and path
+alone: `proxy_paths.toml` says which role each of Prefect's paths needs, and `proxy.conf` is the text around it. The
+server behind it learns a person's name from a header (`SignedIn` in `serve.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import importlib.util
+import json
+import logging
+import os
+import re
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
+from data_contracts.foreign_files import parse_json, read_plain
+from data_contracts.operations import ServerBackup
+from infra.files import check_new, file_digest, replace_private, replace_text, tag
+from infra.orchestrator.api import ANY_SERVER, LEASE_STORAGE, PAGES_URL, SERVER_AUTH
+from infra.orchestrator.server import ip_address_of
+from infra.telemetry import prefect_env
+
+if TYPE_CHECKING:
+    from alembic.script import ScriptDirectory
+    from prefect.settings.models.server import ServerSettings
+    from prefect.settings.models.server.database import SQLAlchemyTLSSettings
+
+
+DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
+REDIS = "PREFECT_REDIS_MESSAGING_URL"
+LEAST_PASSWORD = 16
+_MAKE_ONE = f"Make one: export {SERVER_AUTH}=team:$(openssl rand -hex 32)"
+_ALWAYS = {
+    **ANY_SERVER,
+    # A server that migrates when it starts does so before anybody has made a backup.
+    "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",
+    # If two servers do so at once, one of them ends (`register_blocks`).
+    "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
+}
+_WITH_REDIS = {
+    "PREFECT_SERVER_EVENTS_MESSAGING_BROKER": "prefect_redis.messaging",
+    "PREFECT_SERVER_EVENTS_MESSAGING_CACHE": "prefect_redis.messaging",
+    "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "prefect_redis.ordering",
+    LEASE_STORAGE: "prefect_redis.lease_storage",
+    "PREFECT_SERVER_WORKER_CHANNEL_CLEANUP_QUEUE_STORAGE": "prefect_redis.cleanup_queue",
+}
+# What does not use PREFECT_REDIS_MESSAGING_URL: background tasks, and the queue of clean-ups.
+_REDIS_TOO = ("PREFECT_SERVER_DOCKET_URL", "PREFECT_REDIS_WORKER_CLEANUP_QUEUE_URL")
+
+log = logging.getLogger("trainwright")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What Prefect's settings say of the server. Those with a password are never shown."""
+
+    host: str = "127.0.0.1"
+    port: int = 4200
+    auth_string: str = field(default="", repr=False)
+    database: str = field(default="", repr=False)
+    redis: str = field(default="", repr=False)
+    pages_url: str | None = None
+
+
+def start() -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        UsageError: a setting is missing or wrong, the port is taken, or the database's schema is another version's.
+        StorageUnavailable: the database does not answer, or Prefect could not start.
+    """
+    settings = read_settings()
+    check_settings(settings)
+    from infra.orchestrator.serve import serve
+
+    check_schema()
+    register_blocks()
+    with _listen(str(ip_address_of(settings.host)), settings.port) as listener:
+        host, port = listener.getsockname()[:2]
+        several = "; with Redis, others may serve the same database" if settings.redis else ""
+        log.info("The Prefect server listens on %s port %d%s.", host, port, several)
+        try:
+            serve(listener, settings.auth_string, settings.pages_url)
+        except SystemExit as error:  # how uvicorn says that Prefect could not start
+            sentence = "The Prefect server ended while starting."
+            raise StorageUnavailable(sentence, remedy="Its reason stands above.") from error
+
+
+def read_settings() -> Settings:
+    """The settings of Prefect in this process, which is not imported before, for a team's server."""
+    assert "prefect.settings" not in sys.modules, "Prefect was imported before it was told what a team's server needs"
+    os.environ.update(server_environment(os.environ))
+
+    server = server_settings()
+    return Settings(
+        host=server.api.host,
+        port=server.api.port,
+        auth_string=server.api.auth_string.get_secret_value() if server.api.auth_string else "",
+        database=server.database.connection_url.get_secret_value() if server.database.connection_url else "",
+        redis=os.environ.get(REDIS, ""),
+        pages_url=server.ui.api_url,
+    )
+
+
+def server_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a team's server needs beside those of whoever starts it."""
+    redis, always = environ.get(REDIS), {**_ALWAYS, **prefect_env(environ)}
+    if not redis:
+        return always
+    return {**always, **_WITH_REDIS, **dict.fromkeys(_REDIS_TOO, redis)}
+
+
+def check_settings(settings: Settings) -> None:
+    """Refuse a server that would answer without a password, or that does not use PostgreSQL.
+
+    Raises:
+        UsageError: one sentence with the setting's name, and without its value if that holds a password.
+    """
+    ip_address_of(settings.host)
+    if not 1 <= settings.port <= 65_535:
+        raise UsageError(f"PREFECT_SERVER_API_PORT is {settings.port}, which is not a port from 1 to 65535.")
+    user, _, password = settings.auth_string.partition(":")
+    if not settings.auth_string:
+        raise UsageError(
+            f"{SERVER_AUTH} is not set, and a team's server answers nobody without a password, wherever it listens.",
+            remedy=_MAKE_ONE,
+        )
+    plain = settings.auth_string.isascii() and settings.auth_string.isprintable() and " " not in settings.auth_string
+    if not (user and password and plain):
+        raise UsageError(f"{SERVER_AUTH} is not user:password in ASCII characters without spaces.", remedy=_MAKE_ONE)
+    if len(password) < LEAST_PASSWORD:
+        raise UsageError(
+            f"{SERVER_AUTH} has a password of {len(password)} characters, and {LEAST_PASSWORD} are the least.",
+            remedy=_MAKE_ONE,
+        )
+    if settings.database.partition(":")[0] != "postgresql+asyncpg":
+        raise UsageError(
+            f"{DATABASE} names no PostgreSQL database, such as postgresql+asyncpg://USER:PASSWORD@HOST/NAME.",
+            remedy="For a server of your own on this machine, without PostgreSQL: `trainwright up`.",
+        )
+    _check_redis(settings.redis)
+
+
+def _check_redis(url: str) -> None:
+    """Redis holds calls that the server unpickles and carries out."""
+    if not url:
+        return
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("redis", "rediss") and parts.hostname
+    except ValueError:
+        known = None
+    if not known:
+        raise UsageError(f"{REDIS} is not an address such as redis://:PASSWORD@HOST:6379/0.")
+    if not parts.password:
+        raise UsageError(
+            f"{REDIS} holds no password, and whoever may write to Redis can run code in the Prefect server.",
+            remedy="Set one in Redis (requirepass) and in the address: redis://:PASSWORD@HOST:6379/0.",
+        )
+    if importlib.util.find_spec("prefect_redis") is None:
+        raise UsageError(
+            f"{REDIS} is set, and the package prefect-redis is not installed.", remedy="pip install prefect-redis"
+        )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+        return listener
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"This machine cannot listen on {host} port {port}: {error.strerror}.",
+            remedy="Correct PREFECT_SERVER_API_HOST or PREFECT_SERVER_API_PORT.",
+        ) from error
+
+
+_UPGRADE = "prefect server database upgrade --yes"
+# Any number that no other program takes in this database.
+_BLOCKS_LOCK = 0x747261696E
+_PAUSED = "SELECT name FROM work_pool WHERE is_paused ORDER BY name"
+_TABLES = "SELECT count(*) FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
+
+
+@dataclass(frozen=True)
+class Database:
+    """What a database holds.
+
+    Attributes:
+        schema: the revision of Prefect's schema; None if Prefect never used the database.
+        tables: how many tables it has, of whomever.
+        postgresql: major version of the server.
+        paused: its work pools that are paused.
+    """
+
+    schema: str | None
+    tables: int
+    postgresql: int
+    paused: tuple[str, ...] = ()
+
+
+def look_at_database() -> Database:
+    """What Prefect's database holds now.
+
+    Raises:
+        UsageError: it is not a PostgreSQL database.
+        StorageUnavailable: it does not answer.
+    """
+    connection()
+    import asyncpg
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        return asyncio.run(_look_at_database())
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, TimeoutError) as error:
+        reason = str(getattr(error, "orig", error) or type(error).__name__).splitlines()[0].rstrip(".")
+        raise StorageUnavailable(
+            f"The database of the Prefect server does not answer: {reason}.",
+            remedy="Check PREFECT_SERVER_DATABASE_CONNECTION_URL and PostgreSQL's log.",
+        ) from error
+
+
+def check_schema() -> None:
+    """Refuse a database whose schema is not the one of the installed Prefect.
+
+    Raises:
+        UsageError: the database is empty, or of an earlier or later Prefect.
+        StorageUnavailable: it does not answer.
+    """
+    found = look_at_database().schema
+    if found == needed_schema():
+        return
+    prefect = f"Prefect {prefect_version()}"
+    if found is None:
+        raise UsageError(f"The database has no tables of {prefect} yet.", remedy=f"Make them: {_UPGRADE}")
+    if is_known_schema(found):
+        raise UsageError(
+            f"The database has the schema {found} of an earlier Prefect, and {prefect} needs {needed_schema()}.",
+            remedy=f"Make a backup (`trainwright server backup`), then: {_UPGRADE}",
+        )
+    raise UsageError(
+        f"The database has the schema {found}, which {prefect} does not know: a later Prefect has used it.",
+        remedy="Install that version again, or restore the backup from before.",
+    )
+
+
+def register_blocks() -> None:
+    """Tell the database which types of blocks the installed Prefect has, one server after the other.
+
+    If two servers do so at once, as Prefect does when it starts, one of them ends: its key exists already.
+    """
+    asyncio.run(_register_blocks())
+
+
+def needed_schema() -> str:
+    """The revision of the schema that the installed Prefect needs."""
+    head = _scripts().get_current_head()
+    assert head is not None, "Prefect has no migrations"
+    return head
+
+
+def is_known_schema(schema: str) -> bool:
+    """Whether the installed Prefect can bring a database with this schema up to date."""
+    return any(script.revision == schema for script in _scripts().walk_revisions())
+
+
+def connection() -> dict[str, str]:
+    """The variables by which PostgreSQL's programs find Prefect's database; UsageError if it is another kind."""
+    database = server_settings().database
+    url = database.connection_url
+    tls = database.sqlalchemy.connect_args.tls
+    return {**variables_of(url.get_secret_value() if url else ""), **variables_of_tls(tls)}
+
+
+def server_settings() -> ServerSettings:
+    """Prefect's settings of a server; UsageError if it cannot read one, whose value is not shown."""
+    from pydantic import ValidationError
+
+    try:
+        from prefect.settings import get_current_settings
+
+        return get_current_settings().server
+    except ValidationError as error:
+        names = ", ".join(".".join(map(str, one["loc"])) for one in error.errors(include_input=False))
+        raise UsageError(
+            f"Prefect cannot read a setting of this process: {names} of {error.title}.",
+            remedy="Correct it in the environment (PREFECT_…) or in the Prefect profile.",
+        ) from None
+
+
+def variables_of(url: str) -> dict[str, str]:
+    """The variables by which PostgreSQL's programs find a database that SQLAlchemy names by an address.
+
+    A password in an argument could be read by every user of the machine.
+    """
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        parts = make_url(url)
+        # What SQLAlchemy connects with: parts after the `?` come before those in front of it.
+        given = parts.get_dialect()().create_connect_args(parts)[1]
+    except (ArgumentError, ValueError):
+        parts, given = None, {}
+    if parts is None or parts.get_backend_name() != "postgresql" or not given.get("database"):
+        raise UsageError(
+            "PREFECT_SERVER_DATABASE_CONNECTION_URL names no PostgreSQL database, such as "
+            "postgresql+asyncpg://USER:PASSWORD@HOST/NAME."
+        )
+    named: Mapping[str, Any] = {
+        "PGHOST": given.get("host"),
+        "PGPORT": given.get("port"),
+        "PGUSER": given.get("user"),
+        "PGPASSWORD": given.get("password"),
+        "PGDATABASE": given["database"],
+        "PGSSLMODE": given.get("ssl") or given.get("sslmode"),
+    }
+    several = {name: value if isinstance(value, list | tuple) else [value] for name, value in named.items() if value}
+    return {name: ",".join(map(str, values)) for name, values in several.items()}
+
+
+def variables_of_tls(tls: SQLAlchemyTLSSettings) -> dict[str, str]:
+    """The variables by which PostgreSQL's programs check the server as Prefect does with these settings."""
+    if not tls.enabled:
+        return {}
+    named = {
+        "PGSSLMODE": "verify-full" if tls.check_hostname else "verify-ca",
+        # Without a file, the certificates that the system trusts; programs before PostgreSQL 16 refuse the word.
+        "PGSSLROOTCERT": tls.ca_file or "system",
+        "PGSSLCERT": tls.cert_file,
+        "PGSSLKEY": tls.key_file,
+    }
+    return {name: value for name, value in named.items() if value}
+
+
+def prefect_version() -> str:
+    """Version of the installed Prefect."""
+    import prefect
+
+    return prefect.__version__
+
+
+def _scripts() -> ScriptDirectory:
+    from alembic.script import ScriptDirectory
+    from prefect.server.database import provide_database_interface
+    from prefect.server.database.alembic_commands import alembic_config
+
+    scripts = ScriptDirectory.from_config(alembic_config())
+    # Prefect has a folder of migrations for each kind of database, and chooses in its env.py.
+    scripts.version_locations = [str(provide_database_interface().orm.versions_dir)]
+    return scripts
+
+
+async def _look_at_database() -> Database:
+    from prefect.server.database import provide_database_interface
+    from sqlalchemy import text
+
+    engine = await provide_database_interface().engine()
+    try:
+        async with engine.connect() as connection:
+            version = (await connection.execute(text("SHOW server_version_num"))).scalar_one()
+            tables = (await connection.execute(text(_TABLES))).scalar_one()
+            known = (await connection.execute(text("SELECT to_regclass('alembic_version')"))).scalar_one()
+            asked = text("SELECT version_num FROM alembic_version")
+            schema = (await connection.execute(asked)).scalar() if known is not None else None
+            paused = (await connection.execute(text(_PAUSED))).scalars().all() if schema is not None else ()
+        return Database(schema, tables, int(version) // 10_000, tuple(paused))
+    finally:
+        await engine.dispose()
+
+
+async def _register_blocks() -> None:
+    from prefect.server.database import provide_database_interface
+    from prefect.server.models.block_registration import run_block_auto_registration
+    from sqlalchemy import text
+
+    database = provide_database_interface()
+    engine = await database.engine()
+    try:
+        async with engine.connect() as connection:
+            await connection.execute(text(f"SELECT pg_advisory_lock({_BLOCKS_LOCK})"))
+            async with await database.session() as session:
+                await run_block_auto_registration(session=session)
+    finally:
+        # Closing the connection frees the lock.
+        await engine.dispose()
+
+
+RECORD = "backup.json"
+DUMP = "prefect.dump"
+
+
+def back_up(folder: Path) -> ServerBackup:
+    """Write a backup of the database into a new folder.
+
+    Raises:
+        UsageError: the folder is not new, `pg_dump` is missing, or the database has no tables of Prefect.
+        StorageUnavailable: the database does not answer, or `pg_dump` failed.
+    """
+    check_new(folder, "Name a new folder.")
+    found = look_at_database()
+    if found.schema is None:
+        raise UsageError("The database has no tables of Prefect, so there is nothing to back up.")
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    dump = folder / DUMP
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)  # it may have been there, empty; another user's is refused
+        _dump(dump)
+        tag(folder)
+        backup = ServerBackup(
+            made=made,
+            trainwright=metadata.version("trainwright"),
+            prefect=prefect_version(),
+            database_schema=found.schema,
+            postgresql=found.postgresql,
+            size=dump.stat().st_size,
+            digest=file_digest(dump),
+        )
+        replace_private(folder / RECORD, json.dumps(backup.to_json(), indent=1))
+    except FileExistsError:
+        raise UsageError(f"Another backup is being written to {folder}.", remedy="Name a new folder.") from None
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written: {error.strerror}.", remedy="Name another folder.") from error
+    return backup
+
+
+def _dump(path: Path) -> None:
+    """Write the dump, which only this user may read; nothing is left of one that fails."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        try:
+            _call(["pg_dump", "--format=custom"], stdout=file)
+            os.fsync(file.fileno())
+        except BaseException:
+            path.unlink()
+            raise
+
+
+def restore(folder: Path) -> tuple[ServerBackup, bool]:
+    """Put a backup into an empty database: all of it or nothing; the backup, and whether an upgrade must follow.
+
+    Raises:
+        UsageError: no whole backup, one of another version, or the database is not empty.
+        CorruptError: the dump is not the one of which the record tells.
+        StorageUnavailable: the database does not answer, or `pg_restore` failed.
+    """
+    backup = read_backup(folder)
+    check_backup(backup, look_at_database(), known=is_known_schema(backup.database_schema))
+    dump = folder / DUMP
+    try:
+        whole = dump.stat().st_size == backup.size and file_digest(dump) == backup.digest
+    except OSError as error:
+        raise CorruptError(
+            f"The dump {dump} cannot be read: {error.strerror}.", remedy="Use another backup."
+        ) from error
+    if not whole:
+        raise CorruptError(f"{dump} is not the dump that {RECORD} beside it tells of.", remedy="Use another backup.")
+    # Owners and comments of extensions are those of the old server; its roles need not exist here.
+    options = ["--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges", "--no-comments"]
+    _call(["pg_restore", *options, f"--dbname={connection()['PGDATABASE']}", str(dump)])
+    return backup, backup.database_schema != needed_schema()
+
+
+def read_backup(folder: Path) -> ServerBackup:
+    """The record of a backup; UsageError if there is none that this version reads."""
+    path = folder / RECORD
+    try:
+        return ServerBackup.from_json(parse_json(read_plain(path)))
+    except FileNotFoundError:
+        raise UsageError(
+            f"{folder} holds no whole backup: {RECORD}, which is written last, is missing.",
+            remedy="Name the folder that `trainwright server backup` wrote.",
+        ) from None
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.message}", remedy=error.remedy) from error
+    except (OSError, ValueError, RecursionError, ValidationError) as error:
+        raise CorruptError(f"{path} is not the record of a backup.", remedy="Use another backup.") from error
+
+
+def check_backup(backup: ServerBackup, database: Database, *, known: bool) -> None:
+    """Refuse a backup that the installed versions or this database cannot take.
+
+    Args:
+        known: whether the installed Prefect knows the schema in the backup.
+    """
+    made_by = f"Trainwright {backup.trainwright} with Prefect {backup.prefect}"
+    if not known:
+        raise UsageError(
+            f"The backup was made by {made_by}, whose schema {backup.database_schema} the installed Prefect does not "
+            "know.",
+            remedy="Install those versions, and restore with them.",
+        )
+    if backup.postgresql > database.postgresql:
+        raise UsageError(
+            f"The backup is of PostgreSQL {backup.postgresql}, and the database is of PostgreSQL "
+            f"{database.postgresql}, which cannot take it.",
+            remedy=f"Restore into PostgreSQL {backup.postgresql} or later.",
+        )
+    if database.tables:
+        raise UsageError(
+            f"The database has tables already ({database.tables}), and a backup is restored into an empty one alone.",
+            remedy="Stop the servers that use it, then `dropdb` and `createdb` it, or name another database.",
+        )
+
+
+def _call(command: list[str], stdout: IO[bytes] | int = subprocess.DEVNULL) -> None:
+    """Run a program of PostgreSQL's on Prefect's database; its last line says why it failed."""
+    environ = {**os.environ, **connection()}
+    try:
+        done = subprocess.run(command, env=environ, stdout=stdout, stderr=subprocess.PIPE, check=False)
+    except FileNotFoundError:
+        raise UsageError(
+            f"The program {command[0]} is not installed here.",
+            remedy="Install PostgreSQL's client programs, of the server's version or later.",
+        ) from None
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        raise StorageUnavailable(f"{command[0]} failed: {lines[-1] if lines else done.returncode}.")
+
+
+# From the role that may do least to the one that may do most.
+ROLES = ("reader", "reviewer", "operator")
+_HERE = Path(__file__).parent
+# One part of a path, in which no character has a second meaning: neither "%2f" nor a leading dot.
+_SEGMENT = "(?:[A-Za-z0-9_~-]|%20)(?:[A-Za-z0-9._~:@+-]|%20)*"
+
+
+def write_proxy(folder: Path, settings: Settings) -> None:
+    """Write nginx's configuration of this server into a folder; the lists of people and roles there stay as they are.
+
+    Raises:
+        UsageError: no address with https is set, or the folder cannot be written.
+    """
+    address = re.fullmatch(r"https://([A-Za-z0-9.-]+(?::\d{1,5})?)/api/?", settings.pages_url or "")
+    if address is None:
+        raise UsageError(
+            f"{PAGES_URL} is {settings.pages_url!r}, which is not the address of a proxy with TLS.",
+            remedy="Set the address under which people will reach the API, such as https://prefect.example/api.",
+        )
+    place = folder.resolve()
+    if not re.fullmatch(r"[A-Za-z0-9/._-]+", str(place)):
+        raise UsageError(f"{place} has a character that nginx reads in another way.", remedy="Name another folder.")
+    credentials = base64.b64encode(settings.auth_string.encode()).decode()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        replace_private(place / "server-password", f'proxy_set_header Authorization "Basic {credentials}";\n')
+        replace_text(place / "proxy.conf", _configuration(place, settings, address[1]))
+        for name in ("people", "roles"):
+            (place / name).touch(mode=0o640)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written: {error.strerror}.", remedy="Name another folder.") from error
+
+
+def rules() -> Iterator[tuple[str, str]]:
+    """Regular expressions of `METHOD path`, each with the least role that may do so; the first that matches counts."""
+    roles = tomllib.loads((_HERE / "proxy_paths.toml").read_text())
+    pages = roles.pop("pages")
+    for role in ("nobody", *reversed(ROLES)):
+        for method, paths in roles[role].items():
+            for path in paths:
+                yield f"^{method} /api{_pattern(path)}$", role
+    yield f"^GET (?:{'|'.join(map(_pattern, pages['paths']))})$", ROLES[0]
+    yield f"^GET /(?:{'|'.join(pages['folders'])})(?:/.*)?$", ROLES[0]
+
+
+def _pattern(path: str) -> str:
+    return "[^/]+".join(re.escape(part) for part in re.split(r"\{[^}]*\}", path))
+
+
+def _configuration(folder: Path, settings: Settings, address: str) -> str:
+    name, _, port = address.partition(":")
+    # An address: a name may have another one, too, on which somebody else may listen and would get the password.
+    listens = str(ip_address_of(settings.host))
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listens, listens)
+    may = ((role, least) for place, role in enumerate(ROLES) for least in ROLES[: place + 1])
+    values = {
+        "folder": str(folder),
+        "segment": _SEGMENT,
+        "rules": "\n".join(f'    "~{pattern}" {role};' for pattern, role in rules()),
+        "roles": "\n".join(f'    "{role} {least}" yes;' for role, least in may),
+        "server": f"[{host}]:{settings.port}" if ":" in host else f"{host}:{settings.port}",
+        "port": port or "443",
+        "name": name,
+        "host": address,
+    }
+    text = (_HERE / "proxy.conf").read_text()
+    return re.sub(r"\{(\w+)\}", lambda field: values.get(field[1], field[0]), text)
