@@ -153,7 +153,7 @@ def notify_triggers(pipeline: str, model: str, causes: frozenset[Cause]) -> list
     if events := frozenset(event for cause in causes for event in _RUN_EVENTS.get(cause, ())):
         found.append(Trigger("runs", events, of_pipeline))
     if "crashed" in causes:
-        # Where the server told of the flow run's crash at once (`watch.py`), the reaper's message would be the second.
+        # Where the server told of the flow run's crash at once (`watch`), the reaper's message would be the second.
         found.append(Trigger("crashes", frozenset({RESUMED}), {**of_pipeline, TOLD: "false"}))
     if "drift" in causes:
         # A block that gets `rejected` gets no second message when drift was the reason.
@@ -256,7 +256,7 @@ _WATCH_TAG = "trainwright-watch"
 _OF_STORES = {"page": f"{BURNS}page", "ticket": f"{BURNS}ticket", "store_full": STORE_FULL}
 # Names alone, and no state's message, which may quote a value of the data.
 _NAME, _DEPLOYMENT = "{{ event.resource.name }}", "{{ event.resource_in_role['deployment'].name }}"
-# As `work_pools.obstacle_of` has them, for the pool of an event.
+# As `deployments.obstacle_of` has them, for the pool of an event.
 _UP = f"{{{{ '`trainwright up`, or ' if event.resource.name == '{POOL}' }}}}"
 _WORKER = (
     f"{{{{ 'trainwright worker' if event.resource['prefect.work-pool.type'] == '{PROCESS}' "

@@ -8,7 +8,6 @@ pipeline's data (`sensor/NAME`).
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -293,6 +292,8 @@ def _schedules(wanted: PipelineDeployment, known: Any) -> list[Any]:
 
 def _refuse_dateless(cron: str, timezone: str) -> None:
     """UsageError if Prefect's scheduler, which would only log it, finds no next date of a schedule."""
+    import asyncio
+
     from prefect.server.schemas.schedules import CronSchedule
 
     try:
@@ -621,6 +622,8 @@ def past_times(client: SyncPrefectClient, title: str, since: datetime | None, pr
 
 def _times(schedule: Any, since: datetime, present: datetime) -> list[datetime]:
     """A schedule's times in [since, present); at most a few more than may be."""
+    import asyncio
+
     from prefect.server.schemas import schedules as server
 
     kind = getattr(server, type(schedule).__name__)

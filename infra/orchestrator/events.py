@@ -125,7 +125,7 @@ NOT_RESUMED = f"{ENDED}not_resumed"
 HUNG = "trainwright.training.hung"
 RESTARTED = "trainwright.training.restarted"
 STALLED = f"{ENDED}stalled"
-# Of a crash: whether Prefect's server has told people of it (`watch.py`) before the reaper found it.
+# Of a crash: whether Prefect's server has told people of it (`automations.watch`) before the reaper found it.
 TOLD = "trainwright.told"
 
 

@@ -38,9 +38,6 @@ from infra.telemetry import LOG_FORMAT, JsonFormatter
 
 if TYPE_CHECKING:
     from prefect import Flow
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
-if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun
 

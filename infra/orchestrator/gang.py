@@ -34,9 +34,8 @@ from infra.store import Store, layout
 from infra.store.lease import Outage
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun
-if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun
 
 
 # A node that sees its marker has ended long before. One that cannot is cut off, and fenced by its token.
@@ -518,8 +517,6 @@ def launch_secret() -> bytes | None:
         return None
     from prefect.blocks.system import Secret
     from prefect.exceptions import ObjectNotFound
-
-    from infra.orchestrator.api import asking
 
     while True:
         try:

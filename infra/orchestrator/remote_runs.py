@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State
 
     from data_contracts.run_report import CiReport
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
 
 
 # A reaper looks every three minutes, and lets a lease stand still for 30 s; a worker then starts its flow run.

@@ -298,7 +298,7 @@ def _execute_again(client: SyncPrefectClient, flow_run: FlowRun, crash: Crash) -
 def end_dead(client: SyncPrefectClient, flow_run: UUID, sentence: str) -> None:
     """Say of a flow run whose process is dead that it crashed: the server would list it as running for ever.
 
-    Under another name than a worker's, because the reaper tells people of it itself (`events/watch.py`).
+    Under another name than a worker's, because the reaper tells people of it itself (`automations.watch`).
     """
     from prefect.states import Crashed
 

@@ -60,13 +60,11 @@ from infra.metrics import SERVER_METRICS
 from infra.orchestrator.api import PAGES_URL, SERVER_AUTH, SIGN_IN_LINKS, SIGN_IN_PAGE, SIGNED_IN
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
-if TYPE_CHECKING:
-    from fastapi import FastAPI, Response
 
     Row = tuple[tuple[str, ...], float]
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
 
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -272,7 +270,7 @@ def _before(body: bytes, receive: Receive) -> Receive:
 
 
 def _greeting(receive: Receive, password: str) -> Receive:
-    """A subscriber's messages, the first of which shows the password. `server_access.py` has looked at its form."""
+    """A subscriber's messages, the first of which shows the password. `AccessCheck` has looked at its form."""
     greeted = False
 
     async def receive_greeting() -> Message:
@@ -445,7 +443,6 @@ _ENDS = ("COMPLETED", "FAILED", "CRASHED")
 
 def serve_metrics(api: FastAPI) -> None:
     """Let the server's API answer with its metrics."""
-    from fastapi import Response
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
     async def metrics() -> Response:

@@ -45,10 +45,10 @@ STOP = "import json; from infra.orchestrator.server import stop_server; print(js
 RESTS = """
 import asyncio, json
 from datetime import timedelta
-from infra.orchestrator.server import idle
-paces = idle.LOOKS_EVERY, idle.TELLS_EVERY
-idle.LOOKS_EVERY = timedelta(hours=1)
-idle.do_less_when_idle()
+from infra.orchestrator import serve
+paces = serve.LOOKS_EVERY, serve.TELLS_EVERY
+serve.LOOKS_EVERY = timedelta(hours=1)
+serve.do_less_when_idle()
 from docket import Perpetual
 from docket.dependencies import get_single_dependency_parameter_of_type as parameter
 from prefect.server.api import background_workers, server
@@ -66,7 +66,8 @@ async def main():
         await asyncio.wait_for(done.wait(), 60)
         working.cancel()
         await asyncio.wait([working], timeout=60)
-        return [docket.heartbeat_interval == paces[1], worker.scheduling_resolution == idle.LOOKS_EVERY, working.done()]
+        looks = worker.scheduling_resolution == serve.LOOKS_EVERY
+        return [docket.heartbeat_interval == paces[1], looks, working.done()]
 
 functions = [service.function for service in get_perpetual_services()]
 every = {one.__name__: parameter(one, Perpetual).every.total_seconds() for one in functions}

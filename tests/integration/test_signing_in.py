@@ -1,6 +1,6 @@
 """Access to our Prefect server: refused to other users and to pages from elsewhere, given to the person by a link.
 
-(What the page does by HTTP, and how long a token lives: tests/unit/infra/orchestrator/server/test_sign_in.py.)
+(What the page does by HTTP, and how long a token lives: tests/unit/infra/orchestrator/test_sign_in.py.)
 """
 
 from __future__ import annotations

@@ -65,9 +65,9 @@ def test_an_address_of_no_database(url: str) -> None:
 def test_a_server_starts_on_its_own_schema_alone(
     schema: str | None, sentence: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(team_server, "look", lambda: Database(schema, 36, 15))
+    monkeypatch.setattr(team_server, "look_at_database", lambda: Database(schema, 36, 15))
     monkeypatch.setattr(team_server, "needed_schema", lambda: "newest")
-    monkeypatch.setattr(team_server, "is_known", lambda schema: schema in ("older", "newest"))
+    monkeypatch.setattr(team_server, "is_known_schema", lambda schema: schema in ("older", "newest"))
     monkeypatch.setattr(team_server, "prefect_version", lambda: "3.8.8")
     if sentence is None:
         check_schema()

@@ -136,8 +136,8 @@ def test_settings_of_a_profile_count_too(tmp_path: Path, repository: Path) -> No
     )
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     environ = {**kept, "PREFECT_PROFILES_PATH": str(profiles), "PYTHONPATH": str(repository)}
-    asked = "from infra.orchestrator.server import team_server as t; s = t.read_settings();"
-    asked += "print(s.host, s.port, s.pages_url); t.check(s)"
+    asked = "from infra.orchestrator import team_server as t; s = t.read_settings();"
+    asked += "print(s.host, s.port, s.pages_url); t.check_settings(s)"
     answer = subprocess.run([sys.executable, "-c", asked], env=environ, capture_output=True, text=True)
     assert answer.stdout.split() == ["0.0.0.0", "4200", "https://prefect.example/api"]
     assert "UsageError: PREFECT_SERVER_API_AUTH_STRING is not set" in answer.stderr

@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def database(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(team_server, "look", lambda: Database("d4a7e1c93f52", 36, 15))
+    monkeypatch.setattr(team_server, "look_at_database", lambda: Database("d4a7e1c93f52", 36, 15))
     monkeypatch.setattr(team_server, "connection", lambda: {"PGDATABASE": "prefect"})
 
 
@@ -79,8 +79,8 @@ def test_a_record_that_cannot_be_read(
 @pytest.mark.parametrize("content", [b"dumb", b"dum", b"dump and more", None])
 def test_a_damaged_dump_is_not_restored(content: bytes | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
-    monkeypatch.setattr(team_server, "look", lambda: EMPTY)
-    monkeypatch.setattr(team_server, "is_known", lambda schema: True)
+    monkeypatch.setattr(team_server, "look_at_database", lambda: EMPTY)
+    monkeypatch.setattr(team_server, "is_known_schema", lambda schema: True)
     monkeypatch.setattr(team_server, "_call", lambda *given, **named: calls.append(given))
     dump = folder / "prefect.dump"
     dump.unlink() if content is None else dump.write_bytes(content)
@@ -95,7 +95,7 @@ def test_a_backup_needs_a_new_folder_and_tables(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "full" / "file").touch()
     with pytest.raises(UsageError, match="full is not empty"):
         back_up(tmp_path / "full")
-    monkeypatch.setattr(team_server, "look", lambda: EMPTY)
+    monkeypatch.setattr(team_server, "look_at_database", lambda: EMPTY)
     with pytest.raises(UsageError, match="no tables of Prefect, so there is nothing to back up"):
         back_up(tmp_path / "new")
     assert not (tmp_path / "new").exists()
