@@ -258,6 +258,18 @@ def unreachable(error: BaseException) -> StorageUnavailable | None:
     return None
 
 
+@contextlib.contextmanager
+def unreachable_is_unavailable() -> Iterator[None]:
+    """Within this context, an error that means that the Prefect server is unreachable becomes StorageUnavailable."""
+    try:
+        yield
+    except Exception as error:
+        away = unreachable(error)
+        if away is None:
+            raise
+        raise away from error
+
+
 def connect_to(url: str, password: str | None) -> None:
     """Make Prefect in this process and its children use our own server at `url`; call this before importing Prefect.
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from data_contracts.canonical import digest
-from data_contracts.errors import GangIncomplete, StorageUnavailable, UsageError
-from infra.orchestrator.api import asking, unreachable
+from data_contracts.errors import GangIncomplete, UsageError
+from infra.orchestrator.api import asking, unreachable_is_unavailable
 from infra.processes.processes import CODE_ROOT
 
 if TYPE_CHECKING:
@@ -556,22 +556,14 @@ def start_once(title: str, key: str) -> str:
 
     Raises: UsageError if there is no such deployment; StorageUnavailable.
     """
-    try:
-        with asking(retries=2) as client:
-            known = find_deployment(client, title)
-            if known is None:
-                raise UsageError(
-                    f"This Prefect server has no deployment {title}.", remedy="Make it with `trainwright deploy SPEC`."
-                )
-            run = client.create_flow_run_from_deployment(known.id, parameters={"key": key}, idempotency_key=key)
-            return str(run.name)
-    except (UsageError, StorageUnavailable):
-        raise
-    except Exception as error:
-        away = unreachable(error)
-        if away is None:
-            raise
-        raise away from error
+    with unreachable_is_unavailable(), asking(retries=2) as client:
+        known = find_deployment(client, title)
+        if known is None:
+            raise UsageError(
+                f"This Prefect server has no deployment {title}.", remedy="Make it with `trainwright deploy SPEC`."
+            )
+        run = client.create_flow_run_from_deployment(known.id, parameters={"key": key}, idempotency_key=key)
+        return str(run.name)
 
 
 # A year of hours; more are a mistake in a date.

@@ -27,7 +27,7 @@ from uuid import UUID
 from data_contracts.canonical import digest
 from data_contracts.errors import GangIncomplete, StorageUnavailable, UsageError
 from infra.gang.rank_files import store_env
-from infra.orchestrator.api import ASK_S, asking, unreachable
+from infra.orchestrator.api import ASK_S, asking, unreachable, unreachable_is_unavailable
 from infra.orchestrator.deployments import ensure_node_deployment, find_pool, lacks_worker, worker_command
 from infra.processes.processes import uninterrupted
 from infra.store import Store, layout
@@ -95,13 +95,8 @@ class PoolGang:
 
     def start(self, generation: int, node: int) -> PoolNode:
         """Start node `node` of a generation as a flow run; StorageUnavailable if the server does not answer."""
-        try:
+        with unreachable_is_unavailable():
             run = self._create(generation, node)
-        except Exception as error:
-            away = unreachable(error)
-            if away is None:
-                raise
-            raise away from error
         self._watch.add(run)
         return PoolNode(self, run, generation, node)
 

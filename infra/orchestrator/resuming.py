@@ -27,7 +27,7 @@ from data_contracts.errors import Crashed as CrashedError
 from data_contracts.errors import Fenced, StorageUnavailable, UsageError
 from data_contracts.executions import Crash, FlowRunState, resume_key
 from data_contracts.run_report import RunReport
-from infra.orchestrator.api import asking, unreachable
+from infra.orchestrator.api import asking, unreachable_is_unavailable
 from infra.orchestrator.automations import is_watched
 from infra.orchestrator.deployments import (
     COST_REPORT,
@@ -175,14 +175,8 @@ class PrefectResumer:
 
 def _ask_server(question: Callable[[SyncPrefectClient], T]) -> T:
     """The server's answer; StorageUnavailable if it does not answer."""
-    try:
-        with asking(retries=2) as client:
-            return question(client)
-    except Exception as error:
-        away = unreachable(error)
-        if away is None:
-            raise
-        raise away from error
+    with unreachable_is_unavailable(), asking(retries=2) as client:
+        return question(client)
 
 
 def _flow_run(client: SyncPrefectClient, flow_run: str | None) -> FlowRun | None:
@@ -330,19 +324,13 @@ def start_lost_again(silent_s: float | None = None) -> list[str]:
     every_s = get_current_settings().flows.heartbeat_frequency
     if silent_s is None:
         silent_s = MISSED_HEARTBEATS * (every_s or 180)
-    try:
-        with asking(retries=2) as client:
-            return [
-                answer(client, one)
-                for flows, answer in ((_RUNS, _answer_lost), (_LOOKS, _end_lost))
-                for one in _unended(client, flows)
-                if _is_lost(client, one, silent_s, beats=every_s is not None) and _is_as_seen(client, one)
-            ]
-    except Exception as error:
-        away = unreachable(error)
-        if away is None:
-            raise
-        raise away from error
+    with unreachable_is_unavailable(), asking(retries=2) as client:
+        return [
+            answer(client, one)
+            for flows, answer in ((_RUNS, _answer_lost), (_LOOKS, _end_lost))
+            for one in _unended(client, flows)
+            if _is_lost(client, one, silent_s, beats=every_s is not None) and _is_as_seen(client, one)
+        ]
 
 
 def _unended(client: SyncPrefectClient, flows: Collection[str]) -> Iterable[FlowRun]:
@@ -448,14 +436,9 @@ def agreed(value: Any, pool: str) -> bool:
 
 def refuse_without_consent(pool: str) -> None:
     """UsageError if nobody has named the pool in the variable; StorageUnavailable if the server does not answer."""
-    try:
-        with asking(retries=2) as client:
-            find_pool(client, pool, "train.pool")
-            variable = client.read_variable_by_name(GAME_DAY_VARIABLE)
-    except Exception as error:
-        if away := unreachable(error):
-            raise away from error
-        raise
+    with unreachable_is_unavailable(), asking(retries=2) as client:
+        find_pool(client, pool, "train.pool")
+        variable = client.read_variable_by_name(GAME_DAY_VARIABLE)
     if variable is None or not agreed(variable.value, pool):
         raise UsageError(
             f"train.pool: nobody has agreed to game days on the work pool {pool}.",

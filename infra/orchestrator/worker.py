@@ -31,7 +31,7 @@ import psutil
 from data_contracts.errors import StorageUnavailable, UsageError
 from infra import scratch
 from infra.orchestrator import server
-from infra.orchestrator.api import API_AUTH, REACH_TIMEOUT_S, asking, unreachable
+from infra.orchestrator.api import API_AUTH, REACH_TIMEOUT_S, asking, unreachable_is_unavailable
 from infra.orchestrator.deployments import POOL, PROCESS
 from infra.orchestrator.server import Service
 from infra.processes.environment import FLOW_RUN
@@ -219,21 +219,17 @@ def give_again(flow_runs: list[UUID]) -> None:
     from prefect.exceptions import ObjectNotFound
     from prefect.states import Scheduled
 
-    try:
-        with asking(_RETRIES) as client:
-            for number in flow_runs:
-                try:
-                    current = client.read_flow_run(number)
-                except ObjectNotFound:  # a person deleted it meanwhile
-                    continue
-                at_work = current.state is not None and (current.state.is_running() or current.state.is_pending())
-                if at_work and "generation" not in current.parameters:
-                    message = "Its worker was stopped as planned."
-                    client.set_flow_run_state(number, Scheduled(name="AwaitingRetry", message=message), force=True)
-                    log.info("the flow run %s is given to a worker again", current.name)
-    except Exception as error:
-        away = unreachable(error)
-        raise error if away is None or isinstance(error, StorageUnavailable) else away from error
+    with unreachable_is_unavailable(), asking(_RETRIES) as client:
+        for number in flow_runs:
+            try:
+                current = client.read_flow_run(number)
+            except ObjectNotFound:  # a person deleted it meanwhile
+                continue
+            at_work = current.state is not None and (current.state.is_running() or current.state.is_pending())
+            if at_work and "generation" not in current.parameters:
+                message = "Its worker was stopped as planned."
+                client.set_flow_run_state(number, Scheduled(name="AwaitingRetry", message=message), force=True)
+                log.info("the flow run %s is given to a worker again", current.name)
 
 
 # A checkpoint has 30 s (`Launch.grace_s`), and is committed after that. The unit's TimeoutStopSec is longer.
