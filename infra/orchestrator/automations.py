@@ -44,6 +44,7 @@ from infra.orchestrator.events import (
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.events.schemas.automations import AutomationCore
 
 
 # By the cause that they tell of. Other causes are of a kind of event with one cause alone.
@@ -437,27 +438,12 @@ def retrain_when_drifted(client: SyncPrefectClient, deployment: str, pipeline: s
         ),
         actions=[RunDeployment(deployment_id=known.id, parameters=parameters)],
     )
-    existing = client.read_automations_by_name(name)
-    if existing:
-        client.update_automation(existing[0].id, wanted)
-    else:
-        client.create_automation(wanted)
-    return name
+    return _save(client, client.read_automations_by_name(name), wanted)
 
 
 def stop_retraining(client: SyncPrefectClient, deployment: str) -> str | None:
     """Delete the automation that an earlier deploy made; returns its name, or None if there is none."""
-    from prefect.events.schemas.automations import EventTrigger
-
-    name = _drift_automation(deployment)
-    ours = [
-        one
-        for one in client.read_automations_by_name(name)
-        if isinstance(one.trigger, EventTrigger) and DRIFTED in one.trigger.expect
-    ]
-    for one in ours:
-        client.delete_automation(one.id)
-    return name if ours else None
+    return _delete(client, _drift_automation(deployment), DRIFTED)
 
 
 def _drift_automation(deployment: str) -> str:
@@ -484,7 +470,16 @@ def start_after(client: SyncPrefectClient, deployment: str, names: Sequence[str]
         trigger=EventTrigger(expect={PROMOTED}, match={MODEL_NAME: list(names)}, posture=Posture.Reactive, threshold=1),
         actions=[RunDeployment(deployment_id=known.id)],
     )
-    existing = _after_promotions(client, deployment)
+    return _save(client, _waiting_for(client, wanted.name, PROMOTED), wanted)
+
+
+def stop_starting_after(client: SyncPrefectClient, deployment: str) -> str | None:
+    """Delete the automation that an earlier deploy made; returns its name, or None if there is none."""
+    return _delete(client, _promotion_automation(deployment), PROMOTED)
+
+
+def _save(client: SyncPrefectClient, existing: list[Any], wanted: AutomationCore) -> str:
+    """Change the first of the automations, or make one; its name."""
     if existing:
         client.update_automation(existing[0].id, wanted)
     else:
@@ -492,19 +487,19 @@ def start_after(client: SyncPrefectClient, deployment: str, names: Sequence[str]
     return wanted.name
 
 
-def stop_starting_after(client: SyncPrefectClient, deployment: str) -> str | None:
-    """Delete the automation that an earlier deploy made; returns its name, or None if there is none."""
-    existing = _after_promotions(client, deployment)
+def _delete(client: SyncPrefectClient, name: str, event: str) -> str | None:
+    """Delete the automations of this name that wait for the event; the name, or None if there are none."""
+    existing = _waiting_for(client, name, event)
     for one in existing:
         client.delete_automation(one.id)
-    return _promotion_automation(deployment) if existing else None
+    return name if existing else None
 
 
-def _after_promotions(client: SyncPrefectClient, deployment: str) -> list[Any]:
+def _waiting_for(client: SyncPrefectClient, name: str, event: str) -> list[Any]:
     from prefect.events.schemas.automations import EventTrigger
 
-    found = client.read_automations_by_name(_promotion_automation(deployment))
-    return [one for one in found if isinstance(one.trigger, EventTrigger) and PROMOTED in one.trigger.expect]
+    found = client.read_automations_by_name(name)
+    return [one for one in found if isinstance(one.trigger, EventTrigger) and event in one.trigger.expect]
 
 
 def _promotion_automation(deployment: str) -> str:

@@ -222,13 +222,8 @@ def announce_verdict(report: RunReport) -> bool:
         "actor": report.actor,
         "trigger": report.trigger,
     }
-    name, key = (model.name, model.alias or ""), f"{report.run_id}/{report.finished}"
-    try:
-        _post_of_model(event, name, payload, key, pipeline=report.pipeline)
-    except Exception as error:
-        log.warning("Prefect did not take the event %s; nothing else depends on it: %s", event, error)
-        return False
-    return True
+    resource = _model_resource(model.name, model.alias or "")
+    return send(event, resource, payload, f"{report.run_id}/{report.finished}", report.pipeline)
 
 
 def announce_rollback(receipt: Receipt, by: str, at: datetime) -> None:
@@ -242,7 +237,9 @@ def announce_rollback(receipt: Receipt, by: str, at: datetime) -> None:
     message = rollback_notice(f"{receipt.model}@{receipt.alias}", receipt.version, receipt.previous)
     payload = {"version": receipt.version, "previous": receipt.previous, "sentence": receipt.sentence, "actor": by}
     try:
-        _post_of_model(ROLLED_BACK, (receipt.model, receipt.alias), {**payload, **message}, receipt.ref.seal, at=at)
+        post(
+            ROLLED_BACK, _model_resource(receipt.model, receipt.alias), {**payload, **message}, receipt.ref.seal, at=at
+        )
     except Exception as error:
         raise StorageUnavailable(f"Prefect did not take the event {ROLLED_BACK}: {error}") from error
 
@@ -252,31 +249,16 @@ def announce_canary_end(receipt: Receipt, by: str) -> bool:
     outcome = "withdrawn" if receipt.canary is None else receipt.canary.outcome
     payload = {"version": receipt.version, "outcome": outcome, "sentence": receipt.sentence, "actor": by}
     assert receipt.ref is not None
-    try:
-        _post_of_model(CANARY_ENDED, (receipt.model, receipt.alias), payload, receipt.ref.seal)
-    except Exception as error:
-        log.warning("Prefect did not take the event %s; nothing else depends on it: %s", CANARY_ENDED, error)
-        return False
-    return True
+    return send(CANARY_ENDED, _model_resource(receipt.model, receipt.alias), payload, receipt.ref.seal)
 
 
-def _post_of_model(
-    event: str,
-    name: tuple[str, str],
-    payload: Mapping[str, Any],
-    key: str,
-    *,
-    pipeline: str | None = None,
-    at: datetime | None = None,
-) -> None:
-    model, alias = name
-    resource = {
+def _model_resource(model: str, alias: str) -> dict[str, str]:
+    return {
         "prefect.resource.id": f"trainwright.model.{model}",
         "prefect.resource.name": model,
         "trainwright.alias": alias,
         MODEL_NAME: f"{model}@{alias}",
     }
-    post(event, resource, payload, key, pipelines=[pipeline] if pipeline else [], at=at)
 
 
 DRIFTED = "trainwright.data.drifted"
