@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 from uuid import UUID
 
-from prefect.context import get_run_context
+from prefect.context import FlowRunContext, get_run_context
 from prefect.exceptions import MissingContextError
 from prefect.logging.handlers import APILogHandler, PrefectConsoleHandler
 from prefect.settings import get_current_settings
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+
+log = logging.getLogger("trainwright")
 
 
 def without_waits(flow: Flow[P, R]) -> Flow[P, R]:
@@ -60,9 +63,6 @@ def without_waits(flow: Flow[P, R]) -> Flow[P, R]:
         # The thread is a daemon: no process waits for it, and it sends nothing once the run has ended.
         flow_engine._send_heartbeats = functools.partial(flow_engine._send_heartbeats, join_on_exit=False)
     return flow
-
-
-log = logging.getLogger("trainwright")
 
 
 def begin_flow_run_logs() -> None:
@@ -126,13 +126,11 @@ _stopped_here = threading.Event()
 @contextlib.contextmanager
 def cancellable() -> Iterator[None]:
     """Within this context, a cancel in Prefect acts as Ctrl-C; under a worker, only if the worker sends no signal."""
-    from prefect.context import FlowRunContext
-
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
+    flow_run = _own_flow_run()
+    if flow_run is None:
         yield
         return
-    run_id, stopped = context.flow_run.id, threading.Event()
+    run_id, stopped = flow_run.id, threading.Event()
     every_s, grace_s = (ORPHAN_ASK_S, ORPHAN_GRACE_S) if FLOW_RUN in os.environ else (ASK_S, 0.0)
     thread = threading.Thread(target=_watch, args=(run_id, stopped, every_s, grace_s), daemon=True)
     thread.start()
@@ -169,14 +167,12 @@ def stop_this_process() -> None:
 
 def was_cancelled() -> bool:
     """Whether a signal to this process cancels its flow run; False also if the server does not say so."""
-    from prefect.context import FlowRunContext
-
-    context = FlowRunContext.get()
-    if _stopped_here.is_set() or context is None or context.flow_run is None:
+    flow_run = _own_flow_run()
+    if _stopped_here.is_set() or flow_run is None:
         return _stopped_here.is_set()
     try:
         with asking(retries=2) as client:
-            return _is_cancelled(client, context.flow_run.id)
+            return _is_cancelled(client, flow_run.id)
     except Exception as error:
         log.warning("It is not known whether this flow run is cancelled, so a reaper decides: %s", error)
         return False
@@ -210,12 +206,13 @@ class FormAnswer:
 
 def deployed_flow_run() -> FlowRun | None:
     """The flow run that this process executes, if it has a deployment and so can be suspended."""
-    from prefect.context import FlowRunContext
+    flow_run = _own_flow_run()
+    return flow_run if flow_run is not None and flow_run.deployment_id is not None else None
 
+
+def _own_flow_run() -> FlowRun | None:
     context = FlowRunContext.get()
-    if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
-        return None
-    return context.flow_run
+    return None if context is None else context.flow_run
 
 
 def suspend(flow_run: FlowRun, n: int, page: str) -> None:
@@ -298,8 +295,6 @@ def _form(page: str) -> Any:
 # A process has one server. An outage that spans a stage's end, the next stage's begin and the run's end is one outage,
 # with one deadline.
 _OUTAGE = Outage()
-
-T = TypeVar("T")
 
 
 def wait_for_server(patience_s: float) -> None:

@@ -42,6 +42,8 @@ from infra.written_files import record_written
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
+log = logging.getLogger(__name__)
+
 
 def up() -> Server:
     """Start the server, the pool, its reaper and a worker, unless they run already.
@@ -78,8 +80,6 @@ def down() -> list[str]:
 
 
 _HEADER = "# Written by `trainwright up`, taken away by `trainwright down`: `prefect` here talks to its server."
-
-log = logging.getLogger(__name__)
 
 
 def profiles() -> Path:

@@ -116,7 +116,6 @@ def read_settings() -> Settings:
     """The settings of Prefect in this process, which is not imported before, for a team's server."""
     assert "prefect.settings" not in sys.modules, "Prefect was imported before it was told what a team's server needs"
     os.environ.update(server_environment(os.environ))
-
     server = server_settings()
     return Settings(
         host=server.api.host,

@@ -59,10 +59,10 @@ def ensure_pool(name: str = POOL) -> None:
     template = ProcessWorker.get_default_base_job_template()
     with get_client(sync_client=True) as client:
         try:
-            client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
+            client.create_work_pool(WorkPoolCreate(name=name, type=PROCESS, base_job_template=template))
         except ObjectAlreadyExists:
             kind = client.read_work_pool(name).type
-            if kind != "process":
+            if kind != PROCESS:
                 raise UsageError(
                     f"The work pool {name} on this Prefect server is of type {kind}, not process.",
                     remedy="Rename that pool, or point PREFECT_API_URL at another server.",
