@@ -598,7 +598,6 @@ def serve(listener: socket.socket, auth_string: str, pages_url: str | None) -> N
     """
     os.umask(0o077)
 
-    import uvicorn
     from prefect.server.api.server import create_app
 
     queue_writers()
