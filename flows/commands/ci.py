@@ -20,7 +20,8 @@ from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightErro
 from data_contracts.load import load_spec
 from data_contracts.run_report import CiReport
 from flows.commands.guard import Answer, log
-from flows.commands.run import run_line, text
+from flows.commands.queries import run_text
+from flows.commands.run import run_line
 from flows.connection import QUIET
 from infra import stopping
 from infra.audit import TRIGGER, revision
@@ -70,7 +71,7 @@ def _here(arguments: argparse.Namespace, spec: Path) -> tuple[Answer, CiReport, 
     )
     ended = run_line(arguments.spec, overrides=arguments.set, store=arguments.store, options=options)
     error = None if ended.error is None else from_json(ended.error)
-    shown = text(ended, colour=False)
+    shown = run_text(ended, colour=False)
     answer = Answer(shown, ended.to_json(), ended.exit_code, error, line=shown.partition("\n")[0])
     facts = tried(lambda: facts_of(reopen_run(ended.run_id, arguments.store)))
     return answer, report_of_run(ended, facts), []

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from data_contracts.alias_moves import ALIAS
 from data_contracts.canonical import is_name
-from data_contracts.errors import StorageUnavailable, UsageError
+from data_contracts.errors import StorageUnavailable, UsageError, from_json
 from data_contracts.handoffs import passed_over
 from data_contracts.quoting import escaped
 from data_contracts.run_report import RunReport
-from flows.commands.guard import Answer, log
-from flows.commands.run import answer as report_answer
+from flows.commands.guard import Answer, coloured, log
 from flows.commands.tables import table
 from infra.gang.ledger import Found
 from infra.models import registry
@@ -28,7 +27,7 @@ from tasks.queries.day import standing_of
 from tasks.queries.history import checkpoints_of, logs_of
 from tasks.queries.proof import Link, Proof, checked_seal
 from tasks.queries.proof import prove as prove_version
-from tasks.run.report import latest_report
+from tasks.run.report import cost_sentence, latest_report
 from tasks.run.resolve import find_version
 from tasks.run.run import known_store_list, not_found, reopen_run
 
@@ -143,7 +142,7 @@ def show(arguments: argparse.Namespace) -> Answer:
             if report is None:
                 run = reopen_run(arguments.name, arguments.store)
                 return Answer(f"{run.run_id} of {run.spec.name} has not ended.", run.resolved.to_json())
-            page = report_answer(report, arguments)
+            page = run_answer(report, arguments)
             return Answer(page.text, page.value)
     store = store_with(arguments, "run or model" if "@" not in arguments.name else "model")
     version, alias = find_version(store, arguments.name)
@@ -159,6 +158,32 @@ def show(arguments: argparse.Namespace) -> Answer:
     ]
     moves = {"history": [receipt.to_json() for receipt in history], "held": [one.to_json() for one in held]}
     return Answer("\n".join(map(escaped, lines)), {**version.to_json(), "alias": alias, **moves})
+
+
+def run_answer(report: RunReport, arguments: argparse.Namespace) -> Answer:
+    """A run's report for a person (one screen, verdict first) and for a program."""
+    error = None if report.error is None else from_json(report.error)
+    said = run_text(report, coloured(arguments))
+    return Answer(said, report.to_json(), report.exit_code, error, line=said.partition("\n")[0])
+
+
+def run_text(report: RunReport, colour: bool) -> str:
+    """One screen about a run."""
+    shade = {"promoted": 32, "canary": 32, "unchanged": 32, "not_promoted": 33, "waiting": 33}.get(report.verdict, 31)
+    verdict = f"\033[{shade}m{report.verdict}\033[0m" if colour else report.verdict
+    # The verdict's word is not said twice.
+    sentence = report.sentence.removeprefix("Not promoted: ").removeprefix("Not promoted, ")
+    lines = [""]
+    for one in report.stages:
+        reused = f" ← {one.reused_from}" if one.reused_from else ""
+        said = "" if one.sentence and one.sentence in report.sentence else f"  {one.sentence}{reused}"
+        lines.append(f"  {one.name:<9} {one.status:<9} {one.seconds:6.1f} s{said}")
+    if report.metrics:
+        lines += ["", "  metrics   " + ", ".join(f"{name} {value:.4f}" for name, value in report.metrics.items())]
+    lines.append(f"  cost      {cost_sentence(report.cost)}")
+    lines += [f"  budget    {sentence.removeprefix('The budget ')}" for sentence in report.budgets]
+    lines.append(f"  run       {report.run_id}")
+    return "\n".join([f"{verdict}: {sentence}", *map(escaped, lines)])
 
 
 def prove(arguments: argparse.Namespace) -> Answer:

@@ -14,7 +14,8 @@ from data_contracts.errors import UsageError
 from data_contracts.run_report import RunReport
 from flows.commands.doctor import check_machine
 from flows.commands.guard import Answer, log
-from flows.commands.run import run_line, text
+from flows.commands.queries import run_text
+from flows.commands.run import run_line
 from flows.connection import connect
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
@@ -53,7 +54,7 @@ def quickstart(arguments: argparse.Namespace) -> Answer:
         shown = "".join(f" --set {override}" for override in step.overrides)
         log.info("$ trainwright run %s%s", _short(SPEC), shown)
         report = run_line(str(SPEC), overrides=step.overrides)
-        log.info("%s\nexit code %d%s", text(report, False), report.exit_code, _expected(step, report))
+        log.info("%s\nexit code %d%s", run_text(report, False), report.exit_code, _expected(step, report))
         reports.append(report)
     wrong = [step.title for step, report in zip(STEPS, reports, strict=True) if not _as_it_should(step, report)]
     value = {"ui": ui, "ok": not wrong, "runs": [report.to_json() for report in reports]}

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import TrainwrightError, from_json
-from data_contracts.quoting import escaped
+from data_contracts.errors import TrainwrightError
 from data_contracts.run_report import RunReport
-from flows.commands.guard import Answer, coloured, log
+from flows.commands.guard import Answer, log
+from flows.commands.queries import run_answer
 from flows.connection import connect
 from flows.stages import stages
 from tasks.run.resolve import DEFAULTS, RunOptions
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> Answer:
             rehash=arguments.rehash,
         ),
     )
-    said = answer(report, arguments)
+    said = run_answer(report, arguments)
     return profiled_run(report, said, arguments) if arguments.profile else said
 
 
@@ -55,7 +55,7 @@ def resume(arguments: argparse.Namespace) -> Answer:
     from flows.retrain import resume as resume_flow
 
     asked = {"run_id": arguments.run, "store": arguments.store, "from_step": arguments.from_step}
-    return answer(run_flow(resume_flow, **asked), arguments)
+    return run_answer(run_flow(resume_flow, **asked), arguments)
 
 
 def run_line(
@@ -110,31 +110,3 @@ def report_of(state: Any) -> RunReport:
     if isinstance(data, BaseException):
         raise data
     return RunReport.from_json(data)
-
-
-def answer(report: RunReport, arguments: argparse.Namespace) -> Answer:
-    """A run's report for a person (one screen, verdict first) and for a program."""
-    error = None if report.error is None else from_json(report.error)
-    said = text(report, coloured(arguments))
-    return Answer(said, report.to_json(), report.exit_code, error, line=said.partition("\n")[0])
-
-
-def text(report: RunReport, colour: bool) -> str:
-    """One screen about a run."""
-    from tasks.run.report import cost_sentence
-
-    shade = {"promoted": 32, "canary": 32, "unchanged": 32, "not_promoted": 33, "waiting": 33}.get(report.verdict, 31)
-    verdict = f"\033[{shade}m{report.verdict}\033[0m" if colour else report.verdict
-    # The verdict's word is not said twice.
-    sentence = report.sentence.removeprefix("Not promoted: ").removeprefix("Not promoted, ")
-    lines = [""]
-    for one in report.stages:
-        reused = f" ← {one.reused_from}" if one.reused_from else ""
-        said = "" if one.sentence and one.sentence in report.sentence else f"  {one.sentence}{reused}"
-        lines.append(f"  {one.name:<9} {one.status:<9} {one.seconds:6.1f} s{said}")
-    if report.metrics:
-        lines += ["", "  metrics   " + ", ".join(f"{name} {value:.4f}" for name, value in report.metrics.items())]
-    lines.append(f"  cost      {cost_sentence(report.cost)}")
-    lines += [f"  budget    {sentence.removeprefix('The budget ')}" for sentence in report.budgets]
-    lines.append(f"  run       {report.run_id}")
-    return "\n".join([f"{verdict}: {sentence}", *map(escaped, lines)])

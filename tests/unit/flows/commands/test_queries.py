@@ -119,4 +119,4 @@ def test_no_text_of_a_report_makes_a_line_of_its_own() -> None:
     report = RunReport(
         run_id=FORGED, pipeline="p", verdict="promoted", exit_code=0, sentence=FORGED, stages=[stage], budgets=[FORGED]
     )
-    assert len(run.text(report, colour=False).splitlines()) == 6
+    assert len(queries.run_text(report, colour=False).splitlines()) == 6
