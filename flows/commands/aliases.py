@@ -11,7 +11,6 @@ from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
 from flows.commands.queries import store_with
 from infra import audit
-from tasks.mirrors.deliver import tell_quietly
 from tasks.stages.rollback import release as lift
 from tasks.stages.rollback import rollback as roll_back
 
@@ -21,6 +20,8 @@ MIRRORS_S = 20.0
 
 def rollback(arguments: argparse.Namespace) -> Answer:
     """The `rollback` command."""
+    from tasks.mirrors.deliver import tell_quietly  # slow, and no other decision needs it
+
     model, _, alias = arguments.name.partition("@")
     about = provenance_of("rollback")
     store, alias = store_with(arguments), alias or "champion"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data_contracts.alias_moves import ALIAS
 from data_contracts.errors import UsageError
@@ -12,12 +12,17 @@ from data_contracts.times import readable
 from flows.commands.aliases import provenance_of
 from flows.commands.guard import Answer, log
 from flows.commands.queries import store_with
-from tasks.queries.day import CanaryView, canary_of
-from tasks.stages.canary import withdraw
+
+if TYPE_CHECKING:
+    from tasks.queries.day import CanaryView
 
 
 def canary(arguments: argparse.Namespace) -> Answer:
     """The `canary` command."""
+    # Imported here, because the import is slow and the other decisions do not need it.
+    from tasks.queries.day import canary_of
+    from tasks.stages.canary import withdraw
+
     model, _, alias = arguments.name.partition("@")
     if alias not in ("", ALIAS):
         raise UsageError(f"{arguments.name} is not a canary.", remedy=f"Name the model alone: {model}.")

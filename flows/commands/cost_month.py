@@ -8,15 +8,17 @@ from pathlib import Path
 
 from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
-from flows.commands.report import write_page
 from flows.commands.tables import table
 from infra.store import Store
 from tasks.costs.months import idle_pools, month_costs, month_named
-from tasks.pages.cost_page import cost_page, cost_rows, missing_words
 
 
 def cost_month(arguments: argparse.Namespace, stores: list[Store]) -> Answer:
     """The figures of the month by pipeline, and the page."""
+    # Imported here, because the import is slow and costs without --month do not need it.
+    from flows.commands.report import write_page
+    from tasks.pages.cost_page import cost_page, cost_rows, missing_words
+
     if arguments.format != "table" or arguments.by != "pipeline":
         option = "--by" if arguments.format == "table" else f"--format {arguments.format}"
         raise UsageError(
