@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flows.commands.guard import log
 from infra.audit import TRIGGER
 from infra.orchestrator.api import NO_ANALYTICS
 
@@ -23,8 +23,6 @@ QUIET = {
     "PREFECT_CLI_PROMPT": "false",
     **NO_ANALYTICS,
 }
-
-log = logging.getLogger("trainwright")
 
 
 def connect(trigger: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import GameTraining
 from data_contracts.pipeline_spec import PipelineSpec
 from flows import game_training
+from flows.commands.guard import log
 from infra.store import Store
 from infra.weights import first_difference
 from tasks.gameday import (
@@ -24,8 +24,6 @@ from tasks.gameday import (
     not_injected,
     read_timeline,
 )
-
-log = logging.getLogger("trainwright")
 
 
 @dataclass(frozen=True)

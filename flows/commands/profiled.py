@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.load import load_spec
 from data_contracts.run_report import RunReport
-from flows.commands.guard import Answer
+from flows.commands.guard import Answer, log
 from infra.files import replace_bytes
 from infra.settings import state_folder
 from infra.store import layout
@@ -19,8 +18,6 @@ from tasks.profile import Profiled, profile, profile_page, refuse_elsewhere, sen
 from tasks.run.run import Run, reopen_run
 from tasks.stages.stage import EarlierHandoffs
 from tasks.stages.train import train
-
-log = logging.getLogger("trainwright")
 
 
 def refuse_spec(arguments: argparse.Namespace) -> None:
