@@ -9,7 +9,7 @@ from prefect import flow
 from prefect.states import Completed, Failed, State
 
 from data_contracts.errors import TrainwrightError
-from flows.commands.report import write_page
+from flows.commands.reports import write_page
 from infra.orchestrator.artifacts import as_text, stage_artifact
 from infra.orchestrator.flow_runs import begin_flow_run_logs
 from tasks.costs.months import idle_pools, keep_months, month_before, month_costs, month_named

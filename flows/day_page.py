@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect import flow
 from prefect.states import Completed, Failed, State
 
-from flows.commands.report import write_page
+from flows.commands.reports import write_page
 from infra.orchestrator.artifacts import as_code, as_text, stage_artifact
 from infra.orchestrator.events import announce_burn, announce_full
 from infra.orchestrator.flow_runs import begin_flow_run_logs

@@ -1,4 +1,9 @@
-"""Connects a run and Prefect's flow run: its trigger, its name and tags, and the state that shows the verdict."""
+"""Connects a run and Prefect's flow run: its trigger, its name and tags, and the state that shows the verdict.
+
+A flow run waits without a process or a worker: suspended with a form while its run waits for an approval, and
+scheduled again for the best hour (`schedule.within`). Flow runs that a schedule or an event started take turns
+(`schedule.overlap`). Of looks that found nothing, Prefect keeps only a deployment's newest.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +14,46 @@ import shlex
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prefect import tags
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterDeploymentId,
+    FlowRunFilterState,
+    FlowRunFilterStateName,
+)
 from prefect.context import FlowRunContext
-from prefect.exceptions import Abort, TerminationSignal
+from prefect.exceptions import Abort, Pause, TerminationSignal
 from prefect.runtime import deployment, flow_run
-from prefect.states import Cancelled, Completed, Failed, State
+from prefect.states import Cancelled, Completed, Failed, Scheduled, State
 
+from data_contracts.approvals import Answer, Question
 from data_contracts.errors import Cancelled as Stopped
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.load import load_spec
+from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.pipeline_spec.contract import length_of
+from data_contracts.price_book import best_start, cost_at
 from data_contracts.run_report import RunReport, Trigger
-from flows.waiting import suspend_if_deployed, take_form_answer
+from data_contracts.times import readable
+from infra import approvals, prices
 from infra.audit import TRIGGER
 from infra.orchestrator.api import ASK_S, asking, unreachable
-from infra.orchestrator.artifacts import stage_artifact
+from infra.orchestrator.artifacts import as_code, as_text, stage_artifact
 from infra.orchestrator.events import announce_end, announce_unopened
-from infra.orchestrator.flow_runs import wait_for_server, was_cancelled
+from infra.orchestrator.flow_runs import (
+    FormAnswer,
+    deployed_flow_run,
+    form_answer,
+    stop_this_process,
+    suspend,
+    wait_for_server,
+    wake,
+    was_cancelled,
+)
 from infra.orchestrator.remote_runs import is_for_ci, keep_ci_report
 from infra.orchestrator.resuming import CI_TAG, run_ids_of
 from infra.processes.environment import FLOW_RUN
@@ -40,13 +66,17 @@ from tasks.pages.facts import gather
 from tasks.policies import pipeline_tags, run_tags
 from tasks.run.report import latest_report
 from tasks.run.resolve import FLOW_RUN_KEY, SENSOR_KEY, scheduled_key
-from tasks.run.run import Run, artifact_key
+from tasks.run.run import Run, artifact_key, open_spec_store
+from tasks.schedules.turns import Skipped, Turn
 from tasks.stages import artifacts
+from tasks.stages.approval import checked_name, unsigned_counts
 from tasks.stages.artifacts import data_section, run_image
+from tasks.stages.rollback import checked_reason
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun
+
 
 # How long a newer execution may take to end, to take the run's lease or to renew it, before a failure is reported.
 NEWER_S = PATIENCE_S
@@ -281,3 +311,238 @@ def _newer_execution_ends(client: SyncPrefectClient, mine: FlowRun, run: Run | N
             return False
         time.sleep(ASK_S)
     return False
+
+
+# The text in the form of a run that is to end. Only the store says that a question was superseded, and a writer of a
+# store could name any run.
+_SUPERSEDED = "superseded by a later run about the same alias"
+
+
+def take_form_answer(run: Run) -> None:
+    """Write what a person answered in this flow run's form into the store, where the first answer counts.
+
+    A form that was answered in time counts even if no worker continued the flow run before the deadline.
+    """
+    flow_run, question = deployed_flow_run(), approvals.latest_question(run.store, run.run_id)
+    if flow_run is None or question is None or approvals.stored_answer(run.store, question) is not None:
+        return
+    given = form_answer(flow_run, question.n)
+    if given is None or given.reason == _SUPERSEDED:
+        return
+    answer = _answer_of_form(run, question, given)
+    if answer is not None:
+        counts = approvals.give(run.store, question, answer)
+        log.info("%s %s the candidate of %s: %s", counts.by, counts.decision, question.name, counts.reason)
+
+
+def suspend_if_deployed(run: Run) -> None:
+    """Suspend this process's flow run until the run's question is answered; returns if it has no deployment.
+
+    Raises:
+        Pause: the flow run is suspended, or an answer came meanwhile and it is about to be executed again.
+    """
+    flow_run, question = deployed_flow_run(), approvals.latest_question(run.store, run.run_id)
+    if question is not None:
+        end_superseded(run, question)
+    if flow_run is None or question is None:
+        return
+    try:
+        suspend(flow_run, question.n, form_page(run, question))
+    except Pause:
+        # Whoever answers looks for a suspended flow run after that; one of the two sees the other.
+        answer = approvals.answer_to(run.store, question, approvals.time_of(run.store))
+        if answer is not None:
+            wake(run.run_id, "approve" if answer.decision == "approved" else "refuse", answer.reason, answer.by)
+        raise
+
+
+def end_superseded(run: Run, question: Question) -> None:
+    """Let suspended flow runs end whose questions this one superseded; without a server, they end when resumed."""
+    for run_id in approvals.superseded_by(run.store, question):
+        with contextlib.suppress(Exception):  # whatever is wrong with the server, the question is asked
+            wake(run_id, "refuse", _SUPERSEDED, question.run_id)
+
+
+def form_page(run: Run, question: Question) -> str:
+    """What the form shows: the candidate, the champion, and what the gates found."""
+    instead = f" instead of version {question.champion_version}" if question.champion_version else ""
+    lines = [
+        f"## May this candidate become {as_text(question.name)}{instead}?",
+        "",
+        # A list, because its lines wrap: the form is narrow, and it cuts tables and long words at its edge.
+        *(f"- {'met' if gate.met else '**not met**'}: {as_text(gate.sentence)}" for gate in question.gates),
+        "",
+        f"Checkpoint {as_code(question.candidate.id[:12])}. This flow run's report has all of the evidence.",
+        "",
+        f"Run {as_code(question.run_id)} of {as_code(question.pipeline)}. Without an answer before "
+        f"{readable(question.deadline)}, it counts as refused.",
+    ]
+    if not unsigned_counts(run.store, question):
+        command = f"trainwright approve {question.run_id} --key FILE --reason WHY"
+        lines += ["", f"**Only a signed answer counts here:** {as_code(command)}. This form can only refuse."]
+    return "\n".join(lines)
+
+
+def _answer_of_form(run: Run, question: Question, given: FormAnswer) -> Answer | None:
+    """The answer to store; None if the form has none that could count."""
+    if given.decision == "approve" and not unsigned_counts(run.store, question):
+        log.warning("The form approved, but only a signed answer counts for %s: the run waits on.", question.name)
+        return None
+    try:
+        by, reason = checked_name(given.by), checked_reason(given.reason, "reason")
+    except UsageError as error:
+        log.warning("The form's answer was not taken: %s", error)
+        return None
+    return Answer(
+        question=question.digest,
+        decision="approved" if given.decision == "approve" else "refused",
+        by=by,
+        via="proxy" if given.signed_in else "prefect",
+        reason=reason,
+        at=given.at,
+    )
+
+
+# Nobody watches these: a person or CI that starts a run means now.
+BY_ITSELF = ("schedule", "automation")
+_GAVE_WAY = "A newer run took its place (schedule.overlap: cancel_old)."
+
+
+def first_turn(spec: str, set: str, store: str | None, key: str | None) -> Turn | None:
+    """The turn of a flow run that begins; None if it takes none, or if its spec or store cannot be opened.
+
+    An error is left to the flow itself, which reports it.
+    """
+    started = started_by(key)
+    if started["trigger"] not in BY_ITSELF:
+        return None
+    try:
+        path = Path(spec).resolve()
+        loaded = load_spec(path, overrides(set))
+        if loaded.schedule.overlap is None:
+            return None
+        opened = open_spec_store(loaded, path.parent, store)
+        known = opened.exists(layout.trigger(started["key"]))
+    except TrainwrightError:
+        return None
+    scheduled, overlap = started["scheduled"], loaded.schedule.overlap
+    if overlap == "skip" and started["key"].startswith(SENSOR_KEY):
+        overlap = "queue"  # the sensor has moved on: nobody would train on what arrived
+    return Turn(
+        opened,
+        loaded.name,
+        overlap,
+        started["key"],
+        waits=known,
+        scheduled_s=0 if scheduled is None else int(scheduled.timestamp()),
+    )
+
+
+def work_in_turn(work: Callable[[Run], RunReport], run: Run) -> RunReport:
+    """Continue a run that nobody continues by hand: it waits for its turn, if the pipeline's runs take turns."""
+    overlap = run.spec.schedule.overlap
+    if overlap is None or run.resolved.trigger not in BY_ITSELF or started_by(None)["trigger"] in ("cli", "ci"):
+        return work(run)
+    with Turn(run.store, run.spec.name, overlap, f"resume:{run.run_id}", waits=True).hold(stop_this_process):
+        return work(run)
+
+
+def in_turn(turn: Turn | None, work: Callable[[], State[Any]]) -> State[Any]:
+    """The state of `work`, which begins when it is its turn; `Skipped` if an earlier run is unfinished."""
+    if turn is None:
+        return work()
+    try:
+        with turn.hold(stop_this_process) as asked:
+            return _worked(work, asked.is_set)
+    except HandedOver as error:  # it waited; its worker gives the flow run to another one
+        raise Abort(error.message) from error
+    except Skipped as skipped:
+        return Completed(name="Skipped", message=str(skipped), data={"verdict": "skipped", "sentence": str(skipped)})
+
+
+def _worked(work: Callable[[], State[Any]], gave_way: Callable[[], bool]) -> State[Any]:
+    try:
+        state = work()
+    except BaseException as signal:  # it came before there was a run
+        if gave_way() and not isinstance(signal, Exception):
+            return Cancelled(message=_GAVE_WAY)
+        raise
+    if state.is_cancelled() and gave_way():
+        return state.model_copy(update={"message": f"{state.message} {_GAVE_WAY}"})
+    return state
+
+
+def wait_for_hour(spec: str, set: str, store: str | None, key: str | None) -> None:
+    """Schedule this flow run again if `schedule.within` has a better hour; returns if it is to start now.
+
+    What is wrong with the spec or the price book is left to the flow itself, which reports it. A server that does not
+    answer lets the run start now.
+
+    Raises:
+        Abort: Prefect executes the flow run again, at that hour.
+    """
+    started, flow_run = started_by(key), deployed_flow_run()
+    if started["trigger"] not in BY_ITSELF or flow_run is None:
+        return
+    try:
+        path = Path(spec).resolve()
+        loaded = load_spec(path, overrides(set))
+        if loaded.schedule.within is None:
+            return
+        # A run that has begun, and whose flow run is executed again, waits for nothing.
+        if open_spec_store(loaded, path.parent, store).exists(layout.trigger(started["key"])):
+            return
+        start, why = chosen_start(loaded, started["scheduled"], datetime.now(UTC))
+    except TrainwrightError:
+        return
+    log.info("schedule.within: %s", why)
+    if start is None:
+        return
+    try:
+        with asking(retries=2) as client:
+            client.set_flow_run_state(flow_run.id, Scheduled(scheduled_time=start, message=why))
+    except Exception as error:
+        log.warning("Prefect could not schedule this run for %s, so it starts now: %s", start, error)
+        return
+    raise Abort(why)
+
+
+def chosen_start(spec: PipelineSpec, scheduled: datetime | None, now: datetime) -> tuple[datetime | None, str]:
+    """When a run is to start, by the price book, and why; None: now."""
+    within = spec.schedule.within
+    assert within is not None, "only such specs have a choice"
+    book = prices.prices()
+    pool = book.pools.get(spec.train.pool or "")
+    region = "" if pool is None else pool.region
+    start = best_start(book.hours, region, now, (scheduled or now) + length_of(within))
+    price, carbon = cost_at(book.hours, region, start)
+    intensity = "" if carbon == float("inf") else f" and {carbon:g} g of CO2 per kWh"
+    figures = f"{price:.0%} of the usual price{intensity}"
+    if start == now:
+        return None, f"the run starts now: within {within} of its time, the price book has no better hour ({figures})"
+    return (
+        start,
+        f"the run waits until {start:%Y-%m-%d %H:%M} UTC, the best hour within {within} of its time ({figures})",
+    )
+
+
+NOTHING = "Nothing"
+
+
+def nothing_found(sentence: str) -> State:
+    """The state with which such a look ends; the flow runs of its deployment that ended so before are deleted.
+
+    A look every three minutes would be 480 flow runs a day among those that a person reads.
+    """
+    if deployment.id is not None:
+        earlier = FlowRunFilter(
+            deployment_id=FlowRunFilterDeploymentId(any_=[deployment.id]),
+            state=FlowRunFilterState(name=FlowRunFilterStateName(any_=[NOTHING])),
+        )
+        try:
+            with asking() as client:
+                for one in client.read_flow_runs(flow_run_filter=earlier):
+                    client.delete_flow_run(one.id)
+        except Exception as error:  # another look deletes them
+            log.warning("Prefect did not delete earlier looks that found nothing: %s", error)
+    return Completed(name=NOTHING, message=sentence)

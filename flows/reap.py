@@ -11,7 +11,7 @@ from prefect.states import Completed, Failed, State
 
 from data_contracts.errors import Interrupted
 from data_contracts.messages.commands import Reaped
-from flows.quiet_looks import nothing_found
+from flows.flow_runs import nothing_found
 from infra.orchestrator.flow_runs import begin_flow_run_logs
 from infra.orchestrator.resuming import start_lost_again
 from infra.store import Store

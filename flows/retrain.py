@@ -10,10 +10,21 @@ from prefect.states import State
 
 from data_contracts.errors import TrainwrightError
 from data_contracts.run_report import RunReport
-from flows.flow_runs import as_error, cost_tagged, crash_in, end_of, flow_name, name_flow_run, overrides, started_by
+from flows.flow_runs import (
+    as_error,
+    cost_tagged,
+    crash_in,
+    end_of,
+    first_turn,
+    flow_name,
+    in_turn,
+    name_flow_run,
+    overrides,
+    started_by,
+    wait_for_hour,
+    work_in_turn,
+)
 from flows.stages import stages
-from flows.start_hour import wait_for_hour
-from flows.turns import first_turn, in_turn, work_in_turn
 from infra.orchestrator.flow_runs import begin_flow_run_logs, cancellable, without_waits
 from infra.orchestrator.worker import give_to_worker_again
 from infra.stopping import HandedOver

@@ -10,8 +10,7 @@ from prefect.states import Completed, Failed, State
 
 from data_contracts.errors import TrainwrightError
 from data_contracts.load import load_spec
-from flows.flow_runs import overrides
-from flows.quiet_looks import nothing_found
+from flows.flow_runs import nothing_found, overrides
 from infra.orchestrator.deployments import start_once
 from infra.orchestrator.flow_runs import begin_flow_run_logs
 from tasks.run.run import open_spec_store

@@ -22,7 +22,7 @@ from data_contracts.run_report import CiReport
 from flows.commands.guard import Answer, log
 from flows.commands.queries import run_text
 from flows.commands.run import run_line
-from flows.connection import QUIET
+from flows.commands.server import QUIET
 from infra import stopping
 from infra.audit import TRIGGER, revision
 from infra.files import replace_text

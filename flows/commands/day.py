@@ -29,7 +29,7 @@ def asks_for_page(arguments: argparse.Namespace) -> bool:
 
 def day(arguments: argparse.Namespace) -> Answer:
     """Write the page; an earlier page of a day is replaced, another file is not."""
-    from flows.commands.cost import window_since
+    from flows.commands.costs import window_since
 
     path = Path(arguments.html)
     _refuse_other_file(path)

@@ -12,7 +12,7 @@ from data_contracts.canonical import is_name, valid_name
 from data_contracts.errors import SpecError, UsageError
 from data_contracts.load import load_spec, load_store
 from flows.commands.guard import Answer, log
-from flows.connection import connect
+from flows.commands.server import connect
 from infra.budgets import refuse_by_policy
 from infra.orchestrator.deployments import POOL
 from infra.orchestrator.worker import ensure_pool

@@ -1,41 +1,54 @@
-"""`gameday`: inject the faults of docs/recovery.md into short trainings of a pipeline, and say what came of each."""
+"""`gameday`: inject the faults of docs/recovery.md into short trainings of a pipeline, and say what came of each.
+
+One training after another is carried out in a store of the game day's own, first without a fault, then with each.
+"""
 
 from __future__ import annotations
 
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import PromiseBroken, UsageError
+from data_contracts.errors import Cancelled, PromiseBroken, TrainwrightError, UsageError
+from data_contracts.handoffs import Checkpoint
 from data_contracts.load import load_spec
+from data_contracts.messages.gang import GameTraining
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.pipeline_spec.contract import length_of
+from flows.commands import game_training
 from flows.commands.guard import Answer, log
-from flows.commands.tables import table
-from flows.game_day import GameDay, carry_out
+from flows.commands.terminal import table
 from infra.files import replace_bytes
 from infra.processes.processes import terminable
 from infra.quantities import duration
 from infra.settings import state_folder
-from infra.store import absolute_address
+from infra.store import Store, absolute_address
 from infra.store.opening import own_store
 from infra.usage import cost
+from infra.weights import first_difference
 from tasks.gameday import (
     HEAD,
     NOT_TRIED,
     NUMBERS,
     STEPS,
+    ConductedTraining,
     Fault,
     Outcome,
+    TimeUsed,
     broken,
     chosen,
     game_day_page,
+    judged,
+    keeps_weights,
     kept_all,
+    not_injected,
     not_tried,
     own_overrides,
+    read_timeline,
     refuse_by_store,
     row,
     why_not,
@@ -83,7 +96,7 @@ def _refuse_without_consent(spec: PipelineSpec) -> None:
     """UsageError if the nodes run on a work pool whose owner has not agreed to game days."""
     if spec.train.pool is None:
         return
-    from flows.connection import connect
+    from flows.commands.server import connect
 
     connect("cli")
     from infra.orchestrator.resuming import refuse_without_consent
@@ -175,3 +188,72 @@ def _error(name: str, outcomes: Sequence[Outcome]) -> PromiseBroken | None:
         told = "; ".join(f"{verdict}: {', '.join(faults)}" for verdict, faults in parts if faults)
         return PromiseBroken(f"{name}: {told}.")
     return PromiseBroken(f"{name}: no fault was injected, so no promise was tried: {outcomes[0].why}.")
+
+
+@dataclass(frozen=True)
+class GameDay:
+    """What a game day is asked for.
+
+    Attributes:
+        spec_path: of the YAML file; overrides: with those of the game day itself.
+        until: when it ends, on the monotonic clock.
+    """
+
+    spec_path: str
+    overrides: Sequence[str]
+    window: str | None
+    spec: PipelineSpec
+    until: float
+
+
+def carry_out(day: GameDay, store: Store, faults: Sequence[Fault]) -> list[Outcome]:
+    """Train without a fault, then once with each; TrainwrightError if the training without one fails."""
+    log.info("game day: a training without a fault")
+    try:
+        baseline = _training(day, store, None).run()
+    except TimeUsed:
+        return [not_injected(fault, "the time was used up") for fault in faults]
+    outcomes = []
+    for fault in faults:
+        if time.monotonic() > day.until:
+            outcomes.append(not_injected(fault, "the time was used up"))
+            continue
+        log.info("game day: %s (%s)", fault.name, fault.what)
+        outcomes.append(_struck(day, store, fault, baseline))
+        log.info("game day: %s: %s", fault.name, outcomes[-1].verdict)
+    return outcomes
+
+
+def _struck(day: GameDay, store: Store, fault: Fault, baseline: Checkpoint) -> Outcome:
+    """The outcome of a training with a fault."""
+    training, failure, checkpoint = _training(day, store, fault), "", None
+    try:
+        checkpoint = training.run()
+    except TimeUsed:
+        failure = "the time was used up before the training ended"
+    except Cancelled:
+        raise
+    except TrainwrightError as error:
+        failure = f"{error.cause}: {error.message}"
+    same = None
+    if checkpoint is not None and keeps_weights(day.spec):
+        same = first_difference((store, store), (baseline.ref, checkpoint.ref)) is None
+    times = read_timeline(store, training.uri, fault.causes) if training.uri else None
+    if times is None:
+        return not_injected(fault, failure)
+    train = day.spec.train
+    limit_s = fault.limit_s(train.hang_timeout_s)
+    return judged(fault, times, failure=failure, limit_s=limit_s, nodes=train.nodes, same_weights=same)
+
+
+def _training(day: GameDay, store: Store, fault: Fault | None) -> ConductedTraining:
+    train = day.spec.train
+    wanted = GameTraining(
+        spec=day.spec_path,
+        overrides=list(day.overrides),
+        window=day.window,
+        store=store.uri,
+        fault=None if fault is None else fault.planned(train.hang_timeout_s),
+        fresh=True,
+    )
+    return ConductedTraining(game_training.__name__, wanted, store, train.pool, day.until)

@@ -1,4 +1,7 @@
-"""The live view: on a terminal, the stages of a run redrawn in place while log lines pass above them."""
+"""The live view: on a terminal, the stages of a run redrawn in place while log lines pass above them.
+
+What it shows is a `RunView`: a run's stages with state, time and words. View and event make a new view.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -19,11 +23,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from flows.commands import run_view
-from flows.commands.run_view import RunView, StageRow
+from data_contracts.messages.raw_data import ShardProgress
+from data_contracts.quoting import one_line
+from data_contracts.run_report import Cost, StageResult
 from flows.commands.terminal import printable
+from flows.stages import verbs
 from infra.processes.processes import uninterrupted
-from tasks.run.progress import RunEnded
+from infra.quantities import in_two_units
+from tasks.run.progress import RunEnded, StageBegan, StageEnded, TrainingProgress, percent, sentence
 
 REFRESH_PER_S = 4
 # On a narrower terminal, words stand below the running stage, and ended stages have none.
@@ -48,7 +55,7 @@ class LiveView:
         if isinstance(event, RunEnded):
             self.end()
             return
-        self._view = run_view.updated(self._view, event, time.monotonic())
+        self._view = updated(self._view, event, time.monotonic())
         if self._view is not None and self._live is None:
             with uninterrupted():
                 self._begin()
@@ -215,3 +222,73 @@ class _Lines(logging.Handler):
 def _print_above(console: Console, text: str) -> None:
     # The terminal wraps long lines, so that a path can be copied whole.
     console.print(Text(printable(text)), soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class StageRow:
+    """One stage.
+
+    Attributes:
+        status: `running`, how it ended, or "" before it begins.
+        began: on the view's clock; seconds: how long it took, once it has ended.
+        words: one line about it.
+        percent: how much of the work is done, if known.
+    """
+
+    name: str
+    status: str = ""
+    began: float = 0.0
+    seconds: float | None = None
+    words: str = ""
+    percent: float | None = None
+
+    def time(self, now: float) -> str:
+        """How long it has taken: tenths of a second at first, later two units."""
+        if not self.status:
+            return ""
+        seconds = now - self.began if self.seconds is None else self.seconds
+        return f"{seconds:.1f} s" if seconds < 100 else in_two_units(seconds)
+
+
+@dataclass(frozen=True)
+class RunView:
+    """The stages of a run in order, or the single stage of a stage command."""
+
+    pipeline: str
+    run_id: str
+    rows: tuple[StageRow, ...]
+    cost: Cost | None = None
+
+    @property
+    def cost_words(self) -> str:
+        """The run's cost so far, "" while nothing was spent."""
+        if self.cost is None or not self.cost.node_seconds:
+            return ""
+        known = self.cost.usd is not None or bool(self.cost.amounts)
+        spent = self.cost.money if known else f"{self.cost.node_seconds:,.0f} node-seconds"
+        return f"{spent} so far"
+
+
+def updated(view: RunView | None, event: Any, now: float) -> RunView | None:
+    """The view after an event; None while no stage has begun."""
+    match event:
+        case StageBegan():
+            if view is None or (view.pipeline, view.run_id) != (one_line(event.pipeline), event.run_id):
+                names = tuple(verbs()) if event.run_id else (event.stage,)
+                view = RunView(one_line(event.pipeline), event.run_id, tuple(map(StageRow, names)))
+            return _changed(view, event.stage, status="running", began=now)
+        case _ if view is None:
+            return None
+        case StageEnded(StageResult() as result):
+            ended = {"status": result.status, "seconds": result.seconds, "words": one_line(result.sentence)}
+            return _changed(view, result.name, **ended, percent=None)
+        case ShardProgress() | TrainingProgress():
+            if isinstance(event, TrainingProgress) and event.cost is not None:
+                view = replace(view, cost=event.cost)
+            running = next((row.name for row in view.rows if row.status == "running"), "")
+            return _changed(view, running, words=one_line(sentence(event)), percent=percent(event))
+    return view
+
+
+def _changed(view: RunView, stage: str, **changes: Any) -> RunView:
+    return replace(view, rows=tuple(replace(row, **changes) if row.name == stage else row for row in view.rows))

@@ -1,4 +1,8 @@
-"""`init` and `schema`: a starter pipeline with files beside it, and the spec's JSON Schema for editors."""
+"""`init`, `schema`, `store`, `key`: what people make before their first run.
+
+`init` writes a starter pipeline and `schema` prints the spec's JSON Schema. `store` works on a store itself, apart
+from any pipeline, and on the credentials that addresses are sent. `key` makes keys to sign receipts with.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,12 @@ from pathlib import Path
 
 from data_contracts.canonical import valid_name
 from data_contracts.errors import UsageError
-from data_contracts.load import json_schema, load_spec
+from data_contracts.load import json_schema, load_spec, load_store
 from flows.commands.guard import Answer
 from infra.project import project_extras
+from infra.settings import PREFECT_SETTINGS, approve, remember_store
+from infra.store import absolute_address, layout, open_store
+from infra.store.s3 import credentials_sent, database_password
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TEMPLATE = EXAMPLES / "digits"
@@ -86,3 +93,50 @@ def schema(arguments: argparse.Namespace) -> Answer:
     """The `schema` command."""
     value = json_schema()
     return Answer(json.dumps(value, indent=2), value)
+
+
+_CREDENTIAL = re.compile(rf"env:[A-Za-z_]\w*|profile:.+|block:.+|{PREFECT_SETTINGS}")
+
+
+def store(arguments: argparse.Namespace) -> Answer:
+    """The `store` command: `init` makes a store or says how it was made, `approve` records where credentials may go."""
+    if arguments.action == "approve":
+        return _approve(arguments.address.rstrip("/"), arguments.names)
+    if arguments.names:
+        raise UsageError("store init takes one address.", remedy="Name options with --set.")
+    spec = load_store(absolute_address(arguments.address), arguments.pointers, arguments.set)
+    # Whoever types an address and the credentials for it has approved them.
+    fields, address = credentials_sent(spec.storage_options)
+    for place, names in ((address, fields), (spec.pointers, database_password(spec.pointers or ""))):
+        if place and names:
+            approve(place, names)
+    opened = open_store(spec.uri, spec.storage_options, pointers=spec.pointers)
+    remember_store(opened.uri, spec.storage_options, opened.pointers)
+    about = opened.read_json(layout.STORE)
+    where = "itself" if about["pointers"] == "store" else about["pointers"]
+    text = f"{opened.uri} is a store, made {about['made']}, with its pointers in {where}."
+    return Answer(text, {"uri": opened.uri, "pointers": about["pointers"], "made": about["made"]})
+
+
+def _approve(address: str, names: list[str]) -> Answer:
+    if not names or not all(map(_CREDENTIAL.fullmatch, names)):
+        raise UsageError(
+            "store approve needs an address and the credentials that it may be sent.",
+            remedy="Name them as a spec does: trainwright store approve http://minio:9000 env:KEY env:SECRET.",
+        )
+    approved = approve(address, names)
+    return Answer(f"{address} may be sent {', '.join(approved)}.", {address: approved})
+
+
+def key(arguments: argparse.Namespace) -> Answer:
+    """The `key` command."""
+    from infra.signing.keys import load_public_key, make_key_pair
+
+    private, public = make_key_pair(Path(arguments.folder).expanduser())
+    identity = load_public_key(public).id
+    lines = [
+        f"{private} is the private key; only you may read it.",
+        f"{public} is the public key, id {identity[:16]}…: give it to everyone who verifies.",
+        f"Next: export TRAINWRIGHT_SIGNING_KEY={private.resolve()}",
+    ]
+    return Answer("\n".join(lines), {"private": str(private), "public": str(public), "id": identity})

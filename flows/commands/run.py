@@ -1,29 +1,57 @@
-"""`run` and `resume`: run the whole line as a Prefect flow in this process and wait for it."""
+"""`run`, `resume`, `backfill`, `quickstart`: run the whole line as a Prefect flow and wait for it.
+
+`backfill` runs a pipeline once for each window of a span, each window in a process of its own. `quickstart` runs the
+digits example four times: rejected, promoted, unchanged, not promoted. `run --profile` and `train --profile` profile a
+training's steps; the page and the trace are written to files.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
-from collections.abc import Sequence
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from textwrap import shorten
+from typing import Any, Protocol
 
-from data_contracts.errors import TrainwrightError
+from data_contracts.errors import TrainwrightError, UsageError
+from data_contracts.executions import BackfilledWindow
+from data_contracts.load import load_spec
+from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.run_report import RunReport
+from flows.commands.doctor import check_machine
 from flows.commands.guard import Answer, log
-from flows.commands.queries import run_answer
-from flows.connection import connect
+from flows.commands.queries import run_answer, run_text
+from flows.commands.server import connect
+from flows.commands.terminal import table
 from flows.stages import stages
+from infra.files import replace_bytes
+from infra.processes.processes import marked_env, module_command, new_mark
+from infra.settings import state_folder
+from infra.sources.resolve import Window, parse_window
+from infra.store import layout
+from tasks.profile import Profiled, profile, profile_page, refuse_elsewhere, sentence
 from tasks.run.resolve import DEFAULTS, RunOptions
+from tasks.run.run import Run, open_spec_store, reopen_run
 from tasks.run.spec_check import check_spec
+from tasks.schedules.backfills import Backfill, MissedTimes, windows_between, windows_of
+from tasks.stages.stage import EarlierHandoffs
+from tasks.stages.train import train
 from tasks.telemetry import refuse_wrong_settings
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """The `run` command: waits for the verdict; a second run with the same key attaches to the first."""
     if arguments.profile:
-        from flows.commands.profiled import profiled_run, refuse_spec
-
         refuse_spec(arguments)
     report = run_line(
         arguments.spec,
@@ -110,3 +138,349 @@ def report_of(state: Any) -> RunReport:
     if isinstance(data, BaseException):
         raise data
     return RunReport.from_json(data)
+
+
+def refuse_spec(arguments: argparse.Namespace) -> None:
+    """UsageError, before a run, for a spec that cannot be profiled."""
+    refuse_elsewhere(load_spec(Path(arguments.spec).resolve(), arguments.set).train)
+
+
+def profiled_run(report: RunReport, answer: Answer, arguments: argparse.Namespace) -> Answer:
+    """The answer of a run with its profile. The run has ended: whatever is wrong with the profile is a warning."""
+    if not any(one.name == "train" and one.status in ("ran", "reused") for one in report.stages):
+        log.warning("There is no profile: the run ended before it had trained.")
+        return answer
+    run = reopen_run(report.run_id, arguments.store)
+    try:
+        found = _profile(run)
+    except TrainwrightError as error:
+        log.warning("The run stands, but its training could not be profiled: %s", error.message)
+        return answer
+    said, value = write_profile(run, found)
+    return replace(answer, text=f"{answer.text}\n  profile   {said}", value={**answer.value, "profile": value})
+
+
+def profiled_stage(run: Run, arguments: argparse.Namespace) -> Answer:
+    """The answer of `train --profile`, which trains nothing that stays."""
+    if arguments.out or arguments.curves:
+        raise UsageError(
+            "train: --profile trains nothing that stays, so --out and --curves have nothing to write.",
+            remedy="Leave them out, or leave --profile out.",
+        )
+    said, value = write_profile(run, _profile(run))
+    return Answer(said, {"profile": value})
+
+
+def _profile(run: Run) -> Profiled:
+    refuse_elsewhere(run.spec.train)
+    return profile(run, *EarlierHandoffs(run).inputs(train))
+
+
+def write_profile(run: Run, found: Profiled) -> tuple[str, dict[str, Any]]:
+    """Write page and trace to the state folder, and beside the run's page; returns where, for people and programs."""
+    page = profile_page(run, found).encode()
+    folder = state_folder() / "pages"
+    folder.mkdir(exist_ok=True)
+    shown = {"page": (folder / f"{run.run_id}-profile.html", page)}
+    if found.trace:
+        shown["trace"] = (folder / f"{run.run_id}-profile.trace.json.gz", found.trace)
+    for path, content in shown.values():
+        replace_bytes(path, content, mode=0o600)
+    if run.recorded:
+        number = 0
+        while not run.store.create_once(layout.profiled(run.run_id, number, "page"), page):
+            number += 1
+        if found.trace:
+            run.store.create_once(layout.profiled(run.run_id, number, "trace"), found.trace)
+    files = {name: str(path) for name, (path, _) in shown.items()}
+    trace = f"; trace for ui.perfetto.dev: {files['trace']}" if "trace" in files else ""
+    return f"{sentence(found)}\n            page: {files['page']}{trace}", {**found.to_json(), **files}
+
+
+# After one of these, the other windows would end in the same way.
+_STOPPING_CODES = (1, 2, 130)
+# A refusal repeats its exit code.
+_REFUSED_CODES = {"rejected": 3, "not_promoted": 4}
+_WINDOWS_HEAD = ["window", "verdict", "run"]
+
+
+def backfill(arguments: argparse.Namespace) -> Answer:
+    """The `backfill` command: windows that have a verdict are skipped; the exit code is the first one that is not 0."""
+    if arguments.parallel < 1:
+        raise UsageError(f"--parallel: {arguments.parallel} is not a number of runs.", remedy="Give 1 or more.")
+    _refuse_mixture(arguments)
+    windows = [] if arguments.missed else windows_between(arguments.from_, arguments.to, arguments.every or "1d")
+    path = Path(arguments.spec).resolve()
+    spec = load_spec(path, arguments.set)
+    if isinstance(spec.data, str) or spec.data.window is None:
+        raise UsageError(
+            f"{path}: data.window: the spec reads no window, so each run would read the same data.",
+            remedy="Add data.window to the spec, or run it once with `trainwright run`.",
+        )
+    if arguments.missed:
+        return _run_windows(*_missed_times(arguments, spec, path))
+    check_spec(path, arguments.set, str(windows[0]))
+    planned = Backfill(open_spec_store(spec, path.parent, arguments.store), spec.name, windows)
+    planned.refuse_overlaps()
+    connect("cli")  # one server for all of them
+    return _run_windows(planned, arguments)
+
+
+def _run_windows(planned: _PlannedWindows, arguments: argparse.Namespace) -> Answer:
+    windows = planned.windows
+    with _WindowRuns(planned, arguments).at_work() as runs:
+        ends = runs.all()
+    rows = [[str(window), *ends.get(window, ("not begun", "", 0))[:2]] for window in windows]
+    codes = [ends[window][2] for window in windows if window in ends]
+    code = next((one for one in codes if one in _STOPPING_CODES), next((one for one in codes if one), 0))
+    listed = [dict(zip(_WINDOWS_HEAD, row, strict=True)) for row in rows]
+    said = table(_WINDOWS_HEAD, rows) if rows else "Each time of the schedule has its run."
+    return Answer(said, {"windows": listed}, code)
+
+
+def _missed_times(
+    arguments: argparse.Namespace, spec: PipelineSpec, path: Path
+) -> tuple[MissedTimes, argparse.Namespace]:
+    """The times of the deployment's schedule that are to run, and the arguments with what the deployment adds."""
+    present = datetime.now(UTC)
+    since = None if arguments.since is None else _since(arguments.since, present)
+    connect("cli")
+    from infra.orchestrator.api import asking
+    from infra.orchestrator.deployments import past_times
+
+    title = f"retrain/{arguments.name or spec.name}"
+    with asking(retries=2) as client:
+        past = past_times(client, title, since, present)
+    windows = windows_of(past.times, past.parameters.get("window"), title)
+    given = argparse.Namespace(**vars(arguments))
+    given.set = [*shlex.split(past.parameters.get("set") or ""), *arguments.set]
+    given.store = arguments.store or past.parameters.get("store")
+    given.rehash = arguments.rehash or bool(past.parameters.get("rehash"))
+    if windows:
+        check_spec(path, given.set, str(windows[0]))
+    store = open_spec_store(load_spec(path, given.set), path.parent, given.store)
+    return MissedTimes(store, spec.name, past.deployment, windows), given
+
+
+def _since(text: str, present: datetime) -> datetime:
+    """`--since`: a time, or a length back from now."""
+    try:
+        return parse_window(f"{text}..9999-01-01" if "-" in text else text, present).start
+    except UsageError as error:
+        raise UsageError(
+            f"--since: {text!r} cannot be read.", remedy="Write a time, such as 2026-01-01, or a length, such as 7d."
+        ) from error
+
+
+def _refuse_mixture(arguments: argparse.Namespace) -> None:
+    """UsageError for a span of time and `--missed` at once, or for neither."""
+    span = [name for name, value in (("--from", arguments.from_), ("--to", arguments.to)) if value is not None]
+    extra = [name for name, value in (("--since", arguments.since), ("--name", arguments.name)) if value is not None]
+    if arguments.missed and (span or arguments.every):
+        raise UsageError(
+            f"--missed takes its times from the schedule, so {[*span, '--every'][0]} has no effect.",
+            remedy="Leave one of them out; --since says where to begin.",
+        )
+    if not arguments.missed and extra:
+        raise UsageError(f"{extra[0]} has no effect without --missed.", remedy="Leave it out, or give --missed.")
+    if not arguments.missed and len(span) < 2:
+        raise UsageError(
+            "backfill needs a span of time.", remedy="Give --from START --to END, or --missed for what a schedule left."
+        )
+
+
+class _PlannedWindows(Protocol):
+    """Windows to run, each once: `Backfill` or `MissedTimes`."""
+
+    @property
+    def windows(self) -> Sequence[Window]:
+        """Oldest first."""
+        ...
+
+    def key(self, window: Window) -> str:
+        """The idempotency key of a window's run."""
+        ...
+
+    def begin(self, window: Window) -> None:
+        """Record that a window is begun."""
+        ...
+
+    def end(self, window: Window, report: RunReport) -> None:
+        """Record a window's final verdict."""
+        ...
+
+    def ended(self, window: Window) -> BackfilledWindow | None:
+        """How an earlier run of the window ended; None if there is none, or if it is to be continued."""
+        ...
+
+
+class _WindowRuns:
+    """The processes of a backfill; however this process ends, they are asked to end."""
+
+    def __init__(self, planned: _PlannedWindows, arguments: argparse.Namespace) -> None:
+        self._planned, self._arguments = planned, arguments
+        self._running: set[subprocess.Popen[str]] = set()
+        self._stopped = False
+
+    @contextmanager
+    def at_work(self) -> Iterator[_WindowRuns]:
+        """End what is still running when this context ends: by a signal, or by an error."""
+        try:
+            yield self
+        finally:
+            self._stopped = True
+            for process in list(self._running):
+                process.send_signal(signal.SIGINT)
+            for process in list(self._running):
+                process.wait()
+
+    def all(self) -> dict[Window, tuple[str, str, int]]:
+        """Verdict, run id and exit code of each window that was begun, or that had ended before."""
+        ends: dict[Window, tuple[str, str, int]] = {}
+        waiting, at_once = list(self._planned.windows), self._arguments.parallel
+        with ThreadPoolExecutor(at_once) as pool:
+            futures: dict[Future[tuple[str, str, int]], Window] = {}
+            try:
+                while waiting or futures:
+                    while waiting and len(futures) < at_once and not self._stopped:
+                        window = waiting.pop(0)
+                        futures[pool.submit(self._one, window)] = window
+                    for done in wait(futures, timeout=0.5, return_when=FIRST_COMPLETED).done:
+                        window = futures.pop(done)
+                        ends[window] = verdict, _, code = done.result()
+                        log.info("%s: %s", window, verdict)
+                        self._stopped = self._stopped or code in _STOPPING_CODES
+                    if self._stopped and not futures:
+                        return ends
+            except BaseException:
+                self._stopped = True
+                for process in list(self._running):
+                    process.send_signal(signal.SIGINT)
+                raise
+        return ends
+
+    def _one(self, window: Window) -> tuple[str, str, int]:
+        before = self._planned.ended(window)
+        if before is not None:
+            return f"{before.verdict} before", str(before.run_id), _REFUSED_CODES.get(str(before.verdict), 0)
+        self._planned.begin(window)
+        given = self._arguments
+        command = module_command("flows.cli", "run", str(Path(given.spec).resolve()), "--json", "--quiet")
+        command += ["--window", str(window), "--key", self._planned.key(window)]
+        command += ["--store", given.store] if given.store else []
+        command += [part for one in given.set for part in ("--set", one)] + (["--rehash"] if given.rehash else [])
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=marked_env(new_mark()))
+        self._running.add(process)
+        printed, _ = process.communicate()
+        self._running.discard(process)
+        return self._ended(window, printed, process.returncode)
+
+    def _ended(self, window: Window, printed: str, code: int) -> tuple[str, str, int]:
+        try:
+            value: dict[str, Any] = json.loads(printed)
+        except ValueError:
+            return f"it ended with {code} and left no report", "", code or 1
+        if "error" in value and "verdict" not in value:
+            return str(value["error"]["message"]), "", code
+        report = RunReport.from_json(value)
+        self._planned.end(window, report)
+        return report.verdict, report.run_id, code
+
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
+EXAMPLE_SPEC = EXAMPLE / "pipeline.yaml"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run of the quickstart: what it shows, its overrides, and its expected verdict and exit code."""
+
+    title: str
+    overrides: tuple[str, ...]
+    verdicts: tuple[str, ...]
+    exit_code: int
+
+
+WIDTH = 150
+FAULTY = "data.source=data/digits_faulty.parquet"
+STEPS = (
+    Step("data with planted faults: the contract rejects it", (FAULTY,), ("rejected",), 3),
+    Step("the true data: from raw rows to digits@champion", (), ("promoted", "unchanged"), 0),
+    Step("the same again: everything is reused", (), ("unchanged",), 0),
+    Step("a worse setting: trained, but not promoted", ("train.lightning=worse.yaml",), ("not_promoted",), 4),
+)
+
+
+def quickstart(arguments: argparse.Namespace) -> Answer:
+    """The `quickstart` command; exit code 0 if each step ended as expected."""
+    started = time.monotonic()
+    check_machine()
+    _prepare_example()
+    ui = connect("cli")
+    reports = []
+    for number, step in enumerate(STEPS, 1):
+        log.info("\n[%d/%d] %s", number, len(STEPS), step.title)
+        shown = "".join(f" --set {override}" for override in step.overrides)
+        log.info("$ trainwright run %s%s", _short(EXAMPLE_SPEC), shown)
+        report = run_line(str(EXAMPLE_SPEC), overrides=step.overrides)
+        log.info("%s\nexit code %d%s", run_text(report, False), report.exit_code, _expected(step, report))
+        reports.append(report)
+    wrong = [step.title for step, report in zip(STEPS, reports, strict=True) if not _as_it_should(step, report)]
+    value = {"ui": ui, "ok": not wrong, "runs": [report.to_json() for report in reports]}
+    seconds = time.monotonic() - started
+    line = f"NOT as expected: {'; '.join(wrong)}" if wrong else f"{len(reports)} runs, each as expected"
+    return Answer(_quickstart_screen(reports, wrong, ui, seconds), value, 1 if wrong else 0, line=line)
+
+
+def _prepare_example() -> None:
+    script = EXAMPLE / "prepare.py"
+    if not script.exists():
+        raise UsageError(
+            f"The digits example is not at {EXAMPLE}.", remedy="Run quickstart from a checkout of Trainwright."
+        )
+    subprocess.run([sys.executable, str(script)], check=True, stdout=sys.stderr)
+
+
+def _as_it_should(step: Step, report: RunReport) -> bool:
+    return report.verdict in step.verdicts and report.exit_code == step.exit_code
+
+
+def _expected(step: Step, report: RunReport) -> str:
+    return ", as expected" if _as_it_should(step, report) else f", but {' or '.join(step.verdicts)} was expected"
+
+
+def _short(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _quickstart_screen(reports: list[RunReport], wrong: list[str], ui: str, seconds: float) -> str:
+    """The last screen: what ran and what was reused, metrics, cost, links, and next steps."""
+    lines = ["", "─" * 78, f"Trainwright quickstart: {len(reports)} runs in {seconds:.0f} s", ""]
+    for number, (step, report) in enumerate(zip(STEPS, reports, strict=True), 1):
+        ran = ", ".join(stage.name for stage in report.stages if stage.status == "ran") or "nothing"
+        reused = ", ".join(stage.name for stage in report.stages if stage.status == "reused") or "nothing"
+        metrics = ", ".join(f"{name} {value:.4f}" for name, value in report.metrics.items()) or "none"
+        lines += [
+            f"  {number}. {step.title}",
+            f"     {report.verdict}, exit code {report.exit_code}: {shorten(report.sentence, WIDTH, placeholder=' …')}",
+            f"     ran {ran}; reused {reused}; metrics {metrics}; {report.cost.money}",
+        ]
+    spent = [report.cost.usd for report in reports]
+    total = "unknown" if None in spent else f"{sum(one or 0.0 for one in spent):.4f} USD"
+    price = reports[0].cost
+    rate = f" at {price.usd_per_hour:g} USD/h" if price.usd_per_hour is not None else ""
+    spec = _short(EXAMPLE_SPEC)
+    lines += [
+        "",
+        f"  cost       {total} in all ({price.machine}{rate})",
+        f"  look       {ui}   (`trainwright ui` prints a link that signs you in, `trainwright down` stops the server)",
+        f"  prove      trainwright prove digits@champion --store {_short(EXAMPLE / '.trainwright')}",
+        f"  plan       trainwright plan {spec}",
+        "  your own   trainwright init my-pipeline",
+    ]
+    if wrong:
+        lines += ["", "  NOT as expected: " + "; ".join(wrong)]
+    return "\n".join(lines)

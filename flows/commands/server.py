@@ -1,13 +1,30 @@
-"""`up`, `ui`, `down` and `worker`: control the local Prefect server, its pool and its worker."""
+"""`up`, `ui`, `down`, `worker`, `server`: control the local Prefect server, its pool and its worker, and a team's.
+
+A team's server is on PostgreSQL: it is started, nginx is put in front, and it is backed up and restored. `connect`
+points this process at a server, before Prefect is imported.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
+import os
 import shlex
 import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from data_contracts.errors import StorageUnavailable
+from data_contracts.errors import StorageUnavailable, UsageError
 from flows.commands.guard import Answer, log
+from infra.audit import TRIGGER
+from infra.orchestrator.api import NO_ANALYTICS
+from infra.orchestrator.team_server import check_settings, read_settings, start, write_proxy
+from infra.quantities import size
+
+if TYPE_CHECKING:
+    from infra.orchestrator.api import Server
 
 
 def up(arguments: argparse.Namespace) -> Answer:
@@ -67,3 +84,85 @@ def worker(arguments: argparse.Namespace) -> Answer:
     handed_over = work(arguments.pool, [] if arguments.limit is None else ["--limit", str(arguments.limit)])
     text = f"The worker has stopped. Flow runs that it handed over: {len(handed_over)}."
     return Answer(text, {"pool": arguments.pool, "handed_over": handed_over})
+
+
+def server(arguments: argparse.Namespace) -> Answer:
+    """The `server` command."""
+    if (arguments.folder is None) != (arguments.action == "start"):
+        wants = "takes no folder" if arguments.action == "start" else "needs a folder"
+        raise UsageError(f"server {arguments.action} {wants}.")
+    if arguments.action == "start":
+        return _start_server()
+    folder = Path(arguments.folder)
+    return {"proxy": _write_proxy, "backup": _back_up, "restore": _restore}[arguments.action](folder)
+
+
+def _start_server() -> Answer:
+    # How a server ends: uvicorn has answered the signal, and raises it again.
+    with contextlib.suppress(KeyboardInterrupt):
+        start()
+    return Answer("The Prefect server has stopped.", {"stopped": True})
+
+
+def _write_proxy(folder: Path) -> Answer:
+    settings = read_settings()
+    check_settings(settings)
+    write_proxy(folder, settings)
+    text = f"{folder}/proxy.conf is nginx's configuration for this server. {folder}/server-password holds its password."
+    return Answer(text, {"folder": str(folder)})
+
+
+def _back_up(folder: Path) -> Answer:
+    from infra.orchestrator.team_server import back_up
+
+    backup = back_up(folder)
+    text = (
+        f"{folder} is a backup of the Prefect server's database: {size(backup.size)}, schema "
+        f"{backup.database_schema}, Prefect {backup.prefect}. It holds the secrets of Prefect's blocks."
+    )
+    return Answer(text, {"folder": str(folder), **backup.to_json()})
+
+
+def _restore(folder: Path) -> Answer:
+    from infra.orchestrator.team_server import look_at_database, restore
+
+    backup, old = restore(folder)
+    paused = look_at_database().paused
+    text = f"The database holds the backup of {backup.made}."
+    if old:
+        text += " Its schema is an earlier Prefect's; next: prefect server database upgrade --yes"
+    if paused:
+        resume = "; ".join(f"prefect work-pool resume {pool}" for pool in paused)
+        text += f" The backup was made while work pools were paused; once the server and the workers run: {resume}"
+    return Answer(text, {"folder": str(folder), "upgrade_needed": old, "paused": paused, **backup.to_json()})
+
+
+# Prefect's settings for a command that shows its own progress.
+QUIET = {
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_CLI_PROMPT": "false",
+    **NO_ANALYTICS,
+}
+
+
+def connect(trigger: str) -> str:
+    """Point this process at the Prefect server (started if necessary) before Prefect is imported; returns its UI.
+
+    A person at a terminal gets a link that signs in; a log file, which others may read, gets only the address.
+    """
+    from infra.orchestrator.server import ensure_server
+
+    os.environ.update({**QUIET, TRIGGER: trigger})
+    server = ensure_server()
+    _log_ui(replace(server, started=False))
+    return server.ui_url
+
+
+@functools.cache
+def _log_ui(server: Server) -> None:
+    """Log the address of a server's pages; once, however many flows a command runs."""
+    from infra.orchestrator.server import sign_in_link
+
+    log.info("Prefect UI: %s", sign_in_link(server) if sys.stderr.isatty() else server.ui_url)

@@ -24,7 +24,7 @@ def stage(arguments: argparse.Namespace) -> Answer:
     forced = _forced(arguments)
     run = opened(arguments)
     if getattr(arguments, "profile", False):
-        from flows.commands.profiled import profiled_stage
+        from flows.commands.run import profiled_stage
 
         return profiled_stage(run, arguments)
     [wanted] = stages(module for module in listed() if stage_name(module) == arguments.command)

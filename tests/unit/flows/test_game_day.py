@@ -13,8 +13,7 @@ import pytest
 from data_contracts.errors import Hung, TrainwrightError
 from data_contracts.messages.gang import GameTraining
 from data_contracts.pipeline_spec import PipelineSpec
-from flows.commands.gameday import _error
-from flows.game_day import GameDay, carry_out
+from flows.commands.gameday import GameDay, _error, carry_out
 from infra.processes.processes import TiedProcess
 from infra.settings import known_stores
 from infra.store import open_store

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prefect.exceptions import Abort
 
-from flows import start_hour
+from flows import flow_runs
 from infra.prices import VARIABLE
 from infra.store import layout, open_store
 from tests.support.tiny import write_project
@@ -32,9 +32,9 @@ def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def asking(retries: int = 0) -> Iterator[Any]:
         yield SimpleNamespace(set_flow_run_state=lambda flow_run, state: asked.append((flow_run, state)))
 
-    monkeypatch.setattr(start_hour, "asking", asking)
-    monkeypatch.setattr(start_hour, "deployed_flow_run", lambda: SimpleNamespace(id="f"))
-    monkeypatch.setattr(start_hour, "started_by", lambda _: {"key": "k", "trigger": "schedule", "scheduled": NOW})
+    monkeypatch.setattr(flow_runs, "asking", asking)
+    monkeypatch.setattr(flow_runs, "deployed_flow_run", lambda: SimpleNamespace(id="f"))
+    monkeypatch.setattr(flow_runs, "started_by", lambda _: {"key": "k", "trigger": "schedule", "scheduled": NOW})
     monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     monkeypatch.setenv(VARIABLE, str(tmp_path / "book.yaml"))
     (tmp_path / "book.yaml").write_text(BOOK)
@@ -43,7 +43,7 @@ def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def wait(tmp_path: Path, within: str | None = "6h") -> None:
     spec = write_project(tmp_path / "tiny", {"schedule": {"within": within} if within else {}})
-    start_hour.wait_for_hour(str(spec), "", None, None)
+    flow_runs.wait_for_hour(str(spec), "", None, None)
 
 
 def test_it_is_scheduled_again_for_the_best_hour(tmp_path: Path, states: list[Any]) -> None:
@@ -55,7 +55,7 @@ def test_it_is_scheduled_again_for_the_best_hour(tmp_path: Path, states: list[An
 
 def test_a_person_waits_for_nothing(tmp_path: Path, states: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     for trigger in ("cli", "ci", "ui"):
-        monkeypatch.setattr(start_hour, "started_by", lambda _, by=trigger: {"key": "k", "trigger": by})
+        monkeypatch.setattr(flow_runs, "started_by", lambda _, by=trigger: {"key": "k", "trigger": by})
         wait(tmp_path / trigger)
     assert not states
 
@@ -77,7 +77,7 @@ def test_a_run_whose_time_is_long_past_starts_at_once(
     tmp_path: Path, states: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = {"key": "k", "trigger": "automation", "scheduled": NOW - timedelta(hours=6)}
-    monkeypatch.setattr(start_hour, "started_by", lambda _: late)
+    monkeypatch.setattr(flow_runs, "started_by", lambda _: late)
     wait(tmp_path)
     assert not states
 
@@ -88,7 +88,7 @@ def test_a_server_or_a_book_that_fails_delays_nothing(
     def away(retries: int = 0) -> Any:
         raise ConnectionError("away")
 
-    monkeypatch.setattr(start_hour, "asking", away)
+    monkeypatch.setattr(flow_runs, "asking", away)
     wait(tmp_path)
     assert "so it starts now" in caplog.text
     (tmp_path / "book.yaml").write_text("version: 1\nhours: 5\n")  # the flow itself reports it

@@ -13,7 +13,7 @@ import pytest
 from prefect.exceptions import Abort
 from prefect.states import Cancelled, Completed, State
 
-from flows import turns
+from flows import flow_runs
 from infra.stopping import HandedOver
 from infra.store import layout, open_store
 from tasks.schedules.turns import Skipped, Turn
@@ -23,7 +23,7 @@ AT = datetime(2026, 11, 25, 3, tzinfo=UTC)
 
 
 def started(patch: pytest.MonkeyPatch, trigger: str) -> None:
-    patch.setattr(turns, "started_by", lambda _: {"key": "k", "trigger": trigger, "scheduled": AT})
+    patch.setattr(flow_runs, "started_by", lambda _: {"key": "k", "trigger": trigger, "scheduled": AT})
 
 
 @pytest.mark.parametrize(
@@ -43,21 +43,21 @@ def test_a_run_that_nobody_started_by_hand_takes_a_turn(
     spec = write_project(tmp_path / "tiny", {"schedule": schedule})
     monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     started(monkeypatch, trigger)
-    turn = turns.first_turn(str(spec), "", None, None)
+    turn = flow_runs.first_turn(str(spec), "", None, None)
     assert (turn is not None) == takes
     if turn is not None:
         assert (turn.pipeline, turn.overlap, turn.waits, turn.scheduled_s) == (
             "tiny", schedule["overlap"], False, int(AT.timestamp()),
         )  # fmt: skip
         turn.store.create_json(layout.trigger("k"), {"schema_version": 1, "run_id": "r"})
-        again = turns.first_turn(str(spec), "", None, None)
+        again = flow_runs.first_turn(str(spec), "", None, None)
         assert again is not None
         assert again.waits, "it continues a run"
 
 
 def test_what_is_wrong_with_a_spec_is_left_to_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started(monkeypatch, "schedule")
-    assert turns.first_turn(str(tmp_path / "missing.yaml"), "", None, None) is None
+    assert flow_runs.first_turn(str(tmp_path / "missing.yaml"), "", None, None) is None
 
 
 class _Turn:
@@ -74,7 +74,7 @@ class _Turn:
 
 
 def end(turn: _Turn | None, work: Any) -> State[Any]:
-    return turns.in_turn(cast(Turn | None, turn), work)
+    return flow_runs.in_turn(cast(Turn | None, turn), work)
 
 
 def test_a_run_that_waits_for_its_turn_is_given_to_another_worker() -> None:
@@ -119,4 +119,4 @@ def test_a_continued_run_waits_for_its_turn_unless_a_person_continues_it(
         spec=SimpleNamespace(name="tiny", schedule=SimpleNamespace(overlap=overlap)),
         resolved=SimpleNamespace(trigger=by),
     )
-    assert turns.work_in_turn(lambda _: cast(Any, store.list("schedules")), run) == (["tiny"] if waits else [])
+    assert flow_runs.work_in_turn(lambda _: cast(Any, store.list("schedules")), run) == (["tiny"] if waits else [])

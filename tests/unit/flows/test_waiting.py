@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from data_contracts.errors import ApprovalRefused
-from flows import waiting
+from flows import flow_runs
 from infra import approvals
 from infra.orchestrator.flow_runs import FormAnswer
 from tasks.stages import approval
@@ -26,9 +26,9 @@ def test_a_form_counts_by_its_own_time_if_its_worker_comes_after_the_deadline(
     given = (deadline + timedelta(minutes=1 if late else -1)).isoformat()
     after = (deadline + timedelta(hours=8)).isoformat()
     monkeypatch.setattr(approvals, "time_of", lambda _: after)
-    monkeypatch.setattr(waiting, "deployed_flow_run", object)
-    monkeypatch.setattr(waiting, "form_answer", lambda *_: FormAnswer("approve", "seen", "ada", given))
-    waiting.take_form_answer(run.run)
+    monkeypatch.setattr(flow_runs, "deployed_flow_run", object)
+    monkeypatch.setattr(flow_runs, "form_answer", lambda *_: FormAnswer("approve", "seen", "ada", given))
+    flow_runs.take_form_answer(run.run)
     assert approvals.stored_answer(place.store, asked) is not None
     if late:
         with pytest.raises(ApprovalRefused, match="after the deadline"):
@@ -51,12 +51,12 @@ def test_looking_at_a_question_whose_deadline_has_passed_writes_nothing(
 
 def test_the_flow_run_of_a_superseded_question_is_ended(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[tuple[str, ...]] = []
-    monkeypatch.setattr(waiting, "wake", lambda *words: ended.append(words))
-    monkeypatch.setattr(waiting, "deployed_flow_run", lambda: None)
+    monkeypatch.setattr(flow_runs, "wake", lambda *words: ended.append(words))
+    monkeypatch.setattr(flow_runs, "deployed_flow_run", lambda: None)
     older, newer = Waiting(place, 1), Waiting(place, 2)
     older.waits()
     newer.waits()
-    waiting.suspend_if_deployed(newer.run)
+    flow_runs.suspend_if_deployed(newer.run)
     assert [words[:2] for words in ended] == [("run-1", "refuse")]
     with pytest.raises(ApprovalRefused, match="superseded"):
         older.resumed()
@@ -65,8 +65,8 @@ def test_the_flow_run_of_a_superseded_question_is_ended(place: Place, monkeypatc
 def test_a_form_that_says_superseded_is_no_answer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Waiting(place, 1)
     asked = run.waits()
-    filled = FormAnswer("refuse", waiting._SUPERSEDED, "run-2", asked.asked)
-    monkeypatch.setattr(waiting, "deployed_flow_run", object)
-    monkeypatch.setattr(waiting, "form_answer", lambda *_: filled)
-    waiting.take_form_answer(run.run)
+    filled = FormAnswer("refuse", flow_runs._SUPERSEDED, "run-2", asked.asked)
+    monkeypatch.setattr(flow_runs, "deployed_flow_run", object)
+    monkeypatch.setattr(flow_runs, "form_answer", lambda *_: filled)
+    flow_runs.take_form_answer(run.run)
     assert approvals.stored_answer(place.store, asked) is None, "the store does not say that anything superseded it"

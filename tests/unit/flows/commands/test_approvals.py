@@ -189,7 +189,7 @@ def test_another_question_than_the_one_shown_is_not_answered(store: Store, monke
     def meanwhile(*_: object, **__: object) -> None:
         later.append(asked(store, n=1, champion=None, champion_version=None))
 
-    monkeypatch.setattr("flows.commands.approvals._show", meanwhile)
+    monkeypatch.setattr("flows.commands.decisions._show_question", meanwhile)
     assert main(["approve", WAITING, "--reason", "seen", "--store", store.uri]) == 0
     assert store.read_json(layout.answer(WAITING, 0))["question"] == first.digest
     assert not store.exists(layout.answer(WAITING, 1))

@@ -14,8 +14,8 @@ from data_contracts.contract.inference import Draft
 from data_contracts.contract.suites import load_suite
 from data_contracts.messages.raw_data import DRAFT
 from flows import cli
-from flows.commands import contract_infer
-from flows.commands.contract_infer import _section
+from flows.commands import data
+from flows.commands.data import _section
 from infra import child
 from tasks.run.run import open_run
 from tasks.stages.validate import validate
@@ -127,7 +127,7 @@ def test_a_file_that_fills_the_memory_ends_the_child_that_drafts(
         children.append(kind)
         return child.run_child(kind, *arguments, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(contract_infer, "run_child", run)
+    monkeypatch.setattr(data, "run_child", run)
     assert cli.main(["contract", "infer", str(tmp_path / "wide.csv")]) == 8
     assert "wide.csv ended at row 0: It took more than" in capsys.readouterr().err
     assert children == [DRAFT], "the file was read before"

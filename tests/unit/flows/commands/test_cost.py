@@ -15,7 +15,7 @@ from data_contracts.costs import MonthCosts, Resources
 from data_contracts.executions import ExecutionUsage
 from data_contracts.resolved import Price, StoreRates
 from flows.cli import main
-from flows.commands.cost import _idle_pools, _unpriced, window_since
+from flows.commands.costs import _idle_pools, _unpriced, window_since
 from infra.prices import THIS_MACHINE, VARIABLE
 from infra.store import Store, layout, open_store
 from tasks.costs.sums import charged, sums
@@ -90,7 +90,7 @@ def test_by_stage_every_stage_is_there(project: Path, capsys: pytest.CaptureFixt
 def test_a_name_is_no_line_below_the_table(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.commands.cost._unpriced", lambda *_: ["no known price (a\ntotal  0.00 USD)"])
+    monkeypatch.setattr("flows.commands.costs._unpriced", lambda *_: ["no known price (a\ntotal  0.00 USD)"])
     assert said(capsys).endswith("no known price (a\\ntotal  0.00 USD)\n")
 
 

@@ -208,7 +208,7 @@ def test_json_on_a_terminal_draws_no_view(tmp_path: Path) -> None:
 
 def test_no_picture_is_worth_a_run(tmp_path: Path) -> None:
     go(tmp_path)
-    broken = "import flows.commands.run_view as b\ndef fail(*_): raise ValueError('broken')\nb.updated = fail\n"
+    broken = "import flows.commands.live_view as b\ndef fail(*_): raise ValueError('broken')\nb.updated = fail\n"
     env = {"TRAINWRIGHT_HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}
     terminal = Terminal("-c", broken + SCRIPT, tmp_path, "answer", env=env)
     assert terminal.end() == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.commands.mirror import _answer
+from flows.commands.models import _mirror_answer
 from tasks.mirrors.outbox import Due
 
 
@@ -13,7 +13,7 @@ from tasks.mirrors.outbox import Due
 )
 def test_a_rollback_that_no_server_was_told_of_is_no_failure(mirrors: list[str], code: int) -> None:
     left = [Due(run_id="r", about=None, mirror=name, what="alias", alias=("tiny", "champion")) for name in mirrors]
-    answer = _answer([], left)
+    answer = _mirror_answer([], left)
     assert answer.exit_code == code
     assert len(answer.value["left"]) == len(mirrors)
     assert ("prefect was not told of the rollback of tiny@champion" in answer.text) == ("prefect" in mirrors)

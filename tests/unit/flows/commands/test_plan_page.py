@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from flows.commands.plan_page import estimate_lines
+from flows.commands.plan import estimate_lines
 from tasks.estimates.earlier_runs import Energy, Span
 from tasks.estimates.estimate import Estimate, StageEstimate
 from tasks.estimates.offers import MemoryNeed, Offer

@@ -11,7 +11,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from data_contracts.run_report import RunReport, StageResult
-from flows.commands import aliases, queries, run
+from flows.commands import decisions, queries, run
 from infra.store import Store, layout, open_store
 from tasks.queries.proof import Link, Proof
 from tasks.run.resolve import resolved_runs
@@ -50,7 +50,7 @@ def refusal(command: Command, name: str) -> str:
         (queries.show, "nothing", "run or model nothing"),
         (queries.show, "nothing@champion", "model nothing"),
         (queries.prove, "Digits", "model Digits"),
-        (aliases.rollback, "nothing", "model nothing"),
+        (decisions.rollback, "nothing", "model nothing"),
     ],
 )
 def test_a_run_or_model_that_is_not_there(command: Command, name: str, what: str, here: Store) -> None:

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from data_contracts.messages.raw_data import ShardProgress
 from data_contracts.run_report import Cost, StageResult
-from flows.commands.live_view import drawn
-from flows.commands.run_view import RunView, updated
+from flows.commands.live_view import RunView, drawn, updated
 from tasks.run.progress import GangChanged, RunEnded, StageBegan, StageEnded, TrainingProgress
 
 COST = Cost(node_seconds=90, usd=0.0123, machine="h200", usd_per_hour=0.5, price_date="2026-01-01")

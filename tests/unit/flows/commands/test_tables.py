@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from flows.commands.tables import table
+from flows.commands.terminal import table
 
 HEAD = ("step", "state", "metrics")
 ROWS = [("1,200", "verified, handed over", "loss 0.25, val_loss 0.125"), ("80", "committed", "\x1b[2J [bold]猫")]

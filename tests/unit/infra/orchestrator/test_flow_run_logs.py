@@ -16,7 +16,7 @@ import yaml
 from prefect.logging.configuration import DEFAULT_LOGGING_SETTINGS_PATH
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
 
-from flows.connection import QUIET
+from flows.commands.server import QUIET
 from infra.orchestrator.flow_runs import begin_flow_run_logs
 from infra.processes.environment import FLOW_RUN
 from infra.telemetry import LOG_FORMAT, PREFECT_IN_JSON

@@ -11,7 +11,7 @@ import yaml
 from check_jsonschema import main as check_jsonschema
 from click.testing import CliRunner
 
-from flows.project_arguments import EXTRAS as OFFERED
+from flows.arguments import EXTRAS as OFFERED
 from infra.project import EXTRAS, project_extras
 
 SCHEMAS = {"github": "vendor.github-workflows", "gitlab": "vendor.gitlab-ci"}

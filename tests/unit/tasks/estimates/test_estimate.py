@@ -13,7 +13,7 @@ import pytest
 from data_contracts.messages.commands import ModuleSizes
 from data_contracts.price_book import MachinePrice
 from data_contracts.resolved import Price
-from flows.commands.plan_page import estimate_lines
+from flows.commands.plan import estimate_lines
 from infra.prices import Machine
 from tasks.estimates import estimate as module
 from tasks.estimates.earlier_runs import Past, Span, add

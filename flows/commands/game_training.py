@@ -1,7 +1,7 @@
-"""One training of a game day, in a process that can be killed: `python -m flows.game_training REQUEST`.
+"""One training of a game day, in a process that can be killed: `python -m flows.commands.game_training REQUEST`.
 
-REQUEST is a `GameTraining` as JSON. The last line that it prints is the checkpoint, or the error. Nodes of
-a work pool need a flow run above them, whose id is the first line; on this machine, it does without Prefect.
+REQUEST is a `GameTraining` as JSON. The last line that it prints is the checkpoint, or the error. Nodes of a work pool
+need a flow run above them, whose id is the first line; on this machine, it does without Prefect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from data_contracts.errors import Cancelled, TrainwrightError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.load import load_spec
 from data_contracts.messages.gang import GameTraining
-from flows.connection import connect
+from flows.commands.server import connect
 from tasks.gameday import train_once
 from tasks.policies import run_tags
 

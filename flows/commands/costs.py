@@ -1,0 +1,525 @@
+"""`cost`, `budget`, `policy`: what runs cost, what is left of each budget, and which tags a spec must have.
+
+`cost` shows what runs cost by tag, pipeline, stage or cause, as a table, CSV, JSON, or rows of FOCUS. `cost --month`
+shows what a calendar month cost, from the kept figures if there are any; with `--html` as a page. `budget apply` and
+`policy apply` make a new version.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from data_contracts.canonical import is_name
+from data_contracts.errors import CorruptError, TrainwrightError, UsageError
+from data_contracts.executions import ExecutionUsage
+from data_contracts.quoting import escaped
+from data_contracts.rules import Budgets, Kind, Policy, RulesVersion, shown
+from data_contracts.times import iso_month
+from flows.commands.guard import Answer, log
+from flows.commands.terminal import table
+from infra import prices
+from infra.budgets import apply_rules, newest_rules, read_rules
+from infra.quantities import size
+from infra.signing.moves import configured_key
+from infra.sources.resolve import Window, parse_window
+from infra.store import Store, layout
+from infra.store.records import parsed
+from infra.store.store import read_several
+from tasks.budgets import BudgetBalance, balances_of_month, settle_all, settle_and_check
+from tasks.costs.charges import Charge, shared
+from tasks.costs.focus import Version, columns, left_out_s, request_rows, rows, storage_rows
+from tasks.costs.months import (
+    DeletedRuns,
+    IdlePool,
+    MetricGain,
+    Usage,
+    deleted_runs,
+    gains_of,
+    idle_pool,
+    idle_pools,
+    month_costs,
+    month_named,
+    usage_of,
+)
+from tasks.costs.sums import ResourceCosts, Sum, charged, check_words, in_words, sums
+from tasks.run.run import known_store_list
+
+_MOST_CAUSES = 3
+_MOST_PLACES = 3
+
+
+def cost(arguments: argparse.Namespace) -> Answer:
+    """The `cost` command."""
+    by = [word.strip() for word in arguments.by.split(",") if word.strip()]
+    window = window_since(arguments.since)
+    stores = known_store_list(arguments.store or arguments.place)
+    if not stores:
+        raise UsageError(
+            "No store is known on this machine.", remedy="Name one, or run a pipeline: `trainwright run SPEC`."
+        )
+    if arguments.month is not None:
+        return cost_month(arguments, stores)
+    if arguments.html is not None:
+        raise UsageError("--html writes the page of a month.", remedy="Name the month: --month 2026-10.")
+    used, damaged = _used(stores, window)
+    deleted = deleted_runs(stores, window.start, window.end, datetime.now(UTC))
+    _warn_of_missing(deleted, arguments.format)
+    executions = [one for usage in used for one in usage.executions]
+    so_far = {usage.run_id for usage in used if usage.so_far}
+    check_words(by, executions, deleted.lines)
+    found = shared(charged(executions, window.start.timestamp(), window.end.timestamp()))
+    groups, total = sums(found, by, so_far, deleted.lines)
+    idle = _idle_pools(found, window)
+    gains = _gains(stores, sums(found, ["model"], so_far, deleted.lines)[0], window)
+    value = {
+        "since": window.start.isoformat(timespec="seconds"),
+        "until": window.end.isoformat(timespec="seconds"),
+        "stores": [store.uri for store in stores],
+        "estimate": True,
+        "by": by,
+        "groups": [one.to_json(by) for one in groups],
+        "total": total.to_json(()),
+        "idle_pools": [pool.to_json() for pool in idle],
+        "gains": [gain.to_json(amounts) for gain, amounts in gains],
+        "unreadable": damaged,
+        "deleted": deleted.missing,
+        "from_kept_months": deleted.counted,
+    }
+    if arguments.format == "focus":
+        text = focus_csv(arguments.focus_version, executions, found, so_far, window)
+    else:
+        text = _cost_text(arguments, by, (groups, total), window)
+    below = [*_unpriced(total, found), *(gain.line(amounts) for gain, amounts in gains), *(pool.line for pool in idle)]
+    if arguments.format == "table" and below:
+        text = "\n".join([text, "", *map(escaped, below)])
+    return Answer(text, value)
+
+
+def _gains(
+    stores: Sequence[Store], by_model: Sequence[Sum], window: Window
+) -> list[tuple[MetricGain, dict[str, float] | None]]:
+    """What these models gained, each with the amounts of its model's runs; None if they are not known."""
+    amounts = {one.words[0]: None if one.unpriced_s else one.amounts for one in by_model}
+    made = gains_of(stores, amounts, window.start.timestamp(), window.end.timestamp())
+    return [(gain, amounts[gain.model]) for gain in made]
+
+
+def _idle_pools(found: Found, window: Window) -> list[IdlePool]:
+    """The pools of the price book that keep nodes running, with what no run used, at the price of the last day."""
+    book, end = prices.prices(), min(window.end, datetime.now(UTC))
+    span, day = (window.start.timestamp(), end.timestamp()), f"{end - timedelta(microseconds=1):%Y-%m-%d}"
+    return [
+        idle_pool(name, pool.kept, book.of_pool(name, day), (charge for _, charge in found), span)
+        for name, pool in sorted(book.pools.items())
+        if pool.kept
+    ]
+
+
+# How a time in ISO format begins.
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?![0-9])")
+
+
+def window_since(since: str) -> Window:
+    """The requested time: a length, START..END, or the first day."""
+    now = datetime.now(UTC)
+    try:
+        day = datetime.fromisoformat(since)
+    except ValueError:
+        try:
+            window = parse_window(since, now)
+        except UsageError as error:
+            if ".." in since:
+                raise
+            remedy = "Name a length such as 7d or 12h, or a day such as 2026-11-20."
+            why = "is a day that no calendar has" if _DAY.match(since.strip()) else "cannot be read"
+            raise UsageError(f"--since: {since!r} {why}.", remedy=remedy) from error
+    else:
+        window = Window(day if day.tzinfo else day.replace(tzinfo=UTC), now)
+    if window.start >= now:
+        raise UsageError(f"--since: {since} lies in the future.", remedy="Name a time that has passed, such as 30d.")
+    try:
+        # In UTC, as run ids and the table are.
+        return Window(window.start.astimezone(UTC), window.end.astimezone(UTC))
+    except OverflowError as error:
+        raise UsageError(f"--since: {since} lies too far away.", remedy="Name a later time, such as 30d.") from error
+
+
+def _warn_of_missing(deleted: DeletedRuns, form: str) -> None:
+    """Warn of the deleted runs of the window that are not counted, by month, and say where their figures are."""
+    missing = {**deleted.missing, **(deleted.counted if form == "focus" else {})}
+    for month, count in sorted(missing.items()):
+        said = "%d runs of %s were deleted by gc and are not counted; `trainwright cost --month %s` counts them"
+        log.warning(said, count, month, month)
+
+
+def _used(stores: Sequence[Store], window: Window) -> tuple[list[Usage], list[str]]:
+    """The use of each run that started before the window's end, and the runs whose records cannot be read."""
+    last = f"{window.end:%Y%m%d-%H%M%S}~"
+    used, damaged = [], []
+    for store in stores:
+        # A run's id begins with the time of its start (UTC).
+        known = [run_id for run_id in store.list(layout.runs()) if is_name(run_id) and run_id <= last]
+        for run_id, read in zip(known, read_several(store, partial(_usage_of, store), known), strict=True):
+            if isinstance(read, Usage):
+                used.append(read)
+            else:
+                log.warning("%s is not counted: %s", run_id, read.message)
+                damaged.append(run_id)
+    return used, damaged
+
+
+def _usage_of(store: Store, run_id: str) -> Usage | TrainwrightError:
+    """What a run used, or why its records cannot be read."""
+    try:
+        return usage_of(store, run_id)
+    except (CorruptError, UsageError) as error:
+        return error
+
+
+_COLUMNS: dict[str, Callable[[ResourceCosts], str]] = {
+    "requests": lambda one: _nonzero(one.used.put_requests + one.used.get_requests, "{:,}".format),
+    "moved": lambda one: _nonzero(one.used.written_bytes + one.used.read_bytes, size),
+    "store": lambda one: _store_money(one),
+    "energy": lambda one: one.energy,
+    "CO2e": lambda one: one.carbon,
+}
+Found = list[tuple[ExecutionUsage, Charge]]
+
+
+def _cost_text(
+    arguments: argparse.Namespace,
+    by: Sequence[str],
+    counted: tuple[list[Sum], Sum],
+    window: Window,
+) -> str:
+    groups, total = counted
+    if arguments.format == "csv":
+        return sums_csv(by, groups)
+    if arguments.format == "json":
+        return json.dumps({"groups": [one.to_json(by) for one in groups], "total": total.to_json(())}, indent=1)
+    return _sums_table(by, groups, total, window)
+
+
+def _sums_table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> str:
+    if not groups:
+        return f"No run used anything since {window.start:%Y-%m-%d %H:%M} UTC"
+    # Columns of what nobody measured would only take room.
+    extra = [name for name, of in _COLUMNS.items() if of(total.resources) not in ("", "unknown")]
+    figures = ("runs", "node-hours", "GPU-hours", "cost", *extra, "goodput")
+
+    def shown(one: Sum) -> tuple[str, ...]:
+        *before, goodput = _figures(one)
+        return (*before, *(_COLUMNS[name](one.resources) for name in extra), goodput)
+
+    lines = [(*one.words, *shown(one), _waste(one)) for one in groups]
+    if len(groups) > 1:
+        lines.append(("in all", *[""] * (len(by) - 1), *shown(total), _waste(total)))
+    text = [
+        f"estimates from {window.start:%Y-%m-%d %H:%M} to {window.end:%Y-%m-%d %H:%M} UTC, at the prices of each run's "
+        "start",
+        "",
+        table((*by, *figures, "waste"), lines, figures),
+    ]
+    units = [("epoch", total.epochs), ("million samples", total.samples / 1e6)]
+    said = [f"{in_words(known)} per {unit}" for unit, count in units if (known := total.per(count))]
+    text += ["", f"trainings: {', '.join(said)}"] if said else []
+    if total.has_deleted:
+        text += ["", "runs that gc deleted are counted by the kept figures of their months"]
+    running = len(total.so_far & total.runs)
+    if running:
+        counts = "has not ended and counts" if running == 1 else "have not ended and count"
+        text += ["", f"{running} of these runs {counts} so far"]
+    return "\n".join(text)
+
+
+def _unpriced(total: Sum, found: Found) -> list[str]:
+    """How many node-hours have no known price, and on which machines and pools they were."""
+    if not total.unpriced_s:
+        return []
+    places = sorted({charge.price.place for _, charge in found if charge.amount is None})
+    more = len(places) - _MOST_PLACES
+    named = ", ".join(places[:_MOST_PLACES]) + (f" and {more} more" if more > 0 else "")
+    said = f"{total.unpriced_s / 3600:.2f} node-hours have no known price{f' ({named})' if named else ''}"
+    return [
+        f"{said}; give each machine or pool a price in a price book, and a region to a pool whose machine has prices "
+        "for several regions (docs/cost.md)"
+    ]
+
+
+def _store_money(one: ResourceCosts) -> str:
+    """Requests and egress, such as `at least 0.0024 EUR`; "" if all that was used is free."""
+    unknown = one.unpriced - {"storage"}
+    if not one.amounts:
+        return "unknown" if unknown else ""
+    return f"{'at least ' if unknown else ''}{in_words(one.amounts)}"
+
+
+def _nonzero(count: int, words: Callable[[int], str]) -> str:
+    return words(count) if count else ""
+
+
+def _figures(one: Sum) -> tuple[str, ...]:
+    goodput = "" if one.goodput is None else f"{one.goodput:.0%}"
+    return str(len(one.runs)), f"{one.node_seconds / 3600:.2f}", one.gpu_hours, one.money, goodput
+
+
+def _waste(one: Sum) -> str:
+    """The largest causes other than work, with their share."""
+    largest = sorted(((seconds, cause) for cause, seconds in one.causes.items() if cause != "work"), reverse=True)
+    shown = [f"{cause} {seconds / one.node_seconds:.0%}" for seconds, cause in largest[:_MOST_CAUSES] if seconds]
+    return ", ".join(shown)
+
+
+def cost_month(arguments: argparse.Namespace, stores: list[Store]) -> Answer:
+    """The figures of the month by pipeline, and the page."""
+    # Imported here, because the import is slow and costs without --month do not need it.
+    from flows.commands.reports import write_page
+    from tasks.pages.cost_page import cost_page, cost_rows, missing_words
+
+    if arguments.format != "table" or arguments.by != "pipeline":
+        option = "--by" if arguments.format == "table" else f"--format {arguments.format}"
+        raise UsageError(
+            f"{option} does not go with --month, which prints a table by pipeline.",
+            remedy="--json has all figures of the month, and --html writes its page; or name the month with --since.",
+        )
+    month, now = month_named(arguments.month), datetime.now(UTC)
+    if month.start > now:
+        raise UsageError(f"--month: {month.name} lies in the future.", remedy="Name a month that has begun.")
+    out = None if arguments.html is None else Path(arguments.html)
+    if out is not None and (out.exists() or out.is_symlink()):
+        raise UsageError(f"{out} exists already.", remedy="Name another file with --html.")
+    found = [month_costs(store, month, now) for store in stores]
+    idle = idle_pools(month, found, now)
+    value = {
+        "month": month.name,
+        "stores": [one.uri for one in stores],
+        "costs": [one.to_json() for one in found],
+        "idle_pools": [pool.to_json() for pool in idle],
+    }
+    head = ("pipeline", "runs", "node-hours", "cost")
+    rows = cost_rows(found)
+    text = table(head, rows, head[1:3]) if rows else f"No run used anything in {month.name}"
+    if idle:
+        text = "\n".join([text, "", *(pool.line for pool in idle)])
+    if missing := missing_words(found):
+        text = "\n".join([text, "", *missing])
+    if out is not None:
+        path = write_page(cost_page(found, idle).encode(), out, f"cost-{month.name}")
+        text += f"\n\n{path} shows what {month.name} cost."
+        value["page"] = str(path)
+    return Answer(text, value)
+
+
+_RESOURCES = (
+    "put_requests", "get_requests", "written_bytes", "read_bytes", "joules", "estimated_joules", "grams_co2e",
+)  # fmt: skip
+_CSV_HEAD = (
+    "runs", "node_seconds", "gpu_seconds", "uncounted_gpus_s", "unpriced_s", "goodput", "currency", "amount",
+    "estimate", *_RESOURCES, "store_amount", "store_unpriced",
+)  # fmt: skip
+# The last four are the wide forms, which some programs take for the same.
+_FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
+
+
+def sums_csv(by: Sequence[str], groups: Sequence[Sum]) -> str:
+    """A line for each sum and currency."""
+    return _csv([*by, *_CSV_HEAD], [line for group in groups for line in _csv_lines(group)])
+
+
+def focus_csv(
+    version: Version,
+    executions: Sequence[ExecutionUsage],
+    found: Sequence[tuple[ExecutionUsage, Charge]],
+    so_far: set[str],
+    window: Window,
+) -> str:
+    """Rows of FOCUS, with a warning for each thing that has none because its price is unknown.
+
+    Args:
+        executions: all that began before the window's end; found: their charges in it.
+    """
+    if (missing := left_out_s(found)) > 0:
+        log.warning("%.0f node-seconds have no known price and are left out: FOCUS allows no unknown cost", missing)
+    resources = ResourceCosts()
+    for one, charge in found:
+        resources.add(charge, one.rates)
+    if resources.unpriced:
+        unpriced = ", ".join(sorted(resources.unpriced))
+        log.warning("of the store, these have no known price and are left out: %s (docs/cost.md)", unpriced)
+    span = (window.start.timestamp(), min(window.end, datetime.now(UTC)).timestamp())
+    made = [
+        *rows(found, version, so_far),
+        *request_rows(found, version, so_far),
+        *storage_rows(executions, span, version, so_far),
+    ]
+    return _csv(columns(version), [list(row.values()) for row in made])
+
+
+def _csv_lines(group: Sum) -> list[list[Any]]:
+    """One line for each currency; an unknown amount is empty."""
+    resources = group.resources
+    stored = {currency: f"{amount:.9f}" for currency, amount in resources.amounts.items()}
+    known: list[tuple[str, Any, str]] = [
+        (currency, f"{group.amounts[currency]:.6f}" if currency in group.amounts else "", stored.get(currency, ""))
+        for currency in sorted({*group.amounts, *stored})
+    ]
+    more = [resources.to_json()[name] for name in _RESOURCES]
+    goodput = "" if group.goodput is None else f"{group.goodput:.4f}"
+    unpriced = " ".join(sorted(resources.unpriced - {"storage"}))
+    start = [*group.words, len(group.runs)]
+    figures = [
+        f"{group.node_seconds:.3f}",
+        f"{group.gpu_seconds:.3f}",
+        f"{group.uncounted_s:.3f}",
+        f"{group.unpriced_s:.3f}",
+        goodput,
+    ]
+    return [
+        [*start, *figures, currency, amount, "true", *more, store_amount, unpriced]
+        for currency, amount, store_amount in known or [("", "", "")]
+    ]
+
+
+def _csv(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+    page = io.StringIO()
+    writer = csv.writer(page, lineterminator="\n")
+    writer.writerow(map(_cell, head))
+    writer.writerows(map(_cell, line) for line in lines)
+    return page.getvalue().rstrip("\n")
+
+
+def _cell(value: Any) -> str:
+    """A cell that no spreadsheet program takes for a formula: tags are any texts, and the store may hold any name."""
+    text = "" if value is None else str(value)
+    if not _FORMULA.match(text):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
+# Of a budget for each run, the newest are shown.
+_MOST_RUNS = 5
+_BUDGET_HEAD = ["budget", "runs", "period", "spent", "reserved", "left", "limit", "unit", "at limit"]
+
+
+def budget(arguments: argparse.Namespace) -> Answer:
+    """The `budget` command."""
+    if arguments.action == "apply":
+        return _apply_budgets(arguments)
+    wanted = _budget_month(arguments.month)
+    lines: list[str] = []
+    value: list[dict[str, Any]] = []
+    for store in known_store_list(arguments.store):
+        version = newest_rules(store, "budgets")
+        found, more = balances_of_month(store, wanted, None if arguments.json else _MOST_RUNS)
+        if version is not None:
+            lines += [
+                f"{store.uri}: {_version_in_words(version)}",
+                table(_BUDGET_HEAD, [_budget_row(one) for one in found], _BUDGET_HEAD[3:7]),
+            ]
+            lines += [f"{name}: … and {count} earlier runs (all of them with --json)" for name, count in more.items()]
+            lines.append("")
+        value.append({"store": store.uri, **_in_force(version), "budgets": [one.to_json() for one in found]})
+    nothing = "No budget is set; `trainwright budget apply FILE` sets them."
+    return Answer("\n".join(lines).rstrip() or nothing, {"month": wanted, "stores": value})
+
+
+def policy(arguments: argparse.Namespace) -> Answer:
+    """The `policy` command."""
+    if arguments.action == "apply":
+        store = _rules_store(arguments)
+        content = read_rules(_rules_file(arguments), Policy)
+        made = apply_rules(store, "policy", content.model_dump(mode="json"))
+        return Answer(
+            f"{store.uri}: {_version_in_words(made)}; it holds for every spec from now on", _version_json(made)
+        )
+    lines: list[str] = []
+    value: list[dict[str, Any]] = []
+    for store in known_store_list(arguments.store):
+        version = newest_rules(store, "policy")
+        if version is not None:
+            tags = Policy.model_validate(version.content).tags
+            rows = [[name, allowed if allowed == "any" else ", ".join(allowed)] for name, allowed in tags.items()]
+            lines += [f"{store.uri}: {_version_in_words(version)}", table(["tag", "values"], rows), ""]
+        value.append({"store": store.uri, **_in_force(version)})
+    nothing = "No policy is set; `trainwright policy apply FILE` sets one."
+    return Answer("\n".join(lines).rstrip() or nothing, {"stores": value})
+
+
+def _apply_budgets(arguments: argparse.Namespace) -> Answer:
+    store = _rules_store(arguments)
+    content = read_rules(_rules_file(arguments), Budgets)
+    unknown = settle_and_check(store, content)
+    made = apply_rules(store, "budgets", content.model_dump(mode="json", exclude_none=True))
+    # Executions that ended meanwhile did not know of it.
+    settle_all(store, content)
+    said = f"{store.uri}: {_version_in_words(made)}; it holds from now on, for running runs, too"
+    return Answer("\n".join([said, *unknown]), {**_version_json(made), "unknown": unknown})
+
+
+def _rules_file(arguments: argparse.Namespace) -> Path:
+    if arguments.file is None:
+        raise UsageError(
+            f"{arguments.command} apply: no file is named.", remedy=f"trainwright {arguments.command} apply FILE"
+        )
+    return Path(arguments.file)
+
+
+def _rules_store(arguments: argparse.Namespace) -> Store:
+    """The named store, or the only known one."""
+    stores = known_store_list(arguments.store)
+    if len(stores) == 1:
+        return stores[0]
+    known = ", ".join(store.uri for store in stores) or "none"
+    raise UsageError(f"{arguments.command} apply: which store? Known are: {known}.", remedy="Name it with --store.")
+
+
+def _budget_month(text: str | None) -> str:
+    now = datetime.now(UTC).strftime("%Y-%m")
+    if text is None:
+        return now
+    try:
+        wanted = iso_month(text)
+    except ValueError as error:
+        raise UsageError(f"--month: {error}.") from error
+    if wanted > now:
+        raise UsageError(f"--month: {text} lies in the future.", remedy="Nothing is spent there yet.")
+    return wanted
+
+
+def _version_in_words(version: RulesVersion) -> str:
+    kind: Kind = version.kind
+    checked = "signed" if configured_key() is not None else "with a signature that is not checked here, without the key"
+    signed = f", {checked}" if version.signature is not None else ""
+    return f"version {version.n} of the {kind}, applied by {version.by} at {version.at[:16]} UTC{signed}"
+
+
+def _in_force(version: RulesVersion | None) -> dict[str, Any]:
+    """The version that holds, also under the key that it had in earlier releases."""
+    value = None if version is None else _version_json(version)
+    return {"version": value, "edition": value}
+
+
+def _version_json(version: RulesVersion) -> dict[str, Any]:
+    value, path = version.to_json(), layout.rules_version(version.kind, version.n)
+    signed = version.signature
+    key = None if signed is None else parsed(path, lambda one: str(one["signatures"][0]["keyid"]), signed)
+    return {**value, "signature": key}
+
+
+def _budget_row(one: BudgetBalance) -> list[str]:
+    limit = one.budget.limit
+    figures = [shown(amount) for amount in (one.spent, one.reserved, one.left, limit.value)]
+    return [one.name, one.budget.runs, one.period, *figures, limit.unit, one.budget.at_limit]

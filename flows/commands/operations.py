@@ -1,0 +1,191 @@
+"""`reap`, `sensor`, `nodes`, `drain`, `restore`, `gc`: keep runs going, and stores small.
+
+`reap` finds runs whose process died without a report, and has them resumed. `sensor` looks whether data has arrived,
+or sets the cursor of a pipeline's sensor. `nodes`, `drain` and `restore` show what a store knows of nodes, and say
+which of them no training may use. `gc` deletes what nothing in a store refers to any more, or lists what it would
+delete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections import Counter
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_contracts.errors import NodeLost, UsageError
+from data_contracts.load import load_spec
+from flows.commands.guard import Answer, log
+from flows.commands.server import connect
+from flows.commands.terminal import table
+from infra import audit
+from infra.garbage import DAY_S, Collected, Deletion, Limits, collect
+from infra.processes.processes import marked_env, module_command, new_mark, run_to_end
+from infra.quantities import size
+from infra.records.nodes import KINDS, NodeRecord, decide, has_mishaps, nodes_of
+from infra.store import Store, layout
+from tasks.costs.months import keep_months
+from tasks.run.run import known_store_list, not_found, open_spec_store
+from tasks.schedules.sensors import sensor_of
+from tasks.stages.rollback import checked_reason
+
+if TYPE_CHECKING:
+    from data_contracts.messages.commands import Reaped
+
+
+def reap(arguments: argparse.Namespace) -> Answer:
+    """The `reap` command: as the deployment `reap/POOL` does; without a worker, runs are resumed here, one by one."""
+    from tasks.run.run import known_store_list
+
+    stores = known_store_list(arguments.store)
+    connect("cli")
+    from flows.reap import summary, tell_ends
+    from infra.orchestrator.resuming import start_lost_again
+    from tasks.run.executions import reap_apart, reap_stores
+
+    reaped, away = reap_stores(stores, lambda store: reap_apart(store, arguments.pool, here=True))
+    tell_ends(stores)
+    begun = start_lost_again()
+    value: dict[str, Any] = {"runs": [asdict(one) for one in reaped], "away": [error.message for error in away]}
+    value["begun"] = begun
+    said, worst = summary(reaped, list(away), begun), max((error.exit_code for error in away), default=0)
+    for one in reaped:
+        if one.what == "here":
+            worst = max(worst, _resume(one))
+        worst = max(worst, {"left": 5, "lost": 6, "ended": 5}.get(one.what, 0))
+    return Answer(said, value, worst)
+
+
+def _resume(one: Reaped) -> int:
+    """Carry out a run in a process of its own, which may die without ending this one; returns its exit code."""
+    mark = new_mark()
+    command = module_command(
+        "infra.processes.tied_to_parent", "flows.cli", "resume", one.run_id, "--quiet", "--store", one.store
+    )
+    code = run_to_end(command, mark, marked_env(mark), stdout=sys.stderr.buffer)
+    if code is None or code < 0:
+        how = "does not end" if code is None else f"was ended by {signal.Signals(-code).name}"
+        log.error("%s: the process that resumed it %s; it is left for now.", one.run_id, how)
+        return NodeLost.exit_code
+    return code
+
+
+def sensor(arguments: argparse.Namespace) -> Answer:
+    """The `sensor` command: says what a look sees, and starts nothing; with `--reset`, sets the cursor."""
+    path = Path(arguments.spec).resolve()
+    spec = load_spec(path, arguments.set)
+    watched = sensor_of(spec, path.parent, open_spec_store(spec, path.parent, arguments.store))
+    if arguments.reset is not None:
+        said = watched.reset(arguments.reset)
+        return Answer(said, {"reset": arguments.reset, "sentence": said})
+    look = watched.look()
+    return Answer(look.sentence, asdict(look))
+
+
+_NODES_HEAD = ["node", "state", "failures", "stragglers", "corrupt replicas", "last", "why"]
+
+
+def nodes(arguments: argparse.Namespace) -> Answer:
+    """The `nodes` command; a figure counts what happened since the node was last restored."""
+    lines: list[str] = []
+    value: list[dict[str, Any]] = []
+    for store in known_store_list(arguments.store or arguments.place):
+        if found := nodes_of(store):
+            lines += [f"{store.uri}", table(_NODES_HEAD, [_node_row(one) for one in found], right=_NODES_HEAD[2:5]), ""]
+        value.append({"store": store.uri, "nodes": [_node_json(one) for one in found]})
+    return Answer(
+        "\n".join(lines).rstrip() or "Nothing went wrong on any node, and none is drained.", {"stores": value}
+    )
+
+
+def drain(arguments: argparse.Namespace) -> Answer:
+    """The `drain` command."""
+    reason = checked_reason(arguments.reason)
+    store = _store_of_node(arguments)
+    decision = decide(store, arguments.node, drained=True, reason=reason)
+    sentence = f"No training of {store.uri} uses the node {arguments.node} from its next generation on"
+    if not has_mishaps(store, arguments.node):
+        # The name may be mistyped: nothing that went wrong was recorded of a node of this name.
+        sentence += "; nothing is recorded of it yet, so check the name"
+    return Answer(sentence, decision.to_json())
+
+
+def restore(arguments: argparse.Namespace) -> Answer:
+    """The `restore` command; UsageError if the node is not drained."""
+    store = _store_of_node(arguments)
+    decision = decide(store, arguments.node, drained=False, reason=checked_reason(arguments.reason))
+    return Answer(f"The node {arguments.node} takes part again, and its figures begin anew", decision.to_json())
+
+
+def _store_of_node(arguments: argparse.Namespace) -> Store:
+    """The named store, the known store that has a record of the node, or the only known store."""
+    stores = known_store_list(arguments.store)
+    having = [store for store in stores if layout.node_folder(arguments.node) in store.list(layout.NODES)]
+    if len(having) == 1 or (not having and len(stores) == 1):
+        return (having or stores)[0]
+    if not having:
+        raise not_found(f"node {arguments.node}", stores)
+    raise UsageError(
+        f"{len(having)} stores know the node {arguments.node}: {', '.join(store.uri for store in having)}.",
+        remedy="Name one with --store; a store's own trainings are all that it keeps the node out of.",
+    )
+
+
+def _node_row(node: NodeRecord) -> list[str]:
+    last = node.mishaps[-1] if node.mishaps else None
+    why = node.standing.reason if node.is_drained and node.standing else (last.sentence if last else "")
+    figures = [str(node.count(kind)) for kind in KINDS]
+    return [node.name, "drained" if node.is_drained else "in use", *figures, last.at[:16] if last else "", why]
+
+
+def _node_json(node: NodeRecord) -> dict[str, Any]:
+    return {
+        "node": node.name,
+        "drained": node.is_drained,
+        "since_restored": {kind: node.count(kind) for kind in KINDS},
+        "ever": {kind: node.count(kind, ever=True) for kind in KINDS},
+        "standing": node.standing.to_json() if node.standing else None,
+        "mishaps": [one.to_json() for one in node.mishaps],
+    }
+
+
+def gc(arguments: argparse.Namespace) -> Answer:
+    """The `gc` command."""
+    if not (arguments.keep_days >= 0 and arguments.grace_hours >= 0):  # NaN is neither
+        raise UsageError("gc: --keep-days and --grace-hours cannot be negative.", remedy="Give 0 or more.")
+    limits = Limits(keep_s=arguments.keep_days * DAY_S, grace_s=arguments.grace_hours * 3600)
+
+    def say(one: Deletion) -> None:
+        log.info("deleted %s", one.item.uri)
+
+    store = _swept_store(arguments.store)
+    if not arguments.dry_run:
+        # The costs of deleted runs are kept.
+        keep_months(store, datetime.now(UTC), timedelta(days=min(arguments.keep_days, timedelta.max.days)))
+    done = collect(store, by=audit.actor(), limits=limits, dry_run=arguments.dry_run, on_gone=say)
+    text = _kinds_table(store, done, arguments.dry_run)
+    value = {"store": store.uri, "dry_run": arguments.dry_run} | done.to_json()
+    return Answer(text, value, line=text.splitlines()[-1])
+
+
+def _swept_store(uri: str | None) -> Store:
+    """The named store, or the one in this folder: a store that was only used before is never cleaned."""
+    if uri is None and not Path(".trainwright").is_dir():
+        raise UsageError("There is no store in this folder (.trainwright).", remedy="Name one with --store.")
+    return known_store_list(uri or ".trainwright")[0]
+
+
+def _kinds_table(store: Store, done: Collected, dry_run: bool) -> str:
+    lines = [f"{one.item.kind:<11} {size(one.item.bytes):>12}  {one.item.uri}  ({one.why})" for one in done.deleted]
+    for left in done.leftovers:
+        kind = "upload" if left.upload_id else "draft"
+        lines.append(f"{kind:<11} {size(left.bytes):>12}  {left.path}  (unfinished)")
+    lines += [f"stays                     {uri}  (claimed for use during the collection)" for uri in done.spared]
+    counts = Counter(one.item.kind for one in done.deleted) + Counter({"leftover": len(done.leftovers)})
+    what = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "nothing"
+    verb = "would be deleted from" if dry_run else "deleted from"
+    return "\n".join([*lines, f"{what} {verb} {store.uri}: {size(done.bytes)}; {done.kept} items stay."])
