@@ -26,6 +26,7 @@ from flows.commands.server import QUIET
 from infra import stopping
 from infra.audit import TRIGGER, revision
 from infra.files import replace_text
+from infra.orchestrator import api
 from infra.store import absolute_address
 from infra.written_files import record_written
 from tasks.ci import formats
@@ -82,7 +83,7 @@ def _remote(arguments: argparse.Namespace, spec: Path) -> tuple[Answer, CiReport
     check_spec(spec, arguments.set, arguments.window)
     _connect()
     from infra.orchestrator import remote_runs
-    from infra.orchestrator.api import asking, unreachable
+    from infra.orchestrator.api import asking
 
     title = f"retrain/{arguments.deployment.removeprefix('retrain/')}"
     try:
@@ -93,7 +94,7 @@ def _remote(arguments: argparse.Namespace, spec: Path) -> tuple[Answer, CiReport
     except TrainwrightError:
         raise
     except Exception as error:
-        raise unreachable(error) or error from error
+        raise api.unreachable(error) or error from error
     if ended.report is None:
         raise remote_runs.without_report(ended)
     return _answer(ended.report), ended.report, _notes(ended.report, title, spec)
@@ -101,7 +102,6 @@ def _remote(arguments: argparse.Namespace, spec: Path) -> tuple[Answer, CiReport
 
 def _connect() -> None:
     """Use the Prefect server that is there; StorageUnavailable if none answers. None is started: it would be empty."""
-    from infra.orchestrator import api
     from infra.orchestrator.server import ensure_server, server_status
 
     os.environ.update({**QUIET, TRIGGER: "ci"})

@@ -21,6 +21,7 @@ from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.pipeline_spec.contract import length_of
 from flows.commands import game_training
 from flows.commands.guard import Answer, log
+from flows.commands.server import connect
 from flows.commands.terminal import table
 from infra.files import replace_bytes
 from infra.processes.processes import terminable
@@ -96,8 +97,6 @@ def _refuse_without_consent(spec: PipelineSpec) -> None:
     """UsageError if the nodes run on a work pool whose owner has not agreed to game days."""
     if spec.train.pool is None:
         return
-    from flows.commands.server import connect
-
     connect("cli")
     from infra.orchestrator.resuming import refuse_without_consent
 

@@ -15,10 +15,11 @@ from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_contracts.errors import NodeLost, UsageError
 from data_contracts.load import load_spec
+from data_contracts.messages.commands import Reaped
 from flows.commands.guard import Answer, log
 from flows.commands.server import connect
 from flows.commands.terminal import table
@@ -33,14 +34,9 @@ from tasks.run.run import known_store_list, not_found, open_spec_store
 from tasks.schedules.sensors import sensor_of
 from tasks.stages.rollback import checked_reason
 
-if TYPE_CHECKING:
-    from data_contracts.messages.commands import Reaped
-
 
 def reap(arguments: argparse.Namespace) -> Answer:
     """The `reap` command: as the deployment `reap/POOL` does; without a worker, runs are resumed here, one by one."""
-    from tasks.run.run import known_store_list
-
     stores = known_store_list(arguments.store)
     connect("cli")
     from flows.reap import summary, tell_ends

@@ -35,11 +35,16 @@ from flows.commands.server import connect
 from flows.commands.terminal import table
 from flows.stages import stages
 from infra.files import replace_bytes
+from infra.orchestrator.api import unreachable
+from infra.processes.light_imports import light_imports
 from infra.processes.processes import marked_env, module_command, new_mark
 from infra.settings import state_folder
 from infra.sources.resolve import Window, parse_window
 from infra.store import layout
 from tasks.profile import Profiled, profile, profile_page, refuse_elsewhere, sentence
+from tasks.queries.plan import plan_resumed
+from tasks.run.executions import final_report
+from tasks.run.progress import RunEnded, notify
 from tasks.run.resolve import DEFAULTS, RunOptions
 from tasks.run.run import Run, open_spec_store, reopen_run
 from tasks.run.spec_check import check_spec
@@ -71,10 +76,6 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def resume(arguments: argparse.Namespace) -> Answer:
     """The `resume` command: continues from what is sealed, with the inputs that were resolved at the start."""
-    from tasks.queries.plan import plan_resumed
-    from tasks.run.executions import final_report
-    from tasks.run.run import reopen_run
-
     run = reopen_run(arguments.run, arguments.store, arguments.from_step)
     if final_report(run) is None:
         for step in plan_resumed(run, stages()):
@@ -98,8 +99,6 @@ def run_line(
     check_spec(Path(spec).resolve(), overrides, options.window)
     refuse_wrong_settings()
     connect(options.trigger)
-    from infra.processes.light_imports import light_imports
-
     with light_imports():
         from flows.retrain import retrain
 
@@ -117,9 +116,6 @@ def run_line(
 
 def run_flow(flow: Any, **parameters: Any) -> RunReport:
     """The report of a flow that runs here; StorageUnavailable if the Prefect server stopped answering."""
-    from infra.orchestrator.api import unreachable
-    from tasks.run.progress import RunEnded, notify
-
     try:
         return report_of(flow(**parameters, return_state=True))
     except TrainwrightError:
