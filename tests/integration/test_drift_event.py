@@ -18,10 +18,10 @@ pytestmark = pytest.mark.usefixtures("forked_prefect")
 EMIT = """
 import sys
 from data_contracts.records import ColumnDrift, DriftReport
-from infra.orchestrator.events import announce
+from infra.orchestrator.events import announce_drift
 moved = ColumnDrift(column="c", verdict="critical", p=0, nulls=(0, 0), sentence="c: moved")
 report = DriftReport(against="tiny@champion", columns=[moved])
-announce(sys.argv[1], sys.argv[3], report, rejected=sys.argv[2] == "true")
+announce_drift(sys.argv[1], sys.argv[3], report, rejected=sys.argv[2] == "true")
 """
 
 

@@ -24,22 +24,22 @@ import json, sys
 from data_contracts.errors import ApprovalPending, OutOfMemory
 from data_contracts.records import ColumnDrift, DriftReport
 from data_contracts.run_report import RunReport, StageResult
-from infra.orchestrator.events import drift_events, run_events
+from infra.orchestrator import events
 from infra.orchestrator.events import pipeline_resource, send
 
 def ended(run, verdict, error=None):
     code = error.exit_code if error else 0
     about = {"run_id": run, "pipeline": "tiny", "verdict": verdict, "exit_code": code, "sentence": "s"}
     stages = [StageResult(name="train", status="failed", seconds=1.0)] if verdict == "failed" else []
-    run_events.announce_end(RunReport(**about, stages=stages, error=error.to_json() if error else None))
+    events.announce_end(RunReport(**about, stages=stages, error=error.to_json() if error else None))
 
 for what in sys.argv[1:]:
     match what:
         case "failed": ended("r1", "failed", OutOfMemory("value {{ 777 * 777 }} of Ada <!channel>"))
         case "waiting": ended("r2", "waiting", ApprovalPending("w", details={"question": {"n": 0, "deadline": "d"}}))
         case "asks again": ended("r2", "waiting", ApprovalPending("w", details={"question": {"n": 1, "deadline": "d"}}))
-        case "crashed": run_events.announce_resumed("tiny", "r3", 0, None, "s", "reap/r3/0")
-        case "not resumed": run_events.announce_not_resumed("tiny", "r3", None, "s")
+        case "crashed": events.announce_resumed("tiny", "r3", 0, None, "s", "reap/r3/0")
+        case "not resumed": events.announce_not_resumed("tiny", "r3", None, "s")
         case "promoted": ended("r4", "promoted")
         case "last": ended("r9", "failed", OutOfMemory("o"))
         case "last of the night": ended("r10", "failed", OutOfMemory("o"))
@@ -49,7 +49,7 @@ for what in sys.argv[1:]:
         case "drift":
             moved = ColumnDrift(column="c", verdict="warning", p=0, nulls=(0, 0), sentence="c: moved")
             for run, rejected in (("r5", False), ("r6", True)):
-                drift_events.announce("tiny", run, DriftReport(against="a", columns=[moved]), rejected=rejected)
+                events.announce_drift("tiny", run, DriftReport(against="a", columns=[moved]), rejected=rejected)
         case other: send("trainwright.run.failed", {"prefect.resource.id": pipeline_resource(other)}, {}, other, other)
 """
 WEBHOOK, CUSTOM = "webhook/pager", "custom-webhook/team"
