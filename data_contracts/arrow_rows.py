@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from data_contracts.expressions import Condition, column_of, is_missing
@@ -345,3 +346,11 @@ def _moment(text: Any, type_: pa.DataType) -> pa.Scalar:
     except (ValueError, pa.ArrowException) as error:
         zone = " with a time zone" if getattr(type_, "tz", None) else ""
         raise UnfitColumn(f"compares a column of {type_} with {written!r}; write an ISO date or time{zone}") from error
+
+
+def num_rows(file: pq.ParquetFile) -> int:
+    """The rows that reading the whole file gives, from its footer alone: few bytes may stand for very many rows.
+
+    They are those of its row groups, because the total in the footer may say anything.
+    """
+    return sum(file.metadata.row_group(number).num_rows for number in range(file.num_row_groups))

@@ -1,4 +1,4 @@
-"""Files of this machine: replaced as a whole, locked, digested, counted. Nothing here knows the store.
+"""Files of this machine: replaced as a whole, locked, digested. Nothing here knows the store.
 
 A reader sees the old content of a replaced file or the new, never a mixture; files of a store belong to `infra.store`,
 which also syncs them to the disk. With locks (flock; the kernel releases one when its last holder ends), folders that
@@ -21,7 +21,6 @@ from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path
 from typing import Any, Protocol
 
-import pyarrow.parquet as pq
 from blake3 import blake3
 
 from data_contracts.errors import UsageError
@@ -235,8 +234,3 @@ def tag(folder: Path) -> None:
     """Mark a folder; the mark stays if it is there already."""
     if not (folder / TAG).exists():
         (folder / TAG).write_text(_TEXT)
-
-
-def num_rows(file: pq.ParquetFile) -> int:
-    """The rows that reading the whole file gives, from its footer alone: few bytes may stand for very many rows."""
-    return sum(file.metadata.row_group(number).num_rows for number in range(file.num_row_groups))

@@ -15,12 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_contracts.arrow_rows import Numbers, among
+from data_contracts.arrow_rows import Numbers, among, num_rows
 from data_contracts.contract.findings import Judged
 from data_contracts.handoffs import Failure, Ref, RowPlace, SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.quoting import text_of
-from infra.files import num_rows
 from infra.sources import Selection, Window, file_facts, in_window, merged_schema, read_batches
 from infra.store import Store
 from infra.store.records import corrupt

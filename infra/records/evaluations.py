@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from data_contracts.arrow_rows import num_rows
 from data_contracts.errors import CorruptError
 from data_contracts.foreign_files import parse_json
 from data_contracts.handoffs import Evaluation
-from infra.files import num_rows
 from infra.store import Store
 from infra.store.records import corrupt
 

@@ -2,7 +2,7 @@
 
 Who moved an alias, when, why, and from which version to which. The checkpoints of a training are found by the run's own
 records; nothing is trained, moved or verified. The values that it logged, step by step, are those that its checkpoint
-holds (`training.checkpoint.save` writes them), and the logs of its ranks are those that their nodes kept.
+holds (`training.checkpoint.saver` writes them), and the logs of its ranks are those that their nodes kept.
 """
 
 from __future__ import annotations

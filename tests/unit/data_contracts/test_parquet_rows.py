@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.files import num_rows
+from data_contracts.arrow_rows import num_rows
 
 # A field of 8 bytes after the one before it, in Thrift's compact form: 1,000,000; and 10, in as many bytes.
 MANY, FEW = b"\x16\x80\x89\x7a", b"\x16\x94\x80\x00"
