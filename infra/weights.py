@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
 from data_contracts.canonical import KEY_LENGTH, canonical
 from data_contracts.errors import CorruptError, UsageError
@@ -421,6 +420,8 @@ def _of_list(digests: list[tuple[str, str]], kind: str) -> str:
 
 
 def _check_form(path: Path, what: str) -> None:
+    from safetensors import SafetensorError, safe_open  # an environment of the user's may have none
+
     try:
         with safe_open(path, framework="numpy") as held:
             names = list(held.keys())

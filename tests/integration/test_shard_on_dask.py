@@ -177,11 +177,11 @@ def test_a_cluster_without_workers_is_told(empty: Cluster, tmp_path: Path, monke
     ("change", "sentence"),
     [
         (
-            lambda copy: (copy / "infra" / "files" / "digests.py").write_text(""),
+            lambda copy: (copy / "infra" / "garbage.py").write_text(""),
             r"has Trainwright \w{12} instead of \w{12}",
         ),
         (
-            lambda copy: (copy / "infra" / "project" / "installed_versions.py").write_text("import no_blake3"),
+            lambda copy: (copy / "infra" / "code_bundle.py").write_text("import no_blake3"),
             "No module named 'no_blake3'",
         ),
     ],

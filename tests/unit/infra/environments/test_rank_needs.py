@@ -32,6 +32,8 @@ ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 # A source with `rev`, a gate `promote.export`: the user adds DVC or ONNX to the environment, and is told to. Without
 # DuckDB and charset-normalizer, the error for a CSV file that is written otherwise has no guess.
 ON_REQUEST = {"charset_normalizer", "duckdb", "dvc", "dvc_data", "onnx", "onnxruntime", "safetensors", "scmrepo"}
+# Counts GPUs' energy for whoever has installed it.
+OF_THE_OPERATOR = {"pynvml"}
 # Installs environments, in processes that start others.
 OF_PARENTS = {"uv"}
 # Modules of packages that the named ones need.
@@ -72,7 +74,8 @@ def test_they_are_what_the_sources_import(repository: Path) -> None:
     assert {"infra.store.s3", "training.feistel"} <= ours, "also what is imported late"
     assert not {module for module in ours if module.startswith(("tasks.", "flows.", "infra.orchestrator"))}
     of = metadata.packages_distributions()
-    needed = {canonicalize_name(of[module][0]) for module in others - ON_REQUEST - OF_PARENTS - BROUGHT}
+    not_ours = ON_REQUEST | OF_THE_OPERATOR | OF_PARENTS | BROUGHT
+    needed = {canonicalize_name(of[module][0]) for module in others - not_ours}
     # SQLAlchemy loads psycopg by the address of a database.
     assert needed | {"psycopg"} == {canonicalize_name(Requirement(line).name) for line in cache.rank_needs()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -82,6 +83,8 @@ class Clock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
+        if threading.current_thread() is not threading.main_thread():  # such as the one that looks for planned stops
+            return time.sleep(seconds)
         self.now += seconds
         for at, call in [one for one in self.set if one[0] <= self.now]:
             self.set.remove((at, call))

@@ -28,7 +28,7 @@ LIKE_PUT = (
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counters:
     """The counters of a process that has sent nothing yet."""
     counters = Counters()
-    monkeypatch.setattr(s3, "PROCESS", counters)
+    monkeypatch.setattr(s3, "COUNTERS", counters)
     return counters
 
 

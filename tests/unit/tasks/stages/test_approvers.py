@@ -15,8 +15,7 @@ import pytest
 from data_contracts.approvals import Answer, Protection
 from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, UsageError
 from infra import approvals
-from infra import approvals as protections
-from infra.approvals import signed, signed_protection
+from infra.approvals import protections, signed, signed_protection
 from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE, SigningKey
