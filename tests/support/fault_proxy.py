@@ -14,7 +14,7 @@ import struct
 import threading
 import time
 import urllib.parse
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -36,6 +36,7 @@ class Fault:
 
     Attributes:
         nth: the first of them that it is done to, from 1; `times`: to how many from there on.
+        once_per: a header; of the requests with the same value of it, only the first is counted.
         seconds: of `stall`, `mute` and `slow`; status: of `status`; at: of `flip`, as a share of the body's length.
     """
 
@@ -47,13 +48,20 @@ class Fault:
     seconds: float = 0.0
     status: int = 500
     at: float = 0.5
+    once_per: str = ""
     seen: int = 0
     fired: int = 0
+    values: set[str] = field(default_factory=set)
 
-    def takes(self, method: str, path: str) -> bool:
+    def takes(self, method: str, path: str, headers: dict[str, str]) -> bool:
         """Whether the fault is done to this request, which it counts."""
         if self.method not in ("", method) or self.match not in path:
             return False
+        if self.once_per:
+            value = headers[self.once_per]
+            if value in self.values:
+                return False
+            self.values.add(value)
         self.seen += 1
         if not self.nth <= self.seen < self.nth + self.times:
             return False
@@ -86,7 +94,7 @@ class FaultProxy:
         """The first fault that takes a request."""
         with self._lock:
             self.requests.append((method, path, headers))
-            return next((fault for fault in self.faults if fault.takes(method, path)), None)
+            return next((fault for fault in self.faults if fault.takes(method, path, headers)), None)
 
     def clear(self) -> None:
         """Forget all faults and requests."""
