@@ -46,7 +46,7 @@ class Approval(Record):
     reason: str
     at: str
     keys: list[str] = Field(default=[], exclude_if=_absent)
-    signature: dict[str, Any] | None = Field(default=None, exclude_if=_absent)
+    signature: dict[str, object] | None = Field(default=None, exclude_if=_absent)
     public_key: str = Field(default="", exclude_if=_absent)
     vouched: Literal["", "spec", "protection"] = Field(default="", exclude_if=_absent)
 
@@ -190,7 +190,7 @@ class Night(HandOff):
     at: str
     rows: int
     rows_id: str
-    tally: dict[str, Any]
+    tally: dict[str, object]
     evaluations: tuple[str, str]
 
 
@@ -234,7 +234,7 @@ class CanaryEnd(HandOff):
     by: str
     at: str
     run_id: str
-    champion_receipt: dict[str, Any] | None = None
+    champion_receipt: dict[str, object] | None = None
     standing: Standing | None = None
     gate: GateResult | None = None
     approval: Approval | None = None

@@ -207,7 +207,7 @@ class Protection(HandOff):
     at: Moment
     reason: str
     n: int | None = Field(default=None, exclude_if=lambda n: n is None)
-    signature: dict[str, Any] | None = Field(default=None, exclude_if=lambda one: one is None)
+    signature: dict[str, object] | None = Field(default=None, exclude_if=lambda one: one is None)
 
     @property
     def name(self) -> str:

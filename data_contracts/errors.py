@@ -32,12 +32,22 @@ parent raises the same class again with `from_json()`.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 from data_contracts.quoting import escaped
 
 # In the details of a StorageUnavailable: what is away. A reaper resumes a run that ended for want of the server.
 AWAY, SERVER = "away", "server"
+
+
+class ErrorJson(TypedDict, total=False):
+    """An error as `to_json` writes it and `from_json` reads it."""
+
+    cause: str
+    message: str
+    remedy: str
+    user_traceback: str
+    details: dict[str, Any]
 
 
 class TrainwrightError(Exception):
@@ -73,7 +83,7 @@ class TrainwrightError(Exception):
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}".strip()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> ErrorJson:
         """The error as a JSON object that `from_json` turns back into the same class."""
         return {
             "cause": self.cause,
@@ -280,7 +290,7 @@ def causes() -> frozenset[str]:
     return frozenset(_tree(TrainwrightError))
 
 
-def from_json(answer: dict[str, Any]) -> TrainwrightError:
+def from_json(answer: ErrorJson) -> TrainwrightError:
     """The error that `to_json` wrote, as an instance of its own class; an unknown cause is an internal error."""
     kind = _tree(TrainwrightError).get(answer.get("cause", ""), TrainwrightError)
     return kind(

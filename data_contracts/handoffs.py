@@ -5,14 +5,14 @@ They carry ids, URIs, digests and counts; never tensors or frames. URIs are rela
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from pydantic import Field
 
 from data_contracts.alias_moves import Approval, CanaryNote, CanaryTerms, Force, Incident
 from data_contracts.canonical import StorePath
-from data_contracts.records import DriftReport, GateResult, HandOff, Record, Sentence
+from data_contracts.records import AS_WRITTEN, DriftReport, GateResult, HandOff, Record, Sentence
 
 
 class Ref(Record):
@@ -69,6 +69,27 @@ class RowPlace(Record):
 
     file: str
     row: int
+
+
+class Expectation(TypedDict):
+    """One expectation of a suite. The `type` of one of the user's own is its `class_path`."""
+
+    type: str
+    class_path: NotRequired[str]
+    kwargs: Mapping[str, Any]
+    severity: str
+    description: NotRequired[str]
+    meta: NotRequired[object]
+
+
+class Suite(TypedDict):
+    """A suite as `load_suite` gives it: checked, and without the ids and versions that Great Expectations writes."""
+
+    name: str
+    expectations: list[Expectation]
+
+
+StoredSuite = Annotated[Suite, AS_WRITTEN]
 
 
 class Failure(Record):

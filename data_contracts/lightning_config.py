@@ -10,7 +10,7 @@ import ast
 import difflib
 import functools
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ _LIMITED_CALLBACKS = {
 _PROGRESS_BARS = ("ProgressBar", "RichProgressBar", "TQDMProgressBar")
 
 
-def inline_lightning(spec: PipelineSpec, root: Path) -> dict[str, Any]:
+def inline_lightning(spec: PipelineSpec, root: Path) -> dict[str, object]:
     """The config of `train.lightning` as a dictionary; a path is relative to `root`, the spec's folder.
 
     Raises:
@@ -72,7 +72,7 @@ def inline_lightning(spec: PipelineSpec, root: Path) -> dict[str, Any]:
     return document.value
 
 
-def check_lightning(config: dict[str, Any], spec: PipelineSpec) -> list[str]:
+def check_lightning(config: dict[str, object], spec: PipelineSpec) -> list[str]:
     """Check a config against the spec; returns a sentence for each setting, of either, that has no effect.
 
     Raises:
@@ -85,12 +85,12 @@ def check_lightning(config: dict[str, Any], spec: PipelineSpec) -> list[str]:
     return [*_without_effect(config, spec)]
 
 
-def config_problems(config: dict[str, Any], spec: PipelineSpec) -> list[Problem]:
+def config_problems(config: dict[str, object], spec: PipelineSpec) -> list[Problem]:
     """The mistakes in a config for this spec, with fields as paths below the config."""
     return [*_shape(config, spec), *_owned(config, spec)]
 
 
-def _shape(config: dict[str, Any], spec: PipelineSpec) -> Iterator[Problem]:
+def _shape(config: dict[str, object], spec: PipelineSpec) -> Iterator[Problem]:
     for key in config:
         if key in _COMMANDS:
             yield Problem((key,), f"is a subcommand's section; move its content one level up, without {key}:")
@@ -120,7 +120,7 @@ def _shape(config: dict[str, Any], spec: PipelineSpec) -> Iterator[Problem]:
             yield Problem(field, "${dataset.path} names the sealed dataset, but with data: external there is none")
 
 
-def _owned(config: dict[str, Any], spec: PipelineSpec) -> Iterator[Problem]:
+def _owned(config: dict[str, object], spec: PipelineSpec) -> Iterator[Problem]:
     """Fields whose value the spec decides; Lightning's default counts as not set."""
     trainer = config.get("trainer")
     trainer = trainer if isinstance(trainer, dict) else {}
@@ -143,7 +143,7 @@ def _owned(config: dict[str, Any], spec: PipelineSpec) -> Iterator[Problem]:
         yield Problem(("seed_everything",), sentence)
 
 
-def _decided(trainer: dict[str, Any], spec: PipelineSpec, with_own_data: bool) -> Iterator[Problem]:
+def _decided(trainer: dict[str, object], spec: PipelineSpec, with_own_data: bool) -> Iterator[Problem]:
     """The trainer's settings that fields of the spec decide."""
     train = spec.train
     micro = min(train.micro_batch_size or train.global_batch_size, train.global_batch_size // train.world_size)
@@ -164,7 +164,7 @@ def _decided(trainer: dict[str, Any], spec: PipelineSpec, with_own_data: bool) -
             )
 
 
-def _kept_off(trainer: dict[str, Any], with_own_data: bool) -> Iterator[Problem]:
+def _kept_off(trainer: dict[str, object], with_own_data: bool) -> Iterator[Problem]:
     """The trainer's settings that have no place in a training of ours."""
     kept_off: list[tuple[str, tuple[Any, ...], str]] = [
         ("enable_checkpointing", (None, True), "train.checkpoint of the spec says when checkpoints are written"),
@@ -244,7 +244,7 @@ def trainer_arguments() -> tuple[str, ...]:
     return tuple(argument.arg for maker in makers for argument in [*maker.args, *maker.kwonlyargs][1:])
 
 
-def _without_effect(config: dict[str, Any], spec: PipelineSpec) -> Iterator[str]:
+def _without_effect(config: Mapping[str, Any], spec: PipelineSpec) -> Iterator[str]:
     train, trainer = spec.train, config.get("trainer") or {}
     if config.get("data") is not None:
         for name in ("batch", "transform", "micro_batch_size"):

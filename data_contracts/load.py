@@ -65,7 +65,7 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> PipelineSpec:
     return spec
 
 
-def _credentials(document: dict[str, Any], spec: PipelineSpec) -> list[Problem]:
+def _credentials(document: dict[str, object], spec: PipelineSpec) -> list[Problem]:
     """Tags that look like credentials, and addresses that hold one anywhere else in the spec."""
     tags = [Problem(("tags", name), sentence) for name, sentence in tags_with_credentials(spec.tags).items()]
     rest = {key: value for key, value in document.items() if key != "tags"}
@@ -119,7 +119,7 @@ def _override(document: Document, text: str) -> None:
     document.override(parts, parse(value, f"--set {field}", place="--set"))
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema() -> dict[str, object]:
     """The spec's JSON Schema, for editors: every field with its description, shorthands included."""
     schema = PipelineSpec.model_json_schema()
     return {

@@ -10,15 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema, model_validator
 
 from data_contracts.canonical import digest
-from data_contracts.errors import UsageError
+from data_contracts.errors import ErrorJson, UsageError
 from data_contracts.quoting import escaped
 
 SCHEMA = 1
 # A text for people that may quote a value of the data, or come from a store that others write.
 Sentence = Annotated[str, AfterValidator(escaped)]
+# For objects whose keys another reader checks: a record keeps them as they are.
+AS_WRITTEN = GetPydanticSchema(lambda _, schema_of: schema_of(dict[str, object]))
+Error = Annotated[ErrorJson, AS_WRITTEN]
 
 
 class Record(BaseModel):
@@ -37,7 +40,7 @@ class HandOff(Record):
     schema_version: int = SCHEMA
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
+    def from_json(cls, value: dict[str, object]) -> Self:
         """Read what `to_json` wrote; UsageError for a schema newer than this code's, also of a record inside."""
         return cls.model_validate(value)
 

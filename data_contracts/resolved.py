@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from data_contracts.errors import CorruptError
-from data_contracts.handoffs import Dataset, Ref, SourceFile
+from data_contracts.handoffs import Dataset, Ref, SourceFile, StoredSuite
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.price_book import Amount
 from data_contracts.records import HandOff, Record
@@ -55,7 +55,7 @@ class Price(Record):
         return {**rest, "per_hour": value["usd_per_hour"] if value.get("price_date") else None}
 
     @model_serializer(mode="wrap")
-    def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
         """In USD under the name that earlier versions wrote and read, so that their records stay the same bytes."""
         written = write(self)
         if self.currency == "USD":
@@ -152,7 +152,7 @@ class Resolved(HandOff):
     window: tuple[str, str] | None
     files: list[SourceFile]
     sets: dict[str, list[SourceFile]]
-    suite: dict[str, Any] | None
+    suite: StoredSuite | None
     lightning: dict[str, Any]
     code: Ref
     code_digest: str
@@ -168,9 +168,9 @@ class Resolved(HandOff):
     mixture: dict[str, Dataset] = Field(default_factory=dict)
     init_from: Ref | None = None
     drift: DriftReference | None = Field(default=None, exclude_if=lambda drift: drift is None)
-    set_suites: dict[str, dict[str, Any]] = Field(default_factory=dict, exclude_if=lambda suites: not suites)
-    features: dict[str, Any] | None = Field(default=None, exclude_if=lambda suite: suite is None)
-    predictions: dict[str, Any] | None = Field(default=None, exclude_if=lambda suite: suite is None)
+    set_suites: dict[str, StoredSuite] = Field(default_factory=dict, exclude_if=lambda suites: not suites)
+    features: StoredSuite | None = Field(default=None, exclude_if=lambda suite: suite is None)
+    predictions: StoredSuite | None = Field(default=None, exclude_if=lambda suite: suite is None)
 
     prices: dict[str, Price] = Field(default_factory=dict, exclude_if=lambda prices: not prices)
     checkpoint: CheckpointInterval | None = Field(default=None, exclude_if=lambda found: found is None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -155,11 +155,11 @@ class RulesVersion(HandOff):
 
     kind: Kind
     n: int = Field(ge=0)
-    content: dict[str, Any]
+    content: dict[str, object]
     by: str
     at: str
     store: str | None = Field(default=None, exclude_if=lambda one: one is None)
-    signature: dict[str, Any] | None = Field(default=None, exclude_if=lambda one: one is None)
+    signature: dict[str, object] | None = Field(default=None, exclude_if=lambda one: one is None)
 
     @property
     def signed_bytes(self) -> bytes:

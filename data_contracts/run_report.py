@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from data_contracts.errors import AWAY, SERVER
-from data_contracts.records import HandOff, Record, Sentence
+from data_contracts.records import Error, HandOff, Record, Sentence
 
 StageStatus = Literal["ran", "reused", "rejected", "failed", "skipped", "cancelled", "waiting"]
 Verdict = Literal[
@@ -89,7 +89,7 @@ class RunReport(HandOff):
     exit_code: int
     sentence: Sentence
     stages: list[StageResult]
-    error: dict[str, Any] | None = None
+    error: Error | None = None
     dataset_id: str | None = None
     checkpoint_id: str | None = None
     model: ModelName | None = None

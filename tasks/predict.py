@@ -17,7 +17,7 @@ from data_contracts.canonical import digest
 from data_contracts.contract.reports import sentence
 from data_contracts.contract.suites import load_suite, own_classes
 from data_contracts.errors import ContractRejected, CorruptError, UsageError
-from data_contracts.handoffs import ContractReport, Dataset, ModelVersion, Ref, SourceFile
+from data_contracts.handoffs import ContractReport, Dataset, Expectation, ModelVersion, Ref, SourceFile, Suite
 from data_contracts.messages.raw_data import (
     COLUMNS,
     CONTRACT,
@@ -236,19 +236,19 @@ def resolve_input(text: str, trained_on: Sequence[SourceSpec]) -> tuple[list[Sou
 OWN = "the model's own suite"
 
 
-def suite_of(model: Model, named: str) -> tuple[dict[str, Any], str]:
+def suite_of(model: Model, named: str) -> tuple[Suite, str]:
     """The suite and what it fails on; "" names the model's own. UsageError if it has none."""
     if named:
         return load_suite(named, Path.cwd()), "critical"
     if model.contract is None:
         raise UsageError("The model has no contract of its own.", remedy="Name a suite: --contract SUITE.json.")
-    return dict(model.contract.settings["suite"]), str(model.contract.settings["fail_on"])
+    return model.contract.settings["suite"], str(model.contract.settings["fail_on"])
 
 
-def without(suite: dict[str, Any], columns: list[str]) -> tuple[dict[str, Any], list[str]]:
+def without(suite: Suite, columns: list[str]) -> tuple[Suite, list[str]]:
     """The suite without expectations that name one of these columns, and these expectations in words."""
-    kept: list[dict[str, Any]] = []
-    left: list[dict[str, Any]] = []
+    kept: list[Expectation] = []
+    left: list[Expectation] = []
     for one in suite["expectations"]:
         (left if any(_names(one["kwargs"], name) for name in columns) else kept).append(one)
     return {**suite, "expectations": kept}, [sentence(one) for one in left]
@@ -267,7 +267,7 @@ def _names(kwargs: Any, column: str) -> bool:
 
 
 def check_input(
-    model: Model, suite: dict[str, Any], fail_on: str, files: list[SourceFile], sources: list[SourceSpec], project: Path
+    model: Model, suite: Suite, fail_on: str, files: list[SourceFile], sources: list[SourceSpec], project: Path
 ) -> int:
     """Check the rows; returns how many expectations were checked. ContractRejected if the rows break the contract."""
     if not suite["expectations"]:

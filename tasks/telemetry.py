@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.errors import TrainwrightError, UsageError, causes, from_json
+from data_contracts.errors import ErrorJson, TrainwrightError, UsageError, causes, from_json
 from data_contracts.executions import HERE, ExecutionUsage, GangUsage
 from data_contracts.messages.gang import Heartbeat, NodeExit, reports_of
 from data_contracts.run_report import RunReport, StageResult
@@ -458,6 +458,6 @@ class TracedRun:
                 self._spans.ended("checkpoint", rank.child(saved.began), rank, times, about, error=error)
 
 
-def _cause(error: dict[str, Any] | None) -> str:
+def _cause(error: ErrorJson | None) -> str:
     cause = str((error or {}).get("cause", "internal"))
     return cause if cause in _CAUSES else "internal"

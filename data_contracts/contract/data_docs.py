@@ -57,7 +57,7 @@ def data_docs(results: Sequence[Result], report: ContractReport, name: str, run_
 
 def _validation(
     results: Sequence[Result], report: ContractReport, name: str, run_id: str, started: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Our results as Great Expectations' validation result."""
     held = sum(one.failure is None and not one.unclear for one in results)
     return {
@@ -99,9 +99,9 @@ def _rendered(validation: dict[str, Any]) -> str:
     return page
 
 
-def _result(one: Result, report: ContractReport) -> dict[str, Any]:
+def _result(one: Result, report: ContractReport) -> dict[str, object]:
     entry, success = one.entry, one.failure is None and not one.unclear
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     if one.failure is not None and one.failure.rows:
         found = _broken(one.failure.rows, one.failure.of)
         found["partial_unexpected_list"] = [_text(value) for value in _with_places(one)]
@@ -124,7 +124,7 @@ def _result(one: Result, report: ContractReport) -> dict[str, Any]:
     }
 
 
-def _broken(rows: int, of: int) -> dict[str, Any]:
+def _broken(rows: int, of: int) -> dict[str, object]:
     """What Great Expectations shows of broken rows; without a share if a report of an earlier version has no `of`."""
     if not of:
         return {"unexpected_count": 0, "observed_value": f"{rows:,} rows broke it"}

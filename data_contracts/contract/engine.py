@@ -8,7 +8,7 @@ number.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pyarrow as pa
@@ -28,15 +28,14 @@ from data_contracts.contract.scan import Resources, scanned
 from data_contracts.contract.suites import ConditionError, ForeignReference, local_schema
 from data_contracts.contract.translation import every_translated
 from data_contracts.errors import SpecError
-from data_contracts.handoffs import Failure
+from data_contracts.handoffs import Expectation, Failure, Suite
 from data_contracts.quoting import text_of
 
-Entry = dict[str, Any]
 Verdicts = dict[int, Failure | None]
 
 
 def check(
-    suite: dict[str, Any],
+    suite: Suite,
     read: Read,
     *,
     fail_on: str,
@@ -61,7 +60,7 @@ def check(
         SpecError: Great Expectations refuses the value of an expectation's argument, or we do, because a library would
             carry it out as a program.
     """
-    entries: dict[int, Entry] = dict(enumerate(suite["expectations"]))
+    entries: dict[int, Expectation] = dict(enumerate(suite["expectations"]))
     if not (count := len(entries)):
         return rejected(0, 0, "suite", f"the suite {suite['name']} has no expectations, so it vouches for nothing")
     for index, asked in entries.items():
@@ -89,7 +88,7 @@ def check(
     return outcome(rows, count, failures, fail_on)
 
 
-def _refuse_programs(index: int, asked: Mapping[str, Any]) -> None:
+def _refuse_programs(index: int, asked: Expectation) -> None:
     """SpecError for a text that a library would carry out; a suite that comes from a store was not checked before."""
     kwargs = f"contract.suite: expectations.{index}.kwargs"
     try:
@@ -103,7 +102,7 @@ def _refuse_programs(index: int, asked: Mapping[str, Any]) -> None:
 
 def _scanned(
     questions: dict[int, Question],
-    entries: dict[int, Entry],
+    entries: dict[int, Expectation],
     data: Data,
     sensitive: Collection[str],
     resources: Resources,
@@ -131,7 +130,7 @@ def _measured(checks: list[Check], rows: int | None, read: Read, schema: pa.Sche
 
 def decided(
     questions: dict[int, Question],
-    entries: dict[int, Entry],
+    entries: dict[int, Expectation],
     data: Data,
     sensitive: Collection[str],
     resources: Resources,
@@ -190,7 +189,7 @@ def _of_rows(
     return finding.broken(count, of, numbers, values or [None] * len(numbers)), False
 
 
-def _finding(asked: Entry, schema: pa.Schema, sensitive: Collection[str]) -> tuple[Finding, list[str]]:
+def _finding(asked: Expectation, schema: pa.Schema, sensitive: Collection[str]) -> tuple[Finding, list[str]]:
     """What words the failure of an expectation, and those of its columns that do not exist."""
     columns = scope_of(asked, schema).columns
     whole = [field.name for field in schema if pa.types.is_integer(field.type)]

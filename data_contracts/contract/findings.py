@@ -10,7 +10,7 @@ import numpy as np
 
 from data_contracts.arrow_rows import Numbers
 from data_contracts.contract.suites import SEVERITIES
-from data_contracts.handoffs import Failure, Quarantine
+from data_contracts.handoffs import Expectation, Failure, Quarantine
 from data_contracts.quoting import (
     MASK,
     MOST_VALUE,
@@ -71,7 +71,7 @@ class Finding:
 
     def __init__(
         self,
-        expectation: dict[str, Any],
+        expectation: Expectation,
         columns: Sequence[str],
         sensitive: Collection[str],
         whole: Collection[str] = (),
@@ -186,7 +186,7 @@ def rejected(rows: int, expectations: int, what: str, sentence: str) -> Outcome:
     return Outcome(False, rows, expectations, [failure])
 
 
-def _parts(value: Any, columns: Sequence[str]) -> dict[str, Any] | None:
+def _parts(value: Any, columns: Sequence[str]) -> Mapping[str, object] | None:
     if len(columns) < 2:
         return None
     if isinstance(value, dict):

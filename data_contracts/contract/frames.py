@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from data_contracts.arrow_rows import first_misfit, is_text, is_time
 from data_contracts.contract.suites import COMPARE, Condition, Tree, read_condition
+from data_contracts.handoffs import Expectation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +68,7 @@ def exact_columns(columns: Collection[str], schema: pa.Schema) -> set[str]:
     return exact | {name for name, kind in kinds.items() if pa.types.is_integer(kind) or pa.types.is_floating(kind)}
 
 
-def exact_arguments(expectation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+def exact_arguments(expectation: str, kwargs: Mapping[str, Any]) -> dict[str, object]:
     """The arguments that are compared with exact numbers, as they are written."""
     if is_for_floats(expectation) or any(part in expectation for part in _OF_COUNTS):
         return {}
@@ -95,7 +96,7 @@ def decimals_of(column: pa.ChunkedArray) -> list[Decimal]:
     return [MISSING if value is None or value != value else Decimal(str(value)) for value in column.to_pylist()]
 
 
-def with_exact_literals(tree: dict[str, Any], exact: Collection[str]) -> dict[str, Any]:
+def with_exact_literals(tree: Tree, exact: Collection[str]) -> Tree:
     """A row condition's tree in which what is compared with these columns is as it is written."""
     if "conditions" in tree:
         return {**tree, "conditions": [with_exact_literals(part, exact) for part in tree["conditions"]]}
@@ -439,16 +440,16 @@ class Scope:
     of_names: bool
     row_wise: bool
     layout: Layout
-    kwargs: dict[str, Any]
-    exact: dict[str, Any] = field(default_factory=dict)
+    kwargs: Mapping[str, Any]
+    exact: Mapping[str, object] = field(default_factory=dict)
 
 
-def pattern_argument(asked: Mapping[str, Any]) -> str | None:
+def pattern_argument(asked: Expectation) -> str | None:
     """The argument of an expectation that holds patterns for Python's `re`; None without, and for a class of a user."""
     return None if "class_path" in asked else next((name for name in _PATTERNS if asked["kwargs"].get(name)), None)
 
 
-def scope_of(asked: Mapping[str, Any], schema: pa.Schema) -> Scope:
+def scope_of(asked: Expectation, schema: pa.Schema) -> Scope:
     """The scope of one expectation of a suite over data of this schema; ConditionError."""
     name, condition, kwargs = asked["type"], *without_condition(asked)
     of_table = name.startswith("expect_table")
@@ -490,7 +491,7 @@ def exact_in_condition(
     return tuple(sorted(exact)), condition
 
 
-def _renamed(kwargs: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+def _renamed(kwargs: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, object]:
     """Arguments in which the columns are called so."""
     named = {key: given.get(kwargs[key], kwargs[key]) for key in ("column", "column_A", "column_B") if key in kwargs}
     if kwargs.get("column_list"):
@@ -498,7 +499,7 @@ def _renamed(kwargs: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, A
     return {**kwargs, **named}
 
 
-def _as_written(name: str, kwargs: dict[str, Any], exact: Collection[str]) -> dict[str, Any]:
+def _as_written(name: str, kwargs: Mapping[str, Any], exact: Collection[str]) -> dict[str, object]:
     """Arguments as a suite writes them, where Great Expectations would round them to float64."""
     if exact:
         return exact_arguments(name, kwargs)
@@ -516,7 +517,7 @@ def _as_read(named: Any, kind: pa.DataType) -> Any:
     return named.lower().replace("boolean", "bool") if missing_allowed else named
 
 
-def without_condition(asked: Mapping[str, Any]) -> tuple[Condition | None, dict[str, Any]]:
+def without_condition(asked: Expectation) -> tuple[Condition | None, dict[str, Any]]:
     """An expectation's row condition, and the arguments that Great Expectations gets; ConditionError."""
     kwargs = {key: value for key, value in asked["kwargs"].items() if key != "row_condition"}
     return read_condition(asked["kwargs"].get("row_condition")), kwargs
@@ -557,12 +558,12 @@ def _width(kind: pa.DataType) -> int:
         return 32  # a guess for text, good enough to estimate the number of passes
 
 
-def _with_times(kwargs: Mapping[str, Any], kinds: Sequence[pa.DataType]) -> dict[str, Any]:
+def _with_times(kwargs: Mapping[str, Any], kinds: Sequence[pa.DataType]) -> dict[str, object]:
     """Arguments with ISO texts as times, where the columns, of these types, hold times.
 
     Great Expectations itself would compare a time with a date or a text and raise.
     """
-    named: dict[str, Any] = {}
+    named: dict[str, object] = {}
     if len(kinds) == 1:
         named = {
             key: _as_time(kwargs[key], kinds[0]) for key in ("min_value", "max_value", "value_set") if key in kwargs

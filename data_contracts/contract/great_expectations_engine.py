@@ -51,7 +51,7 @@ from data_contracts.contract.frames import (
 )
 from data_contracts.contract.suites import local_schema
 from data_contracts.errors import SpecError
-from data_contracts.handoffs import Failure
+from data_contracts.handoffs import Expectation, Failure
 from data_contracts.quoting import text_of, withhold
 
 # The user's own classes by their path, as a suite names them.
@@ -89,7 +89,7 @@ def why_unusable(kind: type) -> str:
     return ""
 
 
-def own_expectation(index: int, asked: dict[str, Any], kind: type) -> Any:
+def own_expectation(index: int, asked: Expectation, kind: type) -> Any:
     """An object of a user's own class; SpecError if it refuses its arguments.
 
     Args:
@@ -107,7 +107,7 @@ def own_expectation(index: int, asked: dict[str, Any], kind: type) -> Any:
         ) from error
 
 
-def own_scope(index: int, expectation: Any, asked: dict[str, Any], schema: pa.Schema) -> Scope:
+def own_scope(index: int, expectation: Any, asked: Expectation, schema: pa.Schema) -> Scope:
     """What an expectation of a user's own reads: its columns in full; all columns if it may read others.
 
     The columns may be set by the class itself, which Great Expectations recommends. SpecError if it would take two of
@@ -199,7 +199,7 @@ class Check:
     def __init__(
         self,
         index: int,
-        asked: dict[str, Any],
+        asked: Expectation,
         schema: pa.Schema,
         sensitive: Collection[str],
         classes: Classes = MappingProxyType({}),
@@ -245,7 +245,7 @@ class Check:
             signal.setitimer(signal.ITIMER_REAL, left)
             signal.signal(signal.SIGALRM, handler)
 
-    def needs(self, engine: Any, runtime: dict[str, Any] = _RUNTIME) -> dict[str, Any]:
+    def needs(self, engine: Any, runtime: Mapping[str, object] = _RUNTIME) -> dict[str, Any]:
         """The metrics that decide it, by name; SpecError if Great Expectations refuses its arguments only here."""
         asked = self.finding.expectation
         try:
@@ -473,14 +473,16 @@ def _numbered(metric: Any, value: Any, numbers: Any) -> Any:
     return numbers[value].tolist() if metric.metric_name.endswith(".unexpected_index_list") and value else value
 
 
-def _domain(index: int, asked: dict[str, Any], kwargs: dict[str, Any]) -> Any:
+def _domain(index: int, asked: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Any:
     """GX's own object for an expectation; SpecError with GX's reason when it refuses an argument's value."""
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
     if "json_schema" in kwargs:
         kwargs = {**kwargs, "json_schema": local_schema(kwargs["json_schema"])}
     try:
-        plain = ExpectationConfiguration(type=asked["type"], kwargs=copy.deepcopy(kwargs), severity=asked["severity"])
+        plain = ExpectationConfiguration(
+            type=asked["type"], kwargs=copy.deepcopy({**kwargs}), severity=asked["severity"]
+        )
         return plain.to_domain_obj()
     except (ValueError, OverflowError, re.error) as error:  # it builds a regular expression of a format of times
         reasons = error.errors() if hasattr(error, "errors") else []
@@ -502,14 +504,14 @@ _NOT_ARGUMENTS = {
 }  # fmt: skip
 
 
-def catalogue() -> dict[str, Any]:
+def catalogue() -> dict[str, object]:
     """The expectations that the installed Great Expectations runs on files, with their arguments; and those that need a
     SQL database.
     """
     import great_expectations  # noqa: F401 - which registers its expectations
     from great_expectations.expectations import registry
 
-    expectations: dict[str, Any] = {}
+    expectations: dict[str, dict[str, list[str]]] = {}
     sql_only = ["expect_table_row_count_to_equal_other_table"]  # its metric exists, but counts one table
     for name in sorted(registry.list_registered_expectation_implementations()):
         kind = registry.get_expectation_impl(name)

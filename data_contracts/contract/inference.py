@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_contracts.errors import UsageError
+from data_contracts.handoffs import Expectation
 
 # A column with at most so many values, each in VALUE_ROWS rows on average, is a category; fewer if they are numbers.
 CATEGORIES, NUMBERS, VALUE_ROWS = 20, 10, 5
@@ -145,11 +146,11 @@ class Draft:
     """
 
     rows: int = 0
-    expectations: list[dict[str, Any]] = field(default_factory=list)
+    expectations: list[Expectation] = field(default_factory=list)
     sensitive: dict[str, str] = field(default_factory=dict)
     unsure: list[tuple[str, str]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
-    ranges: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]]]] = field(default_factory=dict)
+    ranges: dict[str, tuple[list[Expectation], list[tuple[str, str]]]] = field(default_factory=dict)
 
     def expect(self, name: str, severity: str = "critical", **kwargs: Any) -> None:
         """Add an expectation."""

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from data_contracts.canonical import digest
 from data_contracts.contract.questions import ALL, Measure, Question
-from data_contracts.handoffs import HandOff, Record
+from data_contracts.handoffs import Expectation, HandOff, Record
 from data_contracts.profile.profile import Merger
 from data_contracts.profile.record import Profile
 
@@ -40,7 +40,7 @@ def kept(measures: Iterable[Measure], sensitive: Collection[str]) -> list[Measur
     return [one for one in found if one.column not in sensitive or _rule(one) is sum]
 
 
-def reads_all_files(asked: dict[str, Any]) -> bool:
+def reads_all_files(asked: Expectation) -> bool:
     """Whether an expectation, an entry of a suite, is measured over all files, whatever the types of its columns."""
     return bool(_OVER_ALL.search(asked["type"])) or asked["kwargs"].get("row_condition") is not None
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from data_contracts.arrow_rows import Numbers, Read, number_before, without_rows
 from data_contracts.contract.findings import Judged, Outcome, is_grave, outcome
 from data_contracts.contract.great_expectations_engine import Check, Classes, on_whole, row_by_row
-from data_contracts.handoffs import Failure, Quarantine
+from data_contracts.handoffs import Expectation, Failure, Quarantine, Suite
 
 # Expectations of Great Expectations that judge rows; every other one is about a column or the table as a whole.
 ABOUT_ROWS = (
@@ -31,9 +31,9 @@ ABOUT_ROWS = (
 
 
 def check_and_set_aside(
-    suite: dict[str, Any],
+    suite: Suite,
     read: Read,
-    judge: Callable[[dict[str, Any], Read], Outcome],
+    judge: Callable[[Suite, Read], Outcome],
     *,
     max_share: float,
     fail_on: str,
@@ -80,9 +80,9 @@ def check_and_set_aside(
 
 
 def _on_the_rest(
-    suite: dict[str, Any],
+    suite: Suite,
     read: Read,
-    judge: Callable[[dict[str, Any], Read], Outcome],
+    judge: Callable[[Suite, Read], Outcome],
     failed: dict[int, Failure],
     exact: dict[int, Numbers],
     aside: Numbers,
@@ -126,7 +126,7 @@ _EVERY = {"result_format": {"result_format": "COMPLETE", "partial_unexpected_cou
 
 
 def broken_rows(
-    entries: Mapping[int, dict[str, Any]],
+    entries: Mapping[int, Expectation],
     read: Read,
     rows: int,
     schema: pa.Schema,
@@ -162,7 +162,7 @@ class _Rows(Check):
         super().__init__(*about)
         self.numbers: list[Numbers] = []
 
-    def needs(self, engine: Any, runtime: dict[str, Any] = _EVERY) -> dict[str, Any]:
+    def needs(self, engine: Any, runtime: Mapping[str, object] = _EVERY) -> dict[str, Any]:
         """The list of row numbers; nothing for an expectation that has none."""
         found = super().needs(engine, runtime)
         return {name: metric for name, metric in found.items() if name.endswith(".unexpected_index_list")}

@@ -12,7 +12,7 @@ as Great Expectations does: a row that is left out is neither counted nor broken
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -143,7 +143,7 @@ ROWS = Measure("count(*)")
 
 
 Kind = Literal["whole", "real", "short", "text", "flag", "time"]
-Arguments = dict[str, Any]
+Arguments = Mapping[str, Any]
 Bounds = tuple[tuple[str, float], ...]
 
 EXACT = 2**53  # float64 holds every whole number up to here
@@ -645,7 +645,7 @@ def _first_rows(names: Sequence[str], kinds: Sequence[Kind], condition: str, row
     return found if rows is None else found._replace(rows=rows)
 
 
-def values_of(shown: dict[str, Any], names: Sequence[str]) -> list[tuple[Any, ...]]:
+def values_of(shown: Mapping[str, Sequence[Any]], names: Sequence[str]) -> list[tuple[Any, ...]]:
     """What the first rows hold, a value for each column.
 
     Args:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.handoffs import ContractReport, Failure
+from data_contracts.handoffs import ContractReport, Expectation, Failure, Suite
 from data_contracts.profile.record import ColumnProfile, Profile
 from data_contracts.quoting import escaped
 from data_contracts.records import ColumnDrift
@@ -39,7 +39,7 @@ class Result:
         observed: what was observed, "" if that is not known.
     """
 
-    entry: Mapping[str, Any]
+    entry: Expectation
     columns: list[str]
     masked: bool
     text: str
@@ -58,7 +58,7 @@ class Result:
 
 
 def results_of(
-    suite: Mapping[str, Any], report: ContractReport, profile: Profile | None, sensitive: Collection[str]
+    suite: Suite, report: ContractReport, profile: Profile | None, sensitive: Collection[str]
 ) -> list[Result]:
     """All expectations of the suite of a report, in order.
 
@@ -98,7 +98,7 @@ def results_of(
     return found
 
 
-def _name(entry: Mapping[str, Any]) -> Name:
+def _name(entry: Expectation) -> Name:
     return entry["type"], ", ".join(_columns(entry["kwargs"])) or None
 
 
@@ -108,7 +108,7 @@ def _columns(kwargs: Mapping[str, Any]) -> list[str]:
     return [*(kwargs[key] for key in _COLUMNS if key in kwargs), *(listed if isinstance(listed, list) else [])]
 
 
-def _observed(entry: Mapping[str, Any], profile: Profile | None) -> str:
+def _observed(entry: Expectation, profile: Profile | None) -> str:
     """What the profile observed about the subject of an expectation that holds; "" for nothing."""
     kind, kwargs = entry["type"].removeprefix("expect_"), entry["kwargs"]
     if profile is None or kwargs.get("row_condition"):
@@ -166,7 +166,7 @@ class Change:
             return "healed"
         return "worse" if self.after > self.before else "better" if self.after < self.before else "same"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The change as objects that JSON can hold."""
         return {**vars(self), "kind": self.kind}
 
@@ -191,7 +191,7 @@ class Moved:
         assert found is not None
         return found.sentence
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The change as objects that JSON can hold."""
         verdicts = [None if one is None else one.verdict for one in (self.before, self.after)]
         return {"column": self.column, "kind": self.kind, "verdicts": verdicts, "sentence": self.sentence}
@@ -342,7 +342,7 @@ _IGNORED = {
 }
 
 
-def sentence(expectation: Mapping[str, Any]) -> str:
+def sentence(expectation: Expectation) -> str:
     """The sentence of an expectation of a suite (`type`, `kwargs`, and perhaps `severity`, `description`)."""
     kind, kwargs = expectation["type"], dict(expectation.get("kwargs", {}))
     template = SENTENCES.get(kind)

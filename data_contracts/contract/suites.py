@@ -34,6 +34,7 @@ import yaml
 from data_contracts.canonical import digest
 from data_contracts.errors import SpecError
 from data_contracts.foreign_files import TooDeep, parse_json, read_plain
+from data_contracts.handoffs import Expectation, Suite
 from data_contracts.quoting import name_shown, nearest_name
 from data_contracts.syntax_trees import expression_tree
 
@@ -124,7 +125,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return "" if near is None else f"; did you mean {name_shown(near, name)}?"
 
 
-def _open(suite: str | dict[str, Any], root: Path) -> tuple[dict[str, Any], SuiteText]:
+def _open(suite: str | Mapping[str, object], root: Path) -> tuple[str, list[Any], SuiteText]:
     """The suite's name and its expectations as they are written, and its text for error messages.
 
     Args:
@@ -156,12 +157,12 @@ def _open(suite: str | dict[str, Any], root: Path) -> tuple[dict[str, Any], Suit
     if not isinstance(expectations, list):
         text.refuse([], 'a suite is an object {"name": …, "expectations": […]}; this one has no list of expectations.')
     name = raw.get("name", raw.get("expectation_suite_name", "suite"))  # the latter before GX 1.0
-    return {"name": name, "expectations": expectations}, text
+    return name, expectations, text
 
 
 def load_suite(
-    suite: str | dict[str, Any], root: Path, parameters: Mapping[str, Any] | None = MappingProxyType({})
-) -> dict[str, Any]:
+    suite: str | Mapping[str, object], root: Path, parameters: Mapping[str, Any] | None = MappingProxyType({})
+) -> Suite:
     """The suite, checked without loading Great Expectations, and without the ids and versions that GX writes.
 
     Args:
@@ -172,10 +173,10 @@ def load_suite(
         SpecError: no file, not JSON, an expectation or argument that Great Expectations does not have, or a parameter
             without a value.
     """
-    plain, text = _open(suite, root)
-    checked: list[dict[str, Any]] = []
+    name, expectations, text = _open(suite, root)
+    checked: list[Expectation] = []
     refused: list[SpecError] = []
-    for index, raw in enumerate(plain["expectations"]):
+    for index, raw in enumerate(expectations):
         try:
             checked.append(_expectation(text, index, raw, parameters))
             refused += _refusals(text, ["expectations", index], checked[-1])
@@ -183,20 +184,19 @@ def load_suite(
             refused.append(error)
     if refused:
         raise refused[0] if len(refused) == 1 else _joined(text, refused)
-    return {**plain, "expectations": checked}
+    return {"name": name, "expectations": checked}
 
 
-def _refusals(text: SuiteText, here: list[str | int], expectation: dict[str, Any]) -> Iterator[SpecError]:
+def _refusals(text: SuiteText, here: list[str | int], expectation: Expectation) -> Iterator[SpecError]:
     """What is wrong with an expectation and its arguments."""
-    name, kwargs, listed = expectation["type"], expectation["kwargs"], _catalogue()
+    name, kwargs, (known, sql_only) = expectation["type"], expectation["kwargs"], _catalogue()
     if "class_path" in expectation:  # only the child process that imports the class knows its other arguments
         if why := wrong_condition(kwargs):
             yield text.refusal([*here, "kwargs", "row_condition"], why)
         return
-    if name in listed["sql_only"]:
+    if name in sql_only:
         yield text.refusal([*here, "type"], f"{name} needs a SQL database and cannot run on files; leave it out.")
         return
-    known = listed["expectations"]
     if name not in known:
         hint = nearest(name, known) or "; write an expectation of its gallery, or leave this one out."
         hint = "; name a class of your own as class_path." if "." in name else hint
@@ -222,7 +222,7 @@ def _joined(text: SuiteText, refused: list[SpecError]) -> SpecError:
     return SpecError("\n  ".join([f"{text.name}: the suite needs {len(refused)} changes:", *lines]))
 
 
-def with_line(message: str, field: str, suite: str | dict[str, Any], root: Path) -> str:
+def with_line(message: str, field: str, suite: str | Mapping[str, object], root: Path) -> str:
     """An error about an expectation that begins with the suite's field, with its file and line instead, if it has one.
 
     What only Great Expectations or the user's class refuses is found where the suite is no longer a text.
@@ -237,25 +237,29 @@ def with_line(message: str, field: str, suite: str | dict[str, Any], root: Path)
     return f"{suite}{f':{line}' if line else ''}: {message.removeprefix(f'{field}: ')}"
 
 
-def parameters_of(suite: str | dict[str, Any], root: Path) -> set[str]:
+def parameters_of(suite: str | Mapping[str, object], root: Path) -> set[str]:
     """The names of the parameters that a suite uses; SpecError as `load_suite`."""
-    entries = _open(suite, root)[0]["expectations"]
+    entries = _open(suite, root)[1]
     return {name for one in entries if isinstance(one, dict) for name in parameter_names(one.get("kwargs"))}
 
 
 @cache
-def _catalogue() -> dict[str, Any]:
-    return json.loads(Path(__file__).with_name("expectations.json").read_text())
+def _catalogue() -> tuple[dict[str, dict[str, list[str]]], list[str]]:
+    """The arguments of each expectation that runs on files, and the names of those that need a SQL database."""
+    listed = json.loads(Path(__file__).with_name("expectations.json").read_text())
+    return listed["expectations"], listed["sql_only"]
 
 
-def own_classes(suite: Mapping[str, Any]) -> dict[int, str]:
+def own_classes(suite: Suite) -> dict[int, str]:
     """The paths of the user's own classes that a suite names, by the expectation's index."""
     return {index: one["class_path"] for index, one in enumerate(suite["expectations"]) if "class_path" in one}
 
 
-def suite_digest(suite: dict[str, Any]) -> str:
+def suite_digest(suite: Suite) -> str:
     """SHA-256 of everything that decides the verdict: each expectation's type, arguments and severity, in order."""
-    return digest([{key: e[key] for key in ("type", "kwargs", "severity")} for e in suite["expectations"]])
+    return digest(
+        [{"type": e["type"], "kwargs": e["kwargs"], "severity": e["severity"]} for e in suite["expectations"]]
+    )
 
 
 def _read(path: str, root: Path) -> SuiteText:
@@ -282,7 +286,7 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def _expectation(text: SuiteText, index: int, raw: Any, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+def _expectation(text: SuiteText, index: int, raw: Any, parameters: Mapping[str, Any] | None) -> Expectation:
     here: list[str | int] = ["expectations", index]
     if not isinstance(raw, dict):
         text.refuse(here, "an expectation is an object with type and kwargs.")
@@ -308,16 +312,17 @@ def _expectation(text: SuiteText, index: int, raw: Any, parameters: Mapping[str,
     if severity not in SEVERITIES:
         text.refuse([*here, "severity"], f"{severity!r} is not a severity; use critical, warning or info.")
     plain = {key: raw[key] for key in ("description", "meta") if raw.get(key)}
-    return {
+    entry: Any = {
         "type": own.get("class_path", raw.get("type")),
         **own,
         "kwargs": {key: value for key, value in kwargs.items() if key not in _RUNTIME and (value or key not in _GONE)},
         "severity": severity,
         **plain,
     }
+    return entry
 
 
-def _own_class(text: SuiteText, here: list[str | int], raw: dict[str, Any]) -> str:
+def _own_class(text: SuiteText, here: list[str | int], raw: Mapping[str, object]) -> str:
     path = raw["class_path"]
     if "type" in raw:
         text.refuse(here, "an expectation has a type or a class_path, not both; leave one of them out.")

@@ -55,6 +55,7 @@ from data_contracts.contract.questions import (
     sum_equal,
 )
 from data_contracts.contract.suites import ConditionError, Tree, read_condition
+from data_contracts.handoffs import Expectation
 
 _PARSER: Any = importlib.import_module("re._parser")
 _LONGEST = 500
@@ -318,7 +319,7 @@ def kind_of(kind: pa.DataType) -> Kind | None:
     return known.get(kind)
 
 
-def reason(asked: dict[str, Any]) -> str:
+def reason(asked: Expectation) -> str:
     """Why an expectation runs on Great Expectations, whatever its column's type is; "" if it need not.
 
     Args:
@@ -351,7 +352,7 @@ def reason(asked: dict[str, Any]) -> str:
     return "" if counts or not rule.counts else "its bounds are not whole numbers"
 
 
-def every_translated(entries: Mapping[int, dict[str, Any]], schema: pa.Schema) -> dict[int, Question | str]:
+def every_translated(entries: Mapping[int, Expectation], schema: pa.Schema) -> dict[int, Question | str]:
     """`translated` of each; the columns, of which there may be thousands, are looked at once."""
     kinds = _kinds(schema)
     return {index: translated(entry, schema, kinds) for index, entry in entries.items()}
@@ -361,7 +362,7 @@ def _kinds(schema: pa.Schema) -> Kinds:
     return {field.name: kind_of(field.type) for field in schema}
 
 
-def translated(asked: dict[str, Any], schema: pa.Schema, kinds: Kinds | None = None) -> Question | str:
+def translated(asked: Expectation, schema: pa.Schema, kinds: Kinds | None = None) -> Question | str:
     """What to measure for one expectation over data of this schema; or why it runs on Great Expectations.
 
     Args:
@@ -380,7 +381,7 @@ def translated(asked: dict[str, Any], schema: pa.Schema, kinds: Kinds | None = N
     return question if isinstance(question, str) else replace(question.among(where), observed=None)
 
 
-def _of_all_rows(asked: dict[str, Any], schema: pa.Schema, kinds: Kinds) -> Question | str:
+def _of_all_rows(asked: Expectation, schema: pa.Schema, kinds: Kinds) -> Question | str:
     rule, kwargs = _RULES[asked["type"]], _given(asked)
     if rule.several:
         return _of_several(rule, kwargs, schema, kinds)
@@ -397,7 +398,7 @@ def _of_all_rows(asked: dict[str, Any], schema: pa.Schema, kinds: Kinds) -> Ques
     return question or f"its values have no exact translation for a column of {type_}"
 
 
-def _of_several(rule: _Rule, kwargs: dict[str, Any], schema: pa.Schema, kinds: Kinds) -> Question | str:
+def _of_several(rule: _Rule, kwargs: Arguments, schema: pa.Schema, kinds: Kinds) -> Question | str:
     names = kwargs["column_list"] if "column_list" in kwargs else [kwargs["column_A"], kwargs["column_B"]]
     absent = [name for name in names if name not in kinds]
     if absent:
@@ -409,7 +410,7 @@ def _of_several(rule: _Rule, kwargs: dict[str, Any], schema: pa.Schema, kinds: K
     return question or f"its columns are {', '.join(str(schema.field(name).type) for name in names)}"
 
 
-def _given(asked: dict[str, Any]) -> dict[str, Any]:
+def _given(asked: Expectation) -> Arguments:
     """Its arguments without those that say null, which is the default of these."""
     optional = ("min_value", "max_value", "row_condition", "condition_parser", "column_index")
     return {key: value for key, value in asked["kwargs"].items() if value is not None or key not in optional}

@@ -35,7 +35,7 @@ class StoreAddress(Record):
     """
 
     uri: str
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, object] = Field(default_factory=dict)
     pointers: str | None = None
 
 
@@ -94,7 +94,7 @@ class TrialRows(Record):
     """
 
     file: SourceFile
-    sources: list[dict[str, Any]]
+    sources: list[dict[str, object]]
     root: str
 
 
@@ -102,7 +102,7 @@ class TriedCall(Record):
     """A class that is made, or a function that is called with rows: its dotted path and keyword arguments."""
 
     path: str
-    args: dict[str, Any]
+    args: dict[str, object]
 
 
 class ImportTrialRequest(Message):
@@ -244,7 +244,7 @@ class EvaluateRequest(OfCheckpoint, Sealing):
     sets: dict[str, ScoredSet]
     data_external: bool
     metrics_code: Ref
-    settings: dict[str, Any]
+    settings: dict[str, object]
     predictions: bool = Field(default=False, exclude_if=lambda kept: not kept)
     pairs: list[str] = Field(default=[], exclude_if=lambda names: not names)
     shown: str = Field(default="", exclude_if=lambda name: not name)
@@ -319,7 +319,7 @@ class RemoteJob(Message):
     """
 
     module: str
-    request: dict[str, Any]
+    request: dict[str, object]
     code: list[Ref] = Field(min_length=1)
     datasets: list[Dataset]
 
@@ -335,7 +335,7 @@ class RemoteJob(Message):
         """The code and the datasets that must be laid out."""
         return [*self.code, *self.datasets]
 
-    def request_at(self, paths: Mapping[str, str]) -> dict[str, Any]:
+    def request_at(self, paths: Mapping[str, str]) -> dict[str, object]:
         """The request as JSON, with the folders of what it needs; see `LaidOut.at`."""
         return {**self.request, "paths": dict(paths)}
 

@@ -32,6 +32,7 @@ from data_contracts.canonical import StorePath
 from data_contracts.costs import NOTHING, GpuReading, Resources
 from data_contracts.handoffs import Checkpoint, Dataset, Record, Ref
 from data_contracts.messages import Message
+from data_contracts.records import Error
 
 
 class MachineFacts(Record, extra="ignore"):
@@ -396,9 +397,9 @@ class Launch(Message, extra="ignore"):
     train: dict[str, Any] = {}
     targets: list[str] = Field(default=[], exclude_if=operator.not_)
     sealed: dict[str, Any] = {}
-    provenance: dict[str, Any] = {}
+    provenance: dict[str, object] = {}
     traceparent: str = Field(default="", exclude_if=operator.not_)
-    errand: dict[str, Any] | None = Field(default=None, exclude_if=operator.not_)
+    errand: dict[str, object] | None = Field(default=None, exclude_if=operator.not_)
     fault: PlannedFault | None = Field(default=None, exclude_if=operator.not_)
 
     @property
@@ -493,7 +494,7 @@ class NodeExit(Message, extra="ignore"):
     """
 
     status: Literal["done", "failed"]
-    error: dict[str, Any] | None = None
+    error: Error | None = None
     started: float = 0.0
     released: float = 0.0
     ranks: list[RankEnd] = []

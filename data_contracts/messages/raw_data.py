@@ -12,14 +12,14 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from data_contracts.handoffs import Dataset, Failure, HandOff, Quarantine, Record, Ref, SourceFile
+from data_contracts.handoffs import Dataset, Failure, HandOff, Quarantine, Record, Ref, SourceFile, StoredSuite
 from data_contracts.messages import Message
 from data_contracts.messages.children import Child, OfCheckpoint, Sealing, StoreAddress
 from data_contracts.pipeline_spec import ContaminationSpec, CsvSpec, PiecesSpec, QuarantineSpec, ShardsSpec, SourceSpec
 from data_contracts.pipeline_spec.base import CallableSpec
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from data_contracts.profile.record import Profile
-from data_contracts.records import Sentence
+from data_contracts.records import Error, Sentence
 
 
 class TextCuts(HandOff):
@@ -70,7 +70,7 @@ class ContractRequest(RawFiles):
         strict: refuse files whose columns or types differ.
     """
 
-    suite: dict[str, Any]
+    suite: StoredSuite
     window: tuple[str, str] | None
     window_column: str | None
     fail_on: Literal["critical", "warning", "info"]
@@ -115,11 +115,11 @@ class Drafted(Message):
     """
 
     rows: int = 0
-    expectations: list[dict[str, Any]] = []
+    expectations: list[dict[str, object]] = []
     sensitive: dict[str, str] = {}
     unsure: list[tuple[str, str]] = []
     keys: list[str] = []
-    ranges: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]]]] = {}
+    ranges: dict[str, tuple[list[dict[str, object]], list[tuple[str, str]]]] = {}
     text_from: dict[str, tuple[str, int]] = {}
     csv: CsvSpec | None = Field(default=None, exclude_if=lambda csv: csv is None)
 
@@ -174,7 +174,7 @@ class ShardRequest(RawFiles, Sealing):
     window_column: str | None = None
     shards: ShardsSpec
     project: str | None = None
-    settings: dict[str, Any]
+    settings: dict[str, object]
     one_split: str | None = None
     required_splits: list[str]
     sensitive: list[str] = Field(default_factory=list)
@@ -237,7 +237,7 @@ class PieceDone(Message):
 class PieceOutcome(Message):
     """How a piece ended: with the error as JSON, or None if its result lies beside it."""
 
-    error: dict[str, Any] | None = None
+    error: Error | None = None
 
 
 class DigestRequest(RawFiles):

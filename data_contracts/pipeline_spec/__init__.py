@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -172,7 +172,7 @@ class PipelineSpec(Section):
     """Whom the Prefect server tells of which causes, once `trainwright deploy` has set it up; default: nobody."""
 
     @model_serializer(mode="wrap")
-    def _without_new_sections(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_new_sections(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
         # A section that earlier versions lack is left out if it has its default value, so that a spec's digest and keys
         # stay.
         absent = {"code"} if self.code == CodeSpec() else set[str]()

@@ -99,7 +99,7 @@ class CallableSpec(Shorthand):
 
     call: DottedPath
     """Dotted path of the function, imported from the project's root."""
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: dict[str, object] = Field(default_factory=dict)
     """Keyword arguments, passed after the batch; default none."""
 
 

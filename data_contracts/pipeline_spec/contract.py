@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -177,7 +177,7 @@ class QuarantineSpec(Section):
 class SuiteSpec(Section):
     """What must be true of other rows than the raw data's; none of them is set aside."""
 
-    suite: str | dict[str, Any]
+    suite: str | dict[str, object]
     """A Great Expectations suite, as in `contract.suite`."""
     fail_on: Literal["critical", "warning", "info"] = "critical"
     """The mildest severity that rejects the rows; default `critical`."""
@@ -186,11 +186,11 @@ class SuiteSpec(Section):
 class ContractSpec(Section):
     """The contract: what must be true of the data before it is used."""
 
-    suite: str | dict[str, Any]
+    suite: str | dict[str, object]
     """A Great Expectations suite: the path of a JSON file, or the suite inline."""
     fail_on: Literal["critical", "warning", "info"] = "critical"
     """The mildest severity that rejects the data; default `critical`. Milder failures are reported."""
-    parameters: dict[str, Any] = Field(default_factory=dict, exclude_if=lambda values: not values)
+    parameters: dict[str, object] = Field(default_factory=dict, exclude_if=lambda values: not values)
     """Values for the suite's parameters: `{low: 0}` for each `{"$PARAMETER": "low"}` in it; default: none. The
     suites of evaluation sets, of `features` and of `predictions` get them, too."""
     runner: Runner = Field(default="local", exclude_if=lambda runner: runner == "local")

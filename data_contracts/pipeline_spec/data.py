@@ -119,7 +119,7 @@ class TokenizerSpec(Shorthand):
 
     class_path: DottedPath
     """Dotted path of the class, imported from the project's root."""
-    init_args: dict[str, Any] = Field(default_factory=dict)
+    init_args: dict[str, object] = Field(default_factory=dict)
     """Keyword arguments of the class; default none."""
 
 
@@ -171,7 +171,7 @@ def is_named_like_secret(name: str) -> bool:
     return any(map(_WORD.fullmatch, words)) or _KEY.search(" ".join(words)) is not None
 
 
-def named_credentials(options: dict[str, Any]) -> dict[str, Any]:
+def named_credentials(options: dict[str, object]) -> dict[str, object]:
     """`options`, if credentials are only named; FieldError, which does not repeat it, for a credential's value."""
     for name, value in options.items():
         for part in value if isinstance(value, list) else [value]:
@@ -277,7 +277,7 @@ def _database(address: str) -> str:
 
 Uri = Annotated[str, AfterValidator(_address)]
 Database = Annotated[str, AfterValidator(_database)]
-StorageOptions = Annotated[dict[str, Any], AfterValidator(named_credentials)]
+StorageOptions = Annotated[dict[str, object], AfterValidator(named_credentials)]
 
 
 class SourceSpec(Shorthand):

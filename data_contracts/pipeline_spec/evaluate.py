@@ -80,7 +80,7 @@ class MetricSpec(Section):
 
     class_path: DottedPath | None = None
     """A torchmetrics class, such as `torchmetrics.classification.MulticlassAccuracy`."""
-    init_args: dict[str, Any] = Field(default_factory=dict)
+    init_args: dict[str, object] = Field(default_factory=dict)
     """Arguments of the class; default none."""
     target: Entry | None = None
     """With `class_path`: the batch's entry that holds the truth: a key, a column of `train.batch`, or a position."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePosixPath
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -134,7 +134,7 @@ class LoaderSpec(Section):
         return self.window_blocks or 4
 
     @property
-    def result(self) -> dict[str, Any]:
+    def result(self) -> dict[str, object]:
         """The settings that decide what is learned, as JSON."""
         return self.model_dump(mode="json", exclude={"memory_bytes", "cache_bytes"})
 
@@ -276,7 +276,7 @@ class BatchTransform(CallableSpec):
 class TrainSpec(Placed):
     """The training. `strategy` and the Lightning config decide the result; nodes and devices do not."""
 
-    lightning: str | dict[str, Any]
+    lightning: str | dict[str, object]
     """A LightningCLI config (`model`, `data`, `trainer`, `optimizer`, `lr_scheduler`): a YAML file's path, or
     inline."""
     global_batch_size: int = Field(ge=1)

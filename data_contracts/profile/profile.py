@@ -336,7 +336,7 @@ class Column:
         )
 
 
-def text_fields(sample: Sample | None) -> dict[str, Any]:
+def text_fields(sample: Sample | None) -> dict[str, object]:
     """The fields about different values, where the other fields are about lengths."""
     if sample is None:
         return {"sample": None, "distinct": None, "distinct_exact": True}
@@ -515,7 +515,7 @@ class Values:
         least, most = low + 0.0, high + 0.0  # -0.0 or 0.0 would be chance
         self._range = (min(least, self._range[0]), max(most, self._range[1])) if self._range else (least, most)
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, object]:
         """What the column's profile has of them."""
         self._count()
         counted = self._bins.record()
@@ -539,13 +539,13 @@ def _close(low: int, high: int, values: int) -> bool:
 
 def summary(
     counted: Bins, moments: Moments | None, sample: Sample | None, finite: tuple[float, float] | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Fields of a profile, and those that follow from them.
 
     Args:
         finite: the least and the greatest finite value; None if there is none.
     """
-    fields: dict[str, Any] = {"bins": counted, "moments": moments, "sample": sample}
+    fields: dict[str, object] = {"bins": counted, "moments": moments, "sample": sample}
     if finite is not None:
         fields["minimum"], fields["maximum"] = finite
         fields["quantiles"] = sketches.quantiles(counted, *finite)

@@ -24,7 +24,7 @@ from data_contracts.contract.reports import Change, Difference, difference, sent
 from data_contracts.contract.suites import load_suite
 from data_contracts.errors import ContractRejected, UsageError
 from data_contracts.foreign_files import parse_json, read_plain
-from data_contracts.handoffs import ContractReport, SourceFile
+from data_contracts.handoffs import ContractReport, SourceFile, Suite
 from data_contracts.load import load_spec
 from data_contracts.messages.raw_data import CONTRACT, DRAFT, ContractRequest, LookRequest
 from data_contracts.pipeline_spec import CsvSpec, PipelineSpec, SourceSpec, SuiteSpec
@@ -109,9 +109,9 @@ def _explain(arguments: argparse.Namespace) -> Answer:
     return Answer("\n".join(lines), {**value, **({"others": others} if others else {})})
 
 
-def _other_suites(spec: PipelineSpec, root: Path) -> dict[str, tuple[dict[str, Any], str]]:
+def _other_suites(spec: PipelineSpec, root: Path) -> dict[str, tuple[Suite, str]]:
     """The suites beside that of the raw data, by their field, and what each fails on."""
-    found: dict[str, tuple[dict[str, Any], str]] = {}
+    found: dict[str, tuple[Suite, str]] = {}
     features = features_suite(spec, root)
     if features is not None:
         assert spec.contract is not None

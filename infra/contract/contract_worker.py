@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -24,6 +23,7 @@ from data_contracts.contract.great_expectations_engine import Classes, load_grea
 from data_contracts.contract.quarantine import check_and_set_aside
 from data_contracts.contract.scan import Resources
 from data_contracts.errors import UsageError
+from data_contracts.handoffs import Suite
 from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
 from data_contracts.profile.record import Profile
@@ -77,7 +77,7 @@ def main(request: ContractRequest, report: Report, load: Load = _load) -> Contra
     with scratch.make("contract") as spills:
         resources = _resources(spills.path, moved, parts)
 
-        def judge(suite: dict[str, Any], rows: Read) -> Outcome:
+        def judge(suite: Suite, rows: Read) -> Outcome:
             in_place = opened if rows is read else no_files  # what is left of the rows is in no file
             at, masked = request.fail_on, request.sensitive
             return check(suite, rows, fail_on=at, sensitive=masked, resources=resources, load=load, files=in_place)
@@ -121,9 +121,7 @@ def _profile(request: ContractRequest, selection: Selection, moved: Callable[[],
     return profiled(files, sources, root, selection=selection, sensitive=request.sensitive, on_batch=moved)
 
 
-def _judged(
-    request: ContractRequest, read: Read, judge: Callable[[dict[str, Any], Read], Outcome], load: Load
-) -> Judged:
+def _judged(request: ContractRequest, read: Read, judge: Callable[[Suite, Read], Outcome], load: Load) -> Judged:
     """The outcome; with `quarantine`, the rows that were set aside are written to `folder`."""
     if request.quarantine is None:
         return Judged(judge(request.suite, read))

@@ -27,7 +27,7 @@ from data_contracts.contract.suites import own_classes
 from data_contracts.errors import CorruptError, SpecError, TrainwrightError, UsageError, UserCodeError
 from data_contracts.executions import ExecutionUsage
 from data_contracts.foreign_files import parse_json, read_plain
-from data_contracts.handoffs import Dataset, ModelVersion, Ref, SourceFile
+from data_contracts.handoffs import Dataset, ModelVersion, Ref, SourceFile, Suite
 from data_contracts.lightning_config import check_lightning, inline_lightning
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.price_book import PoolEntry
@@ -237,7 +237,7 @@ def _named_alike(path: str, text: str, raised_by: str) -> bool:
     return mentions(text, name, after_folder=False) or mentions(raised_by, name)
 
 
-def _packing(spec: PipelineSpec, root: Path, lightning: dict, suites: list[dict[str, Any]]) -> dict[str, Any]:
+def _packing(spec: PipelineSpec, root: Path, lightning: dict, suites: list[Suite]) -> dict[str, Any]:
     """The settings that decide which files of a project are packed."""
     extra = _named_files(spec, lightning, suites, code_bundle.project_root(root))
     return {"extra": extra, "include": spec.code.include, "sources": _local_sources(spec, root)}
@@ -336,7 +336,7 @@ def _newest_dataset(store: Store, pipeline: str) -> Dataset | None:
     return None
 
 
-def _named_files(spec: PipelineSpec, lightning: dict, suites: list[dict[str, Any]], project: Path) -> list[Path]:
+def _named_files(spec: PipelineSpec, lightning: dict, suites: list[Suite], project: Path) -> list[Path]:
     """Files of the project that arguments name, such as a vocabulary: like the code, they decide the result."""
     calls = [spec.train.transform, spec.shards.transform if spec.shards else None]
     own = [suite["expectations"][index]["kwargs"] for suite in suites for index in own_classes(suite)]

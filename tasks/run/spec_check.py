@@ -25,7 +25,7 @@ from typing import Any
 from data_contracts.canonical import KEY_LENGTH, digest
 from data_contracts.contract.suites import load_suite, nearest, own_classes, parameters_of, with_line
 from data_contracts.errors import Hung, SpecError, TrainwrightError, UsageError
-from data_contracts.handoffs import SourceFile
+from data_contracts.handoffs import SourceFile, Suite
 from data_contracts.lightning_config import inline_lightning
 from data_contracts.load import load_spec
 from data_contracts.messages.children import IMPORT_TRIAL, ImportTrialAnswer, ImportTrialRequest, TrialRows, TriedCall
@@ -120,7 +120,7 @@ def refuse_without_expectations(packages: Packages, path: Path) -> None:
         )
 
 
-def data_suite(spec: PipelineSpec, root: Path) -> dict[str, Any] | None:
+def data_suite(spec: PipelineSpec, root: Path) -> Suite | None:
     """The suite of the raw data, loaded; SpecError as `load_suite`, and for parameters that no suite uses."""
     if spec.contract is None:
         return None
@@ -147,7 +147,7 @@ def _refuse_unused_parameters(contract: ContractSpec, spec: PipelineSpec, root: 
         )
 
 
-def _written_suites(spec: PipelineSpec) -> dict[str, str | dict[str, Any]]:
+def _written_suites(spec: PipelineSpec) -> dict[str, str | dict[str, object]]:
     """Every suite of a spec as it is written there, by its field."""
     contract, suites = spec.contract, {}
     if contract is not None:
@@ -160,7 +160,7 @@ def _written_suites(spec: PipelineSpec) -> dict[str, str | dict[str, Any]]:
     return suites | {set_contract_field(name): one.suite for name, one in of_sets.items() if isinstance(one, SuiteSpec)}
 
 
-def set_suites(spec: PipelineSpec, root: Path) -> dict[str, dict[str, Any]]:
+def set_suites(spec: PipelineSpec, root: Path) -> dict[str, Suite]:
     """The suites that evaluation sets name themselves, loaded, by the set's name; SpecError as `load_suite`."""
     found = {}
     parameters = {} if spec.contract is None else spec.contract.parameters
@@ -171,17 +171,17 @@ def set_suites(spec: PipelineSpec, root: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def features_suite(spec: PipelineSpec, root: Path) -> dict[str, Any] | None:
+def features_suite(spec: PipelineSpec, root: Path) -> Suite | None:
     """The suite of `contract.features`, loaded; SpecError as `load_suite`."""
     return None if spec.contract is None else _suite(spec.contract.features, FEATURES, spec, root)
 
 
-def predictions_suite(spec: PipelineSpec, root: Path) -> dict[str, Any] | None:
+def predictions_suite(spec: PipelineSpec, root: Path) -> Suite | None:
     """The suite of `contract.predictions`, loaded; SpecError as `load_suite`."""
     return None if spec.contract is None else _suite(spec.contract.predictions, PREDICTIONS, spec, root)
 
 
-def _suite(wanted: SuiteSpec | None, field: str, spec: PipelineSpec, root: Path) -> dict[str, Any] | None:
+def _suite(wanted: SuiteSpec | None, field: str, spec: PipelineSpec, root: Path) -> Suite | None:
     if wanted is None:
         return None
     assert spec.contract is not None
@@ -194,7 +194,7 @@ def set_contract_field(name: str) -> str:
     return f"evaluate.sets.{name}.contract.suite"
 
 
-def named_suites(spec: PipelineSpec, root: Path) -> dict[str, dict[str, Any]]:
+def named_suites(spec: PipelineSpec, root: Path) -> dict[str, Suite]:
     """Every suite of a spec, loaded, by its field; SpecError as `load_suite`."""
     found = {}
     for field, suite in (

@@ -17,7 +17,7 @@ from data_contracts.alias_moves import ALIAS
 from data_contracts.contract.reports import Result, results_of
 from data_contracts.contract.suites import suite_digest
 from data_contracts.errors import TrainwrightError
-from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Failure, Receipt
+from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Failure, Receipt, Suite
 from data_contracts.profile.drift import as_image, svg
 from data_contracts.profile.record import Profile
 from data_contracts.records import ColumnDrift, DriftReport, GateResult
@@ -219,7 +219,7 @@ def _failure_rows(failure: Failure) -> list[str]:
     return [f"{row}: {as_code(value)}" for row, value in zip(rows, failure.values, strict=False)]
 
 
-def _suite(run: Run, report: ContractReport) -> dict[str, Any] | None:
+def _suite(run: Run, report: ContractReport) -> Suite | None:
     """The suite that a report is about: that of the data, of the features, of predictions or of an evaluation set."""
     resolved = run.resolved
     suites = [resolved.suite, resolved.features, resolved.predictions, *resolved.set_suites.values()]

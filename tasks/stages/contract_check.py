@@ -27,7 +27,7 @@ from data_contracts.contract.parts import cut, reads_all_files
 from data_contracts.contract.suites import own_classes, suite_digest
 from data_contracts.contract.translation import reason
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.handoffs import ContractReport, Ref, SourceFile
+from data_contracts.handoffs import ContractReport, Ref, SourceFile, Suite
 from data_contracts.messages.raw_data import (
     CONTRACT,
     CUT,
@@ -131,7 +131,7 @@ def _with_folder(request: ContractRequest) -> Iterator[ContractRequest]:
         yield request.model_copy(update={"folder": str(folder.path)})
 
 
-def code_of(run: Run, suite: dict[str, Any], sources: Iterable[SourceSpec] = ()) -> str | None:
+def code_of(run: Run, suite: Suite, sources: Iterable[SourceSpec] = ()) -> str | None:
     """The digest of the user's code, if a suite names classes of it or a source a tokenizer; part of a report's key."""
     return run.resolved.code_digest if own_classes(suite) or runs_tokenizer(sources) else None
 
@@ -181,7 +181,7 @@ def _sealed(
     found = outcome.model_dump(mode="json", exclude={"schema_version", "profile"})
     found["accepted"] = outcome.accepted and not drift_rejects(run, drift)
     fields = {"schema_version": 1, "key": key, **found, "suite_digest": suite_digest(request.suite)}
-    settings = {
+    settings: dict[str, object] = {
         "suite": request.suite,
         "fail_on": request.fail_on,
         "files": [file.blake3 for file in request.files],
@@ -258,7 +258,7 @@ def _drift_section(run: Run) -> DriftSpec | None:
     return None if run.spec.contract is None else run.spec.contract.drift
 
 
-def suite_settings(suite: dict[str, Any], fail_on: str, sensitive: Iterable[str]) -> dict[str, Any]:
+def suite_settings(suite: Suite, fail_on: str, sensitive: Iterable[str]) -> dict[str, Any]:
     """What decides a check's verdict on given rows: the suite, what it fails on, and what is masked."""
     return {"suite": suite_digest(suite), "fail_on": fail_on, "sensitive": sorted(sensitive)}
 

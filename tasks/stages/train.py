@@ -539,7 +539,7 @@ def _laid_out(run: Run, request: ShakedownRequest) -> Iterator[ShakedownRequest]
 
 def _refuse_unknown_columns(run: Run, shaken: Shaken) -> None:
     """UsageError if the suite of `contract.predictions` names a column that the predictions do not have."""
-    suite = run.resolved.predictions or {}
+    suite: Mapping[str, Any] = run.resolved.predictions or {}
     for name, columns in shaken.columns.items() if asked_of(run) is not None else ():
         for column in _columns(suite):
             if column not in columns:
