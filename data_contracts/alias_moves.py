@@ -10,18 +10,15 @@ counts, whoever writes it.
 
 from __future__ import annotations
 
+import operator
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from data_contracts.canonical import Name
 from data_contracts.records import GateResult, HandOff, Record
 from data_contracts.times import readable
-
-
-def _absent(value: Any) -> bool:
-    return not value
 
 
 class Approval(Record):
@@ -45,10 +42,10 @@ class Approval(Record):
     via: Literal["cli", "prefect", "proxy"]
     reason: str
     at: str
-    keys: list[str] = Field(default=[], exclude_if=_absent)
-    signature: dict[str, object] | None = Field(default=None, exclude_if=_absent)
-    public_key: str = Field(default="", exclude_if=_absent)
-    vouched: Literal["", "spec", "protection"] = Field(default="", exclude_if=_absent)
+    keys: list[str] = Field(default=[], exclude_if=operator.not_)
+    signature: dict[str, object] | None = Field(default=None, exclude_if=operator.not_)
+    public_key: str = Field(default="", exclude_if=operator.not_)
+    vouched: Literal["", "spec", "protection"] = Field(default="", exclude_if=operator.not_)
 
     @property
     def sentence(self) -> str:

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter, model_validator
 
-from data_contracts.canonical import Name, canonical, digest
+from data_contracts.canonical import Name, digest
 from data_contracts.handoffs import GateResult, HandOff, Record, Ref
+from data_contracts.records import Signable
 from data_contracts.times import readable
 
 # The types of the bytes that a signed answer and a signed protection sign, in the envelopes around them.
@@ -108,7 +109,7 @@ class Question(HandOff):
         return f"{self.model}@{self.alias}"
 
 
-class Answer(HandOff):
+class Answer(Signable):
     """What a person answered.
 
     `expired` is written by the first process that finds the deadline passed, `superseded` by a run that asks about the
@@ -138,13 +139,6 @@ class Answer(HandOff):
         if _NOBODYS.get(self.decision) != (self.via if self.via in _NOBODYS.values() else None):
             raise ValueError(f"an answer via {self.via} cannot be {self.decision}")
         return self
-
-    @property
-    def signed_bytes(self) -> bytes:
-        """What a signature covers: everything but itself, as canonical JSON."""
-        value = self.to_json()
-        value.pop("signature", None)
-        return canonical(value)
 
 
 @dataclass(frozen=True)
@@ -190,7 +184,7 @@ def expired(question: Question) -> str:
     return f"nobody answered before the deadline {readable(question.deadline)}"
 
 
-class Protection(HandOff):
+class Protection(Signable):
     """What was decided about an alias: whether its promotions need an approval.
 
     Attributes:
@@ -213,13 +207,6 @@ class Protection(HandOff):
     def name(self) -> str:
         """The model and its alias."""
         return f"{self.model}@{self.alias}"
-
-    @property
-    def signed_bytes(self) -> bytes:
-        """What a signature covers: everything but itself, as canonical JSON."""
-        value = self.to_json()
-        value.pop("signature", None)
-        return canonical(value)
 
     @property
     def sentence(self) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from data_contracts.errors import SpecError
-from data_contracts.lightning_config import READ_IT, STORED, check_lightning, config_problems, inline_lightning
+from data_contracts.lightning_config import READ_IT, STORED, config_problems
 from data_contracts.pipeline_spec import VERSION, PipelineSpec, StoreSpec
 from data_contracts.pipeline_spec.base import FieldError, Shorthand, descriptions
 from data_contracts.pipeline_spec.data import (
@@ -29,8 +29,6 @@ from data_contracts.pipeline_spec.data import (
 from data_contracts.yaml_text import Document, FieldPath, Problem, dotted, parse, read_document, shown
 
 _NO_VERSION = Problem(("version",), f"is missing; write `version: {VERSION}` as the first line")
-
-__all__ = ["check_lightning", "inline_lightning", "json_schema", "load_spec", "load_store"]
 
 
 def load_spec(path: Path, overrides: Sequence[str] = ()) -> PipelineSpec:

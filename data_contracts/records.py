@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema, model_validator
 
-from data_contracts.canonical import digest
+from data_contracts.canonical import canonical, digest
 from data_contracts.errors import ErrorJson, UsageError
 from data_contracts.quoting import escaped
 
@@ -55,6 +55,17 @@ class HandOff(Record):
                 remedy="Upgrade Trainwright.",
             )
         return value
+
+
+class Signable(HandOff):
+    """A hand-off that may hold a signature, in its field `signature`."""
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What a signature covers: everything but itself, as canonical JSON."""
+        value = self.to_json()
+        value.pop("signature", None)
+        return canonical(value)
 
 
 GateVerdict = Literal["better", "worse", "insufficient"]

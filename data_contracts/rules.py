@@ -13,11 +13,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from data_contracts.canonical import Name, canonical, digest
+from data_contracts.canonical import Name, digest
 from data_contracts.pipeline_spec.base import FieldError, Section
 from data_contracts.pipeline_spec.contract import length_of, up_to_a_year
 from data_contracts.price_book import Currency
-from data_contracts.records import HandOff, Record
+from data_contracts.records import HandOff, Record, Signable
 from data_contracts.run_report import Trigger
 
 VERSION = 1
@@ -142,7 +142,7 @@ class Policy(Section):
         return None
 
 
-class RulesVersion(HandOff):
+class RulesVersion(Signable):
     """One version of the budgets or of the policy of a store, created once; the newest holds.
 
     Attributes:
@@ -160,13 +160,6 @@ class RulesVersion(HandOff):
     at: str
     store: str | None = Field(default=None, exclude_if=lambda one: one is None)
     signature: dict[str, object] | None = Field(default=None, exclude_if=lambda one: one is None)
-
-    @property
-    def signed_bytes(self) -> bytes:
-        """What a signature covers: everything but itself, as canonical JSON."""
-        value = self.to_json()
-        value.pop("signature", None)
-        return canonical(value)
 
 
 class Hold(Record):

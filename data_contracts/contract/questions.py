@@ -269,7 +269,7 @@ def contains(values: list[Any], kind: Kind) -> str | None:
 def unique(kwargs: Arguments, kind: Kind) -> Question:
     """Enough values occur once."""
     column = kwargs["column"]
-    measures = (Measure("count({c})", column), Measure("count(DISTINCT {c})", column))
+    measures = (Measure("count({c})", column), Measure(DISTINCT, column))
     # Every copy of a value that occurs twice.
     copies = "(SELECT {c}, {n}, count(*) OVER (PARTITION BY {c}) AS k FROM {rows} WHERE {c} IS NOT NULL) WHERE k > 1"
     examples = (Measure("count(*)", column, (), copies), _first_values(column, "true")._replace(rows=copies))
@@ -369,7 +369,7 @@ def deviation(kwargs: Arguments, kind: Kind) -> Question:
 
 def distinct_count(kwargs: Arguments, kind: Kind) -> Question:
     """There are so many distinct values."""
-    measures = (Measure("count(DISTINCT {c})", kwargs["column"]),)
+    measures = (Measure(DISTINCT, kwargs["column"]),)
     return Question(measures, lambda count: _inside(kwargs, count), None, lambda count: count)
 
 
@@ -649,7 +649,7 @@ def values_of(shown: Mapping[str, Sequence[Any]], names: Sequence[str]) -> list[
     """What the first rows hold, a value for each column.
 
     Args:
-        shown: the value of `_first`'s measure.
+        shown: the value of `_first_rows`'s measure.
     """
     columns = [
         [None if missing else value for value, missing in zip(shown[f"v{at}"], shown[f"m{at}"], strict=True)]

@@ -66,7 +66,7 @@ def results_of(
         profile: of the rows that were checked, and no others.
         sensitive: names of all sensitive columns.
     """
-    failures = [*report.failures, *(report.quarantine.broken if report.quarantine is not None else [])]
+    failures = _broken(report)
     by_index = {failure.index: failure for failure in reversed(failures)}
     broken: dict[Name, list[Failure]] = defaultdict(list)
     for failure in failures:
@@ -258,7 +258,7 @@ def _by_column(report: ContractReport) -> dict[str, ColumnDrift]:
 
 
 def _by_key(failures: Sequence[Failure]) -> dict[Key, Failure]:
-    seen: Counter[tuple[str, str | None]] = Counter()
+    seen: Counter[Name] = Counter()
     found = {}
     for failure in failures:
         name = failure.expectation, failure.column
@@ -390,7 +390,7 @@ def _range(bounds: Mapping[str, Any]) -> str:
     return " and ".join([*parts, *([f"{most} {_value(high)}"] if high is not None else [])])
 
 
-def _in_most_rows(text: str, kwargs: dict[str, Any]) -> str:
+def _in_most_rows(text: str, kwargs: dict[str, object]) -> str:
     """The sentence with its `mostly`, which is taken out of the arguments."""
     mostly = kwargs.get("mostly")
     if not isinstance(mostly, int | float):
@@ -403,7 +403,7 @@ def _in_most_rows(text: str, kwargs: dict[str, Any]) -> str:
     return text.replace(every, f" in {share}") if every in text else f"{text}, for {share}"
 
 
-def _more(kwargs: dict[str, Any]) -> list[str]:
+def _more(kwargs: dict[str, object]) -> list[str]:
     """What the other arguments add: first those with words of their own."""
     parts = []
     condition = kwargs.pop("row_condition", None)

@@ -411,18 +411,10 @@ def share_p(first: int, of_first: int, second: int, of_second: int) -> float:
         cases = first + second
     expected = cases * of_second / total
     if min(expected, cases * of_first / total) < _MANY:
-        return min(1.0, 2 * min(_up_to(second, cases, of_first, of_second), _from(second, cases, of_first, of_second)))
+        return min(1.0, 2 * min(_tail(second, step, cases, of_first, of_second) for step in (-1, 1)))
     variance = expected * (of_first / total) * (1 - cases / total)
     apart = max(abs(second - expected) - 0.5, 0.0)
     return math.erfc(apart / math.sqrt(2 * variance))
-
-
-def _up_to(count: int, cases: int, of_first: int, of_second: int) -> float:
-    return _tail(count, -1, cases, of_first, of_second)
-
-
-def _from(count: int, cases: int, of_first: int, of_second: int) -> float:
-    return _tail(count, 1, cases, of_first, of_second)
 
 
 def _tail(count: int, step: int, cases: int, of_first: int, of_second: int) -> float:

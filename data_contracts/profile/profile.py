@@ -24,9 +24,12 @@ from data_contracts.profile import sketches
 from data_contracts.profile.record import Bins, ColumnProfile, Kind, Moments, Profile, Sample
 from data_contracts.profile.sketches import (
     BLOCK,
+    EXACT,
     FIRST,
     FLOATS,
     BinCounter,
+    Floats,
+    Ints,
     MomentCounter,
     MomentSum,
     NumberSample,
@@ -117,14 +120,6 @@ def _keep_freed_memory() -> None:
     Freeing a larger block raises the size from which memory is given back at once (mallopt(3), M_MMAP_THRESHOLD).
     """
     np.empty(1 << 22, np.uint8)
-
-
-def merged(parts: Iterable[Profile]) -> Profile:
-    """The profile of all parts together; all have the same columns, and there is at least one part."""
-    merger = Merger()
-    for part in parts:
-        merger.add(part)
-    return merger.record()
 
 
 class Merger:
@@ -343,9 +338,6 @@ def text_fields(sample: Sample | None) -> dict[str, object]:
     return {"sample": sample, "distinct": distinct(sample), "distinct_exact": sample.exact}
 
 
-Ints = NDArray[np.int64]
-
-
 class CodedTexts:
     """Rows of each text of a dictionary; a sample gets them when the next dictionary begins."""
 
@@ -384,11 +376,6 @@ class CodedTexts:
             return
         self._lengths = without_nulls(pc.utf8_length(self._texts)).astype(np.int64)
         self._counts = np.zeros(len(dictionary), np.int64)
-
-
-Floats = NDArray[np.float64]
-# float64 holds every whole number up to here.
-_EXACT = 2**53
 
 
 @dataclass(frozen=True)
@@ -534,7 +521,7 @@ def _floats(parts: list[Floats | Ints]) -> Floats:
 
 def _close(low: int, high: int, values: int) -> bool:
     """Whether whole numbers are close enough together to be counted in an array with one place for each."""
-    return high - low < min(sketches.SPAN, max(values // 2, sketches.MOST_BINS)) and max(-low, high) <= _EXACT
+    return high - low < min(sketches.SPAN, max(values // 2, sketches.MOST_BINS)) and max(-low, high) <= EXACT
 
 
 def summary(

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 import struct
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from fractions import Fraction
 from hashlib import blake2b
 from typing import Any
@@ -110,7 +110,7 @@ def _mixed_but_for_the_last_step(mixing: Hashes, shifted: Hashes | None = None) 
 
 
 def of_patterns(patterns: NDArray[np.int64]) -> Hashes:
-    """Hashes of float64 values, by their patterns (`bins.ordered`)."""
+    """Hashes of float64 values, by their patterns (`ordered`)."""
     return mixed(patterns.view(np.uint64) + _GOLDEN)
 
 
@@ -322,13 +322,10 @@ def common(first: Bins, second: Bins) -> tuple[list[int], list[int], list[int], 
 
 def _by_key(bins: Bins, shift: int) -> dict[int, int]:
     counts: dict[int, int] = {}
-    for key, count in zip(_shifted(bins.keys, shift - bins.shift), bins.counts, strict=True):
-        counts[key] = counts.get(key, 0) + count
+    for key, count in zip(bins.keys, bins.counts, strict=True):
+        wider = key >> (shift - bins.shift)
+        counts[wider] = counts.get(wider, 0) + count
     return counts
-
-
-def _shifted(keys: Sequence[int], bits: int) -> list[int]:
-    return [key >> bits for key in keys]
 
 
 # Values that wait in all columns together, and in one, until they are a block.
@@ -337,7 +334,7 @@ _LARGEST = 1 << 16
 
 Floats = NDArray[np.float64]
 # float64 holds every whole number up to here.
-_EXACT = 2**53
+EXACT = 2**53
 
 
 def block_of(columns: int) -> int:
@@ -390,11 +387,11 @@ class MomentCounter:
             first: the first value of the block.
         """
         centre = first if self._centre is None else self._centre
-        if centre != int(centre) or abs(centre) > _EXACT:
+        if centre != int(centre) or abs(centre) > EXACT:
             return False
         distance = numbers - int(centre)
         furthest, count = max(-int(distance[0]), int(distance[-1])), int(counts.sum())
-        if furthest * furthest * count > _EXACT:
+        if furthest * furthest * count > EXACT:
             return False
         self._centre = float(centre)
         self._count += count
@@ -634,7 +631,7 @@ def _wholes(values: pa.Array) -> Hashes:
     numbers = values.cast(wide).fill_null(0).to_numpy(zero_copy_only=False)
     hashes = _reals(numbers.astype(np.float64))
     # Compared in the numbers' own type; the magnitude of the least int64 has none.
-    large = (numbers > _EXACT) if wide == pa.uint64() else (numbers > _EXACT) | (numbers < -_EXACT)
+    large = (numbers > EXACT) if wide == pa.uint64() else (numbers > EXACT) | (numbers < -EXACT)
     if large.any():
         sign = (numbers[large] < 0).astype(np.uint64) * _GOLDEN
         hashes[large] = mixed(numbers[large].astype(np.uint64) + _WHOLE + sign)

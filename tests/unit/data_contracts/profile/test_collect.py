@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -16,10 +16,18 @@ import pytest
 
 from data_contracts.canonical import canonical
 from data_contracts.profile import profile
-from data_contracts.profile.profile import Column, merged, profile_of
+from data_contracts.profile.profile import Column, Merger, profile_of
 from data_contracts.profile.record import Profile
 
 ROWS = 70_000
+
+
+def merged(parts: Iterable[Profile]) -> Profile:
+    """The profile of all parts together."""
+    merger = Merger()
+    for part in parts:
+        merger.add(part)
+    return merger.record()
 
 
 @pytest.fixture(scope="module")
