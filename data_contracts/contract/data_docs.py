@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from data_contracts.contract.great_expectations_engine import load_great_expectations
-from data_contracts.contract.quarantine import ABOUT_ROWS
 from data_contracts.contract.reports import Result
+from data_contracts.contract.suites import ABOUT_ROWS
 from data_contracts.handoffs import ContractReport
 
 _LOADED = re.compile(r"<script\b.*?</script>|<link\b[^>]*>|<img\b[^>]*>", re.DOTALL | re.IGNORECASE)

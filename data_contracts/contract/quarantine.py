@@ -21,13 +21,8 @@ import pyarrow as pa
 from data_contracts.arrow_rows import Numbers, Read, number_before, without_rows
 from data_contracts.contract.findings import Judged, Outcome, is_grave, outcome
 from data_contracts.contract.great_expectations_engine import Check, Classes, on_whole, row_by_row
+from data_contracts.contract.suites import ABOUT_ROWS
 from data_contracts.handoffs import Expectation, Failure, Quarantine, Suite
-
-# Expectations of Great Expectations that judge rows; every other one is about a column or the table as a whole.
-ABOUT_ROWS = (
-    "expect_column_value", "expect_column_pair_values", "expect_compound_columns", "expect_multicolumn",
-    "expect_select_column_values",
-)  # fmt: skip
 
 
 def check_and_set_aside(

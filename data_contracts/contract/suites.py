@@ -39,6 +39,11 @@ from data_contracts.quoting import name_shown, nearest_name
 from data_contracts.syntax_trees import expression_tree
 
 SEVERITIES = ("info", "warning", "critical")
+# Expectations of Great Expectations that judge rows; every other one is about a column or the table as a whole.
+ABOUT_ROWS = (
+    "expect_column_value", "expect_column_pair_values", "expect_compound_columns", "expect_multicolumn",
+    "expect_select_column_values",
+)  # fmt: skip
 _KEYS = ("type", "class_path", "kwargs", "severity", "description", "meta")
 _LISTED = f"{', '.join(_KEYS[:-1])} and {_KEYS[-1]}"
 # Written by GX beside the expectation; they differ from one save to the next and do not affect the result.
