@@ -23,7 +23,7 @@ from numpy.random import Generator
 
 from data_contracts.profile.drift import compared
 from data_contracts.profile.profile import profile_of
-from data_contracts.profile.record import ColumnProfile, Profile
+from data_contracts.records import ColumnProfile, Profile
 
 RATE = 0.01
 _CITIES = [f"city {number}" for number in range(3000)]

@@ -16,9 +16,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from data_contracts.canonical import Name
+from data_contracts.canonical import Name, readable
 from data_contracts.records import GateResult, HandOff, Record
-from data_contracts.times import readable
 
 
 class Approval(Record):

@@ -13,10 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter, model_validator
 
-from data_contracts.canonical import Name, digest
+from data_contracts.canonical import Name, digest, readable
 from data_contracts.handoffs import GateResult, HandOff, Record, Ref
 from data_contracts.records import Signable
-from data_contracts.times import readable
 
 # The types of the bytes that a signed answer and a signed protection sign, in the envelopes around them.
 PAYLOAD_TYPE = "application/vnd.trainwright.approval+json"

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
+from data_contracts.canonical import Month
 from data_contracts.records import HandOff, Record
-from data_contracts.times import Month
 
 # More than all stores of the world hold; a larger number in a file is damage.
 Count = Annotated[int, Field(ge=0, le=2**80)]

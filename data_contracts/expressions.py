@@ -7,6 +7,10 @@ metric has no value is said in words: of the order of scores, torchmetrics calls
 A condition on rows, such as `age > 60 and country == 'DE'`, is read as a tree of the few kinds that are permitted: a
 spec may come from somebody who is not trusted with code, so nothing is read but columns, numbers, texts, comparisons,
 `in`, `is None`, `and`, `or`, `not` and the four operations of arithmetic. `data_contracts.arrow_rows` finds the rows.
+
+Python source is parsed here in a process with several threads: CPython 3.11 and 3.12 count the depth of a tree in a
+variable that all threads share. So `ast.parse` may raise SystemError if another thread parses meanwhile, as Prefect
+does (https://github.com/python/cpython/issues/106905).
 """
 
 from __future__ import annotations
@@ -18,8 +22,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-from data_contracts.syntax_trees import expression_tree
+from typing import Literal, overload
 
 _TWO: dict[type, Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -274,3 +277,34 @@ class _Reading:
         at = before + len(line[: node.col_offset].decode()) + 1
         hint = f"; {_ALLOWED}" if why == "is not permitted" else ""
         return ConditionError(f"cannot be read at character {at}: {short!r} {why}{hint}")
+
+
+TRIES = 20
+
+
+@overload
+def syntax_tree(source: str | bytes, mode: Literal["exec"] = "exec") -> ast.Module: ...
+
+
+@overload
+def syntax_tree(source: str | bytes, mode: Literal["eval"]) -> ast.Expression: ...
+
+
+def syntax_tree(source: str | bytes, mode: str = "exec") -> ast.AST:
+    """The tree of a module, or with `eval` of an expression; raises what `ast.parse` raises of the source itself."""
+    for _ in range(TRIES - 1):
+        try:
+            return ast.parse(source, mode=mode)
+        except SystemError:
+            continue
+    return ast.parse(source, mode=mode)
+
+
+def expression_tree(text: str) -> ast.expr:
+    """The tree of an expression, in which names are as they are written; Python itself reads `ﬁ` as `fi`."""
+    tree = syntax_tree(text, mode="eval").body
+    if not text.isascii():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                node.id = ast.get_source_segment(text, node) or node.id
+    return tree

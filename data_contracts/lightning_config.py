@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from data_contracts.expressions import syntax_tree
 from data_contracts.pipeline_spec import DataSpec, PipelineSpec
 from data_contracts.pipeline_spec.data import addresses_with_credentials
-from data_contracts.syntax_trees import syntax_tree
 from data_contracts.yaml_text import Document, FieldPath, Problem, dotted, read_document, shown
 
 _SECTIONS = ("model", "data", "trainer", "optimizer", "lr_scheduler", "seed_everything", "ckpt_path")

@@ -12,8 +12,8 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
+from data_contracts.canonical import Day
 from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand
-from data_contracts.times import Day
 
 _HOUR = timedelta(hours=1)
 DAY = 24

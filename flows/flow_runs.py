@@ -31,6 +31,7 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Completed, Failed, Scheduled, State
 
 from data_contracts.approvals import Answer, Question
+from data_contracts.canonical import readable
 from data_contracts.errors import Cancelled as Stopped
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.load import load_spec
@@ -38,7 +39,6 @@ from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.pipeline_spec.contract import length_of
 from data_contracts.price_book import best_start, cost_at
 from data_contracts.run_report import RunReport, Trigger
-from data_contracts.times import readable
 from infra import approvals, prices
 from infra.audit import TRIGGER
 from infra.orchestrator.api import ASK_S, asking, unreachable

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_contracts.syntax_trees import syntax_tree
+from data_contracts.expressions import syntax_tree
 
 if TYPE_CHECKING:
     from tasks.stages.stage import Stage

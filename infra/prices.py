@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
+from data_contracts.canonical import iso_day
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Record
 from data_contracts.load import problems
@@ -35,7 +36,6 @@ from data_contracts.price_book import (
     store_entry,
 )
 from data_contracts.resolved import Price, StoreRates
-from data_contracts.times import iso_day
 from data_contracts.yaml_text import Document, Problem, read_document
 
 

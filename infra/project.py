@@ -30,9 +30,9 @@ from pathlib import Path, PurePosixPath
 import yaml
 
 from data_contracts.errors import UsageError
+from data_contracts.expressions import syntax_tree
 from data_contracts.foreign_files import parse_json, read_plain
 from data_contracts.secret_names import is_secret, without_copy
-from data_contracts.syntax_trees import syntax_tree
 from infra import audit, scratch
 from infra.audit import revision
 from infra.files import TAG

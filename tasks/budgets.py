@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from data_contracts import times
+from data_contracts import canonical
 from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, OverBudget, StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.executions import HERE, ExecutionUsage, GangUsage
@@ -632,7 +632,7 @@ def month_of(moment: float) -> str:
 
 def month_bounds(month: str) -> tuple[float, float]:
     """Its start, and the start of the next month, in seconds since the epoch."""
-    start, end = times.month_of(datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC))
+    start, end = canonical.month_of(datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC))
     return start.timestamp(), end.timestamp()
 
 

@@ -19,7 +19,7 @@ from data_contracts.canonical import digest
 from data_contracts.contract.questions import ALL, Measure, Question
 from data_contracts.handoffs import Expectation, HandOff, Record
 from data_contracts.profile.profile import Merger
-from data_contracts.profile.record import Profile
+from data_contracts.records import Profile
 
 # The number of all rows, and the expectations that certainly hold.
 Settled = tuple[int, set[int]]

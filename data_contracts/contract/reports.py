@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_contracts.handoffs import ContractReport, Expectation, Failure, Suite
-from data_contracts.profile.record import ColumnProfile, Profile
 from data_contracts.quoting import escaped
-from data_contracts.records import ColumnDrift
+from data_contracts.records import ColumnDrift, ColumnProfile, Profile
 
 _COLUMNS = ("column", "column_A", "column_B")
 # An expectation as a failure names it: its type and its columns.

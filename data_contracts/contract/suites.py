@@ -33,10 +33,10 @@ import yaml
 
 from data_contracts.canonical import digest
 from data_contracts.errors import SpecError
+from data_contracts.expressions import expression_tree
 from data_contracts.foreign_files import TooDeep, parse_json, read_plain
 from data_contracts.handoffs import Expectation, Suite
 from data_contracts.quoting import name_shown, nearest_name
-from data_contracts.syntax_trees import expression_tree
 
 SEVERITIES = ("info", "warning", "critical")
 # Expectations of Great Expectations that judge rows; every other one is about a column or the table as a whole.

@@ -18,8 +18,7 @@ from data_contracts.messages.children import Child, OfCheckpoint, Sealing, Store
 from data_contracts.pipeline_spec import ContaminationSpec, CsvSpec, PiecesSpec, QuarantineSpec, ShardsSpec, SourceSpec
 from data_contracts.pipeline_spec.base import CallableSpec
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
-from data_contracts.profile.record import Profile
-from data_contracts.records import Error, Sentence
+from data_contracts.records import Error, Profile, Sentence
 
 
 class TextCuts(HandOff):

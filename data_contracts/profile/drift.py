@@ -18,9 +18,8 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from data_contracts.profile import sketches
-from data_contracts.profile.record import ColumnProfile, Profile, Sample
 from data_contracts.profile.sketches import value_of
-from data_contracts.records import VERDICTS, Bar, ColumnDrift, DriftReport, Verdict
+from data_contracts.records import VERDICTS, Bar, ColumnDrift, ColumnProfile, DriftReport, Profile, Sample, Verdict
 
 # Half of the promised 1 %, because p-values of large samples' tails are approximations.
 ALPHA = 0.005

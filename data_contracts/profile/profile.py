@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from data_contracts.arrow_rows import is_text, is_time, microseconds
 from data_contracts.profile import sketches
-from data_contracts.profile.record import Bins, ColumnProfile, Kind, Moments, Profile, Sample
 from data_contracts.profile.sketches import (
     BLOCK,
     EXACT,
@@ -44,6 +43,7 @@ from data_contracts.profile.sketches import (
     without_nulls,
 )
 from data_contracts.quoting import type_shown
+from data_contracts.records import Bins, ColumnProfile, Kind, Moments, Profile, Sample
 
 
 def profile_of(

@@ -38,7 +38,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from data_contracts.arrow_rows import decoded
-from data_contracts.profile.record import Bins, Dyadic, Moments, Sample
+from data_contracts.records import Bins, Dyadic, Moments, Sample
 
 # Each thread has one buffer for each of these while it counts a block.
 BLOCK, FLOATS, FIRST, SECOND = range(4)

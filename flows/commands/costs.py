@@ -18,12 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_contracts.canonical import is_name
+from data_contracts.canonical import is_name, iso_month
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError
 from data_contracts.executions import ExecutionUsage
 from data_contracts.quoting import escaped
 from data_contracts.rules import Budgets, Kind, Policy, RulesVersion, shown
-from data_contracts.times import iso_month
 from flows.commands.guard import Answer, log
 from flows.commands.terminal import table
 from infra import prices

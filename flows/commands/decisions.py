@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from data_contracts.alias_moves import ALIAS
 from data_contracts.approvals import Answer as Given
 from data_contracts.approvals import Question
-from data_contracts.canonical import is_name
+from data_contracts.canonical import is_name, readable
 from data_contracts.errors import Cancelled, UsageError
 from data_contracts.handoffs import Receipt
 from data_contracts.quoting import escaped
-from data_contracts.times import readable
 from flows.commands.guard import Answer, log
 from flows.commands.queries import store_with
 from flows.commands.server import QUIET

@@ -12,12 +12,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.alias_moves import ALIAS, CanaryNote, Hold, Incident
-from data_contracts.canonical import is_name
+from data_contracts.canonical import is_name, readable
 from data_contracts.errors import StorageUnavailable, UsageError, from_json
 from data_contracts.handoffs import passed_over
 from data_contracts.quoting import escaped
 from data_contracts.run_report import RunReport
-from data_contracts.times import readable
 from flows.commands.guard import Answer, coloured, log
 from flows.commands.terminal import table
 from infra.approvals import protection

@@ -17,16 +17,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from data_contracts.arrow_rows import ParquetFiles, Read, no_files
-from data_contracts.contract.engine import check
+from data_contracts.contract.engine import check, check_and_set_aside
 from data_contracts.contract.findings import Judged, Outcome
 from data_contracts.contract.great_expectations_engine import Classes, load_great_expectations
-from data_contracts.contract.quarantine import check_and_set_aside
 from data_contracts.contract.scan import Resources
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Suite
 from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
-from data_contracts.profile.record import Profile
+from data_contracts.records import Profile
 from infra import scratch
 from infra.contract.parts import FileParts, memory_bytes, profiled
 from infra.contract.quarantine import FILE, with_places, write_quarantine

@@ -40,7 +40,7 @@ from data_contracts.handoffs import FileEntry, Ref, SourceFile
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.profile.profile import Merger, profile_of
-from data_contracts.profile.record import Profile
+from data_contracts.records import Profile
 from infra import scratch
 from infra.machine import group_limit_bytes
 from infra.pieces import Cluster

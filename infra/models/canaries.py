@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_contracts.alias_moves import ALIAS, CanaryAsk, CanaryEnd, CanaryTerms, Night
+from data_contracts.canonical import readable
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import ModelVersion, Receipt, Ref
-from data_contracts.times import readable
 from infra.approvals import latest_question
 from infra.audit import now
 from infra.models import registry

@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Literal
 
+from data_contracts.canonical import month_of
 from data_contracts.costs import NOTHING
 from data_contracts.executions import ExecutionUsage
 from data_contracts.resolved import StoreRates
-from data_contracts.times import month_of
 from tasks.costs.charges import DAY_US, MICRO, Charge, Charged, by_day, charges
 
 Version = Literal["1.2", "1.3", "1.4"]

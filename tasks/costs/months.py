@@ -21,14 +21,13 @@ from functools import partial
 from typing import Any
 
 from data_contracts.alias_moves import ALIAS as CANARY
-from data_contracts.canonical import is_name
+from data_contracts.canonical import is_name, iso_month, month_of
 from data_contracts.costs import NOTHING, MonthCosts, MonthLine
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.executions import HERE, ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.handoffs import Evaluation, Receipt
 from data_contracts.resolved import Price, Resolved
 from data_contracts.run_report import RunReport
-from data_contracts.times import iso_month, month_of
 from infra import prices
 from infra.models import registry
 from infra.records.handoffs import read_handoff

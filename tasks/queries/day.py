@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 from data_contracts.alias_moves import ALIAS, CanaryTerms, Standing
 from data_contracts.approvals import meaning
+from data_contracts.canonical import readable
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError
 from data_contracts.handoffs import ContractReport
 from data_contracts.records import DriftReport
 from data_contracts.rules import Objectives
-from data_contracts.times import readable
 from infra.approvals import latest_question, stored_answer
 from infra.audit import now
 from infra.models import canaries, registry

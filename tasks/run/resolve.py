@@ -31,7 +31,7 @@ from data_contracts.handoffs import Dataset, ModelVersion, Ref, SourceFile, Suit
 from data_contracts.lightning_config import check_lightning, inline_lightning
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.price_book import PoolEntry
-from data_contracts.profile.record import Profile
+from data_contracts.records import Profile
 from data_contracts.resolved import CheckpointInterval, DriftReference, Price, Resolved
 from data_contracts.run_report import StageResult, Trigger
 from infra import audit, code_bundle, machine, settings

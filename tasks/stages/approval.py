@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from data_contracts.alias_moves import Approval
 from data_contracts.approvals import MOST_NAME, Answer, Protection, Question, expired, is_late, meaning
+from data_contracts.canonical import readable
 from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, GateNotMet, UsageError
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, GateResult, ModelVersion
 from data_contracts.pipeline_spec.contract import length_of
-from data_contracts.times import readable
 from infra import approvals
 from infra.approvals import (
     Approvers,

@@ -19,8 +19,7 @@ from data_contracts.contract.suites import suite_digest
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Failure, Receipt, Suite
 from data_contracts.profile.drift import as_image, svg
-from data_contracts.profile.record import Profile
-from data_contracts.records import ColumnDrift, DriftReport, GateResult
+from data_contracts.records import ColumnDrift, DriftReport, GateResult, Profile
 from data_contracts.run_report import RunReport
 from infra.contract.parts import read_profile
 from infra.contract.quarantine import FILE as QUARANTINE

@@ -26,11 +26,11 @@ from data_contracts.alias_moves import (
     Standing,
 )
 from data_contracts.approvals import Question, meaning
+from data_contracts.canonical import readable
 from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, GateNotMet, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, ModelVersion, Receipt, Ref
 from data_contracts.pipeline_spec.contract import length_of
 from data_contracts.pipeline_spec.promote import CanarySpec
-from data_contracts.times import readable
 from infra import approvals
 from infra.approvals import stored_answer
 from infra.audit import now

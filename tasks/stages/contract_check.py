@@ -40,8 +40,7 @@ from data_contracts.messages.raw_data import (
 from data_contracts.pipeline_spec import PiecesSpec, SourceSpec
 from data_contracts.pipeline_spec.contract import DriftSpec
 from data_contracts.profile.drift import compared
-from data_contracts.profile.record import Profile
-from data_contracts.records import VERDICTS, DriftReport
+from data_contracts.records import VERDICTS, DriftReport, Profile
 from data_contracts.yaml_text import dotted
 from infra import scratch
 from infra.contract.parts import KNOWN, NEW, part_names, put_profile, read_profile

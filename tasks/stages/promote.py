@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.alias_moves import Force
+from data_contracts.canonical import readable
 from data_contracts.errors import (
     Diverged,
     GateNotMet,
@@ -28,7 +29,6 @@ from data_contracts.messages.commands import EXPORT, Exported, ExportRequest, To
 from data_contracts.pipeline_spec import GateSpec
 from data_contracts.pipeline_spec.promote import ExportGate
 from data_contracts.records import GateResult
-from data_contracts.times import readable
 from infra import scratch
 from infra.gang.remote_job import lay_out
 from infra.models import canaries, registry

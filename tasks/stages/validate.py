@@ -28,8 +28,8 @@ from data_contracts.handoffs import ContractReport, Dataset, Evaluation, Failure
 from data_contracts.messages.raw_data import LATE, ContractRequest, LateRequest
 from data_contracts.pipeline_spec import SourceSpec, SuiteSpec
 from data_contracts.pipeline_spec.contract import ArrivalSpec, length_of
-from data_contracts.profile.record import ColumnProfile
 from data_contracts.quoting import columns_shown
+from data_contracts.records import ColumnProfile
 from data_contracts.run_report import StageStatus
 from infra.contract.parts import read_profile
 from infra.records.handoffs import local_dataset, newest_handoff

@@ -20,8 +20,7 @@ from data_contracts.handoffs import Dataset, HandOff, Receipt, Record, Ref
 from data_contracts.messages import Message
 from data_contracts.messages.raw_data import ContaminationReport, TextCuts
 from data_contracts.operations import Delivery, InstalledPackages, NodeMishap, NodeStanding, SensorStep, ServerBackup
-from data_contracts.profile.record import Profile
-from data_contracts.records import SCHEMA, ExposureEntry, SpentBefore
+from data_contracts.records import SCHEMA, ExposureEntry, Profile, SpentBefore
 from data_contracts.resolved import Recipe, Resolved
 from data_contracts.rules import BudgetWarning, RulesVersion, SpendingEntry
 from data_contracts.run_report import CiReport, RunReport

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from data_contracts.contract import suites
-from data_contracts.expressions import read_condition
-from data_contracts.syntax_trees import TRIES, expression_tree, syntax_tree
+from data_contracts.expressions import TRIES, expression_tree, read_condition, syntax_tree
 
 
 @pytest.mark.parametrize(("failures", "is_parsed"), [(0, True), (1, True), (TRIES - 1, True), (TRIES, False)])

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from data_contracts.times import iso_month, month_of, readable
+from data_contracts.canonical import iso_month, month_of, readable
 
 CASES = [
     ("2026-11-25T07:12:59+00:00", "2026-11-25 07:12 UTC"),

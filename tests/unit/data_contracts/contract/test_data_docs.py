@@ -11,8 +11,7 @@ from importlib.resources import files
 
 import pytest
 
-from data_contracts.contract.data_docs import data_docs
-from data_contracts.contract.great_expectations_engine import load_great_expectations
+from data_contracts.contract.great_expectations_engine import data_docs, load_great_expectations
 from data_contracts.contract.reports import results_of
 from data_contracts.handoffs import ContractReport, Failure, RowPlace
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.contract import great_expectations_engine
-from data_contracts.contract.quarantine import broken_rows
+from data_contracts.contract.engine import broken_rows
 from data_contracts.errors import SpecError
 from tests.support.expectations import E, reader, run
 

@@ -8,9 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from data_contracts.contract.engine import check
+from data_contracts.contract.engine import broken_rows, check, check_and_set_aside
 from data_contracts.contract.findings import Judged
-from data_contracts.contract.quarantine import broken_rows, check_and_set_aside
 from tests.support.expectations import RESOURCES, TABLE, E, reader, suite
 
 NAN = float("nan")

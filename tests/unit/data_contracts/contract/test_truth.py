@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.contract import frames
+from data_contracts.contract.engine import broken_rows
 from data_contracts.contract.frames import CONTEXT
-from data_contracts.contract.quarantine import broken_rows
 from data_contracts.errors import SpecError
 from tests.support.expectations import RESOURCES, E, reader, run, suite
 

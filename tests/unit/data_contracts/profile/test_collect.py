@@ -17,7 +17,7 @@ import pytest
 from data_contracts.canonical import canonical
 from data_contracts.profile import profile
 from data_contracts.profile.profile import Column, Merger, profile_of
-from data_contracts.profile.record import Profile
+from data_contracts.records import Profile
 
 ROWS = 70_000
 

@@ -21,9 +21,8 @@ from data_contracts.profile.drift import (
     svg,
 )
 from data_contracts.profile.profile import profile_of
-from data_contracts.profile.record import Bins, Profile
 from data_contracts.profile.sketches import edges
-from data_contracts.records import DriftReport
+from data_contracts.records import Bins, DriftReport, Profile
 
 ROWS = 20_000
 
