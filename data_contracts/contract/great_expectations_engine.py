@@ -538,10 +538,6 @@ def catalogue() -> dict[str, object]:
     return {"expectations": expectations, "sql_only": sorted(sql_only)}
 
 
-if __name__ == "__main__":
-    print(json.dumps(catalogue(), indent=1, sort_keys=True))
-
-
 _LOADED = re.compile(r"<script\b.*?</script>|<link\b[^>]*>|<img\b[^>]*>", re.DOTALL | re.IGNORECASE)
 # Links to pages that are not there, or elsewhere.
 _LINKS = re.compile(r"""\shref=(?:"(?!#)[^"]*"|'(?!#)[^']*')""")
@@ -666,3 +662,7 @@ def _with_places(one: Result) -> list[str]:
 
 def _text(text: Any) -> str:
     return html.escape(str(text))
+
+
+if __name__ == "__main__":
+    print(json.dumps(catalogue(), indent=1, sort_keys=True))

@@ -390,9 +390,8 @@ def docs(arguments: argparse.Namespace) -> Answer:
         raise damage[0]
     if report is None or results is None:
         raise UsageError(f"{run_id} has no contract report.", remedy="Name a run that got as far as validate.")
-    from data_contracts.contract.great_expectations_engine import (
-        data_docs,  # Great Expectations takes seconds to import
-    )
+    # Great Expectations takes seconds to import.
+    from data_contracts.contract.great_expectations_engine import data_docs
 
     assert run.resolved.suite is not None
     page = data_docs(results, report, run.resolved.suite["name"], run.run_id, run.resolved.started)
