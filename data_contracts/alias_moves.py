@@ -19,6 +19,9 @@ from pydantic import Field
 from data_contracts.canonical import Name, readable
 from data_contracts.records import GateResult, HandOff, Record
 
+# The alias that a canary stands under.
+ALIAS = "canary"
+
 
 class Approval(Record):
     """Who approved a promotion, when and why.
@@ -139,8 +142,6 @@ class Hold(Record):
         return f"{self.by} rolled version {self.version} back{when}" + (f' ("{self.reason}")' if self.reason else "")
 
 
-# The alias that a canary stands under.
-ALIAS = "canary"
 Outcome = Literal["promoted", "worse", "expired", "refused", "held", "withdrawn"]
 
 

@@ -28,6 +28,13 @@ from data_contracts.expressions import Condition, column_of, is_missing
 DAY_NS = 86_400 * 10**9
 _UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _MOST = 2**63 - 1
+_COMPARED = {
+    ast.Eq: pc.equal, ast.NotEq: pc.not_equal, ast.Lt: pc.less, ast.LtE: pc.less_equal, ast.Gt: pc.greater,
+    ast.GtE: pc.greater_equal,
+}  # fmt: skip
+_ARITHMETIC = {ast.Add: pc.add, ast.Sub: pc.subtract, ast.Mult: pc.multiply, ast.Div: pc.divide}
+_WHAT = {"number": "numbers", "text": "texts", "flag": "true or false", "time": "times"}
+_TAKES = "numbers, texts, true or false, and times"
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -178,14 +185,6 @@ def number_before(row: int, left_out: Numbers) -> int:
     return row + int(np.searchsorted(left_out - np.arange(len(left_out)), row, "right"))
 
 
-_COMPARED = {
-    ast.Eq: pc.equal, ast.NotEq: pc.not_equal, ast.Lt: pc.less, ast.LtE: pc.less_equal, ast.Gt: pc.greater,
-    ast.GtE: pc.greater_equal,
-}  # fmt: skip
-_ARITHMETIC = {ast.Add: pc.add, ast.Sub: pc.subtract, ast.Mult: pc.multiply, ast.Div: pc.divide}
-_WHAT = {"number": "numbers", "text": "texts", "flag": "true or false", "time": "times"}
-
-
 class UnfitColumn(ValueError):
     """A column cannot be used as a condition says; the message is the end of a sentence, without values of the data."""
 
@@ -309,9 +308,6 @@ class _Block:
         if pa.types.is_decimal(values.type) or pa.types.is_float16(values.type):
             values = values.cast(pa.float64())
         return _without_nan(values)
-
-
-_TAKES = "numbers, texts, true or false, and times"
 
 
 def _narrowed(values: pa.Array) -> pa.Array:

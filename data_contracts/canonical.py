@@ -18,6 +18,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 # Surrogates stand for bytes of a file name that are not UTF-8.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 KEY_LENGTH = 40
+_MONTH = re.compile(r"(?!0000)[0-9]{4}-(0[1-9]|1[0-2])")
 
 
 def canonical(value: Any) -> bytes:
@@ -71,9 +72,6 @@ def valid_path(path: str) -> str:
 
 Name = Annotated[str, AfterValidator(valid_name)]
 StorePath = Annotated[str, AfterValidator(valid_path)]
-
-
-_MONTH = re.compile(r"(?!0000)[0-9]{4}-(0[1-9]|1[0-2])")
 
 
 def iso_day(text: str) -> str:

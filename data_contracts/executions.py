@@ -17,6 +17,10 @@ from data_contracts.records import HandOff, Record
 from data_contracts.resolved import UNKNOWN_PRICE, Price, StoreRates
 from data_contracts.run_report import StageStatus
 
+# The machine that carries a run out, as a place beside the sections whose nodes may be elsewhere.
+HERE = "here"
+LONGEST_S = 2e11
+
 
 class Execution(HandOff):
     """A process that carries a run out: written when it has taken the run's lease, before it does anything else.
@@ -94,11 +98,8 @@ class FlowRunState:
     run_count: int = 0
 
 
-# The machine that carries a run out, as a place beside the sections whose nodes may be elsewhere.
-HERE = "here"
 # Some thousand years before and after: a number beyond is not a time of ours, and no calendar has it.
 Moment = Annotated[float, Field(ge=-6e10, le=2e11)]
-LONGEST_S = 2e11
 Seconds = Annotated[float, Field(ge=0, le=LONGEST_S)]
 Number = Annotated[int, Field(ge=0, le=2**63)]
 

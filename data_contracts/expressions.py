@@ -28,8 +28,18 @@ _TWO: dict[type, Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }  # fmt: skip
 _ONE: dict[type, Callable[[float], float]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
-_MOST = 1_000
+_MOST = 1_000  # characters of an expression over metrics
 _SHORT = "__metric_"
+NO_VALUE = "its formula has no value for these rows"
+# Of a condition on rows: its characters and levels, and the values of a list in it.
+_LONGEST = 2000
+_DEEPEST = 40
+_MOST_LISTED = 1000
+_COMPARED = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
+_ALLOWED = "use columns, numbers, texts, comparisons, in, is None, and, or, not, + - * /"
+_MOST_INTEGER = 2**63
+TRIES = 20
 
 
 class _UnknownName(Exception):
@@ -110,9 +120,6 @@ def _refused(expression: str, why: str) -> ValueError:
     )
 
 
-NO_VALUE = "its formula has no value for these rows"
-
-
 def why_undefined(of_class: Mapping[int, int], rows: Sequence[int], *, needs_others: bool) -> str:
     """Why there is no value, as part of a sentence; "" if there is one.
 
@@ -127,15 +134,6 @@ def why_undefined(of_class: Mapping[int, int], rows: Sequence[int], *, needs_oth
         if needs_others and count == its_rows:
             return f"all rows are of class {number}"
     return ""
-
-
-_LONGEST = 2000
-_DEEPEST = 40
-_MOST_LISTED = 1000
-_COMPARED = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
-_ALLOWED = "use columns, numbers, texts, comparisons, in, is None, and, or, not, + - * /"
-_MOST_INTEGER = 2**63
 
 
 class ConditionError(ValueError):
@@ -277,9 +275,6 @@ class _Reading:
         at = before + len(line[: node.col_offset].decode()) + 1
         hint = f"; {_ALLOWED}" if why == "is not permitted" else ""
         return ConditionError(f"cannot be read at character {at}: {short!r} {why}{hint}")
-
-
-TRIES = 20
 
 
 @overload

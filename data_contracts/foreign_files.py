@@ -18,6 +18,12 @@ from typing import Any
 
 # Specs, suites and other files that people write are smaller.
 MAX_TEXT_BYTES = 2**26
+MAX_DEPTH = 100
+# The resolved inputs of a run with some hundred thousand files have fewer objects and lists.
+MAX_CONTAINERS = 5_000_000
+_TEXT = re.compile(rb'"[^"]*"')
+_ALIKE = bytes.maketrans(b"{}", b"[]")
+_OTHERS = bytes(set(range(256)) - set(b'"[]{}'))
 
 
 def open_plain(path: str | Path, *, follow: bool = True) -> BufferedReader:
@@ -47,14 +53,6 @@ def read_plain(path: str | Path, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
     if data is None or len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes", str(path))
     return data
-
-
-MAX_DEPTH = 100
-# The resolved inputs of a run with some hundred thousand files have fewer objects and lists.
-MAX_CONTAINERS = 5_000_000
-_TEXT = re.compile(rb'"[^"]*"')
-_ALIKE = bytes.maketrans(b"{}", b"[]")
-_OTHERS = bytes(set(range(256)) - set(b'"[]{}'))
 
 
 class TooDeep(ValueError):

@@ -29,6 +29,18 @@ from data_contracts.pipeline_spec.data import (
 from data_contracts.yaml_text import Document, FieldPath, Problem, dotted, parse, read_document, shown
 
 _NO_VERSION = Problem(("version",), f"is missing; write `version: {VERSION}` as the first line")
+# What a field expects, by pydantic's error type for a value of another kind.
+_KINDS = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "list_type": "a list",
+}
+_BOUNDS = {"greater_than_equal": "ge", "greater_than": "gt", "less_than_equal": "le", "less_than": "lt"}
+_BOUND_WORDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
 
 def load_spec(path: Path, overrides: Sequence[str] = ()) -> PipelineSpec:
@@ -126,19 +138,6 @@ def json_schema() -> dict[str, object]:
         "title": f"Trainwright pipeline spec, version {VERSION}",
     }
 
-
-# What a field expects, by pydantic's error type for a value of another kind.
-_KINDS = {
-    "string_type": "text",
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "list_type": "a list",
-}
-_BOUNDS = {"greater_than_equal": "ge", "greater_than": "gt", "less_than_equal": "le", "less_than": "lt"}
-_BOUND_WORDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
 _Errors = list[tuple[FieldPath, Any]]
 

@@ -17,6 +17,9 @@ from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand
 
 _HOUR = timedelta(hours=1)
 DAY = 24
+VERSION = 1
+# More than anything costs; so no sum of amounts is infinite.
+MOST = 1e12
 
 
 def hours_of(text: str) -> list[int]:
@@ -96,13 +99,10 @@ def best_start(entries: Sequence[HoursEntry], region: str, now: datetime, latest
     return min(starts, key=lambda start: (*cost_at(entries, region, start), start))
 
 
-VERSION = 1
 Term = Literal["on-demand", "spot"]
 
 
 Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
-# More than anything costs; so no sum of amounts is infinite.
-MOST = 1e12
 Amount = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 
 

@@ -20,6 +20,20 @@ from data_contracts.foreign_files import MAX_DEPTH, read_plain
 from data_contracts.quoting import escaped
 
 FieldPath = tuple[str | int, ...]
+# Aliases are expanded, so a few lines of them can stand for billions of values.
+MAX_VALUES = 100_000
+_TOO_DEEP = "nests too deeply, or an alias contains itself; write it out"
+_MERGE = "tag:yaml.org,2002:merge"
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+# A longer number cannot be printed in an error, and no field has a use for it.
+_MAX_DIGITS = 1000
+_FLOAT = re.compile(
+    r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.\d[\d_]*(?:[eE][-+]?\d+)?"
+    r"|\.(?:inf|Inf|INF))$|\.(?:nan|NaN|NAN)$"
+)
+# YAML 1.1 reads `012` as 10 and `1:30` as 90, which is rarely meant.
+_OCTAL = re.compile(r"[-+]?0[0-7_]+")
+_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+")
 
 
 @dataclass(frozen=True)
@@ -131,22 +145,6 @@ def _numbered(value: Any, field: FieldPath) -> FieldPath:
         full.append(int(part) if isinstance(value, list) else part)
         value = value[full[-1]]
     return tuple(full)
-
-
-# Aliases are expanded, so a few lines of them can stand for billions of values.
-MAX_VALUES = 100_000
-_TOO_DEEP = "nests too deeply, or an alias contains itself; write it out"
-_MERGE = "tag:yaml.org,2002:merge"
-_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-# A longer number cannot be printed in an error, and no field has a use for it.
-_MAX_DIGITS = 1000
-_FLOAT = re.compile(
-    r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.\d[\d_]*(?:[eE][-+]?\d+)?"
-    r"|\.(?:inf|Inf|INF))$|\.(?:nan|NaN|NAN)$"
-)
-# YAML 1.1 reads `012` as 10 and `1:30` as 90, which is rarely meant.
-_OCTAL = re.compile(r"[-+]?0[0-7_]+")
-_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+")
 
 
 class _Loader(yaml.SafeLoader):

@@ -41,6 +41,7 @@ from data_contracts.handoffs import Expectation, Failure, Quarantine, Suite
 from data_contracts.quoting import text_of
 
 Verdicts = dict[int, Failure | None]
+_EVERY = {"result_format": {"result_format": "COMPLETE", "partial_unexpected_count": 0}}
 
 
 def check(
@@ -295,9 +296,6 @@ def _refused(first: Outcome, rows: int, what: str, max_share: float) -> Judged:
 
 def _what(failure: Failure) -> str:
     return f"{failure.expectation}{f' on {failure.column}' if failure.column else ''}"
-
-
-_EVERY = {"result_format": {"result_format": "COMPLETE", "partial_unexpected_count": 0}}
 
 
 def broken_rows(

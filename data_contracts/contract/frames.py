@@ -46,6 +46,46 @@ _COMPARED = ("min_value", "max_value", "value_set", "value_pairs_set", "sum_tota
 _OF_COUNTS = ("unique_value_count", "proportion_of", "value_lengths")
 # They compute what has no exact value, or compare with a tolerance.
 _OF_FLOATS = ("z_scores", "outliers", "quantile", "divergence", "_p_value_", "cramers_phi")
+# For each expectation, a frame of this size costs GX some tens of milliseconds of work and as much in overhead.
+BLOCK_BYTES = 64 * 2**20
+BLOCK_ROWS = 2**20
+_EXACT = 2**53  # the largest range of whole numbers that float64 holds exactly
+_NULLABLE = {
+    pa.int8(): "Int8",
+    pa.int16(): "Int16",
+    pa.int32(): "Int32",
+    pa.int64(): "Int64",
+    pa.uint8(): "UInt8",
+    pa.uint16(): "UInt16",
+    pa.uint32(): "UInt32",
+    pa.uint64(): "UInt64",
+    pa.bool_(): "Boolean",
+}
+# Arrow bytes of whole columns in memory at once; a single larger column is read all the same.
+WHOLE_BYTES = 256 * 2**20
+# They judge each row by its own values. A row-wise expectation of GX that is not named here runs on whole columns.
+_ROW_WISE = {
+    *(f"expect_column_values_to_{what}" for what in (
+        "be_between", "be_dateutil_parseable", "be_in_set", "be_json_parseable", "be_null", "match_json_schema",
+        "match_regex", "match_regex_list", "match_strftime_format", "not_be_in_set", "not_be_null", "not_match_regex",
+        "not_match_regex_list",
+    )),
+    *(f"expect_column_value_lengths_to_{what}" for what in ("be_between", "equal")),
+    *(f"expect_column_pair_values_{what}" for what in ("a_to_be_greater_than_b", "to_be_equal", "to_be_in_set")),
+    "expect_multicolumn_sum_to_equal", "expect_multicolumn_values_to_be_equal",
+    "expect_select_column_values_to_be_unique_within_record",
+}  # fmt: skip
+_NULLNESS = {"expect_column_values_to_be_null", "expect_column_values_to_not_be_null"}
+_BETWEEN = "expect_column_values_to_be_between"
+_TYPES = {
+    "expect_column_type_to_be", "expect_column_values_to_be_in_type_list", "expect_column_values_to_be_of_type",
+}  # fmt: skip
+# What pandas 1 and 2 called texts, which are `str` in pandas 3; and numbers and flags that may be missing.
+_TEXTS = ("object", "O", "string", "StringDtype", "category")
+_NULLABLE_TYPES = re.compile("U?Int(8|16|32|64)|Float(32|64)|boolean")
+# Arguments that Python's `re` searches for, or from which a library makes such a pattern.
+_PATTERNS = ("regex", "regex_list", "json_schema", "strftime_format")
+_READS_TEXT = ("regex", "strftime", "dateutil", "json", "value_lengths")
 
 
 def is_exact(kind: pa.DataType) -> bool:
@@ -136,11 +176,6 @@ def aggregate(metric: str, values: Sequence[Decimal]) -> Decimal | int | None:
     with localcontext(CONTEXT):
         return AGGREGATES[metric](values)
 
-
-# For each expectation, a frame of this size costs GX some tens of milliseconds of work and as much in overhead.
-BLOCK_BYTES = 64 * 2**20
-BLOCK_ROWS = 2**20
-_EXACT = 2**53  # the largest range of whole numbers that float64 holds exactly
 
 # How nulls are shown: `drop` leaves their rows out, for one column; GX checks only the other rows anyway. `masked`
 # keeps whole numbers and booleans beside nulls in pandas' nullable types. `nan` uses float64 where it is exact, else
@@ -330,19 +365,6 @@ def _nullable(kind: pa.DataType) -> object:
     return getattr(pd, f"{_NULLABLE[kind]}Dtype")() if kind in _NULLABLE else None
 
 
-_NULLABLE = {
-    pa.int8(): "Int8",
-    pa.int16(): "Int16",
-    pa.int32(): "Int32",
-    pa.int64(): "Int64",
-    pa.uint8(): "UInt8",
-    pa.uint16(): "UInt16",
-    pa.uint32(): "UInt32",
-    pa.uint64(): "UInt64",
-    pa.bool_(): "Boolean",
-}
-
-
 def rows_that_meet(condition: Condition, rows: pd.DataFrame) -> pd.DataFrame:
     """Those of the rows for which a condition is true, with their numbers; raises what pandas raises of their types."""
     return rows.loc[_mask(condition.tree, rows)]
@@ -390,34 +412,6 @@ def _alike(*columns: Any) -> list[Any]:
     if {"O", "f"} != {column.dtype.kind for column in columns}:
         return list(columns)
     return [column.map(as_written) if column.dtype.kind == "f" else column for column in columns]
-
-
-# Arrow bytes of whole columns in memory at once; a single larger column is read all the same.
-WHOLE_BYTES = 256 * 2**20
-
-# They judge each row by its own values. A row-wise expectation of GX that is not named here runs on whole columns.
-_ROW_WISE = {
-    *(f"expect_column_values_to_{what}" for what in (
-        "be_between", "be_dateutil_parseable", "be_in_set", "be_json_parseable", "be_null", "match_json_schema",
-        "match_regex", "match_regex_list", "match_strftime_format", "not_be_in_set", "not_be_null", "not_match_regex",
-        "not_match_regex_list",
-    )),
-    *(f"expect_column_value_lengths_to_{what}" for what in ("be_between", "equal")),
-    *(f"expect_column_pair_values_{what}" for what in ("a_to_be_greater_than_b", "to_be_equal", "to_be_in_set")),
-    "expect_multicolumn_sum_to_equal", "expect_multicolumn_values_to_be_equal",
-    "expect_select_column_values_to_be_unique_within_record",
-}  # fmt: skip
-_NULLNESS = {"expect_column_values_to_be_null", "expect_column_values_to_not_be_null"}
-_BETWEEN = "expect_column_values_to_be_between"
-_TYPES = {
-    "expect_column_type_to_be", "expect_column_values_to_be_in_type_list", "expect_column_values_to_be_of_type",
-}  # fmt: skip
-# What pandas 1 and 2 called texts, which are `str` in pandas 3; and numbers and flags that may be missing.
-_TEXTS = ("object", "O", "string", "StringDtype", "category")
-_NULLABLE_TYPES = re.compile("U?Int(8|16|32|64)|Float(32|64)|boolean")
-# Arguments that Python's `re` searches for, or from which a library makes such a pattern.
-_PATTERNS = ("regex", "regex_list", "json_schema", "strftime_format")
-_READS_TEXT = ("regex", "strftime", "dateutil", "json", "value_lengths")
 
 
 @dataclass(frozen=True)

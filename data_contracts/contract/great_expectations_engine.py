@@ -63,6 +63,48 @@ from data_contracts.quoting import text_of, withhold
 
 # The user's own classes by their path, as a suite names them.
 Classes = Mapping[str, type]
+_RUNTIME = {"result_format": {"result_format": "SUMMARY", "partial_unexpected_count": EXAMPLES}}
+# Python may search a text for a pattern in time that doubles with each character, and holds the interpreter meanwhile.
+# So an expectation gets this time for a block. An ordinary pattern takes microseconds a row, a JSON Schema 0.5 ms.
+PATTERN_S = 60.0
+PATTERN_ROW_S = 0.0015
+# They compare values with numbers, or with one another, and so raise for a column that holds words among numbers.
+_OF_NUMBERS = {
+    *(f"expect_column_{what}_to_be_between" for what in (
+        "max", "mean", "median", "min", "quantile_values", "stdev", "sum", "values",
+    )),
+    *(f"expect_column_{what}" for what in (
+        "value_z_scores_to_be_less_than", "values_to_be_decreasing", "values_to_be_increasing",
+        "values_to_not_be_outliers",
+    )),
+}  # fmt: skip
+# Arguments about how GX runs or shows an expectation; a suite has them elsewhere or not at all.
+_NOT_ARGUMENTS = {
+    "batch_id", "catch_exceptions", "description", "id", "library_metadata", "meta", "notes", "rendered_content",
+    "result_format", "severity", "windows",
+}  # fmt: skip
+_LOADED = re.compile(r"<script\b.*?</script>|<link\b[^>]*>|<img\b[^>]*>", re.DOTALL | re.IGNORECASE)
+# Links to pages that are not there, or elsewhere.
+_LINKS = re.compile(r"""\shref=(?:"(?!#)[^"]*"|'(?!#)[^']*')""")
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+_STYLE = """
+body{font-family:sans-serif;margin:0 auto;max-width:80rem;padding:1rem;color:#212529;overflow-wrap:anywhere}
+table{border-collapse:collapse;width:100%;margin:.5rem 0}
+td,th{border:1px solid #dee2e6;padding:.4rem;text-align:left;vertical-align:top}
+th{overflow-wrap:normal}
+td+td{min-width:6.5rem}
+.badge{background:#e9ecef;border-radius:.25rem;padding:0 .3rem}
+.text-success::before{content:"\\2713";color:#2b8a3e}
+.text-danger::before{content:"\\2717";color:#c92a2a}
+.btn-group,nav .btn,.breadcrumb,.sticky>.card:first-child,footer{display:none}
+ul{padding-left:1.2rem}
+a{color:#1864ab}
+h5,.card-header{font-weight:bold;font-size:1.1rem}
+"""
+# They stand for every expectation, about a column or about the table: the page shows the description alone, but Great
+# Expectations checks arguments, knows a user's own only once its class is imported, and reads some results in forms of
+# their own.
+_ON_COLUMN, _ON_TABLE = "expect_column_values_to_be_unique", "expect_table_row_count_to_be_between"
 
 
 def base_class() -> type:
@@ -165,22 +207,6 @@ def _refuse_twins(where: str, names: Iterable[str]) -> None:
 
 # It would print values of the data that it rounds for its own records.
 logging.getLogger("great_expectations.util").setLevel(logging.ERROR)
-
-_RUNTIME = {"result_format": {"result_format": "SUMMARY", "partial_unexpected_count": EXAMPLES}}
-# Python may search a text for a pattern in time that doubles with each character, and holds the interpreter meanwhile.
-# So an expectation gets this time for a block. An ordinary pattern takes microseconds a row, a JSON Schema 0.5 ms.
-PATTERN_S = 60.0
-PATTERN_ROW_S = 0.0015
-# They compare values with numbers, or with one another, and so raise for a column that holds words among numbers.
-_OF_NUMBERS = {
-    *(f"expect_column_{what}_to_be_between" for what in (
-        "max", "mean", "median", "min", "quantile_values", "stdev", "sum", "values",
-    )),
-    *(f"expect_column_{what}" for what in (
-        "value_z_scores_to_be_less_than", "values_to_be_decreasing", "values_to_be_increasing",
-        "values_to_not_be_outliers",
-    )),
-}  # fmt: skip
 
 
 def load_great_expectations() -> Classes:
@@ -504,13 +530,6 @@ def _engine(shown: Any = None) -> Any:
     return PandasExecutionEngine() if shown is None else PandasExecutionEngine(batch_data_dict={"data": shown})
 
 
-# Arguments about how GX runs or shows an expectation; a suite has them elsewhere or not at all.
-_NOT_ARGUMENTS = {
-    "batch_id", "catch_exceptions", "description", "id", "library_metadata", "meta", "notes", "rendered_content",
-    "result_format", "severity", "windows",
-}  # fmt: skip
-
-
 def catalogue() -> dict[str, object]:
     """The expectations that the installed Great Expectations runs on files, with their arguments; and those that need a
     SQL database.
@@ -536,30 +555,6 @@ def catalogue() -> dict[str, object]:
             "optional": [key for key, field in arguments.items() if not field.required],
         }
     return {"expectations": expectations, "sql_only": sorted(sql_only)}
-
-
-_LOADED = re.compile(r"<script\b.*?</script>|<link\b[^>]*>|<img\b[^>]*>", re.DOTALL | re.IGNORECASE)
-# Links to pages that are not there, or elsewhere.
-_LINKS = re.compile(r"""\shref=(?:"(?!#)[^"]*"|'(?!#)[^']*')""")
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-_STYLE = """
-body{font-family:sans-serif;margin:0 auto;max-width:80rem;padding:1rem;color:#212529;overflow-wrap:anywhere}
-table{border-collapse:collapse;width:100%;margin:.5rem 0}
-td,th{border:1px solid #dee2e6;padding:.4rem;text-align:left;vertical-align:top}
-th{overflow-wrap:normal}
-td+td{min-width:6.5rem}
-.badge{background:#e9ecef;border-radius:.25rem;padding:0 .3rem}
-.text-success::before{content:"\\2713";color:#2b8a3e}
-.text-danger::before{content:"\\2717";color:#c92a2a}
-.btn-group,nav .btn,.breadcrumb,.sticky>.card:first-child,footer{display:none}
-ul{padding-left:1.2rem}
-a{color:#1864ab}
-h5,.card-header{font-weight:bold;font-size:1.1rem}
-"""
-# They stand for every expectation, about a column or about the table: the page shows the description alone, but Great
-# Expectations checks arguments, knows a user's own only once its class is imported, and reads some results in forms of
-# their own.
-_ON_COLUMN, _ON_TABLE = "expect_column_values_to_be_unique", "expect_table_row_count_to_be_between"
 
 
 def data_docs(results: Sequence[Result], report: ContractReport, name: str, run_id: str, started: str) -> str:

@@ -26,6 +26,8 @@ Settled = tuple[int, set[int]]
 # In the names of expectations that do not add up: distinct values, squares, and several columns in each row.
 _OVER_ALL = re.compile("unique|distinct|stdev|column_pair_|multicolumn_")
 Settle = Callable[[dict[int, Question], pa.Schema], Settled]
+# Files in a group: so many on average, and at most.
+USUAL, LARGEST = 64, 256
 
 
 def name_of(measure: Measure) -> str:
@@ -100,8 +102,6 @@ class FilePart(HandOff):
     profile: Profile
 
 
-# Files in a group: so many on average, and at most.
-USUAL, LARGEST = 64, 256
 Value = int | float | None
 
 

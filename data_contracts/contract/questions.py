@@ -24,6 +24,22 @@ from data_contracts.contract.suites import INTERPOLATIONS
 ALL = "{rows}"
 DISTINCT = "count(DISTINCT {c})"
 _BREAKING = ("count(CASE WHEN NOT (", ") THEN 1 END)")
+EXACT = 2**53  # float64 holds every whole number up to here
+_INT64 = 2**63
+# Relative to the sum of all absolute values: several times what two ways of adding float64 can differ by.
+_BAND = 1e-12
+_EPSILON = 2.3e-16
+_SQUARED = 1e150  # a sum of squares of smaller values is finite
+# A missing bound: beyond it, differences of integers could overflow in pandas, and those of float64 be infinite.
+_FURTHEST = EXACT - 1.0
+_MOST_QUANTILES = 100
+# Relative to a position: several times what two ways of computing it can differ by.
+_SLACK = 1e-12
+# What takes the place of a missing value in the examples, where it is marked.
+_FILLER: dict[Kind, str] = {"whole": "0", "real": "0.0", "short": "0.0", "text": "''", "flag": "false"}
+_PAIR = {"both_values_are_missing": " AND ", "either_value_is_missing": " OR ", "neither": ""}
+_MANY = {"all_values_are_missing": " AND ", "any_value_is_missing": " OR ", "never": ""}
+IGNORED = {*_PAIR, *_MANY}
 
 
 class Where(NamedTuple):
@@ -145,13 +161,6 @@ ROWS = Measure("count(*)")
 Kind = Literal["whole", "real", "short", "text", "flag", "time"]
 Arguments = Mapping[str, Any]
 Bounds = tuple[tuple[str, float], ...]
-
-EXACT = 2**53  # float64 holds every whole number up to here
-_INT64 = 2**63
-# Relative to the sum of all absolute values: several times what two ways of adding float64 can differ by.
-_BAND = 1e-12
-_EPSILON = 2.3e-16
-_SQUARED = 1e150  # a sum of squares of smaller values is finite
 
 
 def is_number(value: Any) -> bool:
@@ -453,13 +462,6 @@ def distinct_values(*, only: bool, every: bool) -> Callable[[Arguments, Kind], Q
     return build
 
 
-# A missing bound: beyond it, differences of integers could overflow in pandas, and those of float64 be infinite.
-_FURTHEST = EXACT - 1.0
-_MOST_QUANTILES = 100
-# Relative to a position: several times what two ways of computing it can differ by.
-_SLACK = 1e-12
-
-
 class _Range(NamedTuple):
     """What a quantile must keep to; an operator is `>` or `>=`, `<` or `<=`."""
 
@@ -542,13 +544,6 @@ def neighbours(quantile: float, count: int, *, exact: bool) -> tuple[int, int]:
     position = quantile * (count - 1)
     slack = 0.0 if exact else _SLACK * (position + 1)
     return max(math.floor(position - slack), 0), min(math.ceil(position + slack), count - 1)
-
-
-# What takes the place of a missing value in the examples, where it is marked.
-_FILLER: dict[Kind, str] = {"whole": "0", "real": "0.0", "short": "0.0", "text": "''", "flag": "false"}
-_PAIR = {"both_values_are_missing": " AND ", "either_value_is_missing": " OR ", "neither": ""}
-_MANY = {"all_values_are_missing": " AND ", "any_value_is_missing": " OR ", "never": ""}
-IGNORED = {*_PAIR, *_MANY}
 
 
 def pair(operator: str) -> Callable[[Arguments, Sequence[str], Sequence[Kind]], Question | None]:

@@ -38,6 +38,29 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("trainwright")
+# What DuckDB calls the types that it sees as our reader does.
+_NAMES = {
+    pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INTEGER", pa.int64(): "BIGINT",
+    pa.uint8(): "UTINYINT", pa.uint16(): "USMALLINT", pa.uint32(): "UINTEGER",
+    pa.float32(): "FLOAT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN",
+    pa.string(): "VARCHAR", pa.large_string(): "VARCHAR",
+    pa.date32(): "DATE", pa.timestamp("us"): "TIMESTAMP", pa.timestamp("ns"): "TIMESTAMP_NS",
+}  # fmt: skip
+_COUNTS = "SELECT num_rows FROM parquet_file_metadata({})"
+_OF_OUR_OWN = {"file_row_number", "filename"}  # columns that DuckDB can add
+_SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+# The most bits of a bitmap: of a table with few rows, and of other tables for each row.
+_FEW_BITS = 1 << 20
+_ROW_BITS = 64
+# DuckDB refuses larger bitmaps, and then our own reader would have to read the files.
+_MOST_BITS = 10**9
+# Memory that a distinct value may take: one pass over 3,000,000 texts of 12 characters failed in 24 MiB, four did not.
+_VALUE_BYTES = 64
+_MOST = 256  # passes
+# Where the number of rows is not known; whether passes are needed shows only when memory runs out.
+PASSES = 16
+T = TypeVar("T")
+_LOOK_S = 1.0
 
 
 def scanned(
@@ -178,18 +201,6 @@ def _handed(column: pa.Array) -> pa.Array:
     else:
         there = pc.fill_null(pc.not_equal(column.cast(pa.int64()), -(2**63)), False)
     return pc.if_else(there, True, pa.scalar(None, pa.bool_()))
-
-
-# What DuckDB calls the types that it sees as our reader does.
-_NAMES = {
-    pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INTEGER", pa.int64(): "BIGINT",
-    pa.uint8(): "UTINYINT", pa.uint16(): "USMALLINT", pa.uint32(): "UINTEGER",
-    pa.float32(): "FLOAT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN",
-    pa.string(): "VARCHAR", pa.large_string(): "VARCHAR",
-    pa.date32(): "DATE", pa.timestamp("us"): "TIMESTAMP", pa.timestamp("ns"): "TIMESTAMP_NS",
-}  # fmt: skip
-_COUNTS = "SELECT num_rows FROM parquet_file_metadata({})"
-_OF_OUR_OWN = {"file_row_number", "filename"}  # columns that DuckDB can add
 
 
 def scan_files(
@@ -366,14 +377,6 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-_SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
-# The most bits of a bitmap: of a table with few rows, and of other tables for each row.
-_FEW_BITS = 1 << 20
-_ROW_BITS = 64
-# DuckDB refuses larger bitmaps, and then our own reader would have to read the files.
-_MOST_BITS = 10**9
-
-
 def least_and_greatest(one: Measure) -> tuple[Measure, Measure]:
     """The least and the greatest of the values that a measure is about."""
     least = one._replace(sql="min({c})", values=(), bounds=())
@@ -429,13 +432,6 @@ def distinct_by_bitmap(one: Measure, low: Any, high: Any, rows: int, most_bits: 
 def counts_distinct_integers(one: Measure, schema: pa.Schema) -> bool:
     """Whether a measure counts distinct integers."""
     return one.sql == DISTINCT and one.column is not None and pa.types.is_integer(schema.field(one.column).type)
-
-
-# Memory that a distinct value may take: one pass over 3,000,000 texts of 12 characters failed in 24 MiB, four did not.
-_VALUE_BYTES = 64
-_MOST = 256
-# Where the number of rows is not known; whether passes are needed shows only when memory runs out.
-PASSES = 16
 
 
 def passes_for(rows: int, resources: Resources) -> int:
@@ -535,10 +531,6 @@ def out_of_memory(resources: Resources) -> OutOfMemory:
         f"The contract cannot be checked in the {size} of memory that its scan may use.",
         remedy="Give the process more memory, or leave out the expectation that compares all values of a column.",
     )
-
-
-T = TypeVar("T")
-_LOOK_S = 1.0
 
 
 def _nothing() -> None:

@@ -73,6 +73,30 @@ _INSTEAD = {
 # YAML's nodes of a larger suite take minutes to make.
 _MOST_WITH_LINES = 2**20
 _MOST_REFUSED = 100
+# What Spark and databases call types, none of which a column has in pandas.
+_FOREIGN_TYPE = re.compile(r"[A-Z]\w*Type|[A-Z][A-Z_0-9 ]+(\(.*\))?")
+# Of pandas' quantiles.
+INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+# As drafts before and since 6 write it. A reference within a part that names itself leads to that name.
+_NAMES = ("$id", "id")
+# Of a row_condition: its characters and levels, and the characters of a part that an error quotes.
+_LONGEST = 2000
+_DEEPEST = 40
+_SHOWN = 40
+# Texts, columns' names in backticks, and the signs that pandas reads as words.
+_TOKENS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|[&|]""")
+_WORDS = {"&": " and ", "|": " or "}
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_SIGNS: dict[type, str] = {
+    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.In: "IN",
+    ast.NotIn: "NOT_IN",
+}  # fmt: skip
+_TURNED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_OF_LISTS = {"==": "IN", "!=": "NOT_IN", "IN": "IN", "NOT_IN": "NOT_IN"}
+_NULLNESS = {"isnull": True, "isna": True, "is_null": True, "notnull": False, "notna": False, "is_not_null": False}
 
 
 class SuiteText:
@@ -358,12 +382,6 @@ def _filled(value: Any, parameters: Mapping[str, Any]) -> Any:
     return parameters[name]
 
 
-# What Spark and databases call types, none of which a column has in pandas.
-_FOREIGN_TYPE = re.compile(r"[A-Z]\w*Type|[A-Z][A-Z_0-9 ]+(\(.*\))?")
-# Of pandas' quantiles.
-INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
-
-
 def wrong_argument(kind: str, kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
     """The argument of an expectation of this type that cannot be read, and why; None if there is none."""
     for name in ("column", "column_A", "column_B"):
@@ -465,11 +483,6 @@ def _why_no_regex(regex: str) -> str:
     return ""
 
 
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-# As drafts before and since 6 write it. A reference within a part that names itself leads to that name.
-_NAMES = ("$id", "id")
-
-
 class ForeignReference(ValueError):
     """A part of a JSON Schema leads, or could lead, out of it; the message names the part."""
 
@@ -502,22 +515,6 @@ def local_schema(schema: Any) -> Any:
 
 # As one of Great Expectations' conditions; besides, `not`, and {"column": name} for another column as the parameter.
 Tree = dict[str, Any]
-_LONGEST = 2000
-_DEEPEST = 40
-_SHOWN = 40
-# Texts, columns' names in backticks, and the signs that pandas reads as words.
-_TOKENS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|[&|]""")
-_WORDS = {"&": " and ", "|": " or "}
-COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
-_SIGNS: dict[type, str] = {
-    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.In: "IN",
-    ast.NotIn: "NOT_IN",
-}  # fmt: skip
-_TURNED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_OF_LISTS = {"==": "IN", "!=": "NOT_IN", "IN": "IN", "NOT_IN": "NOT_IN"}
-_NULLNESS = {"isnull": True, "isna": True, "is_null": True, "notnull": False, "notna": False, "is_not_null": False}
 
 
 class ConditionError(ValueError):

@@ -66,6 +66,16 @@ _CLASSES = {
     "CATEGORY_NOT_DIGIT": r"\D", "CATEGORY_NOT_SPACE": r"\S", "CATEGORY_NOT_WORD": r"\W",
 }  # fmt: skip
 _ENDS = {"AT_BEGINNING": r"\A", "AT_BEGINNING_STRING": r"\A", "AT_END_STRING": r"\z"}
+_SIGNS = {"==": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_MOST_CONDITIONS = 100  # conditions, or values of a set
+# A larger set is looked up faster by the hash table of pandas than in a list, value by value.
+_SET = 100
+_TEXT: tuple[Kind, ...] = ("text",)
+_ONE = ("column", "mostly")
+_RANGE = ("column", "min_value", "max_value", "strict_min", "strict_max")
+_NUMBERS: tuple[Kind, ...] = ("whole", "real", "short")
+_DOUBLES: tuple[Kind, ...] = ("whole", "real")
+_VALUES: tuple[Kind, ...] = (*_NUMBERS, "text", "flag")
 
 
 class _Other(Exception):
@@ -201,8 +211,6 @@ def _point(code: int) -> str:
 
 # Of each column of the data, how DuckDB sees it; None if it does not.
 Kinds = Mapping[str, Kind | None]
-_SIGNS = {"==": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-_MOST_CONDITIONS = 100  # conditions, or values of a set
 
 
 def condition_sql(condition: Any, kinds: Kinds) -> Where | None:
@@ -300,10 +308,6 @@ _LITERALS: dict[Kind, Callable[[Any], str | None]] = {
 
 def _as(of: str, literal: Any, kind: Kind | None) -> str:
     return f"{of}::{'BIGINT' if type(literal) is int else 'DOUBLE'}" if kind == "whole" else of
-
-
-# A larger set is looked up faster by the hash table of pandas than in a list, value by value.
-_SET = 100
 
 
 def kind_of(kind: pa.DataType) -> Kind | None:
@@ -455,14 +459,6 @@ class _Rule(NamedTuple):
     build: Callable[..., Any]
     counts: bool = False
     several: bool = False
-
-
-_TEXT: tuple[Kind, ...] = ("text",)
-_ONE = ("column", "mostly")
-_RANGE = ("column", "min_value", "max_value", "strict_min", "strict_max")
-_NUMBERS: tuple[Kind, ...] = ("whole", "real", "short")
-_DOUBLES: tuple[Kind, ...] = ("whole", "real")
-_VALUES: tuple[Kind, ...] = (*_NUMBERS, "text", "flag")
 
 
 def _rules() -> Iterator[tuple[str, _Rule]]:

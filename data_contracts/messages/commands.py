@@ -16,6 +16,8 @@ from data_contracts.messages import Message
 from data_contracts.messages.children import Child, OfCheckpoint, StoreAddress
 
 Format = Literal["safetensors", "huggingface", "torch", "onnx"]
+# The compressed trace in a request's folder.
+TRACE = "trace.json.gz"
 
 
 class Tolerance(Record):
@@ -118,10 +120,6 @@ class Exported(Message):
 
 
 EXPORT: Final = Child("training.export.worker", ExportRequest, Exported)
-
-
-# The compressed trace in a request's folder.
-TRACE = "trace.json.gz"
 
 
 class ProfileRequest(Message):

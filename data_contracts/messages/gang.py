@@ -34,6 +34,19 @@ from data_contracts.handoffs import Checkpoint, Dataset, Record, Ref
 from data_contracts.messages import Message
 from data_contracts.records import Error
 
+# Where a rank can be (`training.fit.reports`). The time in the first three is its own work.
+PLACES = (
+    *("fetching", "forward", "stepping"),
+    *("starting", "between", "backward", "collective", "checkpoint", "validation", "hooks"),
+)
+# Upper bounds, in seconds, of the classes that steps are counted in; a last class has what is longer.
+STEP_BOUNDS = (
+    *(0.001, 0.0015, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7),
+    *(1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0),
+)
+# More than any machine has; a larger number in a file is damage.
+MOST_DEVICES = 1024
+
 
 class MachineFacts(Record, extra="ignore"):
     """The facts of a machine and its libraries that decide the bits of a training.
@@ -187,16 +200,6 @@ class RankProcess(Message):
     pid: int
 
 
-# Where a rank can be (`training.fit.reports`). The time in the first three is its own work.
-PLACES = (
-    *("fetching", "forward", "stepping"),
-    *("starting", "between", "backward", "collective", "checkpoint", "validation", "hooks"),
-)
-# Upper bounds, in seconds, of the classes that steps are counted in; a last class has what is longer.
-STEP_BOUNDS = (
-    *(0.001, 0.0015, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7),
-    *(1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0),
-)
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Known = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -325,10 +328,6 @@ class RankEnd(Record, extra="ignore"):
     report: RankReport | None = None
     done: RankAnswer | None = None
     stack: str = ""
-
-
-# More than any machine has; a larger number in a file is damage.
-MOST_DEVICES = 1024
 
 
 class Launch(Message, extra="ignore"):

@@ -20,6 +20,11 @@ from data_contracts.pipeline_spec.base import CallableSpec
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from data_contracts.records import Error, Profile, Sentence
 
+# What a side's rows are used for. A row must not be used earlier than where it is scored.
+TRAINED, HELD_OUT, SCORED = 0, 1, 2
+# Near duplicates are noted as one bit for each side.
+MOST_NEAR_SIDES = 64
+
 
 class TextCuts(HandOff):
     """The cuts of documents by one tokenizer.
@@ -314,12 +319,6 @@ class Predicted(Message):
 
 
 PREDICT: Final = Child("training.predict.worker", PredictRequest, Predicted)
-
-
-# What a side's rows are used for. A row must not be used earlier than where it is scored.
-TRAINED, HELD_OUT, SCORED = 0, 1, 2
-# Near duplicates are noted as one bit for each side.
-MOST_NEAR_SIDES = 64
 
 
 class Side(Record):

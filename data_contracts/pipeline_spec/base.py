@@ -19,6 +19,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+_SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:\d{1,5}")
+
 
 class FieldError(ValueError):
     """A rule between fields is broken; the error of `load_spec` names `field` (a path below the section)."""
@@ -153,9 +155,6 @@ class Spread(Placed):
 
 class VerifySpec(Spread):
     """How a checkpoint is verified: where, and on how many ranks."""
-
-
-_SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:\d{1,5}")
 
 
 class DaskRunner(Section):

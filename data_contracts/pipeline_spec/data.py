@@ -32,6 +32,30 @@ if TYPE_CHECKING:
 _OTHER = re.compile(r"\.(?:jsonl|ndjson|json|parquet)(?:\.gz|\.bz2|\.xz|\.zst)?$")
 NO_QUOTE = "none"
 _DEFAULTS = {"separator": ",", "quote": '"', "decimal": "."}
+# Of names in the Internet: one lowers letters, the other reads a file in time that is quadratic.
+_NOT_OF_FILES = ("idna", "punycode")
+# Options of s3fs and botocore. Wider than `_WORD`: to name a harmless option as `env:NAME` costs little.
+_OPTION = re.compile(r"(?i).*key|username|auth|.*(secret|token|passw|access_key|credential|authorization|cookie).*")
+# Words in the names of tags and of fields in addresses. Narrower than `data_contracts.secret_names`, where files such
+# as `deploy.env` are secret: here that is the name of a setting. The plural `tokens` is a count.
+_WORD = re.compile(
+    r"[a-z]*(?:passw(?:or[dt]|d)s?|secrets?|token|credentials?|creds|cookies?)|o?auth|authorization|bearer|jwt"
+    r"|passphrase|pwd|sig|signature|(?:access|api|private)keys?(?:id)?"
+)
+_KEY = re.compile(r"(?:^| )(?:access|api|encryption|private|signing) keys?(?: |$)")
+# `apiKey` is `api key`, `AWSAccessKeyId` is `AWS access key id`.
+_BETWEEN = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_USER_INFO = re.compile(r"\w+://[^/]*@.*")
+_ADDRESS = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]{0,30})://(\S*)")
+_PLACE = re.compile(r"[^/?#]*")
+_NAMED = ("env:", "profile:")
+_FIELDS = ("key", "pass")
+TAGS_ARE_SHOWN = "tags are stored with every result and shown in Prefect"
+# Of the machine's memory, for a process that reads raw files and those that it starts.
+MEMORY_SHARE = 0.8
+# With these, libpq looks a password up for one host and connects to another, or reads it from another file.
+_ELSEWHERE = ("hostaddr", "passfile", "service", "servicefile")
+_PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
 
 
 def _tab(value: Any) -> Any:
@@ -52,8 +76,6 @@ def _one_of(*others: str) -> AfterValidator:
 Mark = Annotated[str, BeforeValidator(_tab), _one_of()]
 Quote = Annotated[str, BeforeValidator(_tab), _one_of(NO_QUOTE)]
 Grouping = Annotated[str, BeforeValidator(_tab), _one_of("\u00a0", "\u202f", "\u2019")]
-# Of names in the Internet: one lowers letters, the other reads a file in time that is quadratic.
-_NOT_OF_FILES = ("idna", "punycode")
 
 
 def _encoding(name: str) -> str:
@@ -146,25 +168,6 @@ class PiecesSpec(Section):
         return self
 
 
-# Options of s3fs and botocore. Wider than `_WORD`: to name a harmless option as `env:NAME` costs little.
-_OPTION = re.compile(r"(?i).*key|username|auth|.*(secret|token|passw|access_key|credential|authorization|cookie).*")
-# Words in the names of tags and of fields in addresses. Narrower than `data_contracts.secret_names`, where files such
-# as `deploy.env` are secret: here that is the name of a setting. The plural `tokens` is a count.
-_WORD = re.compile(
-    r"[a-z]*(?:passw(?:or[dt]|d)s?|secrets?|token|credentials?|creds|cookies?)|o?auth|authorization|bearer|jwt"
-    r"|passphrase|pwd|sig|signature|(?:access|api|private)keys?(?:id)?"
-)
-_KEY = re.compile(r"(?:^| )(?:access|api|encryption|private|signing) keys?(?: |$)")
-# `apiKey` is `api key`, `AWSAccessKeyId` is `AWS access key id`.
-_BETWEEN = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_USER_INFO = re.compile(r"\w+://[^/]*@.*")
-_ADDRESS = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]{0,30})://(\S*)")
-_PLACE = re.compile(r"[^/?#]*")
-_NAMED = ("env:", "profile:")
-_FIELDS = ("key", "pass")
-TAGS_ARE_SHOWN = "tags are stored with every result and shown in Prefect"
-
-
 def is_named_like_secret(name: str) -> bool:
     """Whether a whole word of a tag's or field's name says that its value is a secret."""
     words = [word.casefold() for word in _BETWEEN.split(name) if word]
@@ -234,13 +237,6 @@ def tags_with_credentials(tags: Mapping[str, str]) -> dict[str, str]:
         elif what := credential_in(value) or credential_in(name):
             sentences[name] = f"has an address with {what}; {TAGS_ARE_SHOWN}. Leave it out of the address."
     return sentences
-
-
-# Of the machine's memory, for a process that reads raw files and those that it starts.
-MEMORY_SHARE = 0.8
-# With these, libpq looks a password up for one host and connects to another, or reads it from another file.
-_ELSEWHERE = ("hostaddr", "passfile", "service", "servicefile")
-_PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
 
 
 def _address(uri: str) -> str:

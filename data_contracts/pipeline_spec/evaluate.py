@@ -17,6 +17,8 @@ from data_contracts.pipeline_spec.data import Sources
 
 Bound = int | float | str
 Value = bool | int | float | str
+# What does not decide the scores: where the work is done, and how they are compared.
+_UNSCORED = {"launcher", "pool", "nodes", "devices", "strategy", "unit", "slices"}
 
 
 class SliceSpec(Section):
@@ -61,10 +63,6 @@ class SliceSpec(Section):
             return read_condition(f"{column} in {self.values!r}")
         bounds = [f"{column} >= {self.min!r}"] if self.min is not None else []
         return read_condition(" and ".join(bounds + ([f"{column} < {self.max!r}"] if self.max is not None else [])))
-
-
-# What does not decide the scores: where the work is done, and how they are compared.
-_UNSCORED = {"launcher", "pool", "nodes", "devices", "strategy", "unit", "slices"}
 
 
 def _position(value: Any) -> Any:

@@ -19,6 +19,14 @@ from data_contracts.pipeline_spec.contract import length_of
 
 Overlap = Literal["skip", "queue", "cancel_old"]
 _WEEK = timedelta(weeks=1)
+# Type and name of a block, as Prefect's pages write them.
+_BLOCK = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*/[a-z0-9]+(-[a-z0-9]+)*")
+_NAMED = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
+_ADDRESS = re.compile(r"https?://[^/\s?#@]+(/[^\s?#@]*)?")
+# Aliases that MLflow keeps for itself.
+MLFLOW_RESERVED = re.compile(r"latest|v[0-9]+")
+CREDENTIALS = ("username", "password", "token")
+GTO_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 
 def _up_to_a_week(text: str) -> str:
@@ -78,8 +86,6 @@ Cause = Literal[
     "canary",
     "rolled_back",
 ]
-# Type and name of a block, as Prefect's pages write them.
-_BLOCK = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*/[a-z0-9]+(-[a-z0-9]+)*")
 
 
 def _block(text: str) -> str:
@@ -107,14 +113,6 @@ class NotifyRule(Section):
     block: Annotated[str, AfterValidator(_block)] = Field(max_length=200)
     """The block on the Prefect server, as `type/name`: `slack-webhook/team-sales`, `sendgrid-email/oncall`,
     `custom-webhook/pager` or another one that can notify, or `webhook/NAME`. It holds the address and its secrets."""
-
-
-_NAMED = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
-_ADDRESS = re.compile(r"https?://[^/\s?#@]+(/[^\s?#@]*)?")
-# Aliases that MLflow keeps for itself.
-MLFLOW_RESERVED = re.compile(r"latest|v[0-9]+")
-CREDENTIALS = ("username", "password", "token")
-GTO_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 
 def _named(text: str) -> str:

@@ -21,6 +21,13 @@ from data_contracts.pipeline_spec.contract import up_to_a_year
 from data_contracts.pipeline_spec.evaluate import EvaluateSpec
 
 _MOST_ROWS = 10**12
+# What is measured of a model itself, and can be named like a metric.
+MEASURES = ("latency_ms", "size_bytes")
+_MOST_CANDIDATES = 1_000_000
+_KEY_NAME = re.compile(r"file:[^\x00-\x1f]+|env:[A-Za-z_]\w*")
+_APPROVER = re.compile(r"file:[^\x00-\x1f]+|[0-9a-f]{64}")
+_ASKED = ("min", "max", "min_gain", "margin", "max_gap")
+_APPROVAL_WITHIN = "7d"
 
 
 class CanarySpec(Section):
@@ -64,17 +71,6 @@ class CanarySpec(Section):
         if self.min_gain is not None and self.margin is not None:
             raise FieldError("margin", "does not go with min_gain; give one of them")
         return self
-
-
-# What is measured of a model itself, and can be named like a metric.
-MEASURES = ("latency_ms", "size_bytes")
-_MOST_CANDIDATES = 1_000_000
-_KEY_NAME = re.compile(r"file:[^\x00-\x1f]+|env:[A-Za-z_]\w*")
-_APPROVER = re.compile(r"file:[^\x00-\x1f]+|[0-9a-f]{64}")
-_ASKED = ("min", "max", "min_gain", "margin", "max_gap")
-
-
-_APPROVAL_WITHIN = "7d"
 
 
 def _absent(value: Any) -> bool:

@@ -18,6 +18,13 @@ from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Placed, 
 from data_contracts.pipeline_spec.data import StorageOptions, Uri
 
 SHARDED = ("fsdp", "hsdp")
+# The run's own dataset among the datasets that are mixed.
+OWN = "this"
+# The suffix that `pad` adds to a column's name to name the column of its lengths.
+LENGTH = "_length"
+_STORED = re.compile(r"trainings/[a-z0-9][a-z0-9._-]*/checkpoints/\d+-g\d+")
+_MODEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}@[a-z0-9][a-z0-9._-]{0,62}")
+_DIGEST = re.compile(r"(sha256|blake3):[0-9a-f]{64}")
 
 
 def mesh_of(strategy: str, shard_ranks: int, world_size: int) -> tuple[int, int]:
@@ -55,10 +62,6 @@ def check_mesh(strategy: str, shard_ranks: int | None, nodes: int, devices: int)
         raise FieldError("strategy", f"{sentence}, or set a smaller train.shard_ranks")
     if shard == 1:
         raise FieldError("strategy", f"hsdp shards a replica, but {how} is 1; use ddp, or set train.shard_ranks")
-
-
-# The run's own dataset among the datasets that are mixed.
-OWN = "this"
 
 
 def _dataset(reference: str) -> str:
@@ -101,10 +104,6 @@ class MixtureSpec(Section):
         if self.datasets and {OWN, *self.datasets} != set(self.weights):
             raise FieldError("weights", f"must have {', '.join([OWN, *self.datasets])} and no others")
         return self
-
-
-# The suffix that `pad` adds to a column's name to name the column of its lengths.
-LENGTH = "_length"
 
 
 class LoaderSpec(Section):
@@ -200,9 +199,6 @@ class EnvironmentSpec(Shorthand):
 
 
 Columns = str | list[str]
-_STORED = re.compile(r"trainings/[a-z0-9][a-z0-9._-]*/checkpoints/\d+-g\d+")
-_MODEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}@[a-z0-9][a-z0-9._-]{0,62}")
-_DIGEST = re.compile(r"(sha256|blake3):[0-9a-f]{64}")
 
 
 class InitSpec(Shorthand):

@@ -38,6 +38,15 @@ _NAMES = 0.7
 _NEW_SHOWN = 5
 # What the measures of a distribution are about.
 _DISTRIBUTION, _LENGTHS, _VALUES = "its distribution", "its lengths", "its values"
+GROUPS = 20
+# Fewer of the smaller side in a group would make the test inexact.
+LEAST = 25
+# Below this expected count the normal approximation of a binomial tail is not used.
+_MANY = 25.0
+_SMALLEST = 1e-300
+MOST_BARS = 20
+_WIDTH, _HEIGHT, _GAP = 240, 60, 1
+_THEN, _NOW = "#9aa5b1", "#d9480f"
 
 
 @dataclass(frozen=True)
@@ -253,11 +262,6 @@ def _share_in_words(column: _Column, test: _Test) -> str:
     return f"the share of one value changed by {test.size:.2%}"
 
 
-GROUPS = 20
-# Fewer of the smaller side in a group would make the test inexact.
-LEAST = 25
-
-
 class Counts(NamedTuple):
     """Counts of the same groups then and now."""
 
@@ -334,11 +338,6 @@ def distance(counts: Counts) -> float:
 def largest_change(counts: Counts) -> float:
     """The largest change of a share."""
     return max((abs(now - then) for then, now in _shares(counts)), default=0.0)
-
-
-# Below this expected count the normal approximation of a binomial tail is not used.
-_MANY = 25.0
-_SMALLEST = 1e-300
 
 
 def chi_square_p(first: Sequence[int], second: Sequence[int]) -> float:
@@ -451,11 +450,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, p_values[at] * (len(p_values) - rank)))
         adjusted[at] = largest
     return adjusted
-
-
-MOST_BARS = 20
-_WIDTH, _HEIGHT, _GAP = 240, 60, 1
-_THEN, _NOW = "#9aa5b1", "#d9480f"
 
 
 def bars_of_values(pairs: Sequence[tuple[str, int, int]], sizes: tuple[int, int]) -> list[Bar]:

@@ -45,6 +45,8 @@ from data_contracts.profile.sketches import (
 from data_contracts.quoting import type_shown
 from data_contracts.records import Bins, ColumnProfile, Kind, Moments, Profile, Sample
 
+_FLAGS = np.array([0, 1])
+
 
 def profile_of(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, sensitive: Collection[str], threads: int | None = None
@@ -222,9 +224,6 @@ class _Column:
         moments = self._moments.record() if self._summed else None
         fields = summary(self._bins.record(), moments, sample, self._range)
         return plain.model_copy(update=fields | (text_fields(sample) if first.kind in ("text", "bytes") else {}))
-
-
-_FLAGS = np.array([0, 1])
 
 
 def kind_of(kind: pa.DataType, sensitive: bool) -> Kind:

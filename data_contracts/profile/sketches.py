@@ -42,6 +42,31 @@ from data_contracts.records import Bins, Dyadic, Moments, Sample
 
 # Each thread has one buffer for each of these while it counts a block.
 BLOCK, FLOATS, FIRST, SECOND = range(4)
+# Longer texts are hashed one by one.
+_SHORT = 256
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_LOWER = (1 << 33) - 1
+MOST_BINS = 1024
+# Wider ranges of bins are counted by hashing, not in an array.
+SPAN = 1 << 17
+_FIRST_PART = 4096
+_MAGNITUDE = 0x7FFFFFFFFFFFFFFF
+QUANTILES = ("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")
+# Values that wait in all columns together, and in one, until they are a block.
+_WAITING = 1 << 22
+_LARGEST = 1 << 16
+# float64 holds every whole number up to here.
+EXACT = 2**53
+# Different values that are all kept, and those that are kept of more (the estimate of their number is right to 6 %).
+MOST_VALUES = 1024
+KEPT = 256
+# Characters of a text that is shown whole, and those that are shown of a longer one.
+_LONGEST = 100
+_SHOWN = 64
+# Told apart before they are mixed: numbers, times, texts, lists, and what is missing.
+_NUMBER, _WHOLE, _TIME, _TEXT, _LIST, _MISSING = (np.uint64(0x5851F42D4C957F2D * n % 2**64) for n in range(1, 7))
+_PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
+_MICROSECONDS = _PER_SECOND["us"]
 
 
 class _Buffers(threading.local):
@@ -83,12 +108,7 @@ def _bits(buffer: pa.Buffer, column: pa.Array) -> NDArray[np.uint8]:
     return np.unpackbits(packed, bitorder="little")[start % 8 :][: len(column)]
 
 
-# Longer texts are hashed one by one.
-_SHORT = 256
-
 Hashes = NDArray[np.uint64]
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_LOWER = (1 << 33) - 1
 
 
 def mixed(numbers: Hashes) -> Hashes:
@@ -151,13 +171,6 @@ def of_texts(texts: pa.Array) -> Hashes:
         hashes[row] = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
     return hashes
 
-
-MOST_BINS = 1024
-# Wider ranges of bins are counted by hashing, not in an array.
-SPAN = 1 << 17
-_FIRST_PART = 4096
-_MAGNITUDE = 0x7FFFFFFFFFFFFFFF
-QUANTILES = ("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")
 
 Ints = NDArray[np.int64]
 
@@ -328,13 +341,7 @@ def _by_key(bins: Bins, shift: int) -> dict[int, int]:
     return counts
 
 
-# Values that wait in all columns together, and in one, until they are a block.
-_WAITING = 1 << 22
-_LARGEST = 1 << 16
-
 Floats = NDArray[np.float64]
-# float64 holds every whole number up to here.
-EXACT = 2**53
 
 
 def block_of(columns: int) -> int:
@@ -462,13 +469,6 @@ def _halved(values: Floats) -> float:
     return float(values[0])
 
 
-# Different values that are all kept, and those that are kept of more (the estimate of their number is right to 6 %).
-MOST_VALUES = 1024
-KEPT = 256
-_LONGEST = 100
-_SHOWN = 64
-
-
 def label(text: str, hash_: int) -> str:
     """A text as the profile shows it: whole, or its beginning and its hash."""
     return text if len(text) <= _LONGEST else f"{text[:_SHOWN]}…{hash_:016x}"
@@ -574,12 +574,6 @@ def as_texts(column: pa.Array) -> pa.Array:
     texts = pc.drop_null(column).cast(pa.large_string())
     texts.validate(full=True)
     return texts
-
-
-# Told apart before they are mixed: numbers, times, texts, lists, and what is missing.
-_NUMBER, _WHOLE, _TIME, _TEXT, _LIST, _MISSING = (np.uint64(0x5851F42D4C957F2D * n % 2**64) for n in range(1, 7))
-_PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
-_MICROSECONDS = _PER_SECOND["us"]
 
 
 def row_hashes(columns: Iterable[pa.Array]) -> Hashes:
