@@ -36,7 +36,7 @@ _DEFAULTS = {"separator": ",", "quote": '"', "decimal": "."}
 _NOT_OF_FILES = ("idna", "punycode")
 # Options of s3fs and botocore. Wider than `_WORD`: to name a harmless option as `env:NAME` costs little.
 _OPTION = re.compile(r"(?i).*key|username|auth|.*(secret|token|passw|access_key|credential|authorization|cookie).*")
-# Words in the names of tags and of fields in addresses. Narrower than `data_contracts.secret_names`, where files such
+# Words in the names of tags and of fields in addresses. Narrower than `infra.project`, where files such
 # as `deploy.env` are secret: here that is the name of a setting. The plural `tokens` is a count.
 _WORD = re.compile(
     r"[a-z]*(?:passw(?:or[dt]|d)s?|secrets?|token|credentials?|creds|cookies?)|o?auth|authorization|bearer|jwt"

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from data_contracts.secret_names import is_secret
+from infra.project import is_secret
 
 SECRETS = [
     "secrets/db.json", "secrets/deep/er/readme.txt", "credentials/key.json", "config/credentials/prod.yaml",
