@@ -19,7 +19,6 @@ from data_contracts.run_report import StageStatus
 
 # The machine that carries a run out, as a place beside the sections whose nodes may be elsewhere.
 HERE = "here"
-LONGEST_S = 2e11
 
 
 class Execution(HandOff):
@@ -100,6 +99,7 @@ class FlowRunState:
 
 # Some thousand years before and after: a number beyond is not a time of ours, and no calendar has it.
 Moment = Annotated[float, Field(ge=-6e10, le=2e11)]
+LONGEST_S = 2e11
 Seconds = Annotated[float, Field(ge=0, le=LONGEST_S)]
 Number = Annotated[int, Field(ge=0, le=2**63)]
 

@@ -26,7 +26,6 @@ Sentence = Annotated[str, AfterValidator(escaped)]
 # For objects whose keys another reader checks: a record keeps them as they are.
 AS_WRITTEN = GetPydanticSchema(lambda _, schema_of: schema_of(dict[str, object]))
 Error = Annotated[ErrorJson, AS_WRITTEN]
-VERDICTS: tuple[Verdict, ...] = ("same", "negligible", "warning", "critical")
 
 
 class Record(BaseModel):
@@ -205,6 +204,7 @@ class SpentBefore(HandOff):
 
 
 Verdict = Literal["same", "negligible", "warning", "critical"]
+VERDICTS: tuple[Verdict, ...] = ("same", "negligible", "warning", "critical")
 
 
 class Bar(Record):

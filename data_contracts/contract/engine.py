@@ -219,7 +219,7 @@ def check_and_set_aside(
     """Run a suite over the data, and set rows aside if this avoids a rejection.
 
     Args:
-        judge: runs a suite over data; `data_contracts.contract.engine.check` with the same arguments as here.
+        judge: runs a suite over data; `check` with the same arguments as here.
         max_share: the largest share of the rows that may be set aside.
         load: imports Great Expectations and gives the classes that the suite names; called only when rows are set
             aside.

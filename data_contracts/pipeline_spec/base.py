@@ -22,6 +22,11 @@ from pydantic_core import CoreSchema
 _SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:\d{1,5}")
 
 
+def is_none(value: object) -> bool:
+    """Whether a field is left out of the JSON of its section, whose digest then stays as before there was the field."""
+    return value is None
+
+
 class FieldError(ValueError):
     """A rule between fields is broken; the error of `load_spec` names `field` (a path below the section)."""
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from data_contracts.pipeline_spec.base import FieldError, Section
+from data_contracts.pipeline_spec.base import FieldError, Section, is_none
 from data_contracts.pipeline_spec.contract import length_of
 
 Overlap = Literal["skip", "queue", "cancel_old"]
@@ -133,22 +133,18 @@ Named = Annotated[str, AfterValidator(_named)]
 Address = Annotated[str, AfterValidator(_address)]
 
 
-def _absent(value: Any) -> bool:
-    return value is None
-
-
 class MlflowSpec(Section):
     """An MLflow tracking server, 2.0 or later."""
 
     uri: Address
     """Address of the server, such as `https://mlflow.example`."""
-    experiment: str | None = Field(default=None, min_length=1, max_length=200, exclude_if=_absent)
+    experiment: str | None = Field(default=None, min_length=1, max_length=200, exclude_if=is_none)
     """The experiment; made if it does not exist; default: the pipeline's name."""
-    username: Named | None = Field(default=None, exclude_if=_absent)
+    username: Named | None = Field(default=None, exclude_if=is_none)
     """The environment variable that holds the user's name, as `env:NAME`; needs `password`."""
-    password: Named | None = Field(default=None, exclude_if=_absent)
+    password: Named | None = Field(default=None, exclude_if=is_none)
     """The environment variable that holds the password, as `env:NAME`."""
-    token: Named | None = Field(default=None, exclude_if=_absent)
+    token: Named | None = Field(default=None, exclude_if=is_none)
     """Instead of a user: the environment variable that holds a bearer token, as `env:NAME`."""
     model: bool = Field(default=True, exclude_if=bool)
     """Whether a promoted version's files are sent, so that MLflow's `load_model` opens it; default true."""
@@ -165,13 +161,13 @@ class MlflowSpec(Section):
 class OpenLineageSpec(Section):
     """Where OpenLineage events go: to a server, or into a file."""
 
-    url: Address | None = Field(default=None, exclude_if=_absent)
+    url: Address | None = Field(default=None, exclude_if=is_none)
     """Address of the server; events are posted to `api/v1/lineage` below it."""
-    file: str | None = Field(default=None, min_length=1, exclude_if=_absent)
+    file: str | None = Field(default=None, min_length=1, exclude_if=is_none)
     """Instead of `url`: a file to which events are appended, one JSON object a line, relative to the spec's folder."""
     namespace: str = Field(default="trainwright", min_length=1, max_length=200)
     """The namespace of the jobs; default `trainwright`."""
-    token: Named | None = Field(default=None, exclude_if=_absent)
+    token: Named | None = Field(default=None, exclude_if=is_none)
     """With `url`: the environment variable that holds a bearer token, as `env:NAME`."""
 
     @model_validator(mode="after")
@@ -199,13 +195,13 @@ class HuggingFaceSpec(Section):
 class MirrorsSpec(Section):
     """Systems that are told of each run after its verdict. A mirror that fails changes no verdict; it is told again."""
 
-    mlflow: MlflowSpec | None = Field(default=None, exclude_if=_absent)
+    mlflow: MlflowSpec | None = Field(default=None, exclude_if=is_none)
     """Runs, and after a promotion the version and its alias, in MLflow; default: none."""
-    openlineage: OpenLineageSpec | None = Field(default=None, exclude_if=_absent)
+    openlineage: OpenLineageSpec | None = Field(default=None, exclude_if=is_none)
     """Events about each stage; default: none."""
     gto: bool = Field(default=False, exclude_if=lambda one: not one)
     """Whether a promotion sets Git tags in the project's repository, as GTO writes them; default false."""
-    huggingface: HuggingFaceSpec | None = Field(default=None, exclude_if=_absent)
+    huggingface: HuggingFaceSpec | None = Field(default=None, exclude_if=is_none)
     """A folder that holds the model that the alias names, as safetensors with a model card; default: none."""
     wait_s: float = Field(default=20.0, gt=0, le=3600, exclude_if=lambda one: one == 20.0)
     """How long the end of a run waits for all mirrors together, in seconds; default 20."""

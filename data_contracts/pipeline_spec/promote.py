@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from data_contracts.alias_moves import ALIAS
 from data_contracts.canonical import Name
 from data_contracts.expressions import check
-from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand
+from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand, is_none
 from data_contracts.pipeline_spec.contract import up_to_a_year
 from data_contracts.pipeline_spec.evaluate import EvaluateSpec
 
@@ -73,16 +73,12 @@ class CanarySpec(Section):
         return self
 
 
-def _absent(value: Any) -> bool:
-    return value is None
-
-
 class GateSpec(Section):
     """One condition that a checkpoint must meet to be promoted."""
 
     metric: str | None = None
     """A metric of `evaluate`, `<set>/<metric>`, `latency_ms` or `size_bytes`."""
-    expression: str | None = Field(default=None, exclude_if=_absent)
+    expression: str | None = Field(default=None, exclude_if=is_none)
     """Instead of `metric`, with `min` or `max`: a sum, difference, product or quotient of metrics, such as `accuracy -
     0.1 * loss`."""
     min: float | None = None
@@ -91,14 +87,14 @@ class GateSpec(Section):
     """Maximum value."""
     min_gain: float | None = None
     """Minimum gain over the champion on the same rows, in the metric's `mode` direction; may be negative."""
-    margin: float | None = Field(default=None, ge=0, exclude_if=_absent)
+    margin: float | None = Field(default=None, ge=0, exclude_if=is_none)
     """With `confidence`: the largest loss against the champion on the same rows that is accepted."""
-    max_gap: float | None = Field(default=None, ge=0, exclude_if=_absent)
+    max_gap: float | None = Field(default=None, ge=0, exclude_if=is_none)
     """The largest accepted difference between the slices with the highest and the lowest value."""
-    confidence: float | None = Field(default=None, gt=0.5, le=0.9999, exclude_if=_absent)
+    confidence: float | None = Field(default=None, gt=0.5, le=0.9999, exclude_if=is_none)
     """1 minus the accepted probability that the gate is ever met falsely while its rows are in use, such as 0.95: the
     rows must show what is asked for; not with `max_gap`; default: the values themselves are compared."""
-    slice: Name | None = Field(default=None, exclude_if=_absent)
+    slice: Name | None = Field(default=None, exclude_if=is_none)
     """A slice of `evaluate.slices`: only its rows count; default all rows."""
 
     @property
@@ -167,7 +163,7 @@ class PromoteSpec(Section):
     candidates: int = Field(default=1, ge=1, le=_MOST_CANDIDATES, exclude_if=lambda one: one == 1)
     """How many candidates were compared on the same rows before this one was chosen, with it; default 1."""
 
-    canary: CanarySpec | None = Field(default=None, exclude_if=_absent)
+    canary: CanarySpec | None = Field(default=None, exclude_if=is_none)
     """A candidate that meets all gates first stands under the alias `canary`, until fresh rows show that it is better;
     default: it is promoted at once."""
     approval: Literal["none", "manual"] = Field(default="none", exclude_if=lambda one: one == "none")
@@ -184,7 +180,7 @@ class PromoteSpec(Section):
     )
     """What must hold beside the gates: the receipt is `signed`, the rows met a `contract` with a critical expectation,
     the training came from a `clean_commit`, a person `approved` the promotion; default none."""
-    sign: str | None = Field(default=None, exclude_if=_absent)
+    sign: str | None = Field(default=None, exclude_if=is_none)
     """The private key that signs the receipt and the model's files, named as `file:PATH` or `env:NAME`; default:
     `TRAINWRIGHT_SIGNING_KEY` in the environment, if it is set."""
 
