@@ -15,7 +15,7 @@ from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter, model_va
 
 from data_contracts.canonical import Name, digest, readable
 from data_contracts.handoffs import GateResult, HandOff, Record, Ref
-from data_contracts.records import Signable
+from data_contracts.records import signed_bytes
 
 # The types of the bytes that a signed answer and a signed protection sign, in the envelopes around them.
 PAYLOAD_TYPE = "application/vnd.trainwright.approval+json"
@@ -108,7 +108,7 @@ class Question(HandOff):
         return f"{self.model}@{self.alias}"
 
 
-class Answer(Signable):
+class Answer(HandOff):
     """What a person answered.
 
     `expired` is written by the first process that finds the deadline passed, `superseded` by a run that asks about the
@@ -138,6 +138,11 @@ class Answer(Signable):
         if _NOBODYS.get(self.decision) != (self.via if self.via in _NOBODYS.values() else None):
             raise ValueError(f"an answer via {self.via} cannot be {self.decision}")
         return self
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What a signature covers: everything but itself, as canonical JSON."""
+        return signed_bytes(self)
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,7 @@ def expired(question: Question) -> str:
     return f"nobody answered before the deadline {readable(question.deadline)}"
 
 
-class Protection(Signable):
+class Protection(HandOff):
     """What was decided about an alias: whether its promotions need an approval.
 
     Attributes:
@@ -206,6 +211,11 @@ class Protection(Signable):
     def name(self) -> str:
         """The model and its alias."""
         return f"{self.model}@{self.alias}"
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What a signature covers: everything but itself, as canonical JSON."""
+        return signed_bytes(self)
 
     @property
     def sentence(self) -> str:

@@ -61,15 +61,11 @@ class HandOff(Record):
         return value
 
 
-class Signable(HandOff):
-    """A hand-off that may hold a signature, in its field `signature`."""
-
-    @property
-    def signed_bytes(self) -> bytes:
-        """What a signature covers: everything but itself, as canonical JSON."""
-        value = self.to_json()
-        value.pop("signature", None)
-        return canonical(value)
+def signed_bytes(record: Record) -> bytes:
+    """What the signature in a record's field `signature` covers: everything but itself, as canonical JSON."""
+    value = record.to_json()
+    value.pop("signature", None)
+    return canonical(value)
 
 
 GateVerdict = Literal["better", "worse", "insufficient"]

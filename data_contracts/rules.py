@@ -17,7 +17,7 @@ from data_contracts.canonical import Name, digest
 from data_contracts.pipeline_spec.base import FieldError, Section
 from data_contracts.pipeline_spec.contract import length_of, up_to_a_year
 from data_contracts.price_book import Currency
-from data_contracts.records import HandOff, Record, Signable
+from data_contracts.records import HandOff, Record, signed_bytes
 from data_contracts.run_report import Trigger
 
 VERSION = 1
@@ -142,7 +142,7 @@ class Policy(Section):
         return None
 
 
-class RulesVersion(Signable):
+class RulesVersion(HandOff):
     """One version of the budgets or of the policy of a store, created once; the newest holds.
 
     Attributes:
@@ -160,6 +160,11 @@ class RulesVersion(Signable):
     at: str
     store: str | None = Field(default=None, exclude_if=lambda one: one is None)
     signature: dict[str, object] | None = Field(default=None, exclude_if=lambda one: one is None)
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What a signature covers: everything but itself, as canonical JSON."""
+        return signed_bytes(self)
 
 
 class Hold(Record):
