@@ -20,20 +20,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from data_contracts.approvals import PAYLOAD_TYPE, PROTECTION_TYPE, Answer, Protection, Question, expired, is_late
 from data_contracts.canonical import canonical, digest, valid_name
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
 from infra.records.receipts import pointed_at
+from infra.signing.keys import (
+    PublicKey,
+    SigningKey,
+    load_public_key,
+    load_signing_key,
+    parse_public_key,
+    sign_bytes,
+    verify,
+)
 from infra.store import Store, layout
 from infra.store.records import parsed
-
-if TYPE_CHECKING:
-    from infra.signing.keys import PublicKey, SigningKey
-if TYPE_CHECKING:
-    from infra.signing.keys import PublicKey
 
 
 @dataclass(frozen=True)
@@ -75,44 +79,32 @@ class Approvers:
 
 def payload_of(signature: dict[str, Any], keys: Sequence[PublicKey]) -> bytes:
     """What an answer's signature covers; CorruptError if it is not an envelope that one of the keys signed."""
-    from infra.signing.keys import verify
-
     return verify(canonical(signature), PAYLOAD_TYPE, keys, "the answer").payload
 
 
 def public_pem(path: str) -> str:
     """The public key in a file, in PEM as a protection keeps it; UsageError if it is anything else."""
-    from infra.signing.keys import load_public_key
-
     return load_public_key(path, "--key").pem().decode()
 
 
 def signing_key(named: str) -> SigningKey:
     """The private key that `--key` names: a path, `file:PATH` or `env:NAME`. UsageError if it cannot be used."""
-    from infra.signing.keys import load_signing_key
-
     return load_signing_key(named if named.startswith(("file:", "env:")) else f"file:{named}", Path.cwd(), "--key")
 
 
 def signed(answer: Answer, key: SigningKey) -> Answer:
     """The answer with a signature over all its other fields."""
-    from infra.signing.keys import sign_bytes
-
     return answer.model_copy(update={"signature": json.loads(sign_bytes(answer.signed_bytes, PAYLOAD_TYPE, key))})
 
 
 def signed_protection(decision: Protection, key: SigningKey) -> Protection:
     """The decision about an alias with a signature over all its other fields."""
-    from infra.signing.keys import sign_bytes
-
     made = json.loads(sign_bytes(decision.signed_bytes, PROTECTION_TYPE, key))
     return decision.model_copy(update={"signature": made})
 
 
 def protection_fault(decision: Protection, n: int, key: PublicKey) -> str:
     """Why a signed decision, number `n` of its alias, does not count, as the end of a sentence; "" if it does."""
-    from infra.signing.keys import verify
-
     try:
         found = verify(canonical(decision.signature), PROTECTION_TYPE, [key], "the decision")
     except CorruptError as error:
@@ -126,8 +118,6 @@ def keys_of(protection: Protection | None) -> dict[str, PublicKey]:
     """The approvers' keys of a protection by their ids; {} if answers need no signature."""
     if protection is None or not protection.keys:
         return {}
-    from infra.signing.keys import parse_public_key
-
     try:
         found = [parse_public_key(pem.encode(), "a key of its approvers") for pem in protection.keys]
     except UsageError as error:

@@ -23,7 +23,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -48,15 +48,12 @@ from data_contracts.rules import (
 from data_contracts.yaml_text import Document, Problem, read_document
 from infra.audit import actor, now
 from infra.processes.environment import SIGNING_KEY
+from infra.signing.keys import PublicKey, SigningKey, sign_bytes, unverified_payload, verify
 from infra.signing.moves import configured_key
 from infra.store import Store, Versioned, layout
 from infra.store.pointers import PointerMoved
 from infra.store.records import parsed
 from infra.store.store import read_several, write_several
-
-if TYPE_CHECKING:
-    from infra.signing.keys import PublicKey, SigningKey
-
 
 F = TypeVar("F", Budgets, Policy, Objectives)
 
@@ -164,8 +161,6 @@ def _newest_signed(store: Store, kind: Kind, numbers: list[int]) -> str | None:
 
     What is not a signature of its version, such as damage, keeps nobody from applying.
     """
-    from infra.signing.keys import unverified_payload
-
     for n in reversed(numbers):
         path = layout.rules_version(kind, n)
         with contextlib.suppress(CorruptError):
@@ -182,8 +177,6 @@ def command_of(kind: Kind) -> str:
 
 
 def _signed(version: RulesVersion, key: SigningKey) -> RulesVersion:
-    from infra.signing.keys import sign_bytes
-
     signature = json.loads(sign_bytes(version.signed_bytes, RULES_TYPE, key))
     return version.model_copy(update={"signature": signature})
 
@@ -216,8 +209,6 @@ def _fault(store: Store, version: RulesVersion, key: PublicKey) -> str:
 def _signature_fault(version: RulesVersion, key: PublicKey) -> str:
     if version.signature is None:
         return "it is not signed"
-    from infra.signing.keys import verify
-
     try:
         found = verify(canonical(version.signature), RULES_TYPE, [key], "the version")
     except CorruptError as error:

@@ -2,7 +2,7 @@
 
 A private key is loaded from a place that only its owner can read. Ed25519 and ECDSA on the curve P-256, as PEM.
 OpenSSF's format for the files of a model knows elliptic curves only, so the key of a promotion is one on P-256. No
-message repeats what a key file holds.
+message repeats what a key file holds. Functions import the libraries, which takes 0.2 s, when they need them.
 
 An envelope is JSON with the payload, its type and one signature. There is one way to write an envelope, and `verify`
 accepts nothing else: canonical JSON, one signature, and of the two signatures that ECDSA allows for one value (s and
@@ -16,27 +16,19 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    KeySerializationEncryption,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-    load_pem_public_key,
-)
-from securesystemslib.dsse import Envelope
-from securesystemslib.exceptions import VerificationError
-from securesystemslib.signer import CryptoSigner, Signature, SSlibKey
+from typing import TYPE_CHECKING
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.foreign_files import parse_json
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+    from cryptography.hazmat.primitives.serialization import KeySerializationEncryption
+    from securesystemslib.dsse import Envelope
+
+    Private = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey
+    Public = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey
 
 PASSWORD_VARIABLE = "TRAINWRIGHT_SIGNING_KEY_PASSWORD"
 PRIVATE_FILE, PUBLIC_FILE = "signing-key.pem", "signing-key.pub.pem"
@@ -44,8 +36,6 @@ _MOST_BYTES = 2**16
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _BEGIN, _PRIVATE, _PUBLIC = b"-----BEGIN ", b"PRIVATE KEY-----", b"PUBLIC KEY-----"
 _MAKE_ONE = "`trainwright key new DIR` makes a pair."
-Private = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey
-Public = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey
 
 
 @dataclass(frozen=True)
@@ -62,15 +52,21 @@ class PublicKey:
     @classmethod
     def of(cls, public: Public) -> PublicKey:
         """The key with its id."""
+        from securesystemslib.signer import SSlibKey
+
         return cls(SSlibKey.from_crypto(public).keyid, public)
 
     @property
     def is_elliptic(self) -> bool:
         """Whether it is on P-256, and so fit for OpenSSF's model signing."""
+        from cryptography.hazmat.primitives.asymmetric import ec
+
         return isinstance(self.public, ec.EllipticCurvePublicKey)
 
     def pem(self) -> bytes:
         """SubjectPublicKeyInfo in PEM."""
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
         return self.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -140,6 +136,10 @@ def load_trusted_key(root: Path, place: str, what: str) -> PublicKey:
 
 def parse_public_key(data: bytes, what: str) -> PublicKey:
     """The public key that a text in PEM is; UsageError if it is anything else."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
     if _PRIVATE in data:
         raise UsageError(
             f"{what} is a private key, and verifying needs the public one.",
@@ -162,6 +162,14 @@ def make_key_pair(folder: Path) -> tuple[Path, Path]:
 
     The private key is encrypted if `TRAINWRIGHT_SIGNING_KEY_PASSWORD` is set. UsageError if a file is there already.
     """
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import (
+        BestAvailableEncryption,
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+
     private, public = folder / PRIVATE_FILE, folder / PUBLIC_FILE
     key = ec.generate_private_key(ec.SECP256R1())
     password = os.environ.get(PASSWORD_VARIABLE, "").encode()
@@ -237,6 +245,10 @@ def _refuse_shared(facts: os.stat_result, path: Path, what: str) -> None:
 
 
 def _parse_private(data: bytes, what: str) -> SigningKey:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
     if data.count(_BEGIN) > 1:
         raise UsageError(f"{what}: the key file has more than one key in it.", remedy="Name a file with one key.")
     if _PRIVATE not in data:
@@ -273,12 +285,16 @@ def _password(data: bytes) -> bytes | None:
 
 
 def _is_known(public: object) -> bool:
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
     if isinstance(public, ec.EllipticCurvePublicKey):
         return isinstance(public.curve, ec.SECP256R1)
     return isinstance(public, ed25519.Ed25519PublicKey)
 
 
 def _unknown(what: str, public: object) -> UsageError:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
     name = type(public).__name__.removesuffix("PublicKey").lstrip("_")
     curve = f" on {public.curve.name}" if isinstance(public, ec.EllipticCurvePublicKey) else ""
     return UsageError(
@@ -291,7 +307,7 @@ IN_TOTO = "application/vnd.in-toto+json"
 # A statement lists a model's files.
 MAX_BYTES = 2**27
 _P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-_UNFIT = (ValueError, TypeError, LookupError, AttributeError, RecursionError, VerificationError)
+_UNFIT = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -304,6 +320,9 @@ class Signed:
 
 def sign_bytes(payload: bytes, payload_type: str, key: SigningKey) -> bytes:
     """The envelope of a payload, as JSON."""
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.signer import CryptoSigner, Signature
+
     envelope = Envelope(payload, payload_type, {})
     made = envelope.sign(CryptoSigner(key.private))
     if key.public.is_elliptic:
@@ -322,6 +341,9 @@ def verify(data: bytes, payload_type: str, keys: Sequence[PublicKey], what: str)
         CorruptError: it is not an envelope as `sign_bytes` writes it, is not of this type, is signed by another key, or
             its signature is of other bytes.
     """
+    from securesystemslib.exceptions import VerificationError
+    from securesystemslib.signer import SSlibKey
+
     envelope = _parse(data, what)
     if envelope.payload_type != payload_type:
         raise _refused(what, f"is of another type than {payload_type}")
@@ -336,7 +358,7 @@ def verify(data: bytes, payload_type: str, keys: Sequence[PublicKey], what: str)
     try:
         envelope.verify([SSlibKey.from_crypto(key.public)], 1)
         is_smaller = not key.is_elliptic or _with_smaller_s(raw := bytes.fromhex(signature.signature)) == raw
-    except _UNFIT as error:
+    except (*_UNFIT, VerificationError) as error:
         raise _refused(what, "has a signature that does not match its content") from error
     if not is_smaller:
         raise _refused(what, "has a signature in another form than it was made in")
@@ -350,13 +372,16 @@ def unverified_payload(data: bytes, what: str) -> tuple[bytes, str]:
 
 
 def _parse(data: bytes, what: str) -> Envelope:
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.exceptions import VerificationError
+
     if len(data) > MAX_BYTES:
         raise _refused(what, "is larger than any envelope")
     try:
         envelope = Envelope.from_dict(parse_json(data))
         if canonical(envelope.to_dict()) != data:
             raise ValueError("it is not in canonical form")
-    except _UNFIT as error:
+    except (*_UNFIT, VerificationError) as error:
         raise _refused(what, "is not an envelope as it was written") from error
     if len(envelope.signatures) != 1:
         raise _refused(what, f"has {len(envelope.signatures)} signatures, not one")
@@ -364,6 +389,8 @@ def _parse(data: bytes, what: str) -> Envelope:
 
 
 def _with_smaller_s(signature: bytes) -> bytes:
+    from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+
     r, s = decode_dss_signature(signature)
     return encode_dss_signature(r, min(s, _P256_ORDER - s))
 

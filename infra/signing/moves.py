@@ -13,7 +13,6 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from data_contracts.canonical import canonical, digest
 from data_contracts.errors import CorruptError, Interrupted, UsageError
@@ -21,10 +20,9 @@ from data_contracts.handoffs import Ref
 from data_contracts.resolved import Resolved
 from infra.processes.environment import SIGNING_KEY
 from infra.records.receipts import is_signed
+from infra.signing.keys import SigningKey, load_signing_key, sign_bytes, verify
+from infra.signing.signatures import sign_receipt, withdraw, withdraw_others
 from infra.store import Store, layout
-
-if TYPE_CHECKING:
-    from infra.signing.keys import SigningKey
 
 
 def configured_key(named: str | None = None, root: Path = Path()) -> SigningKey | None:
@@ -39,8 +37,6 @@ def configured_key(named: str | None = None, root: Path = Path()) -> SigningKey 
     variable = f"env:{SIGNING_KEY}" if os.environ.get(SIGNING_KEY, "").strip() else None
     if named is None and variable is None:
         return None
-    from infra.signing.keys import load_signing_key
-
     if named is None:
         return _for_models(load_signing_key(f"env:{SIGNING_KEY}", Path.cwd(), SIGNING_KEY), SIGNING_KEY)
     key = _for_models(load_signing_key(named, root, "promote.sign"), "promote.sign")
@@ -69,8 +65,6 @@ PAYLOAD_TYPE = "application/vnd.trainwright.inputs+json"
 
 def sign_inputs(store: Store, resolved: Resolved, key: SigningKey) -> None:
     """Sign the inputs that this process has resolved and stored; never those that were found in the store."""
-    from infra.signing.keys import sign_bytes
-
     path = layout.inputs_signature(resolved.run_id)
     store.create_once(path, sign_bytes(_payload(resolved), PAYLOAD_TYPE, key))
 
@@ -82,8 +76,6 @@ def refuse_unsigned_inputs(store: Store, resolved: Resolved, key: SigningKey) ->
         UsageError: they are not signed, because there was no key, or the signature was deleted.
         CorruptError: they are not what was signed.
     """
-    from infra.signing.keys import verify
-
     path = layout.inputs_signature(resolved.run_id)
     try:
         found = verify(store.read(path), PAYLOAD_TYPE, [key.public], path)
@@ -118,15 +110,11 @@ class MoveSigning:
     def before(self, receipt: Ref) -> None:
         """Sign the receipt, so that the alias never names one without a signature."""
         if self.key is not None:
-            from infra.signing.signatures import sign_receipt
-
             sign_receipt(self.store, receipt, self.key)
 
     def lost(self, receipt: Ref) -> None:
         """Take the signatures back: the receipt must not pass for one that was made."""
         if self.key is not None:
-            from infra.signing.signatures import withdraw
-
             withdraw(self.store, receipt)
 
     def won(self, receipt: Ref) -> None:
@@ -135,8 +123,6 @@ class MoveSigning:
         The move is made, whatever becomes of this: what is left makes no proof of the next move fail.
         """
         if self.key is not None:
-            from infra.signing.signatures import withdraw_others
-
             try:
                 withdraw_others(self.store, receipt)
             except Interrupted as error:
