@@ -32,8 +32,9 @@ from infra.processes.processes import uninterrupted
 from infra.settings import state_folder
 from infra.store import layout
 from infra.store.backend import Backend, NotImplementedThere, Overtaken, Stale
+from infra.store.folder import FolderBackend
 from infra.store.records import parsed
-from infra.store.s3 import status_of
+from infra.store.s3 import S3Backend, status_of
 from infra.store.store import Store
 
 if TYPE_CHECKING:
@@ -388,14 +389,10 @@ def _named(objects: Backend, about: dict[str, Any]) -> Backend:
 def _backend(uri: str, storage_options: Mapping[str, Any]) -> Backend:
     scheme, separator, rest = uri.partition("://")
     if not separator:
-        from infra.store.folder import FolderBackend
-
         folder = FolderBackend(Path(os.path.expanduser(uri)))
         folder.sweep()
         return folder
     if scheme == "s3" and rest.strip("/"):
-        from infra.store.s3 import S3Backend
-
         return S3Backend(uri, storage_options)
     raise UsageError(f"{uri!r} cannot be a store.", remedy="Name a folder, or s3://bucket/prefix.")
 
