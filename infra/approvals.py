@@ -77,7 +77,7 @@ class Approvers:
         return self.keys[answer.signature["signatures"][0]["keyid"]].pem().decode()
 
 
-def payload_of(signature: dict[str, Any], keys: Sequence[PublicKey]) -> bytes:
+def payload_of(signature: Mapping[str, object], keys: Sequence[PublicKey]) -> bytes:
     """What an answer's signature covers; CorruptError if it is not an envelope that one of the keys signed."""
     return verify(canonical(signature), PAYLOAD_TYPE, keys, "the answer").payload
 
@@ -174,7 +174,7 @@ def decide(store: Store, decision: Protection, sign: Callable[[Protection], Prot
         k += 1
 
 
-def pin(found: Sequence[Protection]) -> dict[str, Any] | None:
+def pin(found: Sequence[Protection]) -> dict[str, object] | None:
     """What a receipt says of the decisions about its alias: the number and the digest of the newest."""
     return {"n": len(found) - 1, "digest": digest(found[-1].to_json())} if found else None
 

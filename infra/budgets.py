@@ -23,7 +23,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -133,7 +133,7 @@ def current_budgets(store: Store) -> Budgets | None:
     return parsed(layout.rules_version("budgets", newest.n), Budgets.model_validate, newest.content)
 
 
-def apply_rules(store: Store, kind: Kind, content: dict[str, Any]) -> RulesVersion:
+def apply_rules(store: Store, kind: Kind, content: dict[str, object]) -> RulesVersion:
     """Store a version as the newest, signed if this process has a release key.
 
     UsageError if there is no key and a version is signed.

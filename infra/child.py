@@ -36,7 +36,7 @@ from data_contracts.quoting import LOG, PROJECT, log_place, withholds
 from infra import scratch, stopping
 from infra.environments.cache import interpreter
 from infra.machine import machine_bytes, tree_bytes
-from infra.processes.child_main import PARENT, STACKS, ChildFiles, Json
+from infra.processes.child_main import PARENT, STACKS, ChildFiles
 from infra.processes.environment import LEFT_OUT, IdleLimit, IdleWatch, explain, for_user_code, new_log
 from infra.processes.processes import end, marked_env, module_command, new_mark, oom_kills, terminable, uninterrupted
 from infra.processes.this_process import COUNTERS, READING, noted
@@ -81,7 +81,7 @@ def run_child(
     return answer_of(child, answer)
 
 
-def answer_of(child: Child[R, A], value: Json) -> A:
+def answer_of(child: Child[R, A], value: dict[str, object]) -> A:
     """A child's answer read; CorruptError if it does not fit the type that the child answers with."""
     try:
         return child.answer.from_json(value)
@@ -95,7 +95,7 @@ def answer_of(child: Child[R, A], value: Json) -> A:
 
 def run_module(
     module: str,
-    request: Json,
+    request: Mapping[str, object],
     *,
     project: Path | None = None,
     withhold: bool = False,
@@ -103,7 +103,7 @@ def run_module(
     memory_share: float | None = None,
     on_report: Handlers | None = None,
     on_poll: Callable[[], None] | None = None,
-) -> Json:
+) -> dict[str, object]:
     """`run_child` for a request and an answer, as JSON, that this process passes on without reading them.
 
     Args:
@@ -163,7 +163,7 @@ def log_tail(path: Path, limit_bytes: int = LOG_TAIL_BYTES) -> str:
         return ""
 
 
-def _python(project: Path | None, request: Json) -> str:
+def _python(project: Path | None, request: Mapping[str, object]) -> str:
     """The child's interpreter: that of the code in its folder, or of the code that its request names as `project`."""
     named = request.get("project")
     return interpreter(Path(named) if project is None and isinstance(named, str) else project)
@@ -271,7 +271,7 @@ def _hear(reports: Path, position: int, on_report: Handlers) -> int:
     return position
 
 
-def _answer(returncode: int | None, module: str, files: ChildFiles, memory_ran_out: bool) -> Json:
+def _answer(returncode: int | None, module: str, files: ChildFiles, memory_ran_out: bool) -> dict[str, object]:
     try:
         answer = json.loads(files.answer.read_text())
     except FileNotFoundError:

@@ -16,6 +16,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from data_contracts.approvals import meaning
@@ -258,21 +259,19 @@ class _Census:
     def _directory(self, uri: str, kind: Kind, files: list[Stored], root: str = "") -> StoreItem:
         """A directory that should be sealed, with what its manifest and its `_REFERRING` files name."""
         present = {file.path for file in files}
-        about: dict[str, Any] = {"uri": uri, "kind": kind, "bytes": _bytes(files), "root": root}
-        about["touched_s"] = self._touched(uri, files)
+        item = partial(StoreItem, uri, kind, _bytes(files), self._touched(uri, files))
         if layout.manifest(uri) not in present:
-            return StoreItem(**about, whole=False)
+            return item(root=root, whole=False)
         try:
             manifest = self.store.manifest(uri)
             names = names_in([manifest.content, manifest.provenance, *self._files_with_names(manifest)])
         except FileNotFoundError:  # deleted meanwhile
-            return StoreItem(**about, whole=False)
+            return item(root=root, whole=False)
         except CorruptError as error:
             identity = self._salvaged_id(uri)
             # Without an id it is unknown whether anything names it by its id.
-            about["root"] = root if identity else root or "it cannot be read"
-            return StoreItem(**about, id=identity, broken=error.message)
-        return StoreItem(**about, id=manifest.id, names=names)
+            return item(root=root if identity else root or "it cannot be read", id=identity, broken=error.message)
+        return item(root=root, id=manifest.id, names=names)
 
     def _salvaged_id(self, uri: str) -> str:
         """The id of a directory with a broken manifest, if the damage is elsewhere in the manifest; else ""."""
@@ -295,7 +294,7 @@ class _Census:
         present = {file.path for file in files}
         # Not its lease: an interrupted collection took it, and whoever deletes the training takes it again.
         touched_s = self._touched(uri, [file for file in files if file.path != layout.lease(uri)])
-        about: dict[str, Any] = {"uri": uri, "kind": "training", "bytes": _bytes(files), "touched_s": touched_s}
+        item = partial(StoreItem, uri, "training", _bytes(files), touched_s)
         launches = [path for path in present if path.startswith(f"{uri}/g") and path.endswith("/launch.json")]
         records = [path for path in (layout.result(uri),) if path in present] + launches
         try:
@@ -305,16 +304,16 @@ class _Census:
             contents = [self.store.read_json(path) for path in records]
         except (CorruptError, KeyError, TypeError) as error:
             why = error.message if isinstance(error, CorruptError) else f"{layout.latest(uri)} is not a ledger"
-            yield StoreItem(**about, broken=f"{uri}: its records cannot be read: {why.rstrip('.')}.")
+            yield item(broken=f"{uri}: its records cannot be read: {why.rstrip('.')}.")
             return
         except FileNotFoundError:  # being deleted
-            yield StoreItem(**about, whole=False)
+            yield item(whole=False)
             return
         done = layout.result(uri) in present
         for one in contents:
             self.begun[f"runs/{(one.get('provenance') or {}).get('run_id')}"].add(uri)
         names = names_in([committed, contents])
-        yield StoreItem(**about, names=names, whole=done or bool(committed))
+        yield item(names=names, whole=done or bool(committed))
         newest = max((_generation(path) for path in launches), default=-1)
         for folder, inside in _by_folder(files, 4).items():
             name = folder.rpartition("/")[2]
@@ -323,8 +322,8 @@ class _Census:
                 generation = newest if parts is None else parts[1]
                 # The newest generation of an unfinished training may still commit its uncommitted checkpoints.
                 if folder in names or done or generation < newest:
-                    item = self._directory(folder, "checkpoint", inside)
-                    yield replace(item, names=item.names | {uri})
+                    checkpoint = self._directory(folder, "checkpoint", inside)
+                    yield replace(checkpoint, names=checkpoint.names | {uri})
             elif name.startswith("node-") and (done or _generation(folder) < newest):
                 yield StoreItem(folder, "log", _bytes(inside), self._touched(folder, inside))
 
@@ -336,8 +335,10 @@ class _Census:
             run = f"runs/{trigger.get('run_id', '')}"
             triggers[run].add(file.path)
             broken = f"{file.path} cannot be read." if not trigger and self.store.exists(file.path) else ""
-            about: dict[str, Any] = {"root": "it cannot be read" if broken else "", "broken": broken}
-            yield StoreItem(file.path, "trigger", file.bytes, file.written_s, names=frozenset({run}), **about)
+            root = "it cannot be read" if broken else ""
+            yield StoreItem(
+                file.path, "trigger", file.bytes, file.written_s, names=frozenset({run}), root=root, broken=broken
+            )
         for uri, files in _by_folder(self.files["mirrored"], 3).items():
             run = f"runs/{uri.split('/')[1]}"
             triggers[run].add(uri)
@@ -348,14 +349,9 @@ class _Census:
     def _run(self, uri: str, files: list[Stored], more: frozenset[str]) -> StoreItem:
         run_id = uri.partition("/")[2]
         present = {file.path for file in files}
-        about: dict[str, Any] = {
-            "uri": uri,
-            "kind": "run",
-            "bytes": _bytes(files),
-            "touched_s": self._touched(uri, files),
-        }
+        item = partial(StoreItem, uri, "run", _bytes(files), self._touched(uri, files))
         if layout.resolved(run_id) not in present:
-            return StoreItem(**about, names=more, whole=False)
+            return item(names=more, whole=False)
         records = {path: self._record(path) for path in sorted(present) if path.endswith(".json")}
         broken = next((f"{path} cannot be read." for path, value in records.items() if not value), "")
         attempts = [path for path in records if path.startswith(f"{layout.run_attempts(run_id)}/")]
@@ -365,7 +361,7 @@ class _Census:
         # A run that is half deleted may have lost its report.
         deleted = layout.tombstone(uri) in self.tombstones
         root = "" if over or deleted else "a run that can be resumed"
-        return StoreItem(**about, names=names_in(records) | more, root=root, broken=broken)
+        return item(names=names_in(records) | more, root=root, broken=broken)
 
     def _is_refused(self, run_id: str) -> bool:
         """Whether the question that a run waits for was refused, or nobody answered in time."""
@@ -442,7 +438,7 @@ class Collected:
         """The number of bytes that the collection frees."""
         return sum(one.item.bytes for one in self.deleted) + sum(one.bytes for one in self.leftovers)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The result as JSON-able objects."""
         items = [
             {"uri": one.item.uri, "kind": one.item.kind, "bytes": one.item.bytes, "why": one.why}

@@ -50,7 +50,7 @@ FILE = "mirrors.json"
 _MOST = 1000
 
 
-def accept(*mirrors: dict[str, Any]) -> None:
+def accept(*mirrors: Mapping[str, object]) -> None:
     """Record that this user sends to these mirrors, each with everything that says where and with what."""
     folder = settings.state_folder()
     with locked(folder):  # of two processes at once, neither loses the other's entry
@@ -59,7 +59,7 @@ def accept(*mirrors: dict[str, Any]) -> None:
             replace_private(folder / FILE, json.dumps([*known, *new][-_MOST:]))
 
 
-def is_accepted(mirror: dict[str, Any]) -> bool:
+def is_accepted(mirror: Mapping[str, object]) -> bool:
     """Whether this user sent to exactly this mirror before."""
     return digest(mirror) in _known()
 
@@ -442,13 +442,13 @@ PATH = "/api/v1/lineage"
 _TAIL_BYTES = 64 * 2**20
 
 
-def post_events(endpoint: Endpoint, events: Sequence[dict[str, Any]]) -> None:
+def post_events(endpoint: Endpoint, events: Sequence[Mapping[str, object]]) -> None:
     """Post each event; the same event may be posted again, and says so by its run and time."""
     for event in events:
         endpoint.ask("POST", PATH, json=event)
 
 
-def append_events(path: Path, events: Sequence[dict[str, Any]]) -> None:
+def append_events(path: Path, events: Sequence[Mapping[str, object]]) -> None:
     """Append the events that the file's end does not have yet, one a line; UsageError if it cannot be written."""
     lines = [json.dumps(event, sort_keys=True, ensure_ascii=False, allow_nan=False).encode() for event in events]
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -98,8 +98,7 @@ def _earlier(document: Document) -> PriceBook:
 def _entry(document: Document, name: str, one: _EarlierMachine) -> MachineEntry:
     prices: list[MachinePrice] = []
     if one.price_date:
-        dated: dict[str, Any] = {"date": one.price_date, "currency": "USD", "source": one.source}
-        prices = [MachinePrice(per_hour=one.usd_per_hour, **dated)]
+        prices = [MachinePrice(date=one.price_date, currency="USD", source=one.source, per_hour=one.usd_per_hour)]
     elif one.usd_per_hour:
         sentence = "a price needs its day; add price_date, such as 2026-11-09"
         raise _error(document, [Problem((name, "usd_per_hour"), sentence)])
@@ -139,17 +138,12 @@ class Machine(Record):
     def price(self, day: str, region: str = "", term: Term = "on-demand", pool: str = "") -> Price:
         """What a node costs on `day`, for the records of a run; `per_hour` is None if the book does not say."""
         found = price_on(self.prices, day, region, term)
-        about: dict[str, Any] = {"machine": self.name, "devices": self.devices, "pool": pool, "watts": self.watts}
-        if found is None:
-            return Price(per_hour=None, price_date="", region=region, term=term, **about)
-        return Price(
-            per_hour=found.per_hour,
-            currency=found.currency,
-            price_date=found.date,
-            region=found.region,
-            term=found.term,
-            **about,
+        priced = partial(
+            Price, region=region, term=term, machine=self.name, devices=self.devices, pool=pool, watts=self.watts
         )
+        if found is None:
+            return priced(per_hour=None, price_date="")
+        return priced(per_hour=found.per_hour, currency=found.currency, price_date=found.date)
 
     @property
     def newest_per_hour(self) -> float:

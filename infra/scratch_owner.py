@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def locked(path: Path) -> Iterator[Leftover | None]:
             os.close(note)
 
 
-def _described(path: Path, note: dict[str, Any], age_s: float) -> Leftover | None:
+def _described(path: Path, note: Mapping[str, Any], age_s: float) -> Leftover | None:
     """Describe a folder by its note; None while its processes may still be ending."""
     made_for = str(note["made_for"])
     if note["boot"] != _boot() and note["host"] != platform.node():

@@ -132,7 +132,7 @@ def writing(file: RawIOBase, folder: Path) -> Callable[[bytes | memoryview], Non
     return write
 
 
-def remember_store(uri: str, storage_options: dict[str, Any], pointers: str | None = None) -> None:
+def remember_store(uri: str, storage_options: Mapping[str, object], pointers: str | None = None) -> None:
     """Record that a store was used from this machine, so that a run can be found by its id alone.
 
     `pointers` is its database, which this user approves with this call.

@@ -139,7 +139,7 @@ def begin_json_logs(name: str | None = None, stream: TextIO | None = None, **fie
         logger.addHandler(handler)
 
 
-def _given(environ: Mapping[str, str]) -> dict[str, Any]:
+def _given(environ: Mapping[str, str]) -> dict[str, object]:
     try:
         given = json.loads(environ.get(LOG_FIELDS) or "{}")
     except ValueError:

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from data_contracts.canonical import is_name
 from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage, SignOfLife, StageUsage
@@ -282,7 +282,7 @@ def _numbered(parts: Iterable[str], kind: str) -> list[str]:
 
 
 def _part(store: Store, run_id: str, name: str, part: str, model: type[R]) -> R:
-    def parse(value: dict[str, Any]) -> R:
+    def parse(value: dict[str, object]) -> R:
         return model.model_validate({key: one for key, one in value.items() if key != "schema_version"})
 
     return store.read_as(layout.usage(run_id, name, part), parse)

@@ -15,7 +15,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class TensorChange:
         before = self.norms[0]
         return None if self.difference is None or not before else self.difference / before
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The change as objects that JSON can hold."""
         return {**vars(self), "relative": self.relative}
 
@@ -213,9 +213,6 @@ def _array(entry: Mapping[str, Any], body: memoryview) -> NDArray[Any]:
     return np.frombuffer(raw, dtype=dtype).reshape(entry["shape"])
 
 
-# Values that are widened to float64 at once.
-
-
 @dataclass(frozen=True)
 class TensorDifference:
     """The first tensor, by name, that is not the same to the bit.
@@ -237,14 +234,14 @@ class TensorDifference:
     relative: float | None = None
     sentence: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The difference as objects that JSON can hold."""
         return asdict(self)
 
 
 def first_difference(stores: tuple[Store, Store], checkpoints: tuple[Ref, Ref]) -> TensorDifference | None:
     """The first tensor that differs; None if all are equal to the bit. Both are held in memory."""
-    first: dict[str, Any] | None = None
+    first: TensorDifference | None = None
     count = total = 0
     for name, before, after in _pairs(weights(stores[0], checkpoints[0]), weights(stores[1], checkpoints[1])):
         total += 1
@@ -252,8 +249,8 @@ def first_difference(stores: tuple[Store, Store], checkpoints: tuple[Ref, Ref]) 
             continue
         count += 1
         if first is None:
-            first = {"tensor": name, **_how(before, after)}
-    return None if first is None else TensorDifference(**first, tensors=count, of=total)
+            first = _how(name, before, after)
+    return None if first is None else replace(first, tensors=count, of=total)
 
 
 _Named = tuple[str, NDArray[Any]]
@@ -283,14 +280,16 @@ def _bits(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(values).reshape(-1, 1).view(np.uint8)
 
 
-def _how(before: NDArray[Any] | None, after: NDArray[Any] | None) -> dict[str, Any]:
+def _how(tensor: str, before: NDArray[Any] | None, after: NDArray[Any] | None) -> TensorDifference:
+    """How a tensor differs; the numbers of tensors are not known here."""
     if before is None or after is None:
-        return {"sentence": "it is in one of the two alone"}
+        return TensorDifference(tensor, 0, 0, sentence="it is in one of the two alone")
     if (before.dtype, before.shape) != (after.dtype, after.shape):
-        return {"sentence": f"it is {before.dtype}{list(before.shape)} and {after.dtype}{list(after.shape)}"}
+        sentence = f"it is {before.dtype}{list(before.shape)} and {after.dtype}{list(after.shape)}"
+        return TensorDifference(tensor, 0, 0, sentence=sentence)
     differ = int((_bits(before) != _bits(after)).any(axis=1).sum())
     largest, relative = (None, None) if before.dtype.kind == "V" else _distances(before.reshape(-1), after.reshape(-1))
-    return {"values": differ, "of_values": before.size, "largest": largest, "relative": relative}
+    return TensorDifference(tensor, 0, 0, differ, before.size, largest, relative)
 
 
 def _distances(before: NDArray[Any], after: NDArray[Any]) -> tuple[float | None, float | None]:
@@ -315,7 +314,7 @@ ONE = f"model{ENDING}"
 log = logging.getLogger("trainwright")
 
 
-def import_weights(store: Store, wanted: InitSpec, root: Path, provenance: dict[str, Any], *, field: str) -> Ref:
+def import_weights(store: Store, wanted: InitSpec, root: Path, provenance: Mapping[str, object], *, field: str) -> Ref:
     """The sealed import of the weights that `wanted` names; imported if there is no intact one.
 
     A file is stored as `model.safetensors`, whatever its name, and a folder's files under their names: the same content

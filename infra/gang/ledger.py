@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -109,7 +109,7 @@ class Ledger:
         self._move([*self.checkpoints, checkpoint])
         return True
 
-    def resume_from(self, sealed: dict[str, Any] | None = None) -> Checkpoint | None:
+    def resume_from(self, sealed: Mapping[str, object] | None = None) -> Checkpoint | None:
         """The newest checkpoint whose every byte is as sealed; None if none was ever committed.
 
         Broken checkpoints are quarantined and leave the ledger. CorruptError if no checkpoint is left.
@@ -243,7 +243,7 @@ class Ledger:
         self.handed_over = checkpoint
         self._move(self.checkpoints)
 
-    def _verify(self, checkpoint: Checkpoint, sealed: dict[str, Any] | None) -> None:
+    def _verify(self, checkpoint: Checkpoint, sealed: Mapping[str, object] | None) -> None:
         manifest = verify_checkpoint(self.store, checkpoint)
         if sealed and canonical(read_trained_with(self.store, manifest)) != canonical(sealed):
             raise CorruptError(f"{checkpoint.ref.uri} was trained with other settings, code or data.")
@@ -269,7 +269,7 @@ class Ledger:
             except PointerMoved:
                 continue
 
-    def _take_in(self, value: dict[str, Any]) -> None:
+    def _take_in(self, value: dict[str, object]) -> None:
         """Load what the pointer holds; Fenced if a later conductor wrote it."""
         self.is_checked = self.codes.are_right(self._pointer.path, value)
         if self.is_launched_here:
@@ -295,7 +295,7 @@ class Ledger:
                 self._at = moved.current
         self.checkpoints, self._retiring, self.aside = checkpoints, retiring, aside
 
-    def _value(self, checkpoints: list[Checkpoint], retiring: list[str], aside: list[Aside]) -> dict[str, Any]:
+    def _value(self, checkpoints: list[Checkpoint], retiring: list[str], aside: list[Aside]) -> dict[str, object]:
         latest = Latest(
             token=self.token,
             checkpoints=checkpoints,
@@ -367,7 +367,7 @@ class Found:
     metrics: dict[str, float] = field(default_factory=dict)
     handed_over: bool = False
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The checkpoint as JSON-able objects."""
         return asdict(self)
 

@@ -66,7 +66,7 @@ NODE_KEY = "TRAINWRIGHT_NODE_KEY"
 ADDRESS = "TRAINWRIGHT_ADDRESS"
 
 
-def store_env(store_options: Mapping[str, Any], pointers: str | None) -> dict[str, str]:
+def store_env(store_options: Mapping[str, object], pointers: str | None) -> dict[str, str]:
     """The variables for a node's store: its connection options, the database it may connect to, and what both get.
 
     The machine of this process has approved that, or it could not have opened the store.
@@ -86,7 +86,7 @@ def store_options(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 FIELD = "hmac"
 T = TypeVar("T")
-V = TypeVar("V", bound=Mapping[str, Any])
+V = TypeVar("V", bound=Mapping[str, object])
 
 
 @dataclass(frozen=True)
@@ -100,15 +100,15 @@ class Codes:
 
     keys: tuple[bytes, ...] = field(repr=False)
 
-    def code(self, path: str, value: Mapping[str, Any]) -> dict[str, str]:
+    def code(self, path: str, value: Mapping[str, object]) -> dict[str, str]:
         """The field with the code of a value as the record `path`; no field without keys."""
         return {FIELD: _code(self.keys[-1], path, value)} if self.keys else {}
 
-    def coded(self, path: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    def coded(self, path: str, value: Mapping[str, object]) -> dict[str, object]:
         """The value with its code as the record `path`."""
         return {**value, **self.code(path, value)}
 
-    def are_right(self, path: str, value: Mapping[str, Any]) -> bool:
+    def are_right(self, path: str, value: Mapping[str, object]) -> bool:
         """Whether a value has a right code as the record `path`."""
         own = str(value.get(FIELD, "")).encode()
         return any(hmac.compare_digest(_code(key, path, value).encode(), own) for key in self.keys)
@@ -183,7 +183,7 @@ def generation_key(key: bytes, generation: int) -> bytes:
     return hmac.digest(key, f"generation {generation}".encode(), "sha256")
 
 
-def _code(key: bytes, path: str, value: Mapping[str, Any]) -> str:
+def _code(key: bytes, path: str, value: Mapping[str, object]) -> str:
     body = json.dumps([path, {name: part for name, part in value.items() if name != FIELD}], sort_keys=True)
     return hmac.digest(key, body.encode(), "sha256").hex()
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from data_contracts.errors import Interrupted, Preempted, StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Dataset, Ref
@@ -78,7 +78,7 @@ class RemoteJobRequest(GangRequest):
     nodes: int = 1
     devices: int = 1
     entry: str = __name__
-    layout: dict[str, Any] = field(default_factory=dict)
+    layout: dict[str, object] = field(default_factory=dict)
 
     @property
     def local(self) -> bool:
@@ -101,7 +101,7 @@ class RemoteJobRequest(GangRequest):
         )
 
 
-def run_remote_job(store: Store, request: RemoteJobRequest) -> dict[str, Any]:
+def run_remote_job(store: Store, request: RemoteJobRequest) -> dict[str, object]:
     """Run the job on one node and return the module's answer as JSON.
 
     Raises the class of error that the module answered with, or the cause whose retry budget is spent.
@@ -126,7 +126,7 @@ def run_remote_job(store: Store, request: RemoteJobRequest) -> dict[str, Any]:
             keeper.stop()
 
 
-def _generations(store: Store, request: RemoteJobRequest, ledger: Ledger, keeper: LeaseKeeper) -> dict[str, Any]:
+def _generations(store: Store, request: RemoteJobRequest, ledger: Ledger, keeper: LeaseKeeper) -> dict[str, object]:
     """Launch generations until one has answered. Raises an error that a retry would repeat or cannot afford.
 
     The ledger has no checkpoints here. It keeps what earlier processes have used of the retry budgets.

@@ -14,6 +14,7 @@ import functools
 import hashlib
 import itertools
 import platform
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -57,8 +58,8 @@ def write_version(
     name: str,
     checkpoint: Checkpoint,
     evaluation: Ref,
-    settings: dict[str, Any],
-    provenance: dict[str, Any],
+    settings: Mapping[str, object],
+    provenance: Mapping[str, object],
 ) -> ModelVersion:
     """Seal the next version of model `name`.
 
@@ -120,7 +121,7 @@ def _named_in(manifest: Manifest) -> ModelVersion:
 AREA, KIND, FILE = "recipes", "recipe", "recipe.json"
 
 
-def seal_recipe(store: Store, resolved: Resolved, provenance: dict[str, Any]) -> Ref:
+def seal_recipe(store: Store, resolved: Resolved, provenance: Mapping[str, object]) -> Ref:
     """Seal the recipe of a run on this installation, unless it is sealed already."""
     packages = audit.lock()
     recipe = Recipe(
@@ -217,7 +218,7 @@ def move_alias(
     expected: Versioned | None,
     version: ModelVersion,
     receipt: Receipt,
-    provenance: dict[str, Any],
+    provenance: Mapping[str, object],
     held: Holds,
     key: SigningKey | None = None,
 ) -> Receipt:
@@ -360,7 +361,7 @@ def _settled(
 
 
 def _seal_next(
-    store: Store, expected: Versioned | None, receipt: Receipt, provenance: dict[str, Any], held: Holds
+    store: Store, expected: Versioned | None, receipt: Receipt, provenance: Mapping[str, object], held: Holds
 ) -> Ref:
     """Seal the receipt that follows the alias's newest, with what was decided about the alias's protection."""
     model, alias = receipt.model, receipt.alias
@@ -375,7 +376,7 @@ def _seal_next(
     return _seal_receipt(store, receipt, about, held)
 
 
-def _seal_receipt(store: Store, receipt: Receipt, provenance: dict[str, Any], held: Holds) -> Ref:
+def _seal_receipt(store: Store, receipt: Receipt, provenance: Mapping[str, Any], held: Holds) -> Ref:
     model, alias = receipt.model, receipt.alias
     before = provenance["previous_receipt"]
     about = {

@@ -29,7 +29,6 @@ from infra.processes.this_process import COUNTERS
 PARENT = "TRAINWRIGHT_PARENT"
 # Makes a child print the stacks of its threads to its log, as it does a rank.
 STACKS = signal.SIGUSR2
-Json = dict[str, Any]
 # The function through which a child reports.
 Report = Callable[[Message], None]
 
@@ -52,7 +51,7 @@ def child_main(child: Child[R, A], work: Callable[[R, Report], A]) -> NoReturn:
 
     try:
         request = child.request.from_json(json.loads(request_path.read_text()))
-        answer: Json = {"value": work(request, report).to_json()}
+        answer: dict[str, object] = {"value": work(request, report).to_json()}
         code = 0
     except MemoryError:
         traceback.print_exc()
@@ -87,7 +86,7 @@ class ChildFiles:
         self.reading = folder / "reading.json"
 
 
-def _failed(error: TrainwrightError) -> tuple[Json, int]:
+def _failed(error: TrainwrightError) -> tuple[dict[str, object], int]:
     return {"error": error.to_json()}, error.exit_code
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ FILE = "handoff.json"
 T = TypeVar("T", bound=HandOff)
 
 
-def put_handoff(writer: Writer, fields: dict[str, Any]) -> FileEntry:
+def put_handoff(writer: Writer, fields: Mapping[str, object]) -> FileEntry:
     """Write a hand-off's fields (without `ref`) into a directory that is about to be sealed."""
     return writer.put(FILE, canonical(fields))
 
@@ -136,7 +136,7 @@ def num_weight_bytes(manifest: Manifest) -> int:
     return sum(file.bytes for file in manifest.files if file.path.startswith(WEIGHT_FILES))
 
 
-def read_trained_with(store: Store, manifest: Manifest) -> dict[str, Any]:
+def read_trained_with(store: Store, manifest: Manifest) -> dict[str, object]:
     """The settings, code and data of a checkpoint, sealed beside its weights; CorruptError if they are changed."""
     return store.read_sealed_as(manifest, TRAIN, dict)
 
@@ -228,8 +228,8 @@ def beginning(dataset: Dataset) -> Dataset:
 
 
 def dataset_to_extend(
-    store: Store, series: str, inputs: list[dict[str, Any]]
-) -> tuple[Dataset, list[dict[str, Any]]] | None:
+    store: Store, series: str, inputs: Sequence[Mapping[str, object]]
+) -> tuple[Dataset, list[dict[str, object]]] | None:
     """The dataset of a series with the most of these source files and no others, and its files; None if there is none.
 
     Args:

@@ -114,7 +114,7 @@ def files_statement(checkpoint: Manifest, digests: Mapping[str, str]) -> bytes:
     return canonical({"_type": STATEMENT, "subject": [subject], "predicateType": MODEL_FILES, "predicate": predicate})
 
 
-def _statement(subject: Ref, predicate_type: str, predicate: dict[str, Any]) -> bytes:
+def _statement(subject: Ref, predicate_type: str, predicate: Mapping[str, object]) -> bytes:
     named = [{"name": subject.uri, "digest": {"sha256": subject.seal}}]
     return canonical(
         {"_type": STATEMENT, "subject": named, "predicateType": predicate_type, "predicate": _without_none(predicate)}
@@ -142,7 +142,7 @@ def _dependencies(store: Store, checkpoint: Manifest) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda one: str(one["uri"]))
 
 
-def _json(ref: Ref | None) -> dict[str, Any] | None:
+def _json(ref: Ref | None) -> dict[str, object] | None:
     return None if ref is None else ref.to_json()
 
 
@@ -374,7 +374,7 @@ def _said(path: str, payload: bytes) -> tuple[int, bool]:
     """What a statement alone says: the receipt's number, and whether the one before it is signed."""
 
     def said(data: bytes) -> tuple[int, bool]:
-        about: dict[str, Any] = parse_json(data)["predicate"]
+        about = parse_json(data)["predicate"]
         if type(about["number"]) is not int or type(about["previousSigned"]) is not bool:
             raise TypeError("number and previousSigned are missing")
         return about["number"], about["previousSigned"]

@@ -229,13 +229,13 @@ def _read(pointer: Pointer) -> Versioned | None:
     return current
 
 
-def _check(value: dict[str, Any]) -> None:
+def _check(value: dict[str, object]) -> None:
     kinds = {"beat": int, "holder": str, "released": bool, "token": int}
     if value.keys() != kinds.keys() or not all(type(value[name]) is kind for name, kind in kinds.items()):
         raise ValueError("it is not a lease")
 
 
-def _value(holder: str, token: int, beat: int, released: bool = False) -> dict[str, Any]:
+def _value(holder: str, token: int, beat: int, released: bool = False) -> dict[str, object]:
     return {"beat": beat, "holder": holder, "released": released, "token": token}
 
 

@@ -115,7 +115,7 @@ def _remember_tested(backend: Backend) -> None:
             replace_private(folder / TESTED, json.dumps({**_tested(), backend.server: time.time()}))
 
 
-def names_of(backend: Backend, about: dict[str, Any]) -> Names:
+def names_of(backend: Backend, about: Mapping[str, Any]) -> Names:
     """The names of a store whose `store.json` is `about`; UsageError if this host cannot use its database."""
     from infra.store.database import Names
 
@@ -135,7 +135,7 @@ def names_of(backend: Backend, about: dict[str, Any]) -> Names:
     return names
 
 
-def _make_named(backend: Backend, pointers: str, about: dict[str, Any]) -> None:
+def _make_named(backend: Backend, pointers: str, about: Mapping[str, object]) -> None:
     from infra.store.database import NamedBackend, Names
 
     assert not backend.is_local, "a folder decides its names itself; the spec says so"
@@ -163,7 +163,7 @@ def _make_named(backend: Backend, pointers: str, about: dict[str, Any]) -> None:
         )
 
 
-def _only_on(pointers: str) -> dict[str, Any]:
+def _only_on(pointers: str) -> dict[str, dict[str, str]]:
     return {"host": _host()} if pointers.startswith("sqlite") else {}
 
 
@@ -341,7 +341,7 @@ def open_at(address: StoreAddress) -> Store:
     return open_store(address.uri, address.options, create=False, pointers=address.pointers)
 
 
-def _check_approved(backend: Backend, storage_options: dict[str, Any], held: str) -> None:
+def _check_approved(backend: Backend, storage_options: Mapping[str, object], held: str) -> None:
     """UsageError unless this user named the database, which receives a password; `store.json` is not enough."""
     if backend.is_local:
         raise UsageError(
@@ -369,7 +369,7 @@ def _check_approved(backend: Backend, storage_options: dict[str, Any], held: str
     )
 
 
-def _pointers(about: dict[str, Any]) -> str:
+def _pointers(about: Mapping[str, Any]) -> str:
     """Where a store has its pointers, as its `store.json` says; ValueError if the record does not describe a store."""
     held = about["pointers"]
     named = held == IN_STORE or isinstance(about["uri"], str)
@@ -378,7 +378,7 @@ def _pointers(about: dict[str, Any]) -> str:
     return held
 
 
-def _named(objects: Backend, about: dict[str, Any]) -> Backend:
+def _named(objects: Backend, about: Mapping[str, Any]) -> Backend:
     from infra.store.database import NamedBackend
 
     backend = NamedBackend(objects, names_of(objects, about))

@@ -18,7 +18,7 @@ import hashlib
 import logging
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 _UNFIT = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
-def write_record(path: str, value: dict[str, Any]) -> bytes:
+def write_record(path: str, value: Mapping[str, object]) -> bytes:
     """The bytes of the record `path`; its value includes `schema` or `schema_version`.
 
     ValueError for values that JSON cannot hold, for values nested deeper than MAX_DEPTH, or for the names `path` and
@@ -138,7 +138,7 @@ def _is_shallow(value: Any) -> bool:
     return False
 
 
-def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("it has a key twice")

@@ -57,7 +57,7 @@ _SIGNING = re.compile(
 )
 
 
-def resolve(options: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(options: Mapping[str, object]) -> dict[str, Any]:
     """`options` with every named credential looked up.
 
     UsageError names a credential that is missing, or that may not be sent to the address in `options`.
@@ -69,7 +69,7 @@ def resolve(options: Mapping[str, Any]) -> dict[str, Any]:
         )
     fields, address = credentials_sent(options)
     check_approved(fields, address, _remembered() if fields else {})
-    resolved: dict[str, Any] = {}
+    resolved: dict[str, object] = {}
     for field, value in options.items():
         if isinstance(value, str) and value.startswith("profile:"):
             resolved["profile"] = value.removeprefix("profile:")

@@ -23,7 +23,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
@@ -107,7 +107,7 @@ class Manifest:
 
 
 def write_manifest(
-    kind: str, settings: dict[str, Any], provenance: dict[str, Any], files: Iterable[FileEntry]
+    kind: str, settings: Mapping[str, object], provenance: Mapping[str, object], files: Iterable[FileEntry]
 ) -> tuple[bytes, str]:
     """The bytes of a manifest, and its id. ValueError for values that JSON cannot hold (NaN, infinities)."""
     entries = [entry.to_json() for entry in sorted(files, key=lambda entry: entry.path)]
@@ -255,8 +255,8 @@ class Writer:
     def seal(
         self,
         kind: str,
-        settings: dict[str, Any],
-        provenance: dict[str, Any],
+        settings: Mapping[str, object],
+        provenance: Mapping[str, object],
         files: Iterable[FileEntry] | None = None,
     ) -> Ref:
         """Seal the directory with exactly the files in it.

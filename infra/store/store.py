@@ -161,12 +161,12 @@ class Store:
             warn_overtaken(self.uri, path)
             raise
 
-    def create_json(self, path: str, value: dict[str, Any]) -> None:
+    def create_json(self, path: str, value: Mapping[str, object]) -> None:
         """`create` a record, whose keys keep their order; UsageError for values that no record may hold."""
         number = "schema_version" if "schema_version" in value else "schema"
         self._create_record(path, {**value, number: SCHEMA})
 
-    def create_once(self, path: str, value: bytes | dict[str, Any]) -> bool:
+    def create_once(self, path: str, value: bytes | Mapping[str, object]) -> bool:
         """`create` bytes or a record unless something is there; returns whether this call stored it.
 
         It also returns False if an earlier try of this same call succeeded but its answer was lost.
@@ -180,11 +180,11 @@ class Store:
             return False
         return True
 
-    def create_about(self, about: dict[str, Any]) -> None:
+    def create_about(self, about: Mapping[str, object]) -> None:
         """`create` the `store.json`."""
         self._create_record(layout.STORE, {**about, "schema": STORE_SCHEMA})
 
-    def _create_record(self, path: str, value: dict[str, Any]) -> None:
+    def _create_record(self, path: str, value: Mapping[str, object]) -> None:
         try:
             data = write_record(path, value)
         except ValueError as error:
