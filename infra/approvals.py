@@ -39,6 +39,9 @@ from infra.signing.keys import (
 from infra.store import Store, layout
 from infra.store.records import parsed
 
+# Each question supersedes the open ones before it, so few of the newest are open.
+_MOST_OPEN, _MOST_REFUSED = 20, 50
+
 
 @dataclass(frozen=True)
 class Approvers:
@@ -236,10 +239,6 @@ def _pinned(about: Mapping[str, Any]) -> tuple[int, str] | None:
 def _protection_numbers(store: Store, model: str, alias: str) -> list[int]:
     names = [name.removesuffix(".json") for name in store.list(layout.protections(model, alias))]
     return [int(name) for name in names if name.isdecimal()]
-
-
-# Each question supersedes the open ones before it, so few of the newest are open.
-_MOST_OPEN, _MOST_REFUSED = 20, 50
 
 
 def time_of(store: Store) -> str:

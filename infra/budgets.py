@@ -55,7 +55,12 @@ from infra.store.pointers import PointerMoved
 from infra.store.records import parsed
 from infra.store.store import read_several, write_several
 
+log = logging.getLogger("trainwright")
 F = TypeVar("F", Budgets, Policy, Objectives)
+# A file with the policy of this machine.
+POLICY = "TRAINWRIGHT_POLICY"
+# From so many executions on, all entries are listed at once, instead of a question for each.
+LISTED = 8
 
 
 def read_rules(path: Path, model: type[F]) -> F:
@@ -91,9 +96,6 @@ def _without_values(policy: Policy) -> list[Problem]:
 def _error(document: Document, wrong: list[Problem]) -> UsageError:
     found = document.error(wrong)
     return UsageError(found.message, details=found.details)
-
-
-log = logging.getLogger("trainwright")
 
 
 def newest_rules(store: Store, kind: Kind) -> RulesVersion | None:
@@ -227,10 +229,6 @@ def _numbers(store: Store, kind: Kind) -> list[int]:
     return sorted(int(name) for name in names if re.fullmatch("0|[1-9][0-9]*", name))
 
 
-# A file with the policy of this machine.
-POLICY = "TRAINWRIGHT_POLICY"
-
-
 def refuse_by_policy(spec: PipelineSpec, path: Path, store: Store | None = None) -> None:
     """SpecError, with the field, for the first tag that a policy demands and the spec does not have so.
 
@@ -255,10 +253,6 @@ def _policies(store: Store | None) -> Iterator[tuple[Policy, str]]:
     if store is not None and (newest := newest_rules(store, "policy")) is not None:
         where = layout.rules_version("policy", newest.n)
         yield parsed(where, Policy.model_validate, newest.content), f"{where} in {store.uri}, of {newest.by}"
-
-
-# From so many executions on, all entries are listed at once, instead of a question for each.
-LISTED = 8
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,9 @@ PRIOR_NODE_MTBF_S = 150 * DAY_S
 _SIGMA = math.log(10)
 # The rates over which the belief is averaged: this many sigmas either way, and points per sigma.
 _SIGMAS, _POINTS = 6, 40
+# How a generation ends that a failure of its nodes or of their conductor ended, and that lost steps. A preemption saves
+# a checkpoint first, and what the user's code or a person ended fails on any node.
+FAILURES = frozenset(("node_lost", "hung", "storage", "corrupt", "killed"))
 
 
 def interval(stall_s: float, mtbf_s: float) -> float:
@@ -84,11 +87,6 @@ def node_mtbf(failures: int, node_seconds: float) -> float:
 def _check(stall_s: float, mtbf_s: float) -> None:
     if not (0 <= stall_s < math.inf and mtbf_s > 0):
         raise ValueError(f"no interval for a stall of {stall_s} s and {mtbf_s} s between failures")
-
-
-# How a generation ends that a failure of its nodes or of their conductor ended, and that lost steps. A preemption saves
-# a checkpoint first, and what the user's code or a person ended fails on any node.
-FAILURES = frozenset(("node_lost", "hung", "storage", "corrupt", "killed"))
 
 
 @dataclass(frozen=True)

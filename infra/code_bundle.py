@@ -28,8 +28,18 @@ from infra.settings import on_this_machine
 from infra.store import Manifest, Store, layout
 from infra.store.backend import MAX_READ_BYTES
 
+log = logging.getLogger("trainwright")
 LIBRARIES = ("duckdb", "numba", "numpy", "pandas", "prefect", "prefect-dask", "pyarrow")
 ROOMS = ("data_contracts", "infra", "tasks", "training")
+KIND = "code"
+# In a folder of its own, because a project may have a manifest.json, too.
+_FOLDER = "project"
+# A key of the provenance, which is not part of the id: what the digest covers besides the `.py` files.
+_NAMED = "named"
+OUR_NAMES = ("training", "infra", "data_contracts")
+# Combinations tried for a bundle of an earlier version, which does not record which of its files the spec named.
+_MOST_COVERINGS = 20_000
+_MOST_DIGESTS = 2_000_000
 
 
 @functools.cache
@@ -53,18 +63,6 @@ def source_digest() -> str:
 def differences(wanted: dict[str, str]) -> list[str]:
     """The installed versions that differ from `wanted`, an earlier result of `installed()`, in words."""
     return [f"{name} {here} instead of {wanted[name]}" for name, here in installed().items() if here != wanted[name]]
-
-
-KIND = "code"
-# In a folder of its own, because a project may have a manifest.json, too.
-_FOLDER = "project"
-# A key of the provenance, which is not part of the id: what the digest covers besides the `.py` files.
-_NAMED = "named"
-OUR_NAMES = ("training", "infra", "data_contracts")
-# Combinations tried for a bundle of an earlier version, which does not record which of its files the spec named.
-_MOST_COVERINGS = 20_000
-_MOST_DIGESTS = 2_000_000
-log = logging.getLogger("trainwright")
 
 
 @dataclass(frozen=True)

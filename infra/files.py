@@ -25,6 +25,12 @@ from blake3 import blake3
 
 from data_contracts.errors import UsageError
 
+PIECE_BYTES = 2**22
+SYNC_BYTES = 2**26
+# Marks a folder with all that is in it, as CACHEDIR.TAG marks a cache.
+TAG = "TRAINWRIGHT.TAG"
+_TEXT = "Trainwright wrote what is in this folder. None of it is packed into a bundle of code.\n"
+
 
 def replace_bytes(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Write `content` to `path`, in one step for every reader; others may write the same path, also from elsewhere.
@@ -126,10 +132,6 @@ def take(handle: int) -> bool:
     return True
 
 
-PIECE_BYTES = 2**22
-SYNC_BYTES = 2**26
-
-
 class Readable(Protocol):
     """A stream of bytes."""
 
@@ -210,11 +212,6 @@ def file_digest(path: Path) -> str:
     """BLAKE3 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return stream_digest(file)
-
-
-# Marks a folder with all that is in it, as CACHEDIR.TAG marks a cache.
-TAG = "TRAINWRIGHT.TAG"
-_TEXT = "Trainwright wrote what is in this folder. None of it is packed into a bundle of code.\n"
 
 
 def check_new(folder: Path, remedy: str) -> None:

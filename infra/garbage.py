@@ -43,6 +43,20 @@ Kind = Literal[
 # Only a sealed directory of these kinds is named by another item's record.
 _NAMED_WHEN_SEALED = ("evaluation", "dataset", "contract", "code", "import", "recipe")
 DAY_S = 86_400.0
+SEALED: dict[str, Kind] = {
+    "contracts": "contract",
+    "datasets": "dataset",
+    "evaluations": "evaluation",
+    "code": "code",
+    "imports": "import",
+    "recipes": "recipe",
+}
+# Files of a sealed directory that name other directories, besides its manifest.
+_REFERRING = ("handoff.json", "receipt.json", "train.json")
+_NAME = re.compile(rf"[0-9a-f]{{64}}|({'|'.join([*SEALED, 'models', 'trainings', 'runs', 'triggers'])})/.+")
+# A run that ended with one of these exit codes can be resumed; after any other failure it is over.
+_WAITING = ApprovalPending.exit_code
+_RESUMABLE = (Interrupted.exit_code, OverBudget.exit_code, _WAITING, 130)
 
 
 @dataclass(frozen=True)
@@ -179,22 +193,6 @@ def _namers_first(goes: Mapping[str, StoreItem]) -> list[StoreItem]:
                 waiting.append((uri, True))
                 waiting += [(name, False) for name in sorted(set(_named(goes[uri], goes, by_id)))]
     return ordered[::-1]
-
-
-SEALED: dict[str, Kind] = {
-    "contracts": "contract",
-    "datasets": "dataset",
-    "evaluations": "evaluation",
-    "code": "code",
-    "imports": "import",
-    "recipes": "recipe",
-}
-# Files of a sealed directory that name other directories, besides its manifest.
-_REFERRING = ("handoff.json", "receipt.json", "train.json")
-_NAME = re.compile(rf"[0-9a-f]{{64}}|({'|'.join([*SEALED, 'models', 'trainings', 'runs', 'triggers'])})/.+")
-# A run that ended with one of these exit codes can be resumed; after any other failure it is over.
-_WAITING = ApprovalPending.exit_code
-_RESUMABLE = (Interrupted.exit_code, OverBudget.exit_code, _WAITING, 130)
 
 
 def take_census(store: Store) -> list[StoreItem]:

@@ -26,6 +26,11 @@ from typing import Any
 from data_contracts.costs import GpuReading, Resources
 from infra import files
 
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_GROUPS, _ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+POWERCAP = Path("/sys/class/powercap")
+NVIDIA = Path("/dev/nvidiactl")
+
 
 def num_gpus(root: Path = Path("/")) -> int | None:
     """The number of NVIDIA GPUs; 0 without any accelerator; None where another maker's may be there."""
@@ -41,9 +46,6 @@ def num_gpus(root: Path = Path("/")) -> int | None:
         return None if others else 0
 
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-
-
 @functools.cache
 def machine_id() -> str:
     """16 hexadecimal digits, equal for all processes of this machine until it restarts; "" if it has none.
@@ -55,9 +57,6 @@ def machine_id() -> str:
     except OSError:
         return ""
     return hashlib.sha256(f"{boot}\0{platform.node()}".encode()).hexdigest()[:16]
-
-
-_GROUPS, _ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def group_limit_bytes(groups: Path = _GROUPS, root: Path = _ROOT) -> int | None:
@@ -107,10 +106,6 @@ def _text(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
-
-
-POWERCAP = Path("/sys/class/powercap")
-NVIDIA = Path("/dev/nvidiactl")
 
 
 def installed_nvml() -> Any:

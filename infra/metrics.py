@@ -32,9 +32,22 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
 
+log = logging.getLogger("trainwright")
 Kind = Literal["gauge", "counter", "histogram", "summary", "info"]
 # The labels of all samples: the pipeline, the work pool of its nodes, and the work queue from which its worker took it.
 COMMON = ("pipeline", "pool", "queue")
+# A value for each label of COMMON.
+Common = Mapping[str, str]
+# A client that sends nothing for so long is left.
+CLIENT_S = 10.0
+# Whoever reaches the port may connect, and each client takes a thread and a file descriptor of the run.
+MOST_CLIENTS = 16
+PATH = "/metrics"
+EVERY_S = 15.0
+# A gateway that takes longer is away; the run's end waits for it once.
+REQUEST_S = 5.0
+JOB = "trainwright"
+Messages = Mapping[int, Heartbeat | NodeExit]
 
 
 @dataclass(frozen=True)
@@ -133,8 +146,6 @@ SERVER_METRICS: tuple[Metric, ...] = (
 
 
 Samples = Callable[[], Iterable[Sample]]
-# A value for each label of COMMON.
-Common = Mapping[str, str]
 
 
 def collector(common: Common, samples: Samples) -> Collector:
@@ -194,13 +205,6 @@ def _add(family: Any, metric: Metric, labels: list[str], value: float | Counts) 
         classes = [*value.classes, *[0] * (len(STEP_BOUNDS) + 1 - len(value.classes))]
         bounds = [*(str(bound) for bound in STEP_BOUNDS), "+Inf"]
         family.add_metric(labels, buckets=list(zip(bounds, accumulate(classes), strict=True)), sum_value=value.total)
-
-
-# A client that sends nothing for so long is left.
-CLIENT_S = 10.0
-# Whoever reaches the port may connect, and each client takes a thread and a file descriptor of the run.
-MOST_CLIENTS = 16
-PATH = "/metrics"
 
 
 class _Server(ThreadingHTTPServer):
@@ -288,13 +292,6 @@ def _handler(token: bytes, common: Common, samples: Samples) -> type[BaseHTTPReq
     return Handler
 
 
-EVERY_S = 15.0
-# A gateway that takes longer is away; the run's end waits for it once.
-REQUEST_S = 5.0
-JOB = "trainwright"
-log = logging.getLogger("trainwright")
-
-
 @contextlib.contextmanager
 def pushing(url: str, token: str | None, common: Common, samples: Samples, every_s: float = EVERY_S) -> Iterator[None]:
     """Push while the block runs, and once more after it.
@@ -346,9 +343,6 @@ class _Gateway:
 
         own = [] if self._token is None else [("Authorization", f"Bearer {self._token}")]
         return default_handler(url, method, timeout, [*headers, *own], data)
-
-
-Messages = Mapping[int, Heartbeat | NodeExit]
 
 
 def node_samples(messages: Messages, heard: Mapping[int, float]) -> Iterator[Sample]:

@@ -48,6 +48,25 @@ if TYPE_CHECKING:
 
 FILE = "mirrors.json"
 _MOST = 1000
+FINAL, ALIAS = "final", "alias"
+MOST_REPEATS = 4
+FIRST_PAUSE_S = 0.25
+# One request of metadata; an upload may take as long as the deadline allows.
+REQUEST_S = 60.0
+MOST_ANSWER_BYTES = 64 * 2**20
+_PIECE_BYTES = 2**20
+_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+RUN_TAG = "trainwright.run_id"
+VERSION_TAG = "trainwright.version"
+# Limits of one request to MLflow.
+_MOST_METRICS, _MOST_PARAMS, _MOST_TAGS = 1000, 100, 100
+_EXISTS, _MISSING = "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"
+_API = "/api/2.0/mlflow"
+# What every user may ask for.
+TRIED = f"{_API}/experiments/search?max_results=1"
+PATH = "/api/v1/lineage"
+_TAIL_BYTES = 64 * 2**20
+_AS = ("-c", "user.name=Trainwright", "-c", "user.email=trainwright@localhost")
 
 
 def accept(*mirrors: Mapping[str, object]) -> None:
@@ -71,9 +90,6 @@ def _known() -> list[str]:
         return []
 
 
-FINAL, ALIAS = "final", "alias"
-
-
 def newest_end(store: Store, run_id: str) -> str | None:
     """What the mirrors are told of a run: its final report, else its newest attempt; None if none has ended."""
     if store.exists(layout.report(run_id)):
@@ -89,15 +105,6 @@ def newest_delivery(store: Store, run_id: str, mirror: str, what: str) -> tuple[
         return 0, None
     path = layout.delivery(run_id, mirror, what, len(names) - 1)
     return len(names), store.find_as(path, Delivery.from_json)
-
-
-MOST_REPEATS = 4
-FIRST_PAUSE_S = 0.25
-# One request of metadata; an upload may take as long as the deadline allows.
-REQUEST_S = 60.0
-MOST_ANSWER_BYTES = 64 * 2**20
-_PIECE_BYTES = 2**20
-_AGAIN = (408, 425, 429, 500, 502, 503, 504)
 
 
 class Deadline:
@@ -271,16 +278,6 @@ def _error_code(body: bytes) -> str:
     return kind if isinstance(kind, str) and kind.replace("_", "").isalnum() and len(kind) < 60 else ""
 
 
-RUN_TAG = "trainwright.run_id"
-VERSION_TAG = "trainwright.version"
-# Limits of one request to MLflow.
-_MOST_METRICS, _MOST_PARAMS, _MOST_TAGS = 1000, 100, 100
-_EXISTS, _MISSING = "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"
-_API = "/api/2.0/mlflow"
-# What every user may ask for.
-TRIED = f"{_API}/experiments/search?max_results=1"
-
-
 @dataclass(frozen=True, kw_only=True)
 class MlflowRun:
     """What MLflow is to know of a run.
@@ -438,10 +435,6 @@ def _parts(values: Sequence[Any], most: int) -> list[list[Any]]:
     return [list(values[start : start + most]) for start in range(0, len(values), most)]
 
 
-PATH = "/api/v1/lineage"
-_TAIL_BYTES = 64 * 2**20
-
-
 def post_events(endpoint: Endpoint, events: Sequence[Mapping[str, object]]) -> None:
     """Post each event; the same event may be posted again, and says so by its run and time."""
     for event in events:
@@ -470,9 +463,6 @@ def append_events(path: Path, events: Sequence[Mapping[str, object]]) -> None:
         raise UsageError(
             f"mirrors.openlineage.file: {path} cannot be written: {error.strerror}.", remedy="Name a file of yours."
         ) from error
-
-
-_AS = ("-c", "user.name=Trainwright", "-c", "user.email=trainwright@localhost")
 
 
 def register(repository: Path, model: str, version: int, commit: str, message: str) -> str | None:

@@ -38,6 +38,12 @@ from data_contracts.price_book import (
 from data_contracts.resolved import Price, StoreRates
 from data_contracts.yaml_text import Document, Problem, read_document
 
+VARIABLE = "TRAINWRIGHT_MACHINES"
+# What kind of node this machine is, where no pool says so.
+THIS_MACHINE = "TRAINWRIGHT_MACHINE"
+BUNDLED = Path(__file__).with_name("prices.yaml")
+LOCAL = "local"
+
 
 def _day_or_none(text: str) -> str:
     return text and iso_day(text)
@@ -108,13 +114,6 @@ def _entry(document: Document, name: str, one: _EarlierMachine) -> MachineEntry:
 def _error(document: Document, wrong: list[Problem]) -> UsageError:
     found = document.error(wrong)
     return UsageError(found.message, details=found.details)
-
-
-VARIABLE = "TRAINWRIGHT_MACHINES"
-# What kind of node this machine is, where no pool says so.
-THIS_MACHINE = "TRAINWRIGHT_MACHINE"
-BUNDLED = Path(__file__).with_name("prices.yaml")
-LOCAL = "local"
 
 
 class Machine(Record):

@@ -49,6 +49,7 @@ from infra.settings import state_folder
 from infra.store import Store
 from infra.written_files import WrittenFiles
 
+log = logging.getLogger("trainwright")
 _DATA = {
     ".arrow", ".avro", ".bin", ".ckpt", ".csv", ".db", ".dta", ".duckdb", ".feather", ".h5", ".hdf5", ".ipc", ".jsonl",
     ".lmdb", ".mat", ".mdb", ".ndjson", ".npy", ".npz", ".onnx", ".orc", ".parquet", ".pickle", ".pkl", ".pq", ".pt",
@@ -58,6 +59,34 @@ _DATA = {
     ".wav", ".webm", ".webp", ".ipynb", ".log", ".mbox",
 }  # fmt: skip
 _DATA_NAMES = ("core", "core.[0-9]*", "*dump*.sql", "*.log.[0-9]*")
+MAX_DATA_BYTES = 2**20
+_SKIPPED = {"__pycache__", "node_modules", "venv", "site-packages"}
+_GIT_TIMEOUT_S = 60
+SECRET = "its name looks like a secret's"
+SOURCE = "it is a source of data"
+WRITTEN = "Trainwright wrote it"
+LINK = "it is a link to what is not packed"
+HANDOFF = "it is a hand-off"
+TRACKED_DATA = "DVC tracks it as data"
+STORE = "it lies in a store"
+HIDDEN = "it is hidden, or below a hidden folder"
+LARGE = f"it is larger than {MAX_DATA_BYTES >> 20} MiB"
+IGNORED = "Git ignores it"
+WHEEL = "it is a wheel, and no machine installs from the code bundle"
+DATA = "it is data, and there is no Git repository that says otherwise"
+# How libraries say that they did not find a file.
+NOT_FOUND = re.compile(
+    r"no such file|file ?not ?found|(does not|doesn't) (exist|appear)|not found|incorrect path|repo id|"
+    r"(can ?not|can't|could not|unable to|failed to|error) (be )?(open|read|load|find|locat|access)",
+    re.IGNORECASE,
+)
+SPEC = "pipeline.yaml"
+_EXAMPLE = "examples/digits/"
+_ELSEWHERE = """\
+# Not the project's folder: Prefect puts the one that is named here on the import path of the run's process, which has
+# passwords and keys that the project's code does not get.
+pull:
+"""
 
 
 def is_data(name: str) -> bool:
@@ -113,33 +142,6 @@ def dvc_outs(path: Path) -> Iterator[Path]:
                 yield Path(os.path.abspath(path.parent / str(done.get("wdir", ".")) / str(name)))
     except (OSError, ValueError, AttributeError, TypeError, StopIteration, RecursionError, yaml.YAMLError):
         return
-
-
-MAX_DATA_BYTES = 2**20
-_SKIPPED = {"__pycache__", "node_modules", "venv", "site-packages"}
-_GIT_TIMEOUT_S = 60
-
-SECRET = "its name looks like a secret's"
-SOURCE = "it is a source of data"
-WRITTEN = "Trainwright wrote it"
-LINK = "it is a link to what is not packed"
-HANDOFF = "it is a hand-off"
-TRACKED_DATA = "DVC tracks it as data"
-STORE = "it lies in a store"
-HIDDEN = "it is hidden, or below a hidden folder"
-LARGE = f"it is larger than {MAX_DATA_BYTES >> 20} MiB"
-IGNORED = "Git ignores it"
-WHEEL = "it is a wheel, and no machine installs from the code bundle"
-DATA = "it is data, and there is no Git repository that says otherwise"
-
-# How libraries say that they did not find a file.
-NOT_FOUND = re.compile(
-    r"no such file|file ?not ?found|(does not|doesn't) (exist|appear)|not found|incorrect path|repo id|"
-    r"(can ?not|can't|could not|unable to|failed to|error) (be )?(open|read|load|find|locat|access)",
-    re.IGNORECASE,
-)
-
-log = logging.getLogger("trainwright")
 
 
 @dataclass(frozen=True)
@@ -563,15 +565,6 @@ def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
             inner = getattr(node, part, [])
             if not isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                 yield from _top_level(inner)
-
-
-SPEC = "pipeline.yaml"
-_EXAMPLE = "examples/digits/"
-_ELSEWHERE = """\
-# Not the project's folder: Prefect puts the one that is named here on the import path of the run's process, which has
-# passwords and keys that the project's code does not get.
-pull:
-"""
 
 
 def project_extras(wanted: Sequence[str], name: str, folder: Path) -> dict[Path, str]:

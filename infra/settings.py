@@ -29,6 +29,11 @@ from data_contracts.quoting import APPROVED
 from infra.files import locked, replace_private, tag
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+FILE = "approved.json"
+# What a Dask cluster is sent: Prefect's settings, with its password and API key.
+PREFECT_SETTINGS = "prefect:settings"
+# Keys that sign, and what opens the Prefect server, which runs any program.
+_NEVER = re.compile(r"env:(?:TRAINWRIGHT|PREFECT)_", re.IGNORECASE)
 
 
 def state_folder() -> Path:
@@ -168,13 +173,6 @@ def _user(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-FILE = "approved.json"
-# What a Dask cluster is sent: Prefect's settings, with its password and API key.
-PREFECT_SETTINGS = "prefect:settings"
-# Keys that sign, and what opens the Prefect server, which runs any program.
-_NEVER = re.compile(r"env:(?:TRAINWRIGHT|PREFECT)_", re.IGNORECASE)
 
 
 def check_approved(fields: Mapping[str, str], address: str, also: Mapping[str, Any] | None = None) -> None:

@@ -25,6 +25,12 @@ from infra.processes.environment import FLOW_RUN
 # The variable by which processes hand it on, as OpenTelemetry names it.
 TRACEPARENT = "TRACEPARENT"
 _FORM = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
+# `text`, or `json`.
+LOG_FORMAT = "TRAINWRIGHT_LOG_FORMAT"
+# The logging of Prefect's own processes, workers and servers included.
+PREFECT_IN_JSON = Path(__file__).with_name("prefect_logging.yaml")
+# What a process adds to each of its lines, as JSON; given by the process that starts it.
+LOG_FIELDS = "TRAINWRIGHT_LOG_FIELDS"
 
 
 @dataclass(frozen=True)
@@ -58,14 +64,6 @@ def parsed(text: str) -> Context | None:
 def current(environ: Mapping[str, str] = os.environ) -> Context | None:
     """The context that this process was given, or gives to its children."""
     return parsed(environ.get(TRACEPARENT, ""))
-
-
-# `text`, or `json`.
-LOG_FORMAT = "TRAINWRIGHT_LOG_FORMAT"
-# The logging of Prefect's own processes, workers and servers included.
-PREFECT_IN_JSON = Path(__file__).with_name("prefect_logging.yaml")
-# What a process adds to each of its lines, as JSON; given by the process that starts it.
-LOG_FIELDS = "TRAINWRIGHT_LOG_FIELDS"
 
 
 def json_asked(environ: Mapping[str, str] = os.environ) -> bool:

@@ -30,10 +30,26 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
 
+log = logging.getLogger("trainwright")
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _OTLP = "OTEL_EXPORTER_OTLP_"
 _PAIRS = re.compile(r"\s*(?:[^\s=,;]+\s*=[^,]*(?:,\s*[^\s=,;]+\s*=[^,]*)*,?)?\s*")
 _SAMPLERS = ("always_on", "always_off", "traceidratio")
+# A port such as `9400`, or a range such as `9400-9409` of which the first free one is taken.
+METRICS_PORT = "TRAINWRIGHT_METRICS_PORT"
+# The address that the port is opened on; by default loopback.
+METRICS_ADDRESS = "TRAINWRIGHT_METRICS_ADDRESS"
+# The file with the secret that a scrape must show; by default `metrics-token` in the state folder, made if absent.
+METRICS_TOKEN_FILE = "TRAINWRIGHT_METRICS_TOKEN_FILE"
+# The URL of a Pushgateway.
+METRICS_PUSH = "TRAINWRIGHT_METRICS_PUSH"
+LOOPBACK = "127.0.0.1"
+_LEAST_TOKEN = 16
+# The end of a run waits so long for the last spans to be sent.
+CLOSE_S = 5.0
+SERVICE = "trainwright"
+_LAST_S = 1.8e10
+Attributes = Mapping[str, str | int | float]
 
 
 def traces_asked(environ: Mapping[str, str] = os.environ) -> bool:
@@ -99,18 +115,6 @@ _CHECKS: tuple[tuple[str, Callable[[str], bool], str], ...] = (
     ),
     ("OTEL_TRACES_SAMPLER_ARG", _is_share, "a share between 0 and 1"),
 )
-
-
-# A port such as `9400`, or a range such as `9400-9409` of which the first free one is taken.
-METRICS_PORT = "TRAINWRIGHT_METRICS_PORT"
-# The address that the port is opened on; by default loopback.
-METRICS_ADDRESS = "TRAINWRIGHT_METRICS_ADDRESS"
-# The file with the secret that a scrape must show; by default `metrics-token` in the state folder, made if absent.
-METRICS_TOKEN_FILE = "TRAINWRIGHT_METRICS_TOKEN_FILE"
-# The URL of a Pushgateway.
-METRICS_PUSH = "TRAINWRIGHT_METRICS_PUSH"
-LOOPBACK = "127.0.0.1"
-_LEAST_TOKEN = 16
 
 
 @dataclass(frozen=True)
@@ -187,14 +191,6 @@ def _check_url(url: str) -> None:
             f"{METRICS_PUSH} holds a password or a query, which logs would show.",
             remedy=f"Leave it out: the secret in {METRICS_TOKEN_FILE} is sent as a bearer token.",
         )
-
-
-# The end of a run waits so long for the last spans to be sent.
-CLOSE_S = 5.0
-SERVICE = "trainwright"
-_LAST_S = 1.8e10
-log = logging.getLogger("trainwright")
-Attributes = Mapping[str, str | int | float]
 
 
 class Spans:

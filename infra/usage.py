@@ -27,6 +27,11 @@ from infra.processes.this_process import now_s
 from infra.store import Store, layout
 from infra.store.records import parsed
 
+log = logging.getLogger("trainwright")
+CLOCKS_S = 3600.0
+_STARTED = re.compile(r"[0-9]{8}-[0-9]{6}(?=-)")
+R = TypeVar("R", bound=Record)
+
 
 def cost(node_seconds: float, price: Price) -> Cost:
     """The cost of `node_seconds` at a price of the start of the run, not rounded; unknown if the price is."""
@@ -69,10 +74,6 @@ def total(costs: Sequence[Cost], price: Price) -> Cost:
         amounts={} if whole else amounts,
         unpriced_s=round(unpriced_s, 3),
     )
-
-
-CLOCKS_S = 3600.0
-_STARTED = re.compile(r"[0-9]{8}-[0-9]{6}(?=-)")
 
 
 def bounded(executions: Iterable[ExecutionUsage], now_s: float) -> tuple[list[ExecutionUsage], list[str]]:
@@ -225,10 +226,6 @@ def _kept(store: Store, where: str) -> list[Checkpoint]:
 def _numbers(names: list[str]) -> list[int]:
     numbers = [name.removeprefix("node-") for name in names]
     return sorted(int(number) for number in numbers if number.isascii() and number.isdigit())
-
-
-log = logging.getLogger("trainwright")
-R = TypeVar("R", bound=Record)
 
 
 def executions_of(store: Store, run_id: str) -> tuple[list[ExecutionUsage], bool]:

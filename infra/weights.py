@@ -36,6 +36,7 @@ from infra.sources.places import Place, SourceEntry, place_of
 from infra.store import Manifest, Store, layout
 from infra.store.store import sha256_as_sealed
 
+log = logging.getLogger("trainwright")
 _INDEX, _STATE_DICT = "index.json", "state_dict/"
 # dtypes of safetensors that NumPy has; bfloat16 is widened, and one-byte floats are compared as bytes.
 _DTYPES = {
@@ -46,6 +47,10 @@ _DTYPES = {
 _MOST_HEADER = 2**28
 # Values that are widened to float64 at once.
 _CHUNK = 2**22
+_Named = tuple[str, NDArray[Any]]
+KIND = "import"
+ENDING = ".safetensors"
+ONE = f"model{ENDING}"
 
 
 @dataclass(frozen=True)
@@ -253,9 +258,6 @@ def first_difference(stores: tuple[Store, Store], checkpoints: tuple[Ref, Ref]) 
     return None if first is None else replace(first, tensors=count, of=total)
 
 
-_Named = tuple[str, NDArray[Any]]
-
-
 def _pairs(
     left: Iterator[_Named], right: Iterator[_Named]
 ) -> Iterator[tuple[str, NDArray[Any] | None, NDArray[Any] | None]]:
@@ -306,12 +308,6 @@ def _distances(before: NDArray[Any], after: NDArray[Any]) -> tuple[float | None,
             if np.isnan(off).any():
                 return None, None
     return (largest if np.isfinite(largest) else None), (relative if np.isfinite(relative) else None)
-
-
-KIND = "import"
-ENDING = ".safetensors"
-ONE = f"model{ENDING}"
-log = logging.getLogger("trainwright")
 
 
 def import_weights(store: Store, wanted: InitSpec, root: Path, provenance: Mapping[str, object], *, field: str) -> Ref:

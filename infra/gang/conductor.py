@@ -54,6 +54,8 @@ SETTLE_S = 3.0
 REGATHER_S = 15.0
 # The nodes of a hung generation get this long to save their ranks' stacks.
 STACKS_S = 8.0
+WAIT_S = 0.2
+MAX_BACKOFF_S = 30.0
 
 
 class Generation:
@@ -466,10 +468,6 @@ class TrainingRequest(GangRequest):
     def training(self) -> str:
         """The training's directory in the store."""
         return self.launch.training
-
-
-WAIT_S = 0.2
-MAX_BACKOFF_S = 30.0
 
 
 def conduct(store: Store, request: TrainingRequest) -> GangOutcome:

@@ -26,7 +26,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, Fenced, UsageError
@@ -52,6 +52,7 @@ from infra.store.records import corrupt, parsed
 log = logging.getLogger(__name__)
 # A claim is valid for the day on which it was made and for as long after it.
 IN_USE_S = 86_400.0
+State = Literal["committed", "verified", "quarantined", "set aside", "uncommitted"]
 
 
 class Ledger:
@@ -340,9 +341,6 @@ def at_step(checkpoints: Sequence[Checkpoint], step: int, training: str) -> Chec
     return found[-1]
 
 
-State = Literal["committed", "verified", "quarantined", "set aside", "uncommitted"]
-
-
 @dataclass(frozen=True)
 class Found:
     """One checkpoint of a training.
@@ -473,9 +471,6 @@ def _quarantine(store: Store, uri: str) -> str:
         return store.read_as(layout.quarantined(uri), lambda mark: str(mark["reason"])).rstrip(".")
     except FileNotFoundError:
         return ""
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

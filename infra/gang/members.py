@@ -59,6 +59,24 @@ STRAGGLES_S = 0.02
 WINDOW_STEPS = 5
 # While there is no progress, a link that one end cannot use counts as cut after this time.
 CUT_AFTER_S = 8.0
+# Which of several nodes' errors is the cause. When user code fails on one node, its peers lose their connections; the
+# reverse does not happen.
+_PRECEDENCE = (
+    Fenced,
+    Cancelled,
+    UserCodeError,
+    UsageError,
+    CorruptError,
+    Preempted,
+    StorageUnavailable,
+    Hung,
+    NodeLost,
+)
+T = TypeVar("T")
+# A store that takes this long to answer was unreachable meanwhile; the layer below retried the request.
+SLOW_S = 2.0
+# Called with a node's number and its newest message.
+OnMessage = Callable[[int, Heartbeat | NodeExit], None]
 
 
 @dataclass
@@ -227,21 +245,6 @@ def link_cut(cut: list[str]) -> NodeLost:
         remedy="Resume; look at the network between these nodes, and at firewalls.",
         details={"links": cut},
     )
-
-
-# Which of several nodes' errors is the cause. When user code fails on one node, its peers lose their connections; the
-# reverse does not happen.
-_PRECEDENCE = (
-    Fenced,
-    Cancelled,
-    UserCodeError,
-    UsageError,
-    CorruptError,
-    Preempted,
-    StorageUnavailable,
-    Hung,
-    NodeLost,
-)
 
 
 @dataclass
@@ -431,11 +434,6 @@ def first_cause(nodes: Iterable[Node]) -> TrainwrightError:
     return min((from_json(node.exit.error) for node in known if node.exit and node.exit.error), key=rank)
 
 
-T = TypeVar("T")
-# A store that takes this long to answer was unreachable meanwhile; the layer below retried the request.
-SLOW_S = 2.0
-
-
 class NodeRecords:
     """The records of a generation's nodes; each method returns None while the node has not written its record.
 
@@ -561,10 +559,6 @@ class RankReports:
         if report.begun_with != self._begun_with:
             self._begun_with = report.begun_with
             self._say(sentence=f"init_from: {self._begun_with}")
-
-
-# Called with a node's number and its newest message.
-OnMessage = Callable[[int, Heartbeat | NodeExit], None]
 
 
 @dataclass

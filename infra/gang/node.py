@@ -18,6 +18,8 @@ from infra.gang.rank_files import ADDRESS, NODE_KEY, SCRATCH, generation_key, la
 from infra.processes.child_main import PARENT
 from infra.processes.processes import end, marked_env, module_command, new_mark, state
 
+LOOPBACK = "127.0.0.1"
+
 
 def own_address(peers: Iterable[str]) -> str:
     """TRAINWRIGHT_ADDRESS, else the address from which this host reaches the first of `peers` (URLs) on another host.
@@ -44,9 +46,6 @@ def _towards(url: str) -> str | None:
                 probe.connect(target)
                 return str(probe.getsockname()[0])
     return None
-
-
-LOOPBACK = "127.0.0.1"
 
 
 class Handle(Protocol):

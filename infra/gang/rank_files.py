@@ -60,10 +60,13 @@ STORE_OPTIONS = "TRAINWRIGHT_STORE_OPTIONS"
 SCRATCH = "TRAINWRIGHT_SCRATCH"
 # Local folder of the sealed dataset; "" with `data: external`.
 DATASET = "TRAINWRIGHT_DATASET"
-# The key of the generation, in hexadecimal; see `infra.gang.rank_files`. Only the supervisor gets it.
+# The key of the generation, in hexadecimal (`Codes`). Only the supervisor gets it.
 NODE_KEY = "TRAINWRIGHT_NODE_KEY"
 # The address under which the other nodes reach this host.
 ADDRESS = "TRAINWRIGHT_ADDRESS"
+FIELD = "hmac"
+T = TypeVar("T")
+V = TypeVar("V", bound=Mapping[str, object])
 
 
 def store_env(store_options: Mapping[str, object], pointers: str | None) -> dict[str, str]:
@@ -82,11 +85,6 @@ def store_env(store_options: Mapping[str, object], pointers: str | None) -> dict
 def store_options(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """The connection options that `store_env` wrote; {} if there are none."""
     return json.loads(environ.get(STORE_OPTIONS) or "{}")
-
-
-FIELD = "hmac"
-T = TypeVar("T")
-V = TypeVar("V", bound=Mapping[str, object])
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 from data_contracts.errors import NodeLost, OutOfMemory, TrainwrightError, UsageError
@@ -32,9 +31,20 @@ from infra.telemetry import TRACEPARENT, fields_env, parsed
 
 # Neither a library nor Lightning uses SIGUSR2; batch systems warn with SIGUSR1.
 SIGNAL = signal.SIGUSR2
-WAIT_S = 2.0
-QUIET_S = 0.2
+# Ranks that are asked for their stacks get this long to print them, and print no more after this silence.
+WAIT_S, QUIET_S = 2.0, 0.2
 MOST_BYTES = 16_384
+# How often a piece of each log is stored, and how long a piece and the end of a log may be.
+EVERY_S = 30.0
+PIECE_BYTES = 2**14
+END_BYTES = 2**20
+WATCH_S = 0.05
+# After a rank raised, its peers' threads get this long to finish a checkpoint that is being saved.
+SAVED_WITHIN_S = 10.0
+# Below the range from which systems take ports for outgoing connections.
+_PORTS = range(20_000, 32_000)
+# Every rank of a gang may connect at the same moment; the kernel has a limit of its own.
+_BACKLOG = 4096
 
 
 def answer_with_stacks(file: Path | None = None) -> None:
@@ -64,7 +74,7 @@ def take_stacks(ranks: Iterable[RankFiles]) -> dict[int, str]:
         else:
             # A withheld log is a link, and the stacks have a file of their own.
             asked.append(_Asked(rank.rank, rank.stack if rank.log.is_symlink() else rank.log))
-            with suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, SIGNAL)
     return {**found, **_printed(asked)}
 
@@ -102,11 +112,6 @@ def _printed(asked: list[_Asked]) -> dict[int, str]:
         elif all(rank.has_printed for rank in asked) and time.monotonic() - quiet > QUIET_S:
             break
     return {rank.rank: rank.text() or "It did not say." for rank in asked}
-
-
-EVERY_S = 30.0
-PIECE_BYTES = 2**14
-END_BYTES = 2**20
 
 
 class RankLogs:
@@ -166,15 +171,6 @@ def kept_log(store: Store, training: str, generation: int, node: int, rank: int)
         while True:
             pieces.append(store.read(layout.rank_log(*place, rank, len(pieces))))
     return b"".join(pieces).decode(errors="replace") if pieces else None
-
-
-WATCH_S = 0.05
-# After a rank raised, its peers' threads get this long to finish a checkpoint that is being saved.
-SAVED_WITHIN_S = 10.0
-# Below the range from which systems take ports for outgoing connections.
-_PORTS = range(20_000, 32_000)
-# Every rank of a gang may connect at the same moment; the kernel has a limit of its own.
-_BACKLOG = 4096
 
 
 def torchrun(

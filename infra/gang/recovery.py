@@ -35,6 +35,8 @@ from infra.store import Store, layout
 
 # Why a gang must end with a checkpoint now; None if it may continue.
 Over = Callable[[], TrainwrightError | None]
+# A node that failed this many times is left out.
+FAILURES = 2
 
 
 class Allowance(Protocol):
@@ -134,10 +136,6 @@ class Replay:
         changes = {"nodes": segment.nodes, "asked": None, "min_nodes": None, "devices": segment.devices}
         changes |= {"threads": segment.facts.threads or None}
         return launch.model_copy(update={**changes, "skip": segment.skip, "stop": stop, "train": train})
-
-
-# A node that failed this many times is left out.
-FAILURES = 2
 
 
 def restore_budgets(ledger: Ledger, error: TrainwrightError | None = None) -> None:

@@ -62,6 +62,12 @@ from infra.store import Store, layout, open_store
 from infra.store.lease import Background, ConductorWatch, patiently
 from infra.telemetry import begin_json_logs
 
+PROBE_S = 2.0
+# Two failed probes in a row: the first packet of a connection may be lost once and is resent after a second.
+MISSES = 2
+# After a rank failed, its peers get this long to end by themselves, so that their logs say why.
+SETTLE_S = 1.0
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -104,11 +110,6 @@ def note_environments(store: Store, launch: Launch, *places: str) -> None:
     run_id = launch.provenance.get("run_id") or layout.run_of_errand(launch.training)
     for place in set(places) if run_id is not None else ():
         patiently(partial(note_environment, store, str(run_id), place))
-
-
-PROBE_S = 2.0
-# Two failed probes in a row: the first packet of a connection may be lost once and is resent after a second.
-MISSES = 2
 
 
 class PeerProbe(threading.Thread):
@@ -268,10 +269,6 @@ class Publisher:
         if self._conductor.tolerantly(lambda: self._store.create_once(path, beat)):
             self._beats += 1
             self._conductor.tolerantly(lambda: self._logs.add(self.ranks))
-
-
-# After a rank failed, its peers get this long to end by themselves, so that their logs say why.
-SETTLE_S = 1.0
 
 
 def run_node(

@@ -16,8 +16,7 @@ import itertools
 import platform
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_contracts.canonical import KEY_LENGTH, canonical, is_name, plain
 from data_contracts.errors import CorruptError, Interrupted, StorageUnavailable
@@ -39,12 +38,12 @@ from infra.records.receipts import (
     put_move,
     read_receipt,
 )
+from infra.signing.keys import SigningKey
 from infra.signing.moves import signing_of
 from infra.store import AlreadySealed, Manifest, Pointer, PointerMoved, Store, Versioned, layout
 from infra.store.records import SCHEMA, corrupt, parsed
 
-if TYPE_CHECKING:
-    from infra.signing.keys import SigningKey
+AREA, KIND, FILE = "recipes", "recipe", "recipe.json"
 
 
 def next_version(store: Store, name: str) -> int:
@@ -116,9 +115,6 @@ def _named_in(manifest: Manifest) -> ModelVersion:
         checkpoint=checkpoint,
         evaluation=evaluation,
     )
-
-
-AREA, KIND, FILE = "recipes", "recipe", "recipe.json"
 
 
 def seal_recipe(store: Store, resolved: Resolved, provenance: Mapping[str, object]) -> Ref:
@@ -350,7 +346,7 @@ def _settled(
     try:
         current = pointer.read()
         # Our receipt can only be newer than the receipt that it follows.
-        since = takewhile(lambda one: one.ref.to_json() != before, chain(store, newest_receipt(current)))
+        since = itertools.takewhile(lambda one: one.ref.to_json() != before, chain(store, newest_receipt(current)))
         if current is not None and any(manifest.ref == sealed for manifest in since):
             return current
     except Interrupted:

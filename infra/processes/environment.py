@@ -72,6 +72,11 @@ _CI_FILES = re.compile(
 _PRIVATE_KEY = "PRIVATE KEY-----"
 # The key itself in PEM, or the path of its file; the variable of its password has the same beginning.
 SIGNING_KEY = "TRAINWRIGHT_SIGNING_KEY"
+FOLDER = "withheld"
+KEPT_S = 30 * 24 * 3600.0
+# As for a rank: half an hour where a piece of work may take long, and ten times the longest piece of work seen.
+STALL_S = 1800.0
+SLOWEST_TIMES = 10
 
 
 def for_user_code(environ: Mapping[str, str], request: Mapping[str, Any]) -> dict[str, str]:
@@ -146,10 +151,6 @@ def _needed(request: Mapping[str, Any]) -> set[str]:
     return needed
 
 
-FOLDER = "withheld"
-KEPT_S = 30 * 24 * 3600.0
-
-
 def new_log(name: str) -> Path:
     """Make an empty file of mode 0600 with a unique name, after removing files older than KEPT_S."""
     folder = state_folder() / FOLDER
@@ -174,11 +175,6 @@ def _sweep(folder: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > KEPT_S:
                 path.unlink()
-
-
-# As for a rank: half an hour where a piece of work may take long, and ten times the longest piece of work seen.
-STALL_S = 1800.0
-SLOWEST_TIMES = 10
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ import importlib.util
 import runpy
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -94,7 +93,7 @@ class _LightImports(MetaPathFinder, Loader):
 _OF_THIS_PROCESS = _LightImports(LATE)
 
 
-@contextmanager
+@contextlib.contextmanager
 def light_imports(late: frozenset[str] = LATE, *, lasting: bool = False) -> Iterator[None]:
     """Import lightly inside, the modules `late` only when they are used; the collector runs again if it ran before.
 

@@ -31,9 +31,18 @@ from typing import IO
 
 from infra import stopping
 
+log = logging.getLogger(__name__)
 _TEXT = re.compile(r"([0-9a-f]{16})/([1-9][0-9]{0,9})/([0-9]{1,20})")
 # Places of these fields in what `stat_fields` returns; see proc(5).
 STATE, PARENT, NUM_THREADS, STARTED = 0, 1, 17, 19
+MARK = "TRAINWRIGHT_MARK"
+CODE_ROOT = Path(__file__).resolve().parents[2]
+# A process in uninterruptible sleep (a wedged device) survives SIGKILL; waiting for it for ever would hang the flow.
+UNKILLABLE_AFTER_S = 20.0
+REAP_S = 5.0
+_PR_SET_PDEATHSIG = 1
+_DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+POLL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -114,17 +123,6 @@ def _time_namespace() -> str:
         return os.readlink("/proc/self/ns/time")
     except FileNotFoundError:
         return ""
-
-
-MARK = "TRAINWRIGHT_MARK"
-CODE_ROOT = Path(__file__).resolve().parents[2]
-# A process in uninterruptible sleep (a wedged device) survives SIGKILL; waiting for it for ever would hang the flow.
-UNKILLABLE_AFTER_S = 20.0
-REAP_S = 5.0
-_PR_SET_PDEATHSIG = 1
-_DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-log = logging.getLogger(__name__)
 
 
 def new_mark() -> str:
@@ -328,9 +326,6 @@ def _with_descendants(marked: set[int], parents: dict[int, int]) -> list[int]:
     while more := {pid for pid, parent in parents.items() if parent in found and pid not in found and pid != me}:
         found |= more
     return sorted(found)
-
-
-POLL_S = 0.05
 
 
 def run_to_end(

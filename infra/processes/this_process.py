@@ -20,6 +20,8 @@ from pathlib import Path
 
 from data_contracts.costs import NOTHING, Resources
 
+READING = "TRAINWRIGHT_READING"
+
 
 class Clock:
     """A clock that cannot be set.
@@ -100,9 +102,6 @@ class Counters:
 
 
 COUNTERS = Counters()
-
-
-READING = "TRAINWRIGHT_READING"
 
 
 def note(file: str, row: int) -> None:

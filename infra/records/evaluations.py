@@ -37,6 +37,11 @@ SEALED, SEALED_OUTCOMES = "sealed.json", "sealed-outcomes.parquet"
 # Classes that a model may give scores for, with the truth.
 _MOST_COLUMNS = 2**10
 T = TypeVar("T")
+# Of a set with more different rows, so many of the smallest digests stand for it: a share is known to one in a hundred.
+SAMPLE = 8192
+# Below so many rows that can be compared, a share is rounded up, because an unlucky sample could miss the shared rows.
+_FEW = 64
+_ID_LENGTH = 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,13 +177,6 @@ def _parsed(store: Store, evaluation: Evaluation, file: str, parse: Callable[[pa
         raise
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError, OSError) as error:  # pyarrow's, too
         raise corrupt(f"{manifest.uri}/{file}", f"cannot be read: {error}") from error
-
-
-# Of a set with more different rows, so many of the smallest digests stand for it: a share is known to one in a hundred.
-SAMPLE = 8192
-# Below so many rows that can be compared, a share is rounded up, because an unlucky sample could miss the shared rows.
-_FEW = 64
-_ID_LENGTH = 40
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,19 @@ from infra.store.seal import passing_over
 
 FILE = "handoff.json"
 T = TypeVar("T", bound=HandOff)
+KIND = "checkpoint"
+TRAIN = "train.json"
+# How the names of the files of the module's tensors begin; `training.checkpoint.capture` writes them.
+WEIGHT_FILES = "weights-"
+# What torch.compile puts into the names of a module that it wraps.
+_COMPILED = "_orig_mod."
+# No file type that anyone could unpickle.
+_FILE = re.compile(r"[a-z0-9-]+\.(json|safetensors)")
+# Beside the shards; `training.formats.schema` writes it.
+SCHEMA_FILE = "schema.json"
+# In a dataset's provenance: rows that were read and left out by cause, columns that some files lack, why all files were
+# sharded again although an earlier dataset has some of them, and the types by which new files are compared.
+ROW_COUNTS, LACKING, ANEW, TYPES = "row_counts", "lacking", "anew", "types"
 
 
 def put_handoff(writer: Writer, fields: Mapping[str, object]) -> FileEntry:
@@ -63,16 +76,6 @@ def read_handoff(store: Store, ref: Ref, kind: type[T]) -> T:
     if (layout.split_attempt(ref.uri.rpartition("/")[2]) or ("",))[0] != key:
         raise corrupt(f"{ref.uri}/{FILE}", "is the hand-off of another reuse key")
     return handed_over
-
-
-KIND = "checkpoint"
-TRAIN = "train.json"
-# How the names of the files of the module's tensors begin; `training.checkpoint.capture` writes them.
-WEIGHT_FILES = "weights-"
-# What torch.compile puts into the names of a module that it wraps.
-_COMPILED = "_orig_mod."
-# No file type that anyone could unpickle.
-_FILE = re.compile(r"[a-z0-9-]+\.(json|safetensors)")
 
 
 def plain_name(name: str) -> str:
@@ -139,13 +142,6 @@ def num_weight_bytes(manifest: Manifest) -> int:
 def read_trained_with(store: Store, manifest: Manifest) -> dict[str, object]:
     """The settings, code and data of a checkpoint, sealed beside its weights; CorruptError if they are changed."""
     return store.read_sealed_as(manifest, TRAIN, dict)
-
-
-# Beside the shards; `training.formats.schema` writes it.
-SCHEMA_FILE = "schema.json"
-# In a dataset's provenance: rows that were read and left out by cause, columns that some files lack, why all files were
-# sharded again although an earlier dataset has some of them, and the types by which new files are compared.
-ROW_COUNTS, LACKING, ANEW, TYPES = "row_counts", "lacking", "anew", "types"
 
 
 def newest_dataset(store: Store, key: str) -> Dataset | None:

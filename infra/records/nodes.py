@@ -40,6 +40,13 @@ MOST_NAME = 253
 # As `node_standing` writes a number.
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 KINDS: tuple[Mishap, ...] = get_args(Mishap)
+_LIST = ".environment.json"
+# In place of an environment: runs that began in an earlier version, which left no marks.
+EARLIER = "earlier"
+# Rows of a RECORD that installers write themselves.
+_OF_INSTALLERS = tuple(
+    f".dist-info/{name}" for name in ("INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json")
+)
 
 
 @dataclass(frozen=True)
@@ -139,15 +146,6 @@ def _newest(store: Store, folder: str) -> int:
     """The number of the newest decision about a node; -1 if there is none."""
     stems = [name.removesuffix(".json") for name in store.list(layout.node_standings(folder))]
     return max((int(stem) for stem in stems if _NUMBER.fullmatch(stem)), default=-1)
-
-
-_LIST = ".environment.json"
-# In place of an environment: runs that began in an earlier version, which left no marks.
-EARLIER = "earlier"
-# Rows of a RECORD that installers write themselves.
-_OF_INSTALLERS = tuple(
-    f".dist-info/{name}" for name in ("INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json")
-)
 
 
 def import_places(project: Path | None) -> list[str]:

@@ -36,6 +36,11 @@ _MOST_BYTES = 2**16
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _BEGIN, _PRIVATE, _PUBLIC = b"-----BEGIN ", b"PRIVATE KEY-----", b"PUBLIC KEY-----"
 _MAKE_ONE = "`trainwright key new DIR` makes a pair."
+IN_TOTO = "application/vnd.in-toto+json"
+# A statement lists a model's files.
+MAX_BYTES = 2**27
+_P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+_UNFIT = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -301,13 +306,6 @@ def _unknown(what: str, public: object) -> UsageError:
         f"{what}: keys of the algorithm {name}{curve} are not used here; Ed25519 and ECDSA on P-256 are.",
         remedy=_MAKE_ONE,
     )
-
-
-IN_TOTO = "application/vnd.in-toto+json"
-# A statement lists a model's files.
-MAX_BYTES = 2**27
-_P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-_UNFIT = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)

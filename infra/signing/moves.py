@@ -24,6 +24,9 @@ from infra.signing.keys import SigningKey, load_signing_key, sign_bytes, verify
 from infra.signing.signatures import sign_receipt, withdraw, withdraw_others
 from infra.store import Store, layout
 
+log = logging.getLogger("trainwright")
+PAYLOAD_TYPE = "application/vnd.trainwright.inputs+json"
+
 
 def configured_key(named: str | None = None, root: Path = Path()) -> SigningKey | None:
     """The key to sign with; None if none is configured.
@@ -60,9 +63,6 @@ def _for_models(key: SigningKey, what: str) -> SigningKey:
     return key
 
 
-PAYLOAD_TYPE = "application/vnd.trainwright.inputs+json"
-
-
 def sign_inputs(store: Store, resolved: Resolved, key: SigningKey) -> None:
     """Sign the inputs that this process has resolved and stored; never those that were found in the store."""
     path = layout.inputs_signature(resolved.run_id)
@@ -95,9 +95,6 @@ def refuse_unsigned_inputs(store: Store, resolved: Resolved, key: SigningKey) ->
 
 def _payload(resolved: Resolved) -> bytes:
     return canonical({"run_id": resolved.run_id, "digest": digest(resolved.to_json())})
-
-
-log = logging.getLogger("trainwright")
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ RECEIPT = "urn:trainwright:receipt:v1"
 PROVENANCE = "https://slsa.dev/provenance/v1"
 MODEL_FILES = "https://model_signing/signature/v1.0"
 BUILD, BUILDER = "urn:trainwright:training:v1", "urn:trainwright:conductor:v1"
+BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 
 
 def receipt_statement(manifest: Manifest, receipt: Receipt, *, number: int, previous_signed: bool) -> bytes:
@@ -150,9 +151,6 @@ def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_none(one) for name, one in value.items() if one is not None}
     return value
-
-
-BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 
 
 @dataclass(frozen=True)

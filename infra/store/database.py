@@ -53,6 +53,8 @@ _TABLE = Table(
 )
 _at = _TABLE.c
 T = TypeVar("T")
+_TRIES = 4
+_SWEEP_AFTER_S = 86_400
 
 
 class Names:
@@ -208,10 +210,6 @@ def _engine(database: str) -> Engine:
         raise UsageError(
             "Pointers in PostgreSQL need psycopg, which is not installed.", remedy="Run pip install 'psycopg[binary]'."
         ) from error
-
-
-_TRIES = 4
-_SWEEP_AFTER_S = 86_400
 
 
 class NamedBackend:

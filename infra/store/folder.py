@@ -37,6 +37,12 @@ from infra.store.backend import MAX_READ_BYTES, Leftover, Stale, Stored, hash_an
 _REFUSED = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 _LACKING = {errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK}
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+_READ_ONLY = 0o444
+_DRAFT = re.compile(r"[0-9a-f]{32}")
+_SWEEP_AFTER_S = 86_400
+_PUBLISH_TRIES = 20
+_OWN = (".tmp", ".probe", ".locks")
 
 
 @contextlib.contextmanager
@@ -77,11 +83,6 @@ def _inodes(uri: str) -> str:
     except OSError:
         return ""
     return ": no inodes are free" if room.f_files and not room.f_favail else ""
-
-
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY
-_READ_ONLY = 0o444
-_DRAFT = re.compile(r"[0-9a-f]{32}")
 
 
 def open_folder(root: Path, folder: str) -> int:
@@ -232,11 +233,6 @@ def _link(root: Path, path: str) -> CorruptError:
         remedy="Remove it, or replace it with its target; only the store as a whole may be behind a link.",
         details={"file": path},
     )
-
-
-_SWEEP_AFTER_S = 86_400
-_PUBLISH_TRIES = 20
-_OWN = (".tmp", ".probe", ".locks")
 
 
 class FolderBackend:

@@ -12,6 +12,16 @@ from typing import Literal
 from data_contracts.canonical import digest, valid_name, valid_path
 from data_contracts.errors import UsageError
 
+STORE = "store.json"
+MANIFEST = "manifest.json"
+_ATTEMPT = re.compile(r"(.+)-(0|[1-9][0-9]*)")
+_GENERATION = re.compile(r"g(0|[1-9][0-9]*)")
+_CHECKPOINT = re.compile(r"([0-9]+)-(g[0-9]+)(?:\.([a-z]+))?")
+# Of the training, of the model's files, and of the receipt, which is written last.
+SIGNATURES = ("provenance.dsse", "model.sig", "receipt.dsse")
+_ROOT = "budgets"
+NODES = "nodes"
+
 
 def check_path(path: str, what: str = "path in a store") -> str:
     """`path`, if it stays below the folder it is relative to (see `valid_path`); else UsageError."""
@@ -37,11 +47,6 @@ def number_part(value: int) -> int:
     if value < 0:
         raise UsageError(f"{value} cannot be a number in a store's path: it is negative.")
     return value
-
-
-STORE = "store.json"
-MANIFEST = "manifest.json"
-_ATTEMPT = re.compile(r"(.+)-(0|[1-9][0-9]*)")
 
 
 def attempt(area: str, key: str, n: int) -> str:
@@ -284,10 +289,6 @@ def backfilled(pipeline_name: str, window: str, what: str) -> str:
     return f"{backfills(pipeline_name)}/{name_part(window)}/{name_part(what)}.json"
 
 
-_GENERATION = re.compile(r"g(0|[1-9][0-9]*)")
-_CHECKPOINT = re.compile(r"([0-9]+)-(g[0-9]+)(?:\.([a-z]+))?")
-
-
 def training(key: str, n: int) -> str:
     """Directory of a training."""
     return f"{trainings()}/{name_part(key)}-{number_part(n)}"
@@ -389,10 +390,6 @@ def verified(checkpoint_uri: str) -> str:
 def quarantined(checkpoint_uri: str) -> str:
     """Mark: quarantined, with the reason."""
     return f"{check_path(checkpoint_uri)}.quarantined"
-
-
-# Of the training, of the model's files, and of the receipt, which is written last.
-SIGNATURES = ("provenance.dsse", "model.sig", "receipt.dsse")
 
 
 def models(name: str | None = None) -> str:
@@ -533,9 +530,6 @@ def split_exposure(path: str) -> tuple[str, int, str] | None:
     return (match[1], int(match[2]), match[3]) if match else None
 
 
-_ROOT = "budgets"
-
-
 def rules_versions(kind: str) -> str:
     """Folder of the versions of a store's `budgets` or `policy`: `<n>.json` from 0, the newest of which holds."""
     return f"editions/{name_part(kind)}"
@@ -602,9 +596,6 @@ def sensor_steps(pipeline_name: str) -> str:
 def sensor_step(pipeline_name: str, n: int) -> str:
     """Record of step `n` from 0, created once: the files that it was about."""
     return f"{sensor_steps(pipeline_name)}/{number_part(n)}.json"
-
-
-NODES = "nodes"
 
 
 def node_folder(name: str) -> str:

@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from data_contracts.errors import (
     Cancelled,
@@ -37,12 +37,14 @@ from infra.store.pointers import Pointer, PointerMoved, Versioned
 from infra.store.records import parsed
 from infra.store.store import SilentProcesses, Store
 
-if TYPE_CHECKING:
-    from infra.store.store import Store
-
-
+log = logging.getLogger("trainwright")
 RENEW_EVERY_S = 10.0
 _POLL_S = 1.0
+T = TypeVar("T")
+# A store that is unreachable for longer does not recover by itself; holding machines any longer only costs.
+STORE_PATIENCE_S = 900.0
+RETRY_S = 0.5
+PATIENCE_S = 30.0
 
 
 class Lease:
@@ -239,14 +241,6 @@ def _value(holder: str, token: int, beat: int, released: bool = False) -> dict[s
     return {"beat": beat, "holder": holder, "released": released, "token": token}
 
 
-T = TypeVar("T")
-# A store that is unreachable for longer does not recover by itself; holding machines any longer only costs.
-STORE_PATIENCE_S = 900.0
-RETRY_S = 0.5
-
-log = logging.getLogger("trainwright")
-
-
 def patiently(
     work: Callable[[], T],
     patience_s: float = STORE_PATIENCE_S,
@@ -392,9 +386,6 @@ class Background:
             self._value = self._work()
         except BaseException as error:
             self._error = error
-
-
-PATIENCE_S = 30.0
 
 
 class LeaseKeeper(threading.Thread):

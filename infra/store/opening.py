@@ -17,7 +17,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,11 +40,14 @@ if TYPE_CHECKING:
     from infra.store.database import Names
 
 
+log = logging.getLogger("trainwright")
 _CLAIMS = ".making"
 IN_STORE = "store"
 # Rounds in which two writers race; a server that checks and writes in two steps fails the first or second.
 _RACES = 5
 TESTED, TESTED_FOR_S = "tested-servers.json", 7 * 24 * 3600.0
+# The database with the pointers of a node's store; in the environment of a node that another machine starts.
+STORE_POINTERS = "TRAINWRIGHT_STORE_POINTERS"
 
 
 def make(backend: Backend, pointers: str | None) -> None:
@@ -257,12 +259,6 @@ PROBES: dict[str, Callable[[Backend], bool]] = {
 }
 
 
-# The database with the pointers of a node's store; in the environment of a node that another machine starts.
-STORE_POINTERS = "TRAINWRIGHT_STORE_POINTERS"
-
-log = logging.getLogger("trainwright")
-
-
 def absolute_address(uri: str, folder: Path | None = None) -> str:
     """A store's address for processes with another working folder: that of a server stays, a path becomes absolute.
 
@@ -404,7 +400,7 @@ def address_beside(address: str, name: str) -> str:
     return f"{place}{'/' if bucket_alone else '-'}gameday-{name}"
 
 
-@contextmanager
+@contextlib.contextmanager
 def own_store(address: str, storage_options: Mapping[str, Any], name: str) -> Iterator[Store]:
     """A new store beside the one at an address, which is removed at the end; `name` is one that nothing else has."""
     uri = address_beside(address, name)

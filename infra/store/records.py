@@ -28,6 +28,7 @@ from data_contracts.foreign_files import MAX_DEPTH, TooDeep, parse_json
 from infra.store import layout
 from infra.store.backend import MAX_READ_BYTES, Backend
 
+log = logging.getLogger("trainwright")
 SCHEMA = 2
 # Resolved inputs with some hundred thousand files are smaller.
 MAX_BYTES = MAX_READ_BYTES
@@ -159,9 +160,6 @@ def _bounded(text: str) -> int:
     if len(text) > _MAX_DIGITS:
         raise ValueError("a number has too many digits")
     return int(text)
-
-
-log = logging.getLogger("trainwright")
 
 
 class EarlierRecords:

@@ -20,7 +20,6 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -55,6 +54,16 @@ _SIGNING = re.compile(
     r"storage_options\.(?:key|secret|token|username|password"
     r"|client_kwargs\.aws_(?:access_key_id|secret_access_key|session_token))"
 )
+NOT_IMPLEMENTED = 501
+_SEND_AGAIN = (408, 409, 429)
+# Classes of requests as price lists of S3 have them: the first two cost as PUT does, all others as GET.
+_LIKE_PUT = ("Put", "Copy", "Post", "List", "Upload", "Create", "Complete")
+_FREE = ("Delete", "Abort")
+_TRIES = 4
+_CONFLICT_TRIES = 8
+_LONGEST_TRY_S = 600
+_SLOWEST_BYTES_PER_S = 2**18
+_ANSWER_UNKNOWN = (404, 412, None)
 
 
 def resolve(options: Mapping[str, object]) -> dict[str, Any]:
@@ -180,10 +189,6 @@ def _remembered() -> dict[str, list[str]]:
     return approvals
 
 
-NOT_IMPLEMENTED = 501
-_SEND_AGAIN = (408, 409, 429)
-
-
 def status_of(error: BaseException) -> int | None:
     """HTTP status of the answer in `error`; None if there was no answer."""
     response = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
@@ -251,7 +256,7 @@ def translate(where: str, bucket: str) -> Iterator[None]:
         ) from error
 
 
-def connect(options: Mapping[str, Any], translated: AbstractContextManager[None], **settings: Any) -> Any:
+def connect(options: Mapping[str, Any], translated: contextlib.AbstractContextManager[None], **settings: Any) -> Any:
     """The file system for these options and for our own `settings`; sends no request to the server yet.
 
     UsageError for options that are not allowed in `storage_options`. `translated` turns other failures into our errors.
@@ -280,11 +285,6 @@ def connect(options: Mapping[str, Any], translated: AbstractContextManager[None]
     # s3fs adds retries around botocore's own; 5 times 3 tries would delay a lease's beat for minutes.
     filesystem.retries = 2
     return filesystem
-
-
-# Classes of requests as price lists of S3 have them: the first two cost as PUT does, all others as GET.
-_LIKE_PUT = ("Put", "Copy", "Post", "List", "Upload", "Create", "Complete")
-_FREE = ("Delete", "Abort")
 
 
 class S3Requests:
@@ -388,13 +388,6 @@ class Body:
         from fsspec.asyn import sync
 
         sync(self._filesystem.loop, self._body.aclose)
-
-
-_TRIES = 4
-_CONFLICT_TRIES = 8
-_LONGEST_TRY_S = 600
-_SLOWEST_BYTES_PER_S = 2**18
-_ANSWER_UNKNOWN = (404, 412, None)
 
 
 class S3Backend(S3Requests):

@@ -41,11 +41,27 @@ from infra.store import layout
 from infra.store.backend import MAX_READ_BYTES, Backend
 from infra.store.layout import MANIFEST
 
+log = logging.getLogger("trainwright")
 SCHEMA = 1
 # A manifest with some hundred thousand files.
 MAX_BYTES = 2**26
 _TAIL = re.compile(rb',"seal":"([0-9a-f]{64})"}\Z')
 _HEX = re.compile(r"[0-9a-f]{64}")
+_THERE = (errno.EEXIST, errno.ENOTEMPTY)
+# Handles of this process's locks: it may use a copy until it ends, whichever store the copy came from.
+_held: dict[Path, int] = {}
+# Private folders of this process, by the store to whose files their links lead; the last is in use.
+_roots: dict[str, list[scratch.Scratch]] = {}
+_linking = threading.Lock()
+# Kinds of sealed directories with large files, and the ends of those files' names.
+_LINKED = {
+    "checkpoint": (".safetensors",),
+    "import": (".safetensors",),
+    "dataset": (".parquet", ".tfrecord"),
+}
+# Others are read in one piece.
+_MAY_BE_LARGE = (".safetensors", ".parquet", ".tfrecord")
+_noted: ContextVar[list[TrainwrightError] | None] = ContextVar("noted", default=None)
 
 
 class AlreadySealed(CorruptError):
@@ -322,23 +338,6 @@ def _taken(path: str) -> CorruptError:
     return CorruptError(f"{path} exists already with other bytes than those to be written.", details={"file": path})
 
 
-_COPY = re.compile(r"[0-9a-f]{64}")
-_THERE = (errno.EEXIST, errno.ENOTEMPTY)
-# Handles of this process's locks: it may use a copy until it ends, whichever store the copy came from.
-_held: dict[Path, int] = {}
-# Private folders of this process, by the store to whose files their links lead; the last is in use.
-_roots: dict[str, list[scratch.Scratch]] = {}
-_linking = threading.Lock()
-# Kinds of sealed directories with large files, and the ends of those files' names.
-_LINKED = {
-    "checkpoint": (".safetensors",),
-    "import": (".safetensors",),
-    "dataset": (".parquet", ".tfrecord"),
-}
-# Others are read in one piece.
-_MAY_BE_LARGE = (".safetensors", ".parquet", ".tfrecord")
-
-
 def copy_of(manifest: Manifest, backend: Backend, base: Path) -> Path:
     """The folder of a copy below `base`, with every byte checked, locked by this process; downloads it if needed.
 
@@ -398,7 +397,7 @@ def make_room(base: Path, num_bytes: int, what: str) -> None:
     Raises:
         UsageError: too little space is free for `what` even then.
     """
-    copies = [path for path in base.iterdir() if _COPY.fullmatch(path.name)]
+    copies = [path for path in base.iterdir() if _HEX.fullmatch(path.name)]
     files.make_room(copies, lambda: shutil.disk_usage(base).free >= num_bytes)
     free = shutil.disk_usage(base).free
     if free < num_bytes:
@@ -452,10 +451,6 @@ def _is_whole(folder: Path, manifest: Manifest) -> bool:
         except OSError:
             return False
     return folder.is_dir()
-
-
-_noted: ContextVar[list[TrainwrightError] | None] = ContextVar("noted", default=None)
-log = logging.getLogger("trainwright")
 
 
 def pass_over(error: TrainwrightError) -> None:

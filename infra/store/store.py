@@ -41,6 +41,21 @@ from infra.store.seal import Manifest, Writer, copy_of, linked, passing_over, re
 
 # A silent process may have been stopped only for a while, so after this time its leases are waited for again.
 SILENT_FOR_S = 300.0
+# Aliases, because inside the class `list` is the method.
+Names = list[str]
+Numbers = list[int]
+Listing = list[Stored]
+Leftovers = list[Leftover]
+T = TypeVar("T")
+# The schema of `store.json`: every record of a store that was made with it carries a digest.
+STORE_SCHEMA = 3
+# Few enough that a small tensor costs little, and many enough that the pieces' digests take no memory to speak of.
+PIECE_BYTES = 2**20
+READERS = 16
+WRITERS = 8
+U = TypeVar("U")
+# Of several processes that seal at once, one succeeds at each attempt: the windows of a backfill may share one key.
+TRIES = 32
 
 
 class SilentProcesses:
@@ -110,16 +125,6 @@ def day_end_s(day: str) -> float:
         return datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp() + 86_400
     except ValueError:
         return 0.0
-
-
-# Aliases, because inside the class `list` is the method.
-Names = list[str]
-Numbers = list[int]
-Listing = list[Stored]
-Leftovers = list[Leftover]
-T = TypeVar("T")
-# The schema of `store.json`: every record of a store that was made with it carries a digest.
-STORE_SCHEMA = 3
 
 
 class Store:
@@ -389,10 +394,6 @@ class Store:
         return {n for found, n in parts if found == key}
 
 
-# Few enough that a small tensor costs little, and many enough that the pieces' digests take no memory to speak of.
-PIECE_BYTES = 2**20
-
-
 class SealedFile:
     """A file that was hashed.
 
@@ -522,11 +523,6 @@ def _digest(piece: memoryview) -> bytes:
     return blake3(piece).digest()
 
 
-READERS = 16
-WRITERS = 8
-U = TypeVar("U")
-
-
 def read_several(store: Store, read: Callable[[T], U], wanted: Sequence[T]) -> list[U]:
     """The results of `read` in order; the first error cancels all reads that have not begun."""
     if store.is_local or len(wanted) < 2:
@@ -543,10 +539,6 @@ def write_several(write: Callable[[T], object], wanted: Sequence[T]) -> None:
         return
     with ThreadPoolExecutor(WRITERS, thread_name_prefix="several") as pool:
         list(pool.map(write, wanted))
-
-
-# Of several processes that seal at once, one succeeds at each attempt: the windows of a backfill may share one key.
-TRIES = 32
 
 
 def seal_attempt(store: Store, area: str, key: str, fill: Callable[[Writer], Ref]) -> Ref:
