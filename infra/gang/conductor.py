@@ -58,361 +58,6 @@ WAIT_S = 0.2
 MAX_BACKOFF_S = 30.0
 
 
-class Generation:
-    """Generation `launch.generation` of a training. `run` starts and follows it, and leaves no process behind."""
-
-    def __init__(
-        self,
-        store: Store,
-        launch: Launch,
-        start: Start,
-        *,
-        commit: Callable[[Checkpoint], None],
-        check: Callable[[], None],
-        on_progress: Callable[[Progress], None],
-        over: Over = lambda: None,
-        unwritable: Callable[[], StorageUnavailable | None] = lambda: None,
-    ) -> None:
-        self.store, self.launch, self._start = store, launch, start
-        self.training, self.number = launch.training, launch.generation
-        # A bucket is polled less often, because each request costs money.
-        self.poll_s = launch.poll_s * (1 if store.is_local else 5)
-        self._check, self._on_progress, self._unwritable = check, on_progress, unwritable
-        self._end_early = EndEarly(store, launch, over)
-        self.members = Members(launch)
-        # The gang grows after the first checkpoint past this step, once a node that missed the roll-call has joined.
-        self._grows_after: int | None = None
-        self._outage = Outage()
-        self.reports = RankReports(launch, commit, self._say)
-        self.activity = Activity(launch, self.members.nodes, self.reports)
-        self._codes = codes_of_generation(store.uri, self.training, self.number)
-        self._records = NodeRecords(store, launch, self._codes, on_slow=self._unheard)
-        self._progress = Progress(self.number, "starting")
-
-    @property
-    def node_seconds(self) -> float:
-        """Seconds from launch to release, summed over the nodes."""
-        now = time.monotonic()
-        return sum((node.released or now) - node.started for node in self.members.nodes)
-
-    @property
-    def nodes(self) -> dict[int, str]:
-        """Hosts of the nodes that train or will train, by number."""
-        return {number: node.host for number, node in self.members.active().items()}
-
-    def run(self, rollcall_timeout_s: float, *, patient: bool = True) -> RankAnswer:
-        """Start the nodes, follow them to the end and return rank 0's answer; raises the cause of a failure.
-
-        Args:
-            patient: whether to wait the full timeout for optional nodes, too; else REGATHER_S.
-        """
-        failed: BaseException | None = None
-        try:
-            self._roll_call(rollcall_timeout_s, rollcall_timeout_s if patient else REGATHER_S)
-            self.activity.met = time.monotonic()
-            return self.activity.note_done(self._follow())
-        except BaseException as error:
-            failed = error
-            # Write the marker first: nodes elsewhere watch it, even if this process dies.
-            cause = error.cause if isinstance(error, TrainwrightError) else Cancelled.cause
-            self.activity.ended = cause
-            marker = CancelMarker(cause=cause, stacks=isinstance(error, Hung))
-            try:
-                with uninterrupted():
-                    self.store.create_once(layout.cancel(self.training, self.number), marker.to_json())
-            except TrainwrightError as failure:
-                # A node that cannot write to the store is silent, too, for example when the disk is full.
-                silent = isinstance(error, NodeLost) and error.details.get("silent")
-                if silent and isinstance(failure, StorageUnavailable):
-                    self.activity.ended = failure.cause
-                    raise failure from error
-            if isinstance(error, Hung):
-                self._keep_stacks(error)
-            raise
-        finally:
-            with uninterrupted():
-                unkilled = self._release()
-            if unkilled is not None and failed is None:
-                raise unkilled
-
-    def _start_missing(self) -> None:
-        for number in self.members.unstarted():
-            # Without this guard, a signal between the start and the append would leave a node that nobody knows.
-            with uninterrupted():
-                self.members.nodes.append(Node(self._start(self.number, number), time.monotonic()))
-
-    def _keep_stacks(self, error: Hung) -> None:
-        """Wait until the nodes have saved their ranks' stacks, at most STACKS_S, because a node may hang, too."""
-        until = time.monotonic() + STACKS_S
-        while time.monotonic() < until and not all(node.exit for node in self.members.gang.values()):
-            for number, node in self.members.gang.items():
-                with contextlib.suppress(TrainwrightError):
-                    node.exit = node.exit or self._records.exit(number)
-            time.sleep(self.poll_s)
-        error.details["stacks"] = {str(end.rank): end.stack for end in self.members.ends() if end.stack}
-
-    def _release(self) -> Exception | None:
-        """End every node, even if ending another one fails; returns the first failure."""
-        first: Exception | None = None
-        for number, node in enumerate(self.members.nodes):
-            try:
-                node.handle.kill()
-            except Exception as error:
-                log.error("node %d of generation %d could not be ended: %s", number, self.number, error)
-                first = first or error
-            node.released = node.released or time.monotonic()
-        return first
-
-    def _say(self, **changes: Any) -> None:
-        progress = replace(self._progress, node_seconds=self.node_seconds, **changes)
-        if progress != self._progress:
-            self._progress = progress
-            self._on_progress(progress)
-
-    def _roll_call(self, timeout_s: float, brief_s: float) -> None:
-        """Start the nodes, wait until all or enough of them have joined, and fix their meeting point and order.
-
-        Raises:
-            GangIncomplete: names the nodes that are missing.
-            StorageUnavailable: the nodes' launcher or the store was unreachable at the deadline.
-        """
-        self._on_progress(self._progress)
-        began = time.monotonic()
-        enough: float | None = None
-        while len(self.members.joined()) < self.launch.nodes:
-            stopping.check()
-            self._check()
-            self._reach(self._start_and_hear)
-            coming = sum(not node.over for node in self.members.nodes) + len(self.members.unstarted())
-            if coming < self.launch.least_nodes:
-                raise self.members.cause()
-            fits = self.members.fitting(len(self.members.joined()))
-            enough = (enough or time.monotonic()) if fits else None
-            is_waited = enough is not None and time.monotonic() >= min(enough + brief_s, began + timeout_s)
-            if is_waited or len(self.members.joined()) == self.launch.nodes:
-                break
-            if time.monotonic() > began + timeout_s:
-                if self._outage.error is not None:
-                    raise self._outage.error
-                raise self.members.incomplete(timeout_s)
-            time.sleep(self.poll_s)
-        joined = [node.joined for node in self.members.fix().values() if node.joined is not None]
-        path = layout.rollcall(self.training, self.number)
-        meeting = Meeting(address=joined[0].address, port=joined[0].port, nodes=joined)
-        record = self._codes.coded(path, meeting.to_json())
-        while not self._reach(lambda: self.store.create_once(path, record)):
-            time.sleep(self.poll_s)
-        self._leave_out()
-
-    def _leave_out(self) -> None:
-        """Release the nodes that this generation trains without, and report them.
-
-        Nodes that have not answered yet cost nothing and may come later: `_hear_late` looks for them.
-        """
-        without = [number for number in range(len(self.members.nodes)) if number not in self.members.gang]
-        for number in without:
-            node = self.members.nodes[number]
-            if node.joined is not None or node.over:
-                node.handle.kill()
-            node.released = time.monotonic()
-        asked = self.launch.asked_nodes
-        if len(self.members.gang) < asked:
-            names = f" (without node {', '.join(map(self.members.named, without))})" if without else ""
-            ranks = len(self.members.gang) * self.launch.devices
-            self._say(sentence=f"trains on {len(self.members.gang)} of {asked} nodes{names}: {ranks} ranks")
-
-    def _start_and_hear(self) -> None:
-        self._start_missing()
-        for number, node in enumerate(self.members.nodes):
-            if node.joined is None and not node.over:
-                node.joined = self._records.joined(number)
-                node.heard = time.monotonic()
-                node.joined_at = None if node.joined is None else node.heard
-        self._hear()
-
-    def _follow(self) -> RankAnswer:
-        self._say(phase="training")
-        self.reports.liveness.paused()
-        failed_at: float | None = None
-        gang = self.members.gang.values()
-        while True:
-            # If the worker is stopped as planned, the nodes save a checkpoint first (`EndEarly`).
-            stopping.check_signals()
-            self._check()
-            self._reach(self._hear)
-            if all(node.is_done for node in gang):
-                return patiently(self._answer)
-            if any(node.lost is not None or node.has_failed for node in gang):
-                failed_at = failed_at or time.monotonic()
-                settled = time.monotonic() > failed_at + SETTLE_S
-                if all(node.over for node in gang) or (settled and not self.members.is_unexplained(failed_at)):
-                    raise self.members.cause()
-            elif (stuck := self.reports.liveness.stuck(self._cut_links(), len(gang))) is not None:
-                raise self.members.placed(stuck)
-            elif straggler := self.reports.liveness.straggler():
-                self._say(sentence=straggler)
-            if self._grows_after is not None and self.reports.checkpoint_step > self._grows_after:
-                # The checkpoint is committed, so only the work since then is lost.
-                raise Preempted("Nodes that were missing have come.", details={"grows": True})
-            time.sleep(self.poll_s)
-
-    def _cut_links(self) -> list[str]:
-        return self.members.cut_links(time.monotonic() - max(3.0, 3 * self.launch.heartbeat_s))
-
-    def _reach(self, work: Callable[[], object]) -> bool:
-        """Do `work` on the store; while it is unreachable or takes no writes, return False and show the cause."""
-
-        def reach() -> None:
-            # A store that can be read only, such as a full disk, has no news of its nodes.
-            if (error := self._unwritable()) is not None:
-                raise error
-            work()
-
-        reached = self._outage.tolerate(reach)
-        self._say(sentence="" if reached or self._outage.error is None else f"waiting: {self._outage.error.message}")
-        if not reached:
-            self._unheard(float("inf"))
-        return reached
-
-    def _unheard(self, seconds: float) -> None:
-        """Discount `seconds` in which the store was unreachable: silence counts only while the store answers."""
-        self.reports.liveness.paused()
-        for node in self.members.nodes:
-            node.heard = min(node.heard + seconds, time.monotonic())
-
-    def _hear(self) -> None:
-        """Read what the nodes have published since, and commit the checkpoints that they report."""
-        self._end_early.ask_if_over()
-        for number, node in self.members.active().items():
-            if node.over:
-                continue
-            # First whether the node ended, then what it wrote: it may do both in between.
-            ended = node.handle.ended()
-            last = self._records.exit(number)
-            while (beat := self._records.beat(number, node.beats)) is not None:
-                self.reports.take_in(beat.ranks, self.members.called(number))
-                self.activity.take_in(number, beat)
-                node.beats += 1
-                node.unreachable = beat.unreachable
-                node.heard = time.monotonic()
-            if last is not None:
-                self.reports.take_in(reports_of(last), self.members.called(number))
-                self.activity.take_in(number, last)
-            if last is not None or ended is not None:
-                node.released = time.monotonic()
-            silence_s = self.launch.silence_s
-            if ended is not None and last is None:
-                details = {"node": number, "log": node.handle.log()}
-                # Prefect's text about a run ends with a full stop of its own.
-                sentence = f"The supervisor of {self.members.called(number)} {ended.rstrip('. ')}."
-                node.lost = NodeLost(sentence, details=details)
-            elif last is None and node.joined is not None and time.monotonic() - node.heard > silence_s:
-                sentence = f"{self.members.called(number).capitalize()} has published no heartbeat for {silence_s:g} s."
-                node.lost = NodeLost(sentence, details={"node": number, "silent": True})
-            # Set last, so that all of this is repeated if the store becomes unreachable in between.
-            node.exit = last
-        if self.members.gang:
-            self._hear_late()
-
-    def _hear_late(self) -> None:
-        """Look for nodes that missed the roll-call and have joined since; check whether the gang can grow by them."""
-        for number, node in self.members.late().items():
-            node.joined = self._records.joined(number)
-            larger = self.members.could_be()
-            if node.joined is not None and larger > len(self.members.gang):
-                self._grows_after = self.reports.checkpoint_step
-                self._say(sentence=f"{self.members.called(number)} has come: {larger} nodes after the next checkpoint")
-
-    def _answer(self) -> RankAnswer:
-        """Rank 0's answer, with its checkpoint committed."""
-        answer = next(end.done for end in self.members.ends() if end.rank == 0)
-        assert answer is not None, "a node is done only once all its ranks have answered"
-        if answer.checkpoint is not None:
-            self.reports.commit(answer.checkpoint)
-        return answer
-
-
-def without_drained(store: Store, launch: Launch, *, here: bool) -> Launch:
-    """The launch without the nodes that are drained now.
-
-    Args:
-        here: whether all nodes are processes of this machine.
-
-    Raises: GangIncomplete if that leaves none; CorruptError if a decision about a node is damaged.
-    """
-    drained = patiently(lambda: drained_nodes(store))
-    if here and (mine := drained.get(this_node())) is not None:
-        raise GangIncomplete(
-            f"Every node that could train is drained: {mine.sentence}.",
-            remedy="Let one take part again with `trainwright restore NODE`, or train on other nodes.",
-        )
-    more = [name for name in sorted(drained) if name not in launch.left_out]
-    return launch.model_copy(update={"left_out": [*launch.left_out, *more]}) if more else launch
-
-
-def remember(store: Store, generation: Generation, error: TrainwrightError | None) -> None:
-    """Record what a generation showed of its nodes; if the store does not answer, training continues all the same."""
-    if isinstance(error, StorageUnavailable):
-        return
-    hosts = generation.nodes
-    order = list(hosts)
-    for rank in sorted(generation.reports.liveness.warned):
-        place = rank // generation.launch.devices
-        if place < len(order):
-            _record(store, generation, hosts[order[place]], "straggler", "straggler", f"Rank {rank} was a straggler.")
-    if isinstance(error, NodeLost | Hung):
-        # The node that reports a broken connection may not be the one that broke it.
-        number = error.details.get("node")
-        if number in hosts and not error.details.get("link"):
-            _record(store, generation, hosts[number], "failure", error.cause, error.message)
-    elif isinstance(error, CorruptError):
-        ranks = [rank for rank in error.details.get("ranks", []) if isinstance(rank, int)]
-        if 2 * len(ranks) < len(order) * generation.launch.devices:  # without a majority, any of them may be right
-            for place in sorted({rank // generation.launch.devices for rank in ranks}):
-                _record(store, generation, hosts[order[place]], "corrupt_replica", error.cause, error.message)
-
-
-def _record(store: Store, generation: Generation, host: str, kind: Mishap, cause: str, sentence: str) -> None:
-    mishap = NodeMishap(
-        node=host,
-        kind=kind,
-        cause=cause,
-        sentence=sentence,
-        training=generation.training,
-        generation=generation.number,
-        at=now(),
-    )
-    with contextlib.suppress(TrainwrightError):
-        if record_mishap(store, mishap):
-            log.info("%s is recorded of the node %s; `trainwright nodes` lists it", kind.replace("_", " "), host)
-
-
-@dataclass(frozen=True)
-class GangOutcome:
-    """The result of conducting a training.
-
-    Attributes:
-        checkpoint: the checkpoint that was handed over.
-        node_seconds: from launch to release, summed over the nodes of every generation that this conductor
-            launched.
-        generations: how many generations there have been, including other conductors'.
-        summary: rank 0's, of the last generation; its defaults if this conductor did not train.
-        happened: sentences about what makes this training differ from an undisturbed training.
-    """
-
-    checkpoint: Checkpoint
-    node_seconds: float
-    generations: int
-    summary: TrainingSummary = field(default_factory=TrainingSummary)
-    happened: list[str] = field(default_factory=list)
-
-    @property
-    def dropped_rows(self) -> int:
-        """Rows of the last incomplete global batch, which training left out."""
-        known = self.summary.dropped_rows
-        return self.checkpoint.dropped_rows if known is None else known
-
-
 @dataclass(frozen=True, kw_only=True)
 class GangRequest:
     """What a training and a job on nodes have in common.
@@ -470,6 +115,32 @@ class TrainingRequest(GangRequest):
         return self.launch.training
 
 
+@dataclass(frozen=True)
+class GangOutcome:
+    """The result of conducting a training.
+
+    Attributes:
+        checkpoint: the checkpoint that was handed over.
+        node_seconds: from launch to release, summed over the nodes of every generation that this conductor
+            launched.
+        generations: how many generations there have been, including other conductors'.
+        summary: rank 0's, of the last generation; its defaults if this conductor did not train.
+        happened: sentences about what makes this training differ from an undisturbed training.
+    """
+
+    checkpoint: Checkpoint
+    node_seconds: float
+    generations: int
+    summary: TrainingSummary = field(default_factory=TrainingSummary)
+    happened: list[str] = field(default_factory=list)
+
+    @property
+    def dropped_rows(self) -> int:
+        """Rows of the last incomplete global batch, which training left out."""
+        known = self.summary.dropped_rows
+        return self.checkpoint.dropped_rows if known is None else known
+
+
 def conduct(store: Store, request: TrainingRequest) -> GangOutcome:
     """Train to the end, within the retry budgets; a training that is already finished returns its result.
 
@@ -493,46 +164,6 @@ def conduct(store: Store, request: TrainingRequest) -> GangOutcome:
         # KeyboardInterrupt, or an exception that an orchestrator raises for its own signal: the training is to end.
         details = {"node_seconds": conductor.node_seconds}
         raise Cancelled(f"{request.training} was cancelled; no process is left.", details=details) from signal
-
-
-def finished(training: str, checkpoint: Checkpoint) -> UsageError:
-    """The error for a request to go back in a training that has handed over its checkpoint."""
-    return UsageError(
-        f"{training} is finished: it handed over step {checkpoint.step:,}, which is never taken back.",
-        remedy="Leave --from out, or run the spec with --new to train again.",
-    )
-
-
-def adopted_sentence(steps: list[int]) -> str:
-    """The progress sentence about the checkpoints of `steps` that a conductor has adopted."""
-    noun, they_are = ("step", "it is") if len(steps) == 1 else ("steps", "they are")
-    numbers = ", ".join(f"{step:,}" for step in steps)
-    return f"{noun} {numbers} had been sealed but not committed by the previous conductor; {they_are} committed now"
-
-
-def refuse_short(launch: Launch, last: Checkpoint, *, knows_length: bool) -> None:
-    """CorruptError if a training that nothing ended early says that it is complete before its last epoch or step.
-
-    The plan is the Trainer's; without its own `max_epochs` or `max_steps` nothing is known.
-
-    Args:
-        knows_length: whether the loader has a length, as ours has. Else the last step's checkpoint may be written
-            before the loader says that the epoch is over, and so be of the epoch before.
-    """
-    trainer = (launch.train.get("lightning") or {}).get("trainer") or {}
-    ends = [
-        ("epoch", last.epoch + (not knows_length), trainer.get("max_epochs")),
-        ("step", last.step, trainer.get("max_steps")),
-    ]
-    planned = [(what, done, end) for what, done, end in ends if isinstance(end, int) and end > 0]
-    if planned and not trainer.get("fast_dev_run") and all(done < end for _, done, end in planned):
-        what, done, end = planned[0]
-        raise CorruptError(
-            f"{last.ref.uri} was reported as the end of the training, but is of {what} {done:,} of {end:,}, and no "
-            "callback ended the training early.",
-            remedy="Find out who wrote the checkpoint, and run with --new to train again.",
-            details={"file": layout.manifest(last.ref.uri)},
-        )
 
 
 class _Conductor:
@@ -632,14 +263,6 @@ class _Conductor:
         path, value = layout.manifest(manifest.uri), {"id": manifest.id, FIELD: manifest.provenance.get(FIELD)}
         return codes.are_right(path, codes.checked(path, value) if ledger.is_launched_here else value)
 
-    def _retire(self, ledger: Ledger) -> None:
-        steps = () if self.request.replay is None else self.request.replay.keep_steps
-        ledger.retire(self.request.keep, self.request.select, by=self.holder, also=steps)
-
-    def on_progress(self, progress: Progress) -> None:
-        """Report progress, with the node seconds of earlier generations added."""
-        self.request.on_progress(replace(progress, node_seconds=self.node_seconds + progress.node_seconds))
-
     def _generations(self, ledger: Ledger, keeper: LeaseKeeper) -> RankAnswer:
         """Launch generations until one is done; returns rank 0's answer. Raises a cause whose retry budget is spent."""
         replay, retry, allowance = self.request.replay, self.request.retry, self.request.allowance
@@ -689,32 +312,6 @@ class _Conductor:
                     allowance.released()
                     remember(self.store, generation, failed)
 
-    def _recover(
-        self, error: TrainwrightError, generation: Generation | None, ledger: Ledger, recovery: Recovery
-    ) -> None:
-        """Decide how training continues after a failed generation and report it; else raise `error`."""
-        nodes, micro_batch = ({}, 0) if generation is None else (generation.nodes, generation.reports.micro_batch)
-        is_quarantined = self._quarantines(ledger, error)
-        try:
-            raise_why_over(self.request.allowance, error)
-            how = "It is quarantined." if is_quarantined else recovery.after(error, nodes, micro_batch)
-        except TrainwrightError:
-            restore_budgets(ledger, error)
-            raise
-        if (recovery.skipped, recovery.retries) != (ledger.skipped, ledger.retries):
-            patiently(lambda: ledger.record_recovery(list(recovery.skipped), recovery.retries))
-        at = ledger.newest.step if ledger.newest else 0
-        number, seconds = (-1, 0.0) if generation is None else (generation.number, generation.node_seconds)
-        what = "no generation began" if generation is None else f"generation {number} ended"
-        sentence = f"{what} ({error.cause}): {error.message} {how + ' ' if how else ''}Continuing from step {at}."
-        cause = "" if error.details.get("grows") else error.cause
-        self.on_progress(Progress(number, "ended", step=at, sentence=sentence, cause=cause, node_seconds=seconds))
-
-    def _quarantines(self, ledger: Ledger, error: TrainwrightError) -> bool:
-        """Quarantine the checkpoint that an error names as damaged; returns whether it did and an older one is left."""
-        uri = error.details.get("checkpoint")
-        return isinstance(error, CorruptError) and patiently(lambda: ledger.refuse(str(uri), error.message))
-
     def _admit(self, nodes: int, keeper: LeaseKeeper) -> None:
         """Wait until all nodes are admitted; room still held from the previous generation counts."""
         last = self._next() - 1
@@ -746,6 +343,42 @@ class _Conductor:
             if patiently(partial(self.store.create_once, path, codes.coded(path, launch.to_json()))):
                 return launch
 
+    def _recover(
+        self, error: TrainwrightError, generation: Generation | None, ledger: Ledger, recovery: Recovery
+    ) -> None:
+        """Decide how training continues after a failed generation and report it; else raise `error`."""
+        nodes, micro_batch = ({}, 0) if generation is None else (generation.nodes, generation.reports.micro_batch)
+        is_quarantined = self._quarantines(ledger, error)
+        try:
+            raise_why_over(self.request.allowance, error)
+            how = "It is quarantined." if is_quarantined else recovery.after(error, nodes, micro_batch)
+        except TrainwrightError:
+            restore_budgets(ledger, error)
+            raise
+        if (recovery.skipped, recovery.retries) != (ledger.skipped, ledger.retries):
+            patiently(lambda: ledger.record_recovery(list(recovery.skipped), recovery.retries))
+        at = ledger.newest.step if ledger.newest else 0
+        number, seconds = (-1, 0.0) if generation is None else (generation.number, generation.node_seconds)
+        what = "no generation began" if generation is None else f"generation {number} ended"
+        sentence = f"{what} ({error.cause}): {error.message} {how + ' ' if how else ''}Continuing from step {at}."
+        cause = "" if error.details.get("grows") else error.cause
+        self.on_progress(Progress(number, "ended", step=at, sentence=sentence, cause=cause, node_seconds=seconds))
+
+    def _quarantines(self, ledger: Ledger, error: TrainwrightError) -> bool:
+        """Quarantine the checkpoint that an error names as damaged; returns whether it did and an older one is left."""
+        uri = error.details.get("checkpoint")
+        return isinstance(error, CorruptError) and patiently(lambda: ledger.refuse(str(uri), error.message))
+
+    def _back_off(self, seconds: float, keeper: LeaseKeeper) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            keeper.check()
+            time.sleep(0.1)
+
+    def _retire(self, ledger: Ledger) -> None:
+        steps = () if self.request.replay is None else self.request.replay.keep_steps
+        ledger.retire(self.request.keep, self.request.select, by=self.holder, also=steps)
+
     def _write_result(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint that the ledger hands over; a fenced conductor may have written the same file."""
         patiently(lambda: self.store.create_once(layout.result(self.training), checkpoint.to_json()))
@@ -768,8 +401,375 @@ class _Conductor:
         """The number of the next generation."""
         return 1 + max(patiently(lambda: begun_generations(self.store, self.training)), default=-1)
 
-    def _back_off(self, seconds: float, keeper: LeaseKeeper) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            keeper.check()
-            time.sleep(0.1)
+    def on_progress(self, progress: Progress) -> None:
+        """Report progress, with the node seconds of earlier generations added."""
+        self.request.on_progress(replace(progress, node_seconds=self.node_seconds + progress.node_seconds))
+
+
+class Generation:
+    """Generation `launch.generation` of a training. `run` starts and follows it, and leaves no process behind."""
+
+    def __init__(
+        self,
+        store: Store,
+        launch: Launch,
+        start: Start,
+        *,
+        commit: Callable[[Checkpoint], None],
+        check: Callable[[], None],
+        on_progress: Callable[[Progress], None],
+        over: Over = lambda: None,
+        unwritable: Callable[[], StorageUnavailable | None] = lambda: None,
+    ) -> None:
+        self.store, self.launch, self._start = store, launch, start
+        self.training, self.number = launch.training, launch.generation
+        # A bucket is polled less often, because each request costs money.
+        self.poll_s = launch.poll_s * (1 if store.is_local else 5)
+        self._check, self._on_progress, self._unwritable = check, on_progress, unwritable
+        self._end_early = EndEarly(store, launch, over)
+        self.members = Members(launch)
+        # The gang grows after the first checkpoint past this step, once a node that missed the roll-call has joined.
+        self._grows_after: int | None = None
+        self._outage = Outage()
+        self.reports = RankReports(launch, commit, self._say)
+        self.activity = Activity(launch, self.members.nodes, self.reports)
+        self._codes = codes_of_generation(store.uri, self.training, self.number)
+        self._records = NodeRecords(store, launch, self._codes, on_slow=self._unheard)
+        self._progress = Progress(self.number, "starting")
+
+    @property
+    def node_seconds(self) -> float:
+        """Seconds from launch to release, summed over the nodes."""
+        now = time.monotonic()
+        return sum((node.released or now) - node.started for node in self.members.nodes)
+
+    @property
+    def nodes(self) -> dict[int, str]:
+        """Hosts of the nodes that train or will train, by number."""
+        return {number: node.host for number, node in self.members.active().items()}
+
+    def run(self, rollcall_timeout_s: float, *, patient: bool = True) -> RankAnswer:
+        """Start the nodes, follow them to the end and return rank 0's answer; raises the cause of a failure.
+
+        Args:
+            patient: whether to wait the full timeout for optional nodes, too; else REGATHER_S.
+        """
+        failed: BaseException | None = None
+        try:
+            self._roll_call(rollcall_timeout_s, rollcall_timeout_s if patient else REGATHER_S)
+            self.activity.met = time.monotonic()
+            return self.activity.note_done(self._follow())
+        except BaseException as error:
+            failed = error
+            # Write the marker first: nodes elsewhere watch it, even if this process dies.
+            cause = error.cause if isinstance(error, TrainwrightError) else Cancelled.cause
+            self.activity.ended = cause
+            marker = CancelMarker(cause=cause, stacks=isinstance(error, Hung))
+            try:
+                with uninterrupted():
+                    self.store.create_once(layout.cancel(self.training, self.number), marker.to_json())
+            except TrainwrightError as failure:
+                # A node that cannot write to the store is silent, too, for example when the disk is full.
+                silent = isinstance(error, NodeLost) and error.details.get("silent")
+                if silent and isinstance(failure, StorageUnavailable):
+                    self.activity.ended = failure.cause
+                    raise failure from error
+            if isinstance(error, Hung):
+                self._keep_stacks(error)
+            raise
+        finally:
+            with uninterrupted():
+                unkilled = self._release()
+            if unkilled is not None and failed is None:
+                raise unkilled
+
+    def _roll_call(self, timeout_s: float, brief_s: float) -> None:
+        """Start the nodes, wait until all or enough of them have joined, and fix their meeting point and order.
+
+        Raises:
+            GangIncomplete: names the nodes that are missing.
+            StorageUnavailable: the nodes' launcher or the store was unreachable at the deadline.
+        """
+        self._on_progress(self._progress)
+        began = time.monotonic()
+        enough: float | None = None
+        while len(self.members.joined()) < self.launch.nodes:
+            stopping.check()
+            self._check()
+            self._reach(self._start_and_hear)
+            coming = sum(not node.over for node in self.members.nodes) + len(self.members.unstarted())
+            if coming < self.launch.least_nodes:
+                raise self.members.cause()
+            fits = self.members.fitting(len(self.members.joined()))
+            enough = (enough or time.monotonic()) if fits else None
+            is_waited = enough is not None and time.monotonic() >= min(enough + brief_s, began + timeout_s)
+            if is_waited or len(self.members.joined()) == self.launch.nodes:
+                break
+            if time.monotonic() > began + timeout_s:
+                if self._outage.error is not None:
+                    raise self._outage.error
+                raise self.members.incomplete(timeout_s)
+            time.sleep(self.poll_s)
+        joined = [node.joined for node in self.members.fix().values() if node.joined is not None]
+        path = layout.rollcall(self.training, self.number)
+        meeting = Meeting(address=joined[0].address, port=joined[0].port, nodes=joined)
+        record = self._codes.coded(path, meeting.to_json())
+        while not self._reach(lambda: self.store.create_once(path, record)):
+            time.sleep(self.poll_s)
+        self._leave_out()
+
+    def _start_and_hear(self) -> None:
+        self._start_missing()
+        for number, node in enumerate(self.members.nodes):
+            if node.joined is None and not node.over:
+                node.joined = self._records.joined(number)
+                node.heard = time.monotonic()
+                node.joined_at = None if node.joined is None else node.heard
+        self._hear()
+
+    def _start_missing(self) -> None:
+        for number in self.members.unstarted():
+            # Without this guard, a signal between the start and the append would leave a node that nobody knows.
+            with uninterrupted():
+                self.members.nodes.append(Node(self._start(self.number, number), time.monotonic()))
+
+    def _leave_out(self) -> None:
+        """Release the nodes that this generation trains without, and report them.
+
+        Nodes that have not answered yet cost nothing and may come later: `_hear_late` looks for them.
+        """
+        without = [number for number in range(len(self.members.nodes)) if number not in self.members.gang]
+        for number in without:
+            node = self.members.nodes[number]
+            if node.joined is not None or node.over:
+                node.handle.kill()
+            node.released = time.monotonic()
+        asked = self.launch.asked_nodes
+        if len(self.members.gang) < asked:
+            names = f" (without node {', '.join(map(self.members.named, without))})" if without else ""
+            ranks = len(self.members.gang) * self.launch.devices
+            self._say(sentence=f"trains on {len(self.members.gang)} of {asked} nodes{names}: {ranks} ranks")
+
+    def _follow(self) -> RankAnswer:
+        self._say(phase="training")
+        self.reports.liveness.paused()
+        failed_at: float | None = None
+        gang = self.members.gang.values()
+        while True:
+            # If the worker is stopped as planned, the nodes save a checkpoint first (`EndEarly`).
+            stopping.check_signals()
+            self._check()
+            self._reach(self._hear)
+            if all(node.is_done for node in gang):
+                return patiently(self._answer)
+            if any(node.lost is not None or node.has_failed for node in gang):
+                failed_at = failed_at or time.monotonic()
+                settled = time.monotonic() > failed_at + SETTLE_S
+                if all(node.over for node in gang) or (settled and not self.members.is_unexplained(failed_at)):
+                    raise self.members.cause()
+            elif (stuck := self.reports.liveness.stuck(self._cut_links(), len(gang))) is not None:
+                raise self.members.placed(stuck)
+            elif straggler := self.reports.liveness.straggler():
+                self._say(sentence=straggler)
+            if self._grows_after is not None and self.reports.checkpoint_step > self._grows_after:
+                # The checkpoint is committed, so only the work since then is lost.
+                raise Preempted("Nodes that were missing have come.", details={"grows": True})
+            time.sleep(self.poll_s)
+
+    def _cut_links(self) -> list[str]:
+        return self.members.cut_links(time.monotonic() - max(3.0, 3 * self.launch.heartbeat_s))
+
+    def _hear(self) -> None:
+        """Read what the nodes have published since, and commit the checkpoints that they report."""
+        self._end_early.ask_if_over()
+        for number, node in self.members.active().items():
+            if node.over:
+                continue
+            # First whether the node ended, then what it wrote: it may do both in between.
+            ended = node.handle.ended()
+            last = self._records.exit(number)
+            while (beat := self._records.beat(number, node.beats)) is not None:
+                self.reports.take_in(beat.ranks, self.members.called(number))
+                self.activity.take_in(number, beat)
+                node.beats += 1
+                node.unreachable = beat.unreachable
+                node.heard = time.monotonic()
+            if last is not None:
+                self.reports.take_in(reports_of(last), self.members.called(number))
+                self.activity.take_in(number, last)
+            if last is not None or ended is not None:
+                node.released = time.monotonic()
+            silence_s = self.launch.silence_s
+            if ended is not None and last is None:
+                details = {"node": number, "log": node.handle.log()}
+                # Prefect's text about a run ends with a full stop of its own.
+                sentence = f"The supervisor of {self.members.called(number)} {ended.rstrip('. ')}."
+                node.lost = NodeLost(sentence, details=details)
+            elif last is None and node.joined is not None and time.monotonic() - node.heard > silence_s:
+                sentence = f"{self.members.called(number).capitalize()} has published no heartbeat for {silence_s:g} s."
+                node.lost = NodeLost(sentence, details={"node": number, "silent": True})
+            # Set last, so that all of this is repeated if the store becomes unreachable in between.
+            node.exit = last
+        if self.members.gang:
+            self._hear_late()
+
+    def _hear_late(self) -> None:
+        """Look for nodes that missed the roll-call and have joined since; check whether the gang can grow by them."""
+        for number, node in self.members.late().items():
+            node.joined = self._records.joined(number)
+            larger = self.members.could_be()
+            if node.joined is not None and larger > len(self.members.gang):
+                self._grows_after = self.reports.checkpoint_step
+                self._say(sentence=f"{self.members.called(number)} has come: {larger} nodes after the next checkpoint")
+
+    def _answer(self) -> RankAnswer:
+        """Rank 0's answer, with its checkpoint committed."""
+        answer = next(end.done for end in self.members.ends() if end.rank == 0)
+        assert answer is not None, "a node is done only once all its ranks have answered"
+        if answer.checkpoint is not None:
+            self.reports.commit(answer.checkpoint)
+        return answer
+
+    def _reach(self, work: Callable[[], object]) -> bool:
+        """Do `work` on the store; while it is unreachable or takes no writes, return False and show the cause."""
+
+        def reach() -> None:
+            # A store that can be read only, such as a full disk, has no news of its nodes.
+            if (error := self._unwritable()) is not None:
+                raise error
+            work()
+
+        reached = self._outage.tolerate(reach)
+        self._say(sentence="" if reached or self._outage.error is None else f"waiting: {self._outage.error.message}")
+        if not reached:
+            self._unheard(float("inf"))
+        return reached
+
+    def _unheard(self, seconds: float) -> None:
+        """Discount `seconds` in which the store was unreachable: silence counts only while the store answers."""
+        self.reports.liveness.paused()
+        for node in self.members.nodes:
+            node.heard = min(node.heard + seconds, time.monotonic())
+
+    def _keep_stacks(self, error: Hung) -> None:
+        """Wait until the nodes have saved their ranks' stacks, at most STACKS_S, because a node may hang, too."""
+        until = time.monotonic() + STACKS_S
+        while time.monotonic() < until and not all(node.exit for node in self.members.gang.values()):
+            for number, node in self.members.gang.items():
+                with contextlib.suppress(TrainwrightError):
+                    node.exit = node.exit or self._records.exit(number)
+            time.sleep(self.poll_s)
+        error.details["stacks"] = {str(end.rank): end.stack for end in self.members.ends() if end.stack}
+
+    def _release(self) -> Exception | None:
+        """End every node, even if ending another one fails; returns the first failure."""
+        first: Exception | None = None
+        for number, node in enumerate(self.members.nodes):
+            try:
+                node.handle.kill()
+            except Exception as error:
+                log.error("node %d of generation %d could not be ended: %s", number, self.number, error)
+                first = first or error
+            node.released = node.released or time.monotonic()
+        return first
+
+    def _say(self, **changes: Any) -> None:
+        progress = replace(self._progress, node_seconds=self.node_seconds, **changes)
+        if progress != self._progress:
+            self._progress = progress
+            self._on_progress(progress)
+
+
+def finished(training: str, checkpoint: Checkpoint) -> UsageError:
+    """The error for a request to go back in a training that has handed over its checkpoint."""
+    return UsageError(
+        f"{training} is finished: it handed over step {checkpoint.step:,}, which is never taken back.",
+        remedy="Leave --from out, or run the spec with --new to train again.",
+    )
+
+
+def adopted_sentence(steps: list[int]) -> str:
+    """The progress sentence about the checkpoints of `steps` that a conductor has adopted."""
+    noun, they_are = ("step", "it is") if len(steps) == 1 else ("steps", "they are")
+    numbers = ", ".join(f"{step:,}" for step in steps)
+    return f"{noun} {numbers} had been sealed but not committed by the previous conductor; {they_are} committed now"
+
+
+def refuse_short(launch: Launch, last: Checkpoint, *, knows_length: bool) -> None:
+    """CorruptError if a training that nothing ended early says that it is complete before its last epoch or step.
+
+    The plan is the Trainer's; without its own `max_epochs` or `max_steps` nothing is known.
+
+    Args:
+        knows_length: whether the loader has a length, as ours has. Else the last step's checkpoint may be written
+            before the loader says that the epoch is over, and so be of the epoch before.
+    """
+    trainer = (launch.train.get("lightning") or {}).get("trainer") or {}
+    ends = [
+        ("epoch", last.epoch + (not knows_length), trainer.get("max_epochs")),
+        ("step", last.step, trainer.get("max_steps")),
+    ]
+    planned = [(what, done, end) for what, done, end in ends if isinstance(end, int) and end > 0]
+    if planned and not trainer.get("fast_dev_run") and all(done < end for _, done, end in planned):
+        what, done, end = planned[0]
+        raise CorruptError(
+            f"{last.ref.uri} was reported as the end of the training, but is of {what} {done:,} of {end:,}, and no "
+            "callback ended the training early.",
+            remedy="Find out who wrote the checkpoint, and run with --new to train again.",
+            details={"file": layout.manifest(last.ref.uri)},
+        )
+
+
+def without_drained(store: Store, launch: Launch, *, here: bool) -> Launch:
+    """The launch without the nodes that are drained now.
+
+    Args:
+        here: whether all nodes are processes of this machine.
+
+    Raises: GangIncomplete if that leaves none; CorruptError if a decision about a node is damaged.
+    """
+    drained = patiently(lambda: drained_nodes(store))
+    if here and (mine := drained.get(this_node())) is not None:
+        raise GangIncomplete(
+            f"Every node that could train is drained: {mine.sentence}.",
+            remedy="Let one take part again with `trainwright restore NODE`, or train on other nodes.",
+        )
+    more = [name for name in sorted(drained) if name not in launch.left_out]
+    return launch.model_copy(update={"left_out": [*launch.left_out, *more]}) if more else launch
+
+
+def remember(store: Store, generation: Generation, error: TrainwrightError | None) -> None:
+    """Record what a generation showed of its nodes; if the store does not answer, training continues all the same."""
+    if isinstance(error, StorageUnavailable):
+        return
+    hosts = generation.nodes
+    order = list(hosts)
+    for rank in sorted(generation.reports.liveness.warned):
+        place = rank // generation.launch.devices
+        if place < len(order):
+            _record(store, generation, hosts[order[place]], "straggler", "straggler", f"Rank {rank} was a straggler.")
+    if isinstance(error, NodeLost | Hung):
+        # The node that reports a broken connection may not be the one that broke it.
+        number = error.details.get("node")
+        if number in hosts and not error.details.get("link"):
+            _record(store, generation, hosts[number], "failure", error.cause, error.message)
+    elif isinstance(error, CorruptError):
+        ranks = [rank for rank in error.details.get("ranks", []) if isinstance(rank, int)]
+        if 2 * len(ranks) < len(order) * generation.launch.devices:  # without a majority, any of them may be right
+            for place in sorted({rank // generation.launch.devices for rank in ranks}):
+                _record(store, generation, hosts[order[place]], "corrupt_replica", error.cause, error.message)
+
+
+def _record(store: Store, generation: Generation, host: str, kind: Mishap, cause: str, sentence: str) -> None:
+    mishap = NodeMishap(
+        node=host,
+        kind=kind,
+        cause=cause,
+        sentence=sentence,
+        training=generation.training,
+        generation=generation.number,
+        at=now(),
+    )
+    with contextlib.suppress(TrainwrightError):
+        if record_mishap(store, mishap):
+            log.info("%s is recorded of the node %s; `trainwright nodes` lists it", kind.replace("_", " "), host)

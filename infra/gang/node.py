@@ -21,33 +21,6 @@ from infra.processes.processes import end, marked_env, module_command, new_mark,
 LOOPBACK = "127.0.0.1"
 
 
-def own_address(peers: Iterable[str]) -> str:
-    """TRAINWRIGHT_ADDRESS, else the address from which this host reaches the first of `peers` (URLs) on another host.
-
-    Loopback if all peers are on this host: then the other nodes are, too.
-    """
-    if named := os.environ.get(ADDRESS):
-        return named
-    for url in peers:
-        found = _towards(url)
-        if found is not None and not ipaddress.ip_address(found).is_loopback:
-            return found
-    return LOOPBACK
-
-
-def _towards(url: str) -> str | None:
-    parts = urlsplit(url)
-    if not parts.hostname:
-        return None
-    with contextlib.suppress(OSError):
-        for family, kind, _, _, target in socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM):
-            # Connecting a datagram socket sends nothing: it only chooses the route.
-            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
-                probe.connect(target)
-                return str(probe.getsockname()[0])
-    return None
-
-
 class Handle(Protocol):
     """A launched node, wherever it runs."""
 
@@ -79,6 +52,17 @@ class Room(Protocol):
 
     def give_back(self) -> None:
         """Give all room back."""
+
+
+def local(store_uri: str, store_options: Mapping[str, Any], training: str, pointers: str | None = None) -> Start:
+    """A function that starts node `node` of generation `generation` of a training on this machine."""
+    env = {**store_env(store_options, pointers), ADDRESS: LOOPBACK}
+
+    def start(generation: int, node: int) -> Handle:
+        key = generation_key(launch_key(store_uri, training), generation)
+        return LocalNode([store_uri, training, str(generation), str(node)], {**env, NODE_KEY: key.hex()})
+
+    return start
 
 
 class LocalNode:
@@ -139,12 +123,28 @@ class LocalNode:
         self._folder.close()
 
 
-def local(store_uri: str, store_options: Mapping[str, Any], training: str, pointers: str | None = None) -> Start:
-    """A function that starts node `node` of generation `generation` of a training on this machine."""
-    env = {**store_env(store_options, pointers), ADDRESS: LOOPBACK}
+def own_address(peers: Iterable[str]) -> str:
+    """TRAINWRIGHT_ADDRESS, else the address from which this host reaches the first of `peers` (URLs) on another host.
 
-    def start(generation: int, node: int) -> Handle:
-        key = generation_key(launch_key(store_uri, training), generation)
-        return LocalNode([store_uri, training, str(generation), str(node)], {**env, NODE_KEY: key.hex()})
+    Loopback if all peers are on this host: then the other nodes are, too.
+    """
+    if named := os.environ.get(ADDRESS):
+        return named
+    for url in peers:
+        found = _towards(url)
+        if found is not None and not ipaddress.ip_address(found).is_loopback:
+            return found
+    return LOOPBACK
 
-    return start
+
+def _towards(url: str) -> str | None:
+    parts = urlsplit(url)
+    if not parts.hostname:
+        return None
+    with contextlib.suppress(OSError):
+        for family, kind, _, _, target in socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM):
+            # Connecting a datagram socket sends nothing: it only chooses the route.
+            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+                probe.connect(target)
+                return str(probe.getsockname()[0])
+    return None

@@ -47,132 +47,6 @@ _PORTS = range(20_000, 32_000)
 _BACKLOG = 4096
 
 
-def answer_with_stacks(file: Path | None = None) -> None:
-    """Make this process print the stacks of its threads when it receives SIGNAL, whatever it is doing.
-
-    Args:
-        file: receives the stacks if the process's log is withheld: faulthandler prints in pieces, and other threads
-            print values in between. Default: its log.
-    """
-    if file is None:
-        faulthandler.register(SIGNAL, all_threads=True)
-    else:
-        faulthandler.register(SIGNAL, os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), all_threads=True)
-
-
-def take_stacks(ranks: Iterable[RankFiles]) -> dict[int, str]:
-    """Each rank's stacks as text, or why a rank gave none. A rank's log holds them too unless it is withheld."""
-    found: dict[int, str] = {}
-    asked: list[_Asked] = []
-    for rank in ranks:
-        pid = rank.pid()
-        letter = "" if pid is None else state(pid)
-        if pid is None or letter in ("", "Z", "X"):
-            found[rank.rank] = "It has no process."
-        elif letter == "T":
-            found[rank.rank] = f"Process {pid} is stopped (SIGSTOP), so it cannot say."
-        else:
-            # A withheld log is a link, and the stacks have a file of their own.
-            asked.append(_Asked(rank.rank, rank.stack if rank.log.is_symlink() else rank.log))
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, SIGNAL)
-    return {**found, **_printed(asked)}
-
-
-class _Asked:
-    """A rank that was asked for its stacks, and what it has printed since."""
-
-    def __init__(self, rank: int, file: Path) -> None:
-        self.rank, self._file = rank, file
-        self._before = self.size
-
-    @property
-    def size(self) -> int:
-        return self._file.stat().st_size
-
-    @property
-    def has_printed(self) -> bool:
-        return self.size > self._before
-
-    def text(self) -> str:
-        with self._file.open("rb") as printed:
-            printed.seek(self._before)
-            return printed.read(MOST_BYTES).decode(errors="replace").strip()
-
-
-def _printed(asked: list[_Asked]) -> dict[int, str]:
-    """What the ranks have printed since, once they print no more."""
-    until = time.monotonic() + WAIT_S
-    sizes, quiet = [rank.size for rank in asked], time.monotonic()
-    while asked and time.monotonic() < until:
-        time.sleep(0.02)
-        now = [rank.size for rank in asked]
-        if now != sizes:
-            sizes, quiet = now, time.monotonic()
-        elif all(rank.has_printed for rank in asked) and time.monotonic() - quiet > QUIET_S:
-            break
-    return {rank.rank: rank.text() or "It did not say." for rank in asked}
-
-
-class RankLogs:
-    """Stores the logs of one node's ranks.
-
-    Args:
-        place: training, generation and number of the node.
-    """
-
-    def __init__(self, store: Store, place: tuple[str, int, int]) -> None:
-        self._store, self._place = store, place
-        self._pieces: Counter[int] = Counter()
-        self._read: Counter[int] = Counter()
-        self._next = time.monotonic() + EVERY_S
-
-    def add(self, ranks: Iterable[RankFiles]) -> None:
-        """If it is time, store what was printed since; at most the newest PIECE_BYTES. Raises StorageUnavailable."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + EVERY_S
-        for files in ranks:
-            rank, log = files.rank, files.log
-            size = log.stat().st_size if log.exists() else 0
-            if size == self._read[rank] or (log.is_symlink() and self._pieces[rank]):
-                continue
-            piece = _piece(log, max(self._read[rank], size - PIECE_BYTES))
-            self._store.create_once(layout.rank_log(*self._place, rank, self._pieces[rank]), piece)
-            self._pieces[rank] += 1
-            self._read[rank] = size
-
-    def end(self, ranks: Iterable[RankFiles]) -> None:
-        """Store the end of each log; a log that cannot be stored is left out."""
-        for files in ranks:
-            if files.log.exists():
-                path = layout.rank_log(*self._place, files.rank)
-                with contextlib.suppress(TrainwrightError):
-                    self._store.create_once(path, log_tail(files.log, END_BYTES).encode())
-
-
-def _piece(log: Path, start: int) -> bytes:
-    if log.is_symlink():
-        return log_tail(log).encode()
-    with log.open("rb") as stream:
-        stream.seek(start)
-        return stream.read(PIECE_BYTES)
-
-
-def kept_log(store: Store, training: str, generation: int, node: int, rank: int) -> str | None:
-    """The end of a rank's log, or the pieces stored so far; None if nothing was stored."""
-    place = (training, generation, node)
-    try:
-        return store.read(layout.rank_log(*place, rank)).decode(errors="replace")
-    except FileNotFoundError:
-        pass
-    pieces: list[bytes] = []
-    with contextlib.suppress(FileNotFoundError):
-        while True:
-            pieces.append(store.read(layout.rank_log(*place, rank, len(pieces))))
-    return b"".join(pieces).decode(errors="replace") if pieces else None
-
-
 def torchrun(
     launch: Launch,
     meeting: Meeting,
@@ -353,3 +227,129 @@ class RankWatch(threading.Thread):
             sentence = f"The kernel killed rank {rank.rank} because the machine ran out of memory."
             return OutOfMemory(sentence, details=details)
         return NodeLost(f"Rank {rank.rank} ended without an answer.{where_log_is}", details=details)
+
+
+class RankLogs:
+    """Stores the logs of one node's ranks.
+
+    Args:
+        place: training, generation and number of the node.
+    """
+
+    def __init__(self, store: Store, place: tuple[str, int, int]) -> None:
+        self._store, self._place = store, place
+        self._pieces: Counter[int] = Counter()
+        self._read: Counter[int] = Counter()
+        self._next = time.monotonic() + EVERY_S
+
+    def add(self, ranks: Iterable[RankFiles]) -> None:
+        """If it is time, store what was printed since; at most the newest PIECE_BYTES. Raises StorageUnavailable."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + EVERY_S
+        for files in ranks:
+            rank, log = files.rank, files.log
+            size = log.stat().st_size if log.exists() else 0
+            if size == self._read[rank] or (log.is_symlink() and self._pieces[rank]):
+                continue
+            piece = _piece(log, max(self._read[rank], size - PIECE_BYTES))
+            self._store.create_once(layout.rank_log(*self._place, rank, self._pieces[rank]), piece)
+            self._pieces[rank] += 1
+            self._read[rank] = size
+
+    def end(self, ranks: Iterable[RankFiles]) -> None:
+        """Store the end of each log; a log that cannot be stored is left out."""
+        for files in ranks:
+            if files.log.exists():
+                path = layout.rank_log(*self._place, files.rank)
+                with contextlib.suppress(TrainwrightError):
+                    self._store.create_once(path, log_tail(files.log, END_BYTES).encode())
+
+
+def _piece(log: Path, start: int) -> bytes:
+    if log.is_symlink():
+        return log_tail(log).encode()
+    with log.open("rb") as stream:
+        stream.seek(start)
+        return stream.read(PIECE_BYTES)
+
+
+def kept_log(store: Store, training: str, generation: int, node: int, rank: int) -> str | None:
+    """The end of a rank's log, or the pieces stored so far; None if nothing was stored."""
+    place = (training, generation, node)
+    try:
+        return store.read(layout.rank_log(*place, rank)).decode(errors="replace")
+    except FileNotFoundError:
+        pass
+    pieces: list[bytes] = []
+    with contextlib.suppress(FileNotFoundError):
+        while True:
+            pieces.append(store.read(layout.rank_log(*place, rank, len(pieces))))
+    return b"".join(pieces).decode(errors="replace") if pieces else None
+
+
+def answer_with_stacks(file: Path | None = None) -> None:
+    """Make this process print the stacks of its threads when it receives SIGNAL, whatever it is doing.
+
+    Args:
+        file: receives the stacks if the process's log is withheld: faulthandler prints in pieces, and other threads
+            print values in between. Default: its log.
+    """
+    if file is None:
+        faulthandler.register(SIGNAL, all_threads=True)
+    else:
+        faulthandler.register(SIGNAL, os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), all_threads=True)
+
+
+def take_stacks(ranks: Iterable[RankFiles]) -> dict[int, str]:
+    """Each rank's stacks as text, or why a rank gave none. A rank's log holds them too unless it is withheld."""
+    found: dict[int, str] = {}
+    asked: list[_Asked] = []
+    for rank in ranks:
+        pid = rank.pid()
+        letter = "" if pid is None else state(pid)
+        if pid is None or letter in ("", "Z", "X"):
+            found[rank.rank] = "It has no process."
+        elif letter == "T":
+            found[rank.rank] = f"Process {pid} is stopped (SIGSTOP), so it cannot say."
+        else:
+            # A withheld log is a link, and the stacks have a file of their own.
+            asked.append(_Asked(rank.rank, rank.stack if rank.log.is_symlink() else rank.log))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, SIGNAL)
+    return {**found, **_printed(asked)}
+
+
+class _Asked:
+    """A rank that was asked for its stacks, and what it has printed since."""
+
+    def __init__(self, rank: int, file: Path) -> None:
+        self.rank, self._file = rank, file
+        self._before = self.size
+
+    @property
+    def size(self) -> int:
+        return self._file.stat().st_size
+
+    @property
+    def has_printed(self) -> bool:
+        return self.size > self._before
+
+    def text(self) -> str:
+        with self._file.open("rb") as printed:
+            printed.seek(self._before)
+            return printed.read(MOST_BYTES).decode(errors="replace").strip()
+
+
+def _printed(asked: list[_Asked]) -> dict[int, str]:
+    """What the ranks have printed since, once they print no more."""
+    until = time.monotonic() + WAIT_S
+    sizes, quiet = [rank.size for rank in asked], time.monotonic()
+    while asked and time.monotonic() < until:
+        time.sleep(0.02)
+        now = [rank.size for rank in asked]
+        if now != sizes:
+            sizes, quiet = now, time.monotonic()
+        elif all(rank.has_printed for rank in asked) and time.monotonic() - quiet > QUIET_S:
+            break
+    return {rank.rank: rank.text() or "It did not say." for rank in asked}

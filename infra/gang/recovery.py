@@ -39,112 +39,6 @@ Over = Callable[[], TrainwrightError | None]
 FAILURES = 2
 
 
-class Allowance(Protocol):
-    """Admits the nodes of generations, and says when the gang must end."""
-
-    def admit(self, nodes: int) -> None:
-        """Reserve the cost of nodes that are about to be launched; OverBudget if they cannot be paid."""
-
-    def launched(self, usage: Callable[[], GangUsage]) -> None:
-        """Note that a generation begins; `usage` is what its nodes have used at any time."""
-
-    def released(self) -> None:
-        """Note that the nodes of the generation are released, and their use is recorded."""
-
-    def over(self) -> TrainwrightError | None:
-        """Why the gang must end with a checkpoint now; None if it may continue."""
-
-
-class Unlimited:
-    """No budget."""
-
-    def admit(self, nodes: int) -> None:
-        """Nothing is reserved."""
-
-    def launched(self, usage: Callable[[], GangUsage]) -> None:
-        """Nothing is counted."""
-
-    def released(self) -> None:
-        """Nothing is counted."""
-
-    def over(self) -> TrainwrightError | None:
-        """Never."""
-        return None
-
-
-UNLIMITED: Allowance = Unlimited()
-
-
-class EndEarly:
-    """Asks the nodes of a generation, once, for a checkpoint and their end.
-
-    It does so when there is no allowance left, or when the conductor's worker is stopped as planned.
-    """
-
-    def __init__(self, store: Store, launch: Launch, over: Over) -> None:
-        self._store, self._over, self._asked = store, over, False
-        self._path = layout.cancel(launch.training, launch.generation)
-
-    def ask_if_over(self) -> None:
-        """Write the marker that the nodes watch, if it is time."""
-        if self._asked or (why := stopping.handed_over() or self._over()) is None:
-            return
-        self._store.create_once(self._path, CancelMarker(cause=why.cause, saves=True).to_json())
-        self._asked = True
-
-
-def raise_why_over(allowance: Allowance, error: TrainwrightError) -> None:
-    """Raise the reason why the gang had to end early, if `error` is only a consequence of it."""
-    why = stopping.handed_over() or allowance.over()
-    if why is not None and isinstance(error, Interrupted) and not isinstance(error, Fenced):
-        raise why from error
-
-
-@dataclass(frozen=True)
-class Replay:
-    """An earlier training.
-
-    Attributes:
-        segments: what its generations did, in the order of their steps.
-        keep_steps: steps of checkpoints that are to be kept.
-    """
-
-    segments: Sequence[Segment]
-    keep_steps: Collection[int] = ()
-
-    def parts(self) -> list[tuple[Segment, StopAt | None]]:
-        """The generations of which steps were kept, each with the step after which it ends; None: to the end."""
-        ends = [(one, following) for one, following in pairwise(self.segments) if following.first_step > one.first_step]
-        stops = [(one, StopAt(step=following.first_step, may_be_last=following.held)) for one, following in ends]
-        return [*stops, (self.segments[-1], None)]
-
-    def with_stops(self, retry: RetrySpec) -> RetrySpec:
-        """The retry budgets, with the stops of the replay not counted as preemptions."""
-        return retry.model_copy(update={"preempted": retry.preempted + len(self.parts()) - 1})
-
-    def launch(self, launch: Launch) -> Launch:
-        """The launch of the generation that continues from `launch.resume`, as the earlier training had it."""
-        step = 0 if launch.resume is None else launch.resume.step
-        segment, stop = next((one, stop) for one, stop in self.parts() if stop is None or step < stop.step)
-        train = {
-            **launch.train,
-            "shard_ranks": segment.shard_ranks,
-            "strategy": segment.strategy or launch.train["strategy"],
-        }
-        if segment.micro_batch:
-            train["micro_batch_size"] = segment.micro_batch
-        changes = {"nodes": segment.nodes, "asked": None, "min_nodes": None, "devices": segment.devices}
-        changes |= {"threads": segment.facts.threads or None}
-        return launch.model_copy(update={**changes, "skip": segment.skip, "stop": stop, "train": train})
-
-
-def restore_budgets(ledger: Ledger, error: TrainwrightError | None = None) -> None:
-    """Reset the retry budgets, because `error` or an answer is reported: the next conductor has full budgets."""
-    if ledger.retries != Retries() and not isinstance(error, Fenced | Cancelled):
-        with contextlib.suppress(StorageUnavailable, Fenced):
-            ledger.record_recovery(ledger.skipped, Retries())
-
-
 class Recovery:
     """The retry budgets of one training, and the changes for its next generation.
 
@@ -273,3 +167,109 @@ class Recovery:
 
     def _fitting(self, left_out: int) -> int:
         return fitting(self._launch, self._launch.nodes - left_out, self._launch.least_nodes)
+
+
+def restore_budgets(ledger: Ledger, error: TrainwrightError | None = None) -> None:
+    """Reset the retry budgets, because `error` or an answer is reported: the next conductor has full budgets."""
+    if ledger.retries != Retries() and not isinstance(error, Fenced | Cancelled):
+        with contextlib.suppress(StorageUnavailable, Fenced):
+            ledger.record_recovery(ledger.skipped, Retries())
+
+
+@dataclass(frozen=True)
+class Replay:
+    """An earlier training.
+
+    Attributes:
+        segments: what its generations did, in the order of their steps.
+        keep_steps: steps of checkpoints that are to be kept.
+    """
+
+    segments: Sequence[Segment]
+    keep_steps: Collection[int] = ()
+
+    def parts(self) -> list[tuple[Segment, StopAt | None]]:
+        """The generations of which steps were kept, each with the step after which it ends; None: to the end."""
+        ends = [(one, following) for one, following in pairwise(self.segments) if following.first_step > one.first_step]
+        stops = [(one, StopAt(step=following.first_step, may_be_last=following.held)) for one, following in ends]
+        return [*stops, (self.segments[-1], None)]
+
+    def with_stops(self, retry: RetrySpec) -> RetrySpec:
+        """The retry budgets, with the stops of the replay not counted as preemptions."""
+        return retry.model_copy(update={"preempted": retry.preempted + len(self.parts()) - 1})
+
+    def launch(self, launch: Launch) -> Launch:
+        """The launch of the generation that continues from `launch.resume`, as the earlier training had it."""
+        step = 0 if launch.resume is None else launch.resume.step
+        segment, stop = next((one, stop) for one, stop in self.parts() if stop is None or step < stop.step)
+        train = {
+            **launch.train,
+            "shard_ranks": segment.shard_ranks,
+            "strategy": segment.strategy or launch.train["strategy"],
+        }
+        if segment.micro_batch:
+            train["micro_batch_size"] = segment.micro_batch
+        changes = {"nodes": segment.nodes, "asked": None, "min_nodes": None, "devices": segment.devices}
+        changes |= {"threads": segment.facts.threads or None}
+        return launch.model_copy(update={**changes, "skip": segment.skip, "stop": stop, "train": train})
+
+
+class Allowance(Protocol):
+    """Admits the nodes of generations, and says when the gang must end."""
+
+    def admit(self, nodes: int) -> None:
+        """Reserve the cost of nodes that are about to be launched; OverBudget if they cannot be paid."""
+
+    def launched(self, usage: Callable[[], GangUsage]) -> None:
+        """Note that a generation begins; `usage` is what its nodes have used at any time."""
+
+    def released(self) -> None:
+        """Note that the nodes of the generation are released, and their use is recorded."""
+
+    def over(self) -> TrainwrightError | None:
+        """Why the gang must end with a checkpoint now; None if it may continue."""
+
+
+class Unlimited:
+    """No budget."""
+
+    def admit(self, nodes: int) -> None:
+        """Nothing is reserved."""
+
+    def launched(self, usage: Callable[[], GangUsage]) -> None:
+        """Nothing is counted."""
+
+    def released(self) -> None:
+        """Nothing is counted."""
+
+    def over(self) -> TrainwrightError | None:
+        """Never."""
+        return None
+
+
+UNLIMITED: Allowance = Unlimited()
+
+
+class EndEarly:
+    """Asks the nodes of a generation, once, for a checkpoint and their end.
+
+    It does so when there is no allowance left, or when the conductor's worker is stopped as planned.
+    """
+
+    def __init__(self, store: Store, launch: Launch, over: Over) -> None:
+        self._store, self._over, self._asked = store, over, False
+        self._path = layout.cancel(launch.training, launch.generation)
+
+    def ask_if_over(self) -> None:
+        """Write the marker that the nodes watch, if it is time."""
+        if self._asked or (why := stopping.handed_over() or self._over()) is None:
+            return
+        self._store.create_once(self._path, CancelMarker(cause=why.cause, saves=True).to_json())
+        self._asked = True
+
+
+def raise_why_over(allowance: Allowance, error: TrainwrightError) -> None:
+    """Raise the reason why the gang had to end early, if `error` is only a consequence of it."""
+    why = stopping.handed_over() or allowance.over()
+    if why is not None and isinstance(error, Interrupted) and not isinstance(error, Fenced):
+        raise why from error

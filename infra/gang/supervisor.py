@@ -69,6 +69,267 @@ MISSES = 2
 SETTLE_S = 1.0
 
 
+def run_node(
+    store_uri: str,
+    options: Mapping[str, Any],
+    training: str,
+    generation: int,
+    node: int,
+    *,
+    address: str = "127.0.0.1",
+    codes: Codes = NO_CODES,
+) -> int:
+    """Supervise node `node` of a generation until it ends; returns the error's exit code, 0 when done.
+
+    SIGTERM, or a marker that says so, asks the ranks for a checkpoint and ends with Preempted. A cancel marker, a newer
+    token or a lease that stood still for `lease_silence_s` ends everything at once. The result is in `exit.json`.
+
+    Args:
+        address: under which the other nodes reach this host.
+        codes: of the generation: the node takes no launch and no meeting without a right code.
+    """
+    store = patiently(lambda: open_store(store_uri, options, create=False))
+    try:
+        supervisor = _Supervisor(store, training, generation, node, address, codes)
+    except CorruptError as error:
+        # The conductor gives the cause: a node that only ended would be started again.
+        path = layout.node_exit(training, generation, node)
+        record = codes.coded(path, NodeExit(status="failed", error=error.to_json()).to_json())
+        patiently(lambda: store.create_once(path, record))
+        return error.exit_code
+    if threading.current_thread() is not threading.main_thread():
+        return supervisor.run()
+    before = signal.signal(signal.SIGTERM, lambda *_: supervisor.ask_to_stop())
+    try:
+        return supervisor.run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Supervisor:
+    def __init__(self, store: Store, training: str, generation: int, node: int, address: str, codes: Codes) -> None:
+        self.store, self.training, self.generation, self.node = store, training, generation, node
+        self.address, self.place, self.codes = address, (training, generation, node), codes
+        path = layout.launch(training, generation)
+        self.launch = patiently(lambda: store.read_as(path, codes.checking(path, Launch.from_json)))
+        self.poll_s, self.grace_s, self.devices = self.launch.poll_s, self.launch.grace_s, self.launch.devices
+        self.listener: socket.socket | None = None
+        self.stacks: dict[int, str] = {}
+        self.conductor = ConductorWatch(store, self.launch)
+        self.mark = new_mark()
+        # Given by a launcher that outlives this process and removes the folder in any case.
+        given = os.environ.get(SCRATCH)
+        self.own_scratch = None if given else scratch.make("node", mark=self.mark)
+        self.scratch = self.own_scratch.path if self.own_scratch is not None else Path(given or "")
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        # Until the roll-call fixes the order of the nodes.
+        self.ranks = self._ranks_at(node)
+        self.publisher = Publisher(store, self.place, self.conductor, self.launch.heartbeat_s, self.ranks, codes)
+        self.stop_asked: float | None = None
+
+    def run(self) -> int:
+        """Run everything from the roll-call to `exit.json`."""
+        started = now_s()
+        error: TrainwrightError | None = None
+        try:
+            self._join()
+            inputs = Background(self._lay_out)
+            meeting = self._roll_call(inputs)
+            self._train(meeting, inputs.result())
+        except TrainwrightError as caught:
+            error = caught
+        except KeyboardInterrupt:
+            error = Cancelled(f"Node {self.node} was interrupted.")
+        except Exception as caught:
+            traceback.print_exc()
+            error = TrainwrightError(f"The supervisor of node {self.node} failed: {type(caught).__name__}: {caught}.")
+        self._stop_listening()
+        if error is not None:
+            error.details.setdefault("node", self.node)
+            if isinstance(error, Preempted) and stopping.is_planned():
+                error.details["planned"] = True
+        with self.publisher.beating():
+            self.publisher.end(started, error, self.stacks)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        if self.own_scratch is not None:
+            self.own_scratch.close()
+        return 0 if error is None else error.exit_code
+
+    def ask_to_stop(self) -> None:
+        """Ask the ranks for one consistent checkpoint; called from a signal handler, so it only sets a flag."""
+        self.stop_asked = self.stop_asked or time.monotonic()
+
+    def _join(self) -> None:
+        """Answer the roll-call; Fenced if this node was started twice and the first one runs."""
+        self.listener = ranks.listen(self.address)
+        if self.launch.nodes > 1:
+            self.publisher.probe = PeerProbe(self.node, self.address)
+        mine = Joined(
+            node=self.node,
+            address=self.address,
+            port=self.listener.getsockname()[1],
+            host=this_node(),
+            pid=os.getpid(),
+            instance=self.mark,
+            time=now_s(),
+            links=None if self.publisher.probe is None else self.publisher.probe.port,
+        )
+        path = layout.joined(*self.place)
+        if patiently(lambda: self.store.create_once(path, self.codes.coded(path, mine.to_json()))):
+            return
+        # If only the answer was lost, the record there is ours.
+        parse = self.codes.checking(path, Joined.from_json)
+        if patiently(lambda: self.store.read_as(path, parse)).instance != self.mark:
+            raise Fenced(f"Node {self.node} of generation {self.generation} of {self.training} runs already.")
+
+    def _roll_call(self, inputs: Background) -> Meeting:
+        """Wait until the meeting is fixed and `inputs` are laid out; Preempted if the gang trains without this node."""
+        rollcall = layout.rollcall(self.training, self.generation)
+        meeting: Meeting | None = None
+
+        def look() -> None:
+            nonlocal meeting
+            with contextlib.suppress(FileNotFoundError):
+                meeting = self.store.read_as(rollcall, self.codes.checking(rollcall, Meeting.from_json))
+
+        while meeting is None or not inputs.done:
+            self._tick()
+            if self.stop_asked is not None:
+                raise Preempted(f"Node {self.node} was asked to stop before it had begun.")
+            if meeting is None:
+                self.conductor.tolerantly(look)
+            if meeting is None or not inputs.done:
+                time.sleep(self.poll_s)
+        inputs.result()  # raises an error of laying out, even if the gang continues without this node
+        if self.node not in meeting.order:
+            raise Preempted(f"Generation {self.generation} of {self.training} continues without node {self.node}.")
+        self.ranks = self._ranks_at(meeting.order.index(self.node))
+        self.publisher.ranks = self.ranks
+        if self.publisher.probe is not None:
+            self.publisher.probe.meet(meeting.nodes)
+        return meeting
+
+    def _train(self, meeting: Meeting, inputs: Inputs) -> None:
+        place = meeting.order.index(self.node)
+        listener = self.listener if place == 0 else None
+        command = ranks.torchrun(self.launch, meeting, place, self.address, self.scratch, listener, inputs.python)
+        environ = for_user_code(os.environ, {"store": self.store.address.to_json()})
+        log = self.scratch / "torchrun.txt"
+        if self.launch.withhold:
+            log.symlink_to(new_log(f"g{self.generation}-node-{self.node}"))
+        watch = self.publisher.watch = ranks.RankWatch(self.ranks)
+        watch.start()
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    command,
+                    cwd=inputs.project,
+                    env=marked_env(self.mark, self._env(meeting, inputs, log), environ),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    pass_fds=[] if listener is None else [listener.fileno()],
+                )
+            # Only torchrun keeps the socket, so that connections are refused once it has ended.
+            self._stop_listening()
+            self._follow(process, watch, alone=len(meeting.nodes) == 1)
+        except Cancelled as error:
+            if error.details.get("stacks"):
+                self.stacks = take_stacks(self.ranks)
+            raise
+        finally:
+            if self.publisher.probe is not None:
+                self.publisher.probe.stop()
+            with uninterrupted(), self.publisher.beating():
+                code = end(self.mark, process)
+                watch.stop()
+        try:
+            self._judge(code, watch, log)
+        except UserCodeError as error:
+            explain(error, environ)
+            raise
+
+    def _follow(self, process: subprocess.Popen[bytes], watch: ranks.RankWatch, *, alone: bool) -> None:
+        """Tick until torchrun ends, or until the deadline after a failure, a stop or the answers."""
+        deadline: float | None = None
+        while process.poll() is None:
+            self._tick()
+            if deadline is None and self.stop_asked is not None:
+                stop_file(self.scratch).touch()
+                deadline = self.stop_asked + self.grace_s
+            if watch.first is not None and not isinstance(watch.first, Preempted):
+                # A dead rank can take part in no checkpoint.
+                saving = not isinstance(watch.first, NodeLost) and watch.saving()
+                settle_s = ranks.SAVED_WITHIN_S if saving else SETTLE_S
+                deadline = min(deadline or float("inf"), time.monotonic() + settle_s)
+            elif watch.first is not None:
+                # Peers are still saving the same checkpoint.
+                deadline = deadline or time.monotonic() + self.grace_s
+            elif watch.all_done():
+                deadline = deadline or time.monotonic() + self.grace_s
+                # Without other nodes, torchrun is no longer needed; its own end would take half a second.
+                if alone and not watch.running():
+                    return
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            # Not Popen.wait, which polls a hundred times a second on a core that the ranks need.
+            time.sleep(self.poll_s)
+
+    def _judge(self, returncode: int | None, watch: ranks.RankWatch, log: Path) -> None:
+        """Raise the error that ended the ranks, if they did not end well."""
+        first = watch.first
+        if first is None and watch.all_done():
+            return
+        if self.stop_asked is not None and (first is None or isinstance(first, NodeLost)):
+            raise Preempted(f"Node {self.node} was asked to stop and its ranks wrote no checkpoint in time.")
+        if first is not None:
+            # Paths as the author knows them: from the project's root, not from this node's copy of it.
+            first.user_traceback = first.user_traceback.replace(f"{self.scratch / 'project'}{os.sep}", "")
+            raise first
+        how = "was killed and does not end" if returncode is None else f"ended with exit code {returncode}"
+        details = {"log": log_tail(log)}
+        raise NodeLost(f"torchrun on node {self.node} {how} before its ranks had answered.", details=details)
+
+    def _tick(self) -> None:
+        """One round: check whether the conductor still wants this node to run, and publish a due heartbeat."""
+        self.conductor.look()
+        if self.conductor.wants_end:
+            self.ask_to_stop()
+        self.publisher.beat_if_due()
+
+    def _env(self, meeting: Meeting, inputs: Inputs, log: Path) -> dict[str, str]:
+        write_key(self.scratch, self.codes)
+        neighbours = sum(joined.host == this_node() for joined in meeting.nodes)
+        # A rank that scores has as many threads as one process does.
+        threads = ranks.threads_per_rank(1 if self.launch.errand else self.devices * neighbours)
+        return {
+            "OMP_NUM_THREADS": str(self.launch.threads or os.environ.get("OMP_NUM_THREADS", threads)),
+            **ranks.network_env(self.address),
+            **scratch.variables(scratch.default_root() if self.own_scratch is None else self.own_scratch.path),
+            **ranks.origin_env(self.launch, self.node),
+            LAUNCH: str(write_launch(self.scratch, self.launch)),
+            STORE: self.store.uri,
+            **store_env(self.store.storage_options, self.store.pointers),
+            SCRATCH: str(self.scratch),
+            PROJECT: str(inputs.project),
+            DATASET: str(inputs.dataset or ""),
+            LOG: str(log.resolve()) if log.is_symlink() else "",
+        }
+
+    def _lay_out(self) -> Inputs:
+        return lay_out_inputs(self.store, self.launch, self.scratch / "project")
+
+    def _ranks_at(self, place: int) -> list[RankFiles]:
+        """The ranks of the node that comes at `place` in the order of the nodes."""
+        return [RankFiles(self.scratch, rank) for rank in range(place * self.devices, (place + 1) * self.devices)]
+
+    def _stop_listening(self) -> None:
+        if self.listener is not None:
+            self.listener.close()
+
+
 @dataclass(frozen=True)
 class Inputs:
     """What a node's ranks need.
@@ -110,61 +371,6 @@ def note_environments(store: Store, launch: Launch, *places: str) -> None:
     run_id = launch.provenance.get("run_id") or layout.run_of_errand(launch.training)
     for place in set(places) if run_id is not None else ():
         patiently(partial(note_environment, store, str(run_id), place))
-
-
-class PeerProbe(threading.Thread):
-    """Listens for the other nodes, and probes each in turn.
-
-    Attributes:
-        port: the port on which this node listens.
-    """
-
-    def __init__(self, node: int, address: str) -> None:
-        super().__init__(name="peer probe", daemon=True)
-        self._node = node
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._server = socket.create_server((address, 0), family=family, backlog=64)
-        self.port: int = self._server.getsockname()[1]
-        self._peers: list[Joined] = []
-        self._missed: dict[int, int] = {}
-        self._stopped = threading.Event()
-
-    def meet(self, nodes: Sequence[Joined]) -> None:
-        """Begin to probe the nodes that the roll-call fixed."""
-        self._peers = [peer for peer in nodes if peer.node != self._node and peer.links is not None]
-        threading.Thread(target=self._answer, name="answer probes", daemon=True).start()
-        self.start()
-
-    @property
-    def unreachable(self) -> list[int]:
-        """Nodes that do not answer. A node that refuses a connection is alive; its own heartbeats report its state."""
-        return sorted(node for node, missed in list(self._missed.items()) if missed >= MISSES)
-
-    def run(self) -> None:
-        """Probe the other nodes until `stop`."""
-        while not self._stopped.wait(PROBE_S):
-            for peer in self._peers:
-                reached = self._reaches(peer)
-                self._missed[peer.node] = 0 if reached else self._missed.get(peer.node, 0) + 1
-
-    def stop(self) -> None:
-        """Stop probing and listening."""
-        self._stopped.set()
-        self._server.close()
-
-    def _reaches(self, peer: Joined) -> bool:
-        try:
-            with socket.create_connection((peer.address, peer.links), timeout=PROBE_S):
-                return True
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-
-    def _answer(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                self._server.accept()[0].close()
 
 
 class Publisher:
@@ -250,11 +456,6 @@ class Publisher:
             path = layout.node_exit(*self._place)
             patiently(lambda: self._store.create_once(path, self._codes.coded(path, record.to_json())))
 
-    def _used(self) -> Resources:
-        """What this process has used so far, with the machine's energy."""
-        COUNTERS.add(self._energy.sample())
-        return COUNTERS.total()
-
     def _beat(self) -> None:
         path = layout.beat(*self._place, self._beats)
         record = Heartbeat(
@@ -270,266 +471,65 @@ class Publisher:
             self._beats += 1
             self._conductor.tolerantly(lambda: self._logs.add(self.ranks))
 
+    def _used(self) -> Resources:
+        """What this process has used so far, with the machine's energy."""
+        COUNTERS.add(self._energy.sample())
+        return COUNTERS.total()
 
-def run_node(
-    store_uri: str,
-    options: Mapping[str, Any],
-    training: str,
-    generation: int,
-    node: int,
-    *,
-    address: str = "127.0.0.1",
-    codes: Codes = NO_CODES,
-) -> int:
-    """Supervise node `node` of a generation until it ends; returns the error's exit code, 0 when done.
 
-    SIGTERM, or a marker that says so, asks the ranks for a checkpoint and ends with Preempted. A cancel marker, a newer
-    token or a lease that stood still for `lease_silence_s` ends everything at once. The result is in `exit.json`.
+class PeerProbe(threading.Thread):
+    """Listens for the other nodes, and probes each in turn.
 
-    Args:
-        address: under which the other nodes reach this host.
-        codes: of the generation: the node takes no launch and no meeting without a right code.
+    Attributes:
+        port: the port on which this node listens.
     """
-    store = patiently(lambda: open_store(store_uri, options, create=False))
-    try:
-        supervisor = _Supervisor(store, training, generation, node, address, codes)
-    except CorruptError as error:
-        # The conductor gives the cause: a node that only ended would be started again.
-        path = layout.node_exit(training, generation, node)
-        record = codes.coded(path, NodeExit(status="failed", error=error.to_json()).to_json())
-        patiently(lambda: store.create_once(path, record))
-        return error.exit_code
-    if threading.current_thread() is not threading.main_thread():
-        return supervisor.run()
-    before = signal.signal(signal.SIGTERM, lambda *_: supervisor.ask_to_stop())
-    try:
-        return supervisor.run()
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
+    def __init__(self, node: int, address: str) -> None:
+        super().__init__(name="peer probe", daemon=True)
+        self._node = node
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._server = socket.create_server((address, 0), family=family, backlog=64)
+        self.port: int = self._server.getsockname()[1]
+        self._peers: list[Joined] = []
+        self._missed: dict[int, int] = {}
+        self._stopped = threading.Event()
 
-class _Supervisor:
-    def __init__(self, store: Store, training: str, generation: int, node: int, address: str, codes: Codes) -> None:
-        self.store, self.training, self.generation, self.node = store, training, generation, node
-        self.address, self.place, self.codes = address, (training, generation, node), codes
-        path = layout.launch(training, generation)
-        self.launch = patiently(lambda: store.read_as(path, codes.checking(path, Launch.from_json)))
-        self.poll_s, self.grace_s, self.devices = self.launch.poll_s, self.launch.grace_s, self.launch.devices
-        self.listener: socket.socket | None = None
-        self.stacks: dict[int, str] = {}
-        self.conductor = ConductorWatch(store, self.launch)
-        self.mark = new_mark()
-        # Given by a launcher that outlives this process and removes the folder in any case.
-        given = os.environ.get(SCRATCH)
-        self.own_scratch = None if given else scratch.make("node", mark=self.mark)
-        self.scratch = self.own_scratch.path if self.own_scratch is not None else Path(given or "")
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        # Until the roll-call fixes the order of the nodes.
-        self.ranks = self._ranks_at(node)
-        self.publisher = Publisher(store, self.place, self.conductor, self.launch.heartbeat_s, self.ranks, codes)
-        self.stop_asked: float | None = None
+    def meet(self, nodes: Sequence[Joined]) -> None:
+        """Begin to probe the nodes that the roll-call fixed."""
+        self._peers = [peer for peer in nodes if peer.node != self._node and peer.links is not None]
+        threading.Thread(target=self._answer, name="answer probes", daemon=True).start()
+        self.start()
 
-    def ask_to_stop(self) -> None:
-        """Ask the ranks for one consistent checkpoint; called from a signal handler, so it only sets a flag."""
-        self.stop_asked = self.stop_asked or time.monotonic()
+    @property
+    def unreachable(self) -> list[int]:
+        """Nodes that do not answer. A node that refuses a connection is alive; its own heartbeats report its state."""
+        return sorted(node for node, missed in list(self._missed.items()) if missed >= MISSES)
 
-    def run(self) -> int:
-        """Run everything from the roll-call to `exit.json`."""
-        started = now_s()
-        error: TrainwrightError | None = None
+    def run(self) -> None:
+        """Probe the other nodes until `stop`."""
+        while not self._stopped.wait(PROBE_S):
+            for peer in self._peers:
+                reached = self._reaches(peer)
+                self._missed[peer.node] = 0 if reached else self._missed.get(peer.node, 0) + 1
+
+    def stop(self) -> None:
+        """Stop probing and listening."""
+        self._stopped.set()
+        self._server.close()
+
+    def _reaches(self, peer: Joined) -> bool:
         try:
-            self._join()
-            inputs = Background(self._lay_out)
-            meeting = self._roll_call(inputs)
-            self._train(meeting, inputs.result())
-        except TrainwrightError as caught:
-            error = caught
-        except KeyboardInterrupt:
-            error = Cancelled(f"Node {self.node} was interrupted.")
-        except Exception as caught:
-            traceback.print_exc()
-            error = TrainwrightError(f"The supervisor of node {self.node} failed: {type(caught).__name__}: {caught}.")
-        self._stop_listening()
-        if error is not None:
-            error.details.setdefault("node", self.node)
-            if isinstance(error, Preempted) and stopping.is_planned():
-                error.details["planned"] = True
-        with self.publisher.beating():
-            self.publisher.end(started, error, self.stacks)
-        shutil.rmtree(self.scratch, ignore_errors=True)
-        if self.own_scratch is not None:
-            self.own_scratch.close()
-        return 0 if error is None else error.exit_code
+            with socket.create_connection((peer.address, peer.links), timeout=PROBE_S):
+                return True
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
 
-    def _ranks_at(self, place: int) -> list[RankFiles]:
-        """The ranks of the node that comes at `place` in the order of the nodes."""
-        return [RankFiles(self.scratch, rank) for rank in range(place * self.devices, (place + 1) * self.devices)]
-
-    def _lay_out(self) -> Inputs:
-        return lay_out_inputs(self.store, self.launch, self.scratch / "project")
-
-    def _join(self) -> None:
-        """Answer the roll-call; Fenced if this node was started twice and the first one runs."""
-        self.listener = ranks.listen(self.address)
-        if self.launch.nodes > 1:
-            self.publisher.probe = PeerProbe(self.node, self.address)
-        mine = Joined(
-            node=self.node,
-            address=self.address,
-            port=self.listener.getsockname()[1],
-            host=this_node(),
-            pid=os.getpid(),
-            instance=self.mark,
-            time=now_s(),
-            links=None if self.publisher.probe is None else self.publisher.probe.port,
-        )
-        path = layout.joined(*self.place)
-        if patiently(lambda: self.store.create_once(path, self.codes.coded(path, mine.to_json()))):
-            return
-        # If only the answer was lost, the record there is ours.
-        parse = self.codes.checking(path, Joined.from_json)
-        if patiently(lambda: self.store.read_as(path, parse)).instance != self.mark:
-            raise Fenced(f"Node {self.node} of generation {self.generation} of {self.training} runs already.")
-
-    def _roll_call(self, inputs: Background) -> Meeting:
-        """Wait until the meeting is fixed and `inputs` are laid out; Preempted if the gang trains without this node."""
-        rollcall = layout.rollcall(self.training, self.generation)
-        meeting: Meeting | None = None
-
-        def look() -> None:
-            nonlocal meeting
-            with contextlib.suppress(FileNotFoundError):
-                meeting = self.store.read_as(rollcall, self.codes.checking(rollcall, Meeting.from_json))
-
-        while meeting is None or not inputs.done:
-            self._tick()
-            if self.stop_asked is not None:
-                raise Preempted(f"Node {self.node} was asked to stop before it had begun.")
-            if meeting is None:
-                self.conductor.tolerantly(look)
-            if meeting is None or not inputs.done:
-                time.sleep(self.poll_s)
-        inputs.result()  # raises an error of laying out, even if the gang continues without this node
-        if self.node not in meeting.order:
-            raise Preempted(f"Generation {self.generation} of {self.training} continues without node {self.node}.")
-        self.ranks = self._ranks_at(meeting.order.index(self.node))
-        self.publisher.ranks = self.ranks
-        if self.publisher.probe is not None:
-            self.publisher.probe.meet(meeting.nodes)
-        return meeting
-
-    def _stop_listening(self) -> None:
-        if self.listener is not None:
-            self.listener.close()
-
-    def _train(self, meeting: Meeting, inputs: Inputs) -> None:
-        place = meeting.order.index(self.node)
-        listener = self.listener if place == 0 else None
-        command = ranks.torchrun(self.launch, meeting, place, self.address, self.scratch, listener, inputs.python)
-        environ = for_user_code(os.environ, {"store": self.store.address.to_json()})
-        log = self.scratch / "torchrun.txt"
-        if self.launch.withhold:
-            log.symlink_to(new_log(f"g{self.generation}-node-{self.node}"))
-        watch = self.publisher.watch = ranks.RankWatch(self.ranks)
-        watch.start()
-        process: subprocess.Popen[bytes] | None = None
-        try:
-            with log.open("wb") as output:
-                process = subprocess.Popen(
-                    command,
-                    cwd=inputs.project,
-                    env=marked_env(self.mark, self._env(meeting, inputs, log), environ),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                    pass_fds=[] if listener is None else [listener.fileno()],
-                )
-            # Only torchrun keeps the socket, so that connections are refused once it has ended.
-            self._stop_listening()
-            self._follow(process, watch, alone=len(meeting.nodes) == 1)
-        except Cancelled as error:
-            if error.details.get("stacks"):
-                self.stacks = take_stacks(self.ranks)
-            raise
-        finally:
-            if self.publisher.probe is not None:
-                self.publisher.probe.stop()
-            with uninterrupted(), self.publisher.beating():
-                code = end(self.mark, process)
-                watch.stop()
-        try:
-            self._judge(code, watch, log)
-        except UserCodeError as error:
-            explain(error, environ)
-            raise
-
-    def _follow(self, process: subprocess.Popen[bytes], watch: ranks.RankWatch, *, alone: bool) -> None:
-        """Tick until torchrun ends, or until the deadline after a failure, a stop or the answers."""
-        deadline: float | None = None
-        while process.poll() is None:
-            self._tick()
-            if deadline is None and self.stop_asked is not None:
-                stop_file(self.scratch).touch()
-                deadline = self.stop_asked + self.grace_s
-            if watch.first is not None and not isinstance(watch.first, Preempted):
-                # A dead rank can take part in no checkpoint.
-                saving = not isinstance(watch.first, NodeLost) and watch.saving()
-                settle_s = ranks.SAVED_WITHIN_S if saving else SETTLE_S
-                deadline = min(deadline or float("inf"), time.monotonic() + settle_s)
-            elif watch.first is not None:
-                # Peers are still saving the same checkpoint.
-                deadline = deadline or time.monotonic() + self.grace_s
-            elif watch.all_done():
-                deadline = deadline or time.monotonic() + self.grace_s
-                # Without other nodes, torchrun is no longer needed; its own end would take half a second.
-                if alone and not watch.running():
-                    return
-            if deadline is not None and time.monotonic() > deadline:
-                return
-            # Not Popen.wait, which polls a hundred times a second on a core that the ranks need.
-            time.sleep(self.poll_s)
-
-    def _judge(self, returncode: int | None, watch: ranks.RankWatch, log: Path) -> None:
-        """Raise the error that ended the ranks, if they did not end well."""
-        first = watch.first
-        if first is None and watch.all_done():
-            return
-        if self.stop_asked is not None and (first is None or isinstance(first, NodeLost)):
-            raise Preempted(f"Node {self.node} was asked to stop and its ranks wrote no checkpoint in time.")
-        if first is not None:
-            # Paths as the author knows them: from the project's root, not from this node's copy of it.
-            first.user_traceback = first.user_traceback.replace(f"{self.scratch / 'project'}{os.sep}", "")
-            raise first
-        how = "was killed and does not end" if returncode is None else f"ended with exit code {returncode}"
-        details = {"log": log_tail(log)}
-        raise NodeLost(f"torchrun on node {self.node} {how} before its ranks had answered.", details=details)
-
-    def _env(self, meeting: Meeting, inputs: Inputs, log: Path) -> dict[str, str]:
-        write_key(self.scratch, self.codes)
-        neighbours = sum(joined.host == this_node() for joined in meeting.nodes)
-        # A rank that scores has as many threads as one process does.
-        threads = ranks.threads_per_rank(1 if self.launch.errand else self.devices * neighbours)
-        return {
-            "OMP_NUM_THREADS": str(self.launch.threads or os.environ.get("OMP_NUM_THREADS", threads)),
-            **ranks.network_env(self.address),
-            **scratch.variables(scratch.default_root() if self.own_scratch is None else self.own_scratch.path),
-            **ranks.origin_env(self.launch, self.node),
-            LAUNCH: str(write_launch(self.scratch, self.launch)),
-            STORE: self.store.uri,
-            **store_env(self.store.storage_options, self.store.pointers),
-            SCRATCH: str(self.scratch),
-            PROJECT: str(inputs.project),
-            DATASET: str(inputs.dataset or ""),
-            LOG: str(log.resolve()) if log.is_symlink() else "",
-        }
-
-    def _tick(self) -> None:
-        """One round: check whether the conductor still wants this node to run, and publish a due heartbeat."""
-        self.conductor.look()
-        if self.conductor.wants_end:
-            self.ask_to_stop()
-        self.publisher.beat_if_due()
+    def _answer(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self._server.accept()[0].close()
 
 
 def main() -> None:

@@ -203,97 +203,126 @@ def standing_still(
     return watched
 
 
-def with_process(holder: str) -> str:
-    """`holder` with this process's id appended, if it can be identified: the text that a lease holds."""
-    process = this_process()
-    return holder if process is None else f"{holder}@{process}"
+class LeaseKeeper(threading.Thread):
+    """Takes the lease, renews it and releases it.
 
-
-def process_of(holder: str) -> ProcessId | None:
-    """The process whose id `with_process` appended; None if there is none, as in leases of earlier versions."""
-    return ProcessId.parse(holder.rpartition("@")[2])
-
-
-def _may_take_at_once(current: Versioned, silent: SilentProcesses, now: float) -> bool:
-    """Whether the holder's process has ended, or was silent when this process took another of its leases."""
-    process = process_of(current.value["holder"])
-    return process is not None and (has_ended(process) or silent.has(process, now))
-
-
-def _holder_name(holder: str) -> str:
-    return holder if process_of(holder) is None else holder.rpartition("@")[0]
-
-
-def _read(pointer: Pointer) -> Versioned | None:
-    current = pointer.read()
-    if current is not None:
-        parsed(pointer.path, _check, current.value)
-    return current
-
-
-def _check(value: dict[str, object]) -> None:
-    kinds = {"beat": int, "holder": str, "released": bool, "token": int}
-    if value.keys() != kinds.keys() or not all(type(value[name]) is kind for name, kind in kinds.items()):
-        raise ValueError("it is not a lease")
-
-
-def _value(holder: str, token: int, beat: int, released: bool = False) -> dict[str, object]:
-    return {"beat": beat, "holder": holder, "released": released, "token": token}
-
-
-def patiently(
-    work: Callable[[], T],
-    patience_s: float = STORE_PATIENCE_S,
-    on_wait: Callable[[StorageUnavailable], None] = lambda error: None,
-) -> T:
-    """`work()`, retried while the store is unreachable; StorageUnavailable after more than `patience_s`.
+    It is a thread, so that neither a slow store nor a slow caller lets the lease lapse. A signal reaches only the main
+    thread, so it cannot interrupt between taking the lease and recording that it was taken.
 
     Args:
-        on_wait: called with the reason before each further try.
+        path: the lease's path.
+        holder: who takes it; shown to others that wait. This process's id is appended.
+        patience_s: how long another holder's lease must stand still before it is taken over.
+        renew_s: seconds between renewals.
+        on_away: called, once for each outage, with the reason why the store does not take a renewal.
+
+    Attributes:
+        away: why the store did not take the last renewal, such as a full disk; None if it did.
     """
-    deadline = time.monotonic() + patience_s
-    is_told = False
-    while True:
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        holder: str,
+        *,
+        patience_s: float = PATIENCE_S,
+        renew_s: float = RENEW_EVERY_S,
+        on_away: Callable[[StorageUnavailable], object] = lambda error: None,
+    ) -> None:
+        super().__init__(daemon=True)
+        self._store, self._path, self._holder = store, path, with_process(holder)
+        self._patience_s, self._renew_s = patience_s, renew_s
+        self._known, self._stopped, self._abandoned = threading.Event(), threading.Event(), False
+        self._on_away = on_away
+        self.away: StorageUnavailable | None = None
+        self._lease: Lease | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Take the lease and renew it until `stop` is called."""
         try:
-            return work()
-        except StorageUnavailable as error:
-            if time.monotonic() > deadline:
-                raise
-            if not is_told:
-                log.warning("waiting for the store, at most %g s: %s", patience_s, error.message)
-            is_told = True
-            on_wait(error)
-            time.sleep(RETRY_S)
-
-
-class Outage:
-    """How long the store has been unreachable, over several attempts."""
-
-    def __init__(self, patience_s: float = STORE_PATIENCE_S) -> None:
-        self.patience_s = patience_s
-        self.since: float | None = None
-        self.error: StorageUnavailable | None = None
-
-    def tolerate(self, work: Callable[[], object]) -> bool:
-        """Whether `work()` reached the store; raises StorageUnavailable once the outage is too long."""
+            lease = self._take()
+        except _Stopped:
+            return
+        except BaseException as error:
+            self._error = error
+            self._known.set()
+            return
+        self._lease = lease
+        self._known.set()
         try:
-            work()
+            while not self._stopped.wait(self._renew_s):
+                self._renew(lease)
+            if not self._abandoned:
+                with contextlib.suppress(Fenced, StorageUnavailable):
+                    lease.release()
+        except BaseException as error:
+            self._error = error
+
+    def token(self, timeout_s: float) -> int | None:
+        """The lease's fencing token once the lease is held; None if it is not held within `timeout_s`."""
+        self._known.wait(timeout_s)
+        self.check()
+        return None if self._lease is None else self._lease.token
+
+    def confirm(self) -> None:
+        """Fenced if the store says that another process holds the lease; nothing while the store does not answer."""
+        self.check()
+        if self._lease is not None:
+            with contextlib.suppress(StorageUnavailable):
+                self._lease.confirm()
+
+    def check(self) -> None:
+        """Raise Fenced if the lease was lost, or any other error of the keeper."""
+        if self._error is not None:
+            raise self._error
+
+    def stop(self, *, abandon: bool = False) -> None:
+        """Release the lease, or stop waiting for it, and end the thread.
+
+        Args:
+            abandon: leave the lease as it is, as if the process had been killed: a reaper answers that.
+        """
+        self._abandoned = abandon
+        self._stopped.set()
+        if self.is_alive():
+            self.join()
+
+    def _take(self) -> Lease:
+        outage = Outage()
+        while True:
+            try:
+                return Lease.take(
+                    self._store,
+                    self._path,
+                    self._holder,
+                    patience_s=self._patience_s,
+                    on_wait=lambda *_: outage.answered(),
+                    sleep=self._sleep,
+                )
+            except StorageUnavailable as error:
+                outage.failed(error)
+                self._sleep(RETRY_S)
+
+    def _renew(self, lease: Lease) -> None:
+        """Renew the lease; while the store does not take it, nobody else can take the lease either."""
+        before = self.away
+        try:
+            lease.renew()
+            self.away = None
         except StorageUnavailable as error:
-            self.failed(error)
-            return False
-        self.answered()
-        return True
+            self.away = error
+            if before is None:
+                self._on_away(error)
 
-    def failed(self, error: StorageUnavailable) -> None:
-        """Record that the store did not answer; raises `error` once the outage is too long."""
-        self.since = self.since if self.since is not None else time.monotonic()
-        self.error = error
-        if time.monotonic() - self.since > self.patience_s:
-            raise error
+    def _sleep(self, seconds: float) -> None:
+        if self._stopped.wait(seconds):
+            raise _Stopped
 
-    def answered(self) -> None:
-        """Record that the store answered."""
-        self.since = self.error = None
+
+class _Stopped(Exception):
+    """`stop` was called while waiting for the lease."""
 
 
 class ConductorWatch:
@@ -359,6 +388,61 @@ class ConductorWatch:
             raise NodeLost(f"The conductor of {self.training} has not renewed its lease for {self.silence_s:g} s.")
 
 
+class Outage:
+    """How long the store has been unreachable, over several attempts."""
+
+    def __init__(self, patience_s: float = STORE_PATIENCE_S) -> None:
+        self.patience_s = patience_s
+        self.since: float | None = None
+        self.error: StorageUnavailable | None = None
+
+    def tolerate(self, work: Callable[[], object]) -> bool:
+        """Whether `work()` reached the store; raises StorageUnavailable once the outage is too long."""
+        try:
+            work()
+        except StorageUnavailable as error:
+            self.failed(error)
+            return False
+        self.answered()
+        return True
+
+    def failed(self, error: StorageUnavailable) -> None:
+        """Record that the store did not answer; raises `error` once the outage is too long."""
+        self.since = self.since if self.since is not None else time.monotonic()
+        self.error = error
+        if time.monotonic() - self.since > self.patience_s:
+            raise error
+
+    def answered(self) -> None:
+        """Record that the store answered."""
+        self.since = self.error = None
+
+
+def patiently(
+    work: Callable[[], T],
+    patience_s: float = STORE_PATIENCE_S,
+    on_wait: Callable[[StorageUnavailable], None] = lambda error: None,
+) -> T:
+    """`work()`, retried while the store is unreachable; StorageUnavailable after more than `patience_s`.
+
+    Args:
+        on_wait: called with the reason before each further try.
+    """
+    deadline = time.monotonic() + patience_s
+    is_told = False
+    while True:
+        try:
+            return work()
+        except StorageUnavailable as error:
+            if time.monotonic() > deadline:
+                raise
+            if not is_told:
+                log.warning("waiting for the store, at most %g s: %s", patience_s, error.message)
+            is_told = True
+            on_wait(error)
+            time.sleep(RETRY_S)
+
+
 class Background:
     """Work in a daemon thread, so that the thread that waits for it can keep watching meanwhile."""
 
@@ -388,123 +472,39 @@ class Background:
             self._error = error
 
 
-class LeaseKeeper(threading.Thread):
-    """Takes the lease, renews it and releases it.
-
-    It is a thread, so that neither a slow store nor a slow caller lets the lease lapse. A signal reaches only the main
-    thread, so it cannot interrupt between taking the lease and recording that it was taken.
-
-    Args:
-        path: the lease's path.
-        holder: who takes it; shown to others that wait. This process's id is appended.
-        patience_s: how long another holder's lease must stand still before it is taken over.
-        renew_s: seconds between renewals.
-        on_away: called, once for each outage, with the reason why the store does not take a renewal.
-
-    Attributes:
-        away: why the store did not take the last renewal, such as a full disk; None if it did.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        path: str,
-        holder: str,
-        *,
-        patience_s: float = PATIENCE_S,
-        renew_s: float = RENEW_EVERY_S,
-        on_away: Callable[[StorageUnavailable], object] = lambda error: None,
-    ) -> None:
-        super().__init__(daemon=True)
-        self._store, self._path, self._holder = store, path, with_process(holder)
-        self._patience_s, self._renew_s = patience_s, renew_s
-        self._known, self._stopped, self._abandoned = threading.Event(), threading.Event(), False
-        self._on_away = on_away
-        self.away: StorageUnavailable | None = None
-        self._lease: Lease | None = None
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        """Take the lease and renew it until `stop` is called."""
-        try:
-            lease = self._take()
-        except _Stopped:
-            return
-        except BaseException as error:
-            self._error = error
-            self._known.set()
-            return
-        self._lease = lease
-        self._known.set()
-        try:
-            while not self._stopped.wait(self._renew_s):
-                self._renew(lease)
-            if not self._abandoned:
-                with contextlib.suppress(Fenced, StorageUnavailable):
-                    lease.release()
-        except BaseException as error:
-            self._error = error
-
-    def _renew(self, lease: Lease) -> None:
-        """Renew the lease; while the store does not take it, nobody else can take the lease either."""
-        before = self.away
-        try:
-            lease.renew()
-            self.away = None
-        except StorageUnavailable as error:
-            self.away = error
-            if before is None:
-                self._on_away(error)
-
-    def token(self, timeout_s: float) -> int | None:
-        """The lease's fencing token once the lease is held; None if it is not held within `timeout_s`."""
-        self._known.wait(timeout_s)
-        self.check()
-        return None if self._lease is None else self._lease.token
-
-    def confirm(self) -> None:
-        """Fenced if the store says that another process holds the lease; nothing while the store does not answer."""
-        self.check()
-        if self._lease is not None:
-            with contextlib.suppress(StorageUnavailable):
-                self._lease.confirm()
-
-    def check(self) -> None:
-        """Raise Fenced if the lease was lost, or any other error of the keeper."""
-        if self._error is not None:
-            raise self._error
-
-    def stop(self, *, abandon: bool = False) -> None:
-        """Release the lease, or stop waiting for it, and end the thread.
-
-        Args:
-            abandon: leave the lease as it is, as if the process had been killed: a reaper answers that.
-        """
-        self._abandoned = abandon
-        self._stopped.set()
-        if self.is_alive():
-            self.join()
-
-    def _take(self) -> Lease:
-        outage = Outage()
-        while True:
-            try:
-                return Lease.take(
-                    self._store,
-                    self._path,
-                    self._holder,
-                    patience_s=self._patience_s,
-                    on_wait=lambda *_: outage.answered(),
-                    sleep=self._sleep,
-                )
-            except StorageUnavailable as error:
-                outage.failed(error)
-                self._sleep(RETRY_S)
-
-    def _sleep(self, seconds: float) -> None:
-        if self._stopped.wait(seconds):
-            raise _Stopped
+def with_process(holder: str) -> str:
+    """`holder` with this process's id appended, if it can be identified: the text that a lease holds."""
+    process = this_process()
+    return holder if process is None else f"{holder}@{process}"
 
 
-class _Stopped(Exception):
-    """`stop` was called while waiting for the lease."""
+def process_of(holder: str) -> ProcessId | None:
+    """The process whose id `with_process` appended; None if there is none, as in leases of earlier versions."""
+    return ProcessId.parse(holder.rpartition("@")[2])
+
+
+def _may_take_at_once(current: Versioned, silent: SilentProcesses, now: float) -> bool:
+    """Whether the holder's process has ended, or was silent when this process took another of its leases."""
+    process = process_of(current.value["holder"])
+    return process is not None and (has_ended(process) or silent.has(process, now))
+
+
+def _holder_name(holder: str) -> str:
+    return holder if process_of(holder) is None else holder.rpartition("@")[0]
+
+
+def _read(pointer: Pointer) -> Versioned | None:
+    current = pointer.read()
+    if current is not None:
+        parsed(pointer.path, _check, current.value)
+    return current
+
+
+def _check(value: dict[str, object]) -> None:
+    kinds = {"beat": int, "holder": str, "released": bool, "token": int}
+    if value.keys() != kinds.keys() or not all(type(value[name]) is kind for name, kind in kinds.items()):
+        raise ValueError("it is not a lease")
+
+
+def _value(holder: str, token: int, beat: int, released: bool = False) -> dict[str, object]:
+    return {"beat": beat, "holder": holder, "released": released, "token": token}

@@ -66,227 +66,6 @@ _SLOWEST_BYTES_PER_S = 2**18
 _ANSWER_UNKNOWN = (404, 412, None)
 
 
-def resolve(options: Mapping[str, object]) -> dict[str, Any]:
-    """`options` with every named credential looked up.
-
-    UsageError names a credential that is missing, or that may not be sent to the address in `options`.
-    """
-    if "session_vars" in options:
-        raise UsageError(
-            "storage_options.session_vars would let AWS's libraries read other variables and files.",
-            remedy="Leave it out; name credentials as env:NAME or profile:NAME.",
-        )
-    fields, address = credentials_sent(options)
-    check_approved(fields, address, _remembered() if fields else {})
-    resolved: dict[str, object] = {}
-    for field, value in options.items():
-        if isinstance(value, str) and value.startswith("profile:"):
-            resolved["profile"] = value.removeprefix("profile:")
-        else:
-            resolved[field] = looked_up(f"storage_options.{field}", value)
-    return resolved
-
-
-def credentials_sent(options: Mapping[str, Any]) -> tuple[dict[str, str], str]:
-    """The field of each credential that needs an approval, and the address that options send them to.
-
-    S3 gets AWS's own credentials (`AWS_*` to sign with, and profiles) without one. Any other address needs one also for
-    the credentials that AWS's libraries use where none is named: `profile:default`.
-    """
-    leaves = dict(_leaves("storage_options", options))
-    fields: dict[str, str] = {}
-    for field, value in leaves.items():
-        if isinstance(value, str) and value.startswith(_KINDS):
-            fields.setdefault(value, field)
-    if profile := options.get("profile"):
-        fields[f"profile:{profile}"] = "storage_options.profile"
-    routes = [
-        (field, value)
-        for field, value in leaves.items()
-        if not _ROUTES.isdisjoint(field.split(".")) and value not in (None, True)
-    ]
-    endpoint = next((str(value) for field, value in routes if field.endswith(".endpoint_url")), _AWS).rstrip("/")
-    more = [
-        f"{field.removeprefix('storage_options.')}={value}"
-        for field, value in routes
-        if str(value).rstrip("/") != endpoint
-    ]
-    if not more and _is_s3(endpoint):
-        shown = {value for field, value in leaves.items() if isinstance(value, str) and not _SIGNING.fullmatch(field)}
-        own = {name for name in fields if name.startswith("profile:")}
-        own |= {name for name in fields if name.startswith("env:AWS_")} - shown
-        return {name: field for name, field in fields.items() if name not in own}, endpoint
-    has_profile = any(name.startswith("profile:") for name in fields)
-    if not has_profile and not any(options.get(name) for name in ("anon", "key", "username")):
-        fields["profile:default"] = "storage_options"
-    return fields, " ".join([endpoint, *more])
-
-
-def database_password(address: str) -> dict[str, str]:
-    """The field of the password that a database of pointers is sent, by the password; {} if it gets none."""
-    if not address.startswith("postgresql"):
-        return {}
-    import sqlalchemy  # the reader of the address that connects: another could find its password elsewhere
-
-    password = sqlalchemy.make_url(address).password
-    if not password and "PGPASSWORD" in os.environ:
-        password = "env:PGPASSWORD"  # libpq sends it
-    return {str(password): "store.pointers"} if password else {}
-
-
-def check_database(address: str) -> None:
-    """UsageError unless the password that a database of pointers is sent was approved for it."""
-    fields = database_password(address)
-    check_approved(fields, address, _remembered() if fields else {})
-
-
-def looked_up(field: str, value: Any) -> Any:
-    """The value of a field, with the credential that it names looked up; UsageError if that is missing."""
-    if isinstance(value, Mapping):
-        return {key: looked_up(f"{field}.{key}", inner) for key, inner in value.items()}
-    if not isinstance(value, str):
-        return value
-    kind, _, name = value.partition(":")
-    if kind == "env":
-        if name not in os.environ:
-            raise UsageError(
-                f"{field} names the environment variable {name}, which is not set.",
-                remedy=f"Set {name}, or name another credential (env:NAME or profile:NAME).",
-            )
-        return os.environ[name]
-    if kind == "block":
-        raise UsageError(
-            f"{field} names the Prefect block {name}, which cannot be read outside a flow.",
-            remedy="Name the credential as env:NAME or profile:NAME.",
-        )
-    return value
-
-
-def _leaves(field: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _leaves(f"{field}.{key}", inner)
-    else:
-        yield field, value
-
-
-def _is_s3(endpoint: str) -> bool:
-    try:
-        parts = urlsplit(endpoint)
-        return parts.scheme == "https" and _S3_HOST.fullmatch(parts.hostname or "") is not None
-    except ValueError:
-        return False
-
-
-def _remembered() -> dict[str, list[str]]:
-    """What the stores that were used from this machine were sent: earlier versions kept no other list."""
-    approvals: dict[str, list[str]] = defaultdict(list)
-    for entry in known_stores():
-        fields, address = credentials_sent(entry["storage_options"])
-        approvals[address] += fields
-        if database := entry.get("pointers"):
-            approvals[database] += database_password(database)
-    return approvals
-
-
-def status_of(error: BaseException) -> int | None:
-    """HTTP status of the answer in `error`; None if there was no answer."""
-    response = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
-    return response["ResponseMetadata"].get("HTTPStatusCode") if isinstance(response, dict) else None
-
-
-def _code_of(error: BaseException) -> str:
-    response = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
-    return response.get("Error", {}).get("Code", "") if isinstance(response, dict) else ""
-
-
-def is_gone_upload(error: BaseException) -> bool:
-    """Whether a multipart upload does not exist any more; s3fs says it as FileNotFoundError, as of an object."""
-    return _code_of(error) == "NoSuchUpload"
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed when it is sent again."""
-    status = status_of(error)
-    if status is not None:
-        return (status >= 500 and status != NOT_IMPLEMENTED) or status in _SEND_AGAIN
-    from aiohttp import ClientError
-    from botocore.exceptions import ConnectionError, HTTPClientError, IncompleteReadError
-    from botocore.parsers import ResponseParserError
-
-    return isinstance(
-        error, (ConnectionError, HTTPClientError, IncompleteReadError, ResponseParserError, ClientError, OSError)
-    )
-
-
-@contextlib.contextmanager
-def translate(where: str, bucket: str) -> Iterator[None]:
-    """Raise one of our errors for errors of s3fs, botocore or the network; a missing file stays FileNotFoundError."""
-    from aiohttp import ClientError
-    from botocore.exceptions import BotoCoreError
-    from botocore.parsers import ResponseParserError
-
-    try:
-        yield
-    except (TrainwrightError, Stale):
-        raise
-    except (OSError, BotoCoreError, ResponseParserError, ClientError) as error:
-        if _code_of(error) == "NoSuchBucket":
-            raise UsageError(
-                f"The bucket {bucket} does not exist.", remedy="Make it, or name another store."
-            ) from error
-        status = status_of(error)
-        if isinstance(error, FileExistsError) or (isinstance(error, FileNotFoundError) and status in (404, None)):
-            raise
-        if isinstance(error, PermissionError) or status in (401, 403):
-            raise UsageError(
-                f"{where} may not be used with these credentials ({error}).",
-                remedy="Check the credentials that storage_options names and what they permit.",
-            ) from error
-        if status == NOT_IMPLEMENTED:
-            raise NotImplementedThere(
-                f"{where}: the server does not implement what was asked ({error}).",
-                remedy="Name a store on a server that does, or a folder.",
-            ) from error
-        if is_transient(error):
-            how = f"{type(error).__name__}: {error}" if status is None else f"HTTP status {status}: {error}"
-            raise StorageUnavailable(f"{where} does not answer ({how}).") from error
-        raise UsageError(
-            f"{where} cannot be used ({error}).", remedy="Check storage_options and the store's address."
-        ) from error
-
-
-def connect(options: Mapping[str, Any], translated: contextlib.AbstractContextManager[None], **settings: Any) -> Any:
-    """The file system for these options and for our own `settings`; sends no request to the server yet.
-
-    UsageError for options that are not allowed in `storage_options`. `translated` turns other failures into our errors.
-    """
-    import s3fs
-    from botocore.handlers import add_expect_header
-
-    given = resolve(options)
-    config = {
-        "connect_timeout": 10,
-        "read_timeout": 30,  # as long as a lease waits; one stall of botocore's 60 s would outlast it
-        "retries": {"mode": "standard", "max_attempts": 3},
-        **given.pop("config_kwargs", {}),
-    }
-    try:
-        with translated:
-            filesystem = s3fs.S3FileSystem(**given, config_kwargs=config, **settings)
-            filesystem.connect()
-            # No timeout applies while it waits for "100 Continue": a server that stalls would block us for ever.
-            filesystem.s3.meta.events.unregister("before-call.s3", add_expect_header)
-    except (TypeError, KeyError, ValueError) as error:
-        raise UsageError(
-            f"storage_options cannot be used: {error}.",
-            remedy="Correct them; an endpoint_url begins with http:// or https://.",
-        ) from error
-    # s3fs adds retries around botocore's own; 5 times 3 tries would delay a lease's beat for minutes.
-    filesystem.retries = 2
-    return filesystem
-
-
 class S3Requests:
     """A prefix of a bucket; paths are relative to it.
 
@@ -345,49 +124,6 @@ class S3Requests:
             if not page.get("IsTruncated"):
                 return
             token = {"ContinuationToken": page["NextContinuationToken"]}
-
-
-def count_requests(events: Any) -> None:
-    """Count every request that a client of botocore sends, also repeated ones, and the bytes of the bodies."""
-    # File systems with equal options share a client, which must count once.
-    events.register("before-send.s3", _sent, unique_id="trainwright-sent")
-    events.register("after-call.s3.GetObject", _answered, unique_id="trainwright-answered")
-
-
-def _sent(request: Any, event_name: str, **_: Any) -> None:
-    operation = event_name.rpartition(".")[2]
-    if operation.startswith(_FREE):
-        return
-    if operation.startswith(_LIKE_PUT):
-        # The body's own length, where the request wraps it in chunks with a checksum.
-        sizes = (request.headers.get(name) for name in ("X-Amz-Decoded-Content-Length", "Content-Length"))
-        COUNTERS.put(int(next(filter(None, sizes), 0)))
-    else:
-        COUNTERS.get()
-
-
-def _answered(parsed: Mapping[str, Any], **_: Any) -> None:
-    COUNTERS.received(parsed.get("ContentLength", 0))
-
-
-class Body:
-    """s3fs' asynchronous body, read as a plain stream."""
-
-    def __init__(self, filesystem: Any, body: Any) -> None:
-        self._filesystem = filesystem
-        self._body = body
-
-    def read(self, size: int = PIECE_BYTES) -> bytes:
-        """The next `size` bytes, or fewer at the end; all that are left if `size` is negative."""
-        from fsspec.asyn import sync
-
-        return sync(self._filesystem.loop, self._body.read, *(() if size < 0 else (size,)))
-
-    def close(self) -> None:
-        """Give the connection back."""
-        from fsspec.asyn import sync
-
-        sync(self._filesystem.loop, self._body.aclose)
 
 
 class S3Backend(S3Requests):
@@ -612,3 +348,267 @@ def _about(nonce: str, data: bytes) -> dict[str, str]:
 def _longest_s(num_bytes: int) -> float:
     """Longest time for an upload: the layers below apply no timeout while a server does not accept our data."""
     return _LONGEST_TRY_S + num_bytes / _SLOWEST_BYTES_PER_S
+
+
+class Body:
+    """s3fs' asynchronous body, read as a plain stream."""
+
+    def __init__(self, filesystem: Any, body: Any) -> None:
+        self._filesystem = filesystem
+        self._body = body
+
+    def read(self, size: int = PIECE_BYTES) -> bytes:
+        """The next `size` bytes, or fewer at the end; all that are left if `size` is negative."""
+        from fsspec.asyn import sync
+
+        return sync(self._filesystem.loop, self._body.read, *(() if size < 0 else (size,)))
+
+    def close(self) -> None:
+        """Give the connection back."""
+        from fsspec.asyn import sync
+
+        sync(self._filesystem.loop, self._body.aclose)
+
+
+def connect(options: Mapping[str, Any], translated: contextlib.AbstractContextManager[None], **settings: Any) -> Any:
+    """The file system for these options and for our own `settings`; sends no request to the server yet.
+
+    UsageError for options that are not allowed in `storage_options`. `translated` turns other failures into our errors.
+    """
+    import s3fs
+    from botocore.handlers import add_expect_header
+
+    given = resolve(options)
+    config = {
+        "connect_timeout": 10,
+        "read_timeout": 30,  # as long as a lease waits; one stall of botocore's 60 s would outlast it
+        "retries": {"mode": "standard", "max_attempts": 3},
+        **given.pop("config_kwargs", {}),
+    }
+    try:
+        with translated:
+            filesystem = s3fs.S3FileSystem(**given, config_kwargs=config, **settings)
+            filesystem.connect()
+            # No timeout applies while it waits for "100 Continue": a server that stalls would block us for ever.
+            filesystem.s3.meta.events.unregister("before-call.s3", add_expect_header)
+    except (TypeError, KeyError, ValueError) as error:
+        raise UsageError(
+            f"storage_options cannot be used: {error}.",
+            remedy="Correct them; an endpoint_url begins with http:// or https://.",
+        ) from error
+    # s3fs adds retries around botocore's own; 5 times 3 tries would delay a lease's beat for minutes.
+    filesystem.retries = 2
+    return filesystem
+
+
+def count_requests(events: Any) -> None:
+    """Count every request that a client of botocore sends, also repeated ones, and the bytes of the bodies."""
+    # File systems with equal options share a client, which must count once.
+    events.register("before-send.s3", _sent, unique_id="trainwright-sent")
+    events.register("after-call.s3.GetObject", _answered, unique_id="trainwright-answered")
+
+
+def _sent(request: Any, event_name: str, **_: Any) -> None:
+    operation = event_name.rpartition(".")[2]
+    if operation.startswith(_FREE):
+        return
+    if operation.startswith(_LIKE_PUT):
+        # The body's own length, where the request wraps it in chunks with a checksum.
+        sizes = (request.headers.get(name) for name in ("X-Amz-Decoded-Content-Length", "Content-Length"))
+        COUNTERS.put(int(next(filter(None, sizes), 0)))
+    else:
+        COUNTERS.get()
+
+
+def _answered(parsed: Mapping[str, Any], **_: Any) -> None:
+    COUNTERS.received(parsed.get("ContentLength", 0))
+
+
+@contextlib.contextmanager
+def translate(where: str, bucket: str) -> Iterator[None]:
+    """Raise one of our errors for errors of s3fs, botocore or the network; a missing file stays FileNotFoundError."""
+    from aiohttp import ClientError
+    from botocore.exceptions import BotoCoreError
+    from botocore.parsers import ResponseParserError
+
+    try:
+        yield
+    except (TrainwrightError, Stale):
+        raise
+    except (OSError, BotoCoreError, ResponseParserError, ClientError) as error:
+        if _code_of(error) == "NoSuchBucket":
+            raise UsageError(
+                f"The bucket {bucket} does not exist.", remedy="Make it, or name another store."
+            ) from error
+        status = status_of(error)
+        if isinstance(error, FileExistsError) or (isinstance(error, FileNotFoundError) and status in (404, None)):
+            raise
+        if isinstance(error, PermissionError) or status in (401, 403):
+            raise UsageError(
+                f"{where} may not be used with these credentials ({error}).",
+                remedy="Check the credentials that storage_options names and what they permit.",
+            ) from error
+        if status == NOT_IMPLEMENTED:
+            raise NotImplementedThere(
+                f"{where}: the server does not implement what was asked ({error}).",
+                remedy="Name a store on a server that does, or a folder.",
+            ) from error
+        if is_transient(error):
+            how = f"{type(error).__name__}: {error}" if status is None else f"HTTP status {status}: {error}"
+            raise StorageUnavailable(f"{where} does not answer ({how}).") from error
+        raise UsageError(
+            f"{where} cannot be used ({error}).", remedy="Check storage_options and the store's address."
+        ) from error
+
+
+def status_of(error: BaseException) -> int | None:
+    """HTTP status of the answer in `error`; None if there was no answer."""
+    response = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
+    return response["ResponseMetadata"].get("HTTPStatusCode") if isinstance(response, dict) else None
+
+
+def _code_of(error: BaseException) -> str:
+    response = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
+    return response.get("Error", {}).get("Code", "") if isinstance(response, dict) else ""
+
+
+def is_gone_upload(error: BaseException) -> bool:
+    """Whether a multipart upload does not exist any more; s3fs says it as FileNotFoundError, as of an object."""
+    return _code_of(error) == "NoSuchUpload"
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same request may succeed when it is sent again."""
+    status = status_of(error)
+    if status is not None:
+        return (status >= 500 and status != NOT_IMPLEMENTED) or status in _SEND_AGAIN
+    from aiohttp import ClientError
+    from botocore.exceptions import ConnectionError, HTTPClientError, IncompleteReadError
+    from botocore.parsers import ResponseParserError
+
+    return isinstance(
+        error, (ConnectionError, HTTPClientError, IncompleteReadError, ResponseParserError, ClientError, OSError)
+    )
+
+
+def resolve(options: Mapping[str, object]) -> dict[str, Any]:
+    """`options` with every named credential looked up.
+
+    UsageError names a credential that is missing, or that may not be sent to the address in `options`.
+    """
+    if "session_vars" in options:
+        raise UsageError(
+            "storage_options.session_vars would let AWS's libraries read other variables and files.",
+            remedy="Leave it out; name credentials as env:NAME or profile:NAME.",
+        )
+    fields, address = credentials_sent(options)
+    check_approved(fields, address, _remembered() if fields else {})
+    resolved: dict[str, object] = {}
+    for field, value in options.items():
+        if isinstance(value, str) and value.startswith("profile:"):
+            resolved["profile"] = value.removeprefix("profile:")
+        else:
+            resolved[field] = looked_up(f"storage_options.{field}", value)
+    return resolved
+
+
+def credentials_sent(options: Mapping[str, Any]) -> tuple[dict[str, str], str]:
+    """The field of each credential that needs an approval, and the address that options send them to.
+
+    S3 gets AWS's own credentials (`AWS_*` to sign with, and profiles) without one. Any other address needs one also for
+    the credentials that AWS's libraries use where none is named: `profile:default`.
+    """
+    leaves = dict(_leaves("storage_options", options))
+    fields: dict[str, str] = {}
+    for field, value in leaves.items():
+        if isinstance(value, str) and value.startswith(_KINDS):
+            fields.setdefault(value, field)
+    if profile := options.get("profile"):
+        fields[f"profile:{profile}"] = "storage_options.profile"
+    routes = [
+        (field, value)
+        for field, value in leaves.items()
+        if not _ROUTES.isdisjoint(field.split(".")) and value not in (None, True)
+    ]
+    endpoint = next((str(value) for field, value in routes if field.endswith(".endpoint_url")), _AWS).rstrip("/")
+    more = [
+        f"{field.removeprefix('storage_options.')}={value}"
+        for field, value in routes
+        if str(value).rstrip("/") != endpoint
+    ]
+    if not more and _is_s3(endpoint):
+        shown = {value for field, value in leaves.items() if isinstance(value, str) and not _SIGNING.fullmatch(field)}
+        own = {name for name in fields if name.startswith("profile:")}
+        own |= {name for name in fields if name.startswith("env:AWS_")} - shown
+        return {name: field for name, field in fields.items() if name not in own}, endpoint
+    has_profile = any(name.startswith("profile:") for name in fields)
+    if not has_profile and not any(options.get(name) for name in ("anon", "key", "username")):
+        fields["profile:default"] = "storage_options"
+    return fields, " ".join([endpoint, *more])
+
+
+def database_password(address: str) -> dict[str, str]:
+    """The field of the password that a database of pointers is sent, by the password; {} if it gets none."""
+    if not address.startswith("postgresql"):
+        return {}
+    import sqlalchemy  # the reader of the address that connects: another could find its password elsewhere
+
+    password = sqlalchemy.make_url(address).password
+    if not password and "PGPASSWORD" in os.environ:
+        password = "env:PGPASSWORD"  # libpq sends it
+    return {str(password): "store.pointers"} if password else {}
+
+
+def check_database(address: str) -> None:
+    """UsageError unless the password that a database of pointers is sent was approved for it."""
+    fields = database_password(address)
+    check_approved(fields, address, _remembered() if fields else {})
+
+
+def looked_up(field: str, value: Any) -> Any:
+    """The value of a field, with the credential that it names looked up; UsageError if that is missing."""
+    if isinstance(value, Mapping):
+        return {key: looked_up(f"{field}.{key}", inner) for key, inner in value.items()}
+    if not isinstance(value, str):
+        return value
+    kind, _, name = value.partition(":")
+    if kind == "env":
+        if name not in os.environ:
+            raise UsageError(
+                f"{field} names the environment variable {name}, which is not set.",
+                remedy=f"Set {name}, or name another credential (env:NAME or profile:NAME).",
+            )
+        return os.environ[name]
+    if kind == "block":
+        raise UsageError(
+            f"{field} names the Prefect block {name}, which cannot be read outside a flow.",
+            remedy="Name the credential as env:NAME or profile:NAME.",
+        )
+    return value
+
+
+def _leaves(field: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(f"{field}.{key}", inner)
+    else:
+        yield field, value
+
+
+def _is_s3(endpoint: str) -> bool:
+    try:
+        parts = urlsplit(endpoint)
+        return parts.scheme == "https" and _S3_HOST.fullmatch(parts.hostname or "") is not None
+    except ValueError:
+        return False
+
+
+def _remembered() -> dict[str, list[str]]:
+    """What the stores that were used from this machine were sent: earlier versions kept no other list."""
+    approvals: dict[str, list[str]] = defaultdict(list)
+    for entry in known_stores():
+        fields, address = credentials_sent(entry["storage_options"])
+        approvals[address] += fields
+        if database := entry.get("pointers"):
+            approvals[database] += database_password(database)
+    return approvals

@@ -58,75 +58,6 @@ U = TypeVar("U")
 TRIES = 32
 
 
-class SilentProcesses:
-    """Processes whose lease this process took because its beat had stood still. Threads may share it.
-
-    `now` is the time of the taker's own clock, in seconds.
-    """
-
-    def __init__(self) -> None:
-        self._since: dict[ProcessId, float] = {}
-
-    def note(self, process: ProcessId | None, now: float) -> None:
-        """Remember a process, unless it is this one or unknown (None), and forget those of long ago."""
-        for known, since in list(self._since.items()):
-            if now - since >= SILENT_FOR_S:
-                self._since.pop(known, None)  # another thread may have dropped it
-        if process is not None and process != this_process():
-            self._since[process] = now
-
-    def has(self, process: ProcessId, now: float) -> bool:
-        """Whether a process was silent not long ago."""
-        return now - self._since.get(process, -SILENT_FOR_S) < SILENT_FOR_S
-
-
-def claim(store: Store, uri: str) -> bool:
-    """Record that `uri` is claimed for use today; False if it is deleted or about to be.
-
-    Call this before every use of a directory that the caller did not make.
-    """
-    # A user who may only read, for a plan, cannot write the claim and makes nothing that could be lost.
-    with contextlib.suppress(UsageError):
-        store.create_once(layout.use(uri, f"{datetime.now(UTC):%Y-%m-%d}"), b"")
-    return not store.exists(layout.tombstone(uri))
-
-
-def last_claim_s(store: Store, uri: str) -> float:
-    """When `uri` was last claimed, as Unix time: the end of that day; 0 if it never was."""
-    days = store.list(layout.uses(uri))
-    return day_end_s(days[-1]) if days else 0.0
-
-
-def remove(store: Store, backend: Backend, uri: str, *, why: str, by: str, unless: Callable[[], bool]) -> bool:
-    """Delete a directory or a file: write a tombstone first, then delete manifests, then files.
-
-    May be repeated if interrupted. A link is deleted itself, never its target.
-
-    Args:
-        unless: checked again once the tombstone is written; if True, nothing is deleted and False is returned.
-    """
-    path = layout.check_path(uri)
-    names = backend.walk(path, links=True) or [""]  # without files in it, it is a file itself
-    if unless():
-        return False
-    about = {"by": by, "time": audit.now(), "uri": uri, "why": why}
-    store.create_once(layout.tombstone(uri), about)
-    # The tombstone stays although nothing is deleted: a process that has seen it makes its own directory meanwhile.
-    if unless():
-        return False
-    for name in sorted(names, key=lambda name: (name.rpartition("/")[2] != layout.MANIFEST, name)):
-        backend.delete(f"{uri}/{name}" if name else uri)
-    return True
-
-
-def day_end_s(day: str) -> float:
-    """The end of an ISO day in UTC, as Unix time; 0 if the text is not a day."""
-    try:
-        return datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp() + 86_400
-    except ValueError:
-        return 0.0
-
-
 class Store:
     """An open store; made by `open_store`.
 
@@ -392,6 +323,75 @@ class Store:
         names += [name.removesuffix(".json") for name in self._backend.names(f"tombstones/{area}", first)]
         parts = filter(None, map(layout.split_attempt, names))
         return {n for found, n in parts if found == key}
+
+
+def claim(store: Store, uri: str) -> bool:
+    """Record that `uri` is claimed for use today; False if it is deleted or about to be.
+
+    Call this before every use of a directory that the caller did not make.
+    """
+    # A user who may only read, for a plan, cannot write the claim and makes nothing that could be lost.
+    with contextlib.suppress(UsageError):
+        store.create_once(layout.use(uri, f"{datetime.now(UTC):%Y-%m-%d}"), b"")
+    return not store.exists(layout.tombstone(uri))
+
+
+def last_claim_s(store: Store, uri: str) -> float:
+    """When `uri` was last claimed, as Unix time: the end of that day; 0 if it never was."""
+    days = store.list(layout.uses(uri))
+    return day_end_s(days[-1]) if days else 0.0
+
+
+def remove(store: Store, backend: Backend, uri: str, *, why: str, by: str, unless: Callable[[], bool]) -> bool:
+    """Delete a directory or a file: write a tombstone first, then delete manifests, then files.
+
+    May be repeated if interrupted. A link is deleted itself, never its target.
+
+    Args:
+        unless: checked again once the tombstone is written; if True, nothing is deleted and False is returned.
+    """
+    path = layout.check_path(uri)
+    names = backend.walk(path, links=True) or [""]  # without files in it, it is a file itself
+    if unless():
+        return False
+    about = {"by": by, "time": audit.now(), "uri": uri, "why": why}
+    store.create_once(layout.tombstone(uri), about)
+    # The tombstone stays although nothing is deleted: a process that has seen it makes its own directory meanwhile.
+    if unless():
+        return False
+    for name in sorted(names, key=lambda name: (name.rpartition("/")[2] != layout.MANIFEST, name)):
+        backend.delete(f"{uri}/{name}" if name else uri)
+    return True
+
+
+def day_end_s(day: str) -> float:
+    """The end of an ISO day in UTC, as Unix time; 0 if the text is not a day."""
+    try:
+        return datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp() + 86_400
+    except ValueError:
+        return 0.0
+
+
+class SilentProcesses:
+    """Processes whose lease this process took because its beat had stood still. Threads may share it.
+
+    `now` is the time of the taker's own clock, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[ProcessId, float] = {}
+
+    def note(self, process: ProcessId | None, now: float) -> None:
+        """Remember a process, unless it is this one or unknown (None), and forget those of long ago."""
+        for known, since in list(self._since.items()):
+            if now - since >= SILENT_FOR_S:
+                self._since.pop(known, None)  # another thread may have dropped it
+        if process is not None and process != this_process():
+            self._since[process] = now
+
+    def has(self, process: ProcessId, now: float) -> bool:
+        """Whether a process was silent not long ago."""
+        return now - self._since.get(process, -SILENT_FOR_S) < SILENT_FOR_S
 
 
 class SealedFile:
