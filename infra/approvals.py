@@ -38,6 +38,7 @@ from infra.signing.keys import (
 )
 from infra.store import Store, layout
 from infra.store.records import parsed
+from infra.store.store import numbers
 
 # Each question supersedes the open ones before it, so few of the newest are open.
 _MOST_OPEN, _MOST_REFUSED = 20, 50
@@ -147,9 +148,9 @@ def refuse_stranger(key: SigningKey | None, name: str, known: Sequence[str]) -> 
 
 def protections(store: Store, model: str, alias: str) -> list[Protection]:
     """All decisions about an alias, oldest first; CorruptError if one is damaged, missing or of another alias."""
-    numbers = sorted(_protection_numbers(store, model, alias))
+    listed = sorted(numbers(store, layout.protections(model, alias)))
     found = []
-    for k, number in enumerate(numbers):
+    for k, number in enumerate(listed):
         path = layout.protection(model, alias, k)
         if number != k:
             raise CorruptError(f"{path} is missing, although there is a later one.", details={"file": path})
@@ -236,11 +237,6 @@ def _pinned(about: Mapping[str, Any]) -> tuple[int, str] | None:
     return None if value is None else (int(value["n"]), str(value["digest"]))
 
 
-def _protection_numbers(store: Store, model: str, alias: str) -> list[int]:
-    names = [name.removesuffix(".json") for name in store.list(layout.protections(model, alias))]
-    return [int(name) for name in names if name.isdecimal()]
-
-
 def time_of(store: Store) -> str:
     """The time by the store's clock, which whoever asks, answers or reads has in common: UTC, ISO 8601 with seconds."""
     return datetime.fromtimestamp(store.now_s(), UTC).isoformat(timespec="seconds")
@@ -248,8 +244,8 @@ def time_of(store: Store) -> str:
 
 def latest_question(store: Store, run_id: str) -> Question | None:
     """The last question that a run asked; None if it asked none."""
-    numbers = [int(name) for name in store.list(layout.approvals(run_id)) if name.isdecimal()]
-    return None if not numbers else _question(store, run_id, max(numbers))
+    asked = [int(name) for name in store.list(layout.approvals(run_id)) if name.isdecimal()]
+    return None if not asked else _question(store, run_id, max(asked))
 
 
 def ask(store: Store, question: Question, spared: str | None = None) -> Question:
@@ -327,7 +323,7 @@ def give(store: Store, question: Question, answer: Answer) -> Answer:
 
 def _enter(store: Store, question: Question) -> int:
     """Enter a question at the end of its alias's list; returns its number there."""
-    k = max(_question_numbers(store, question.model, question.alias), default=-1) + 1
+    k = max(numbers(store, layout.questions(question.model, question.alias)), default=-1) + 1
     entry = {"schema_version": 1, "run_id": question.run_id, "n": question.n}
     while not store.create_once(layout.question_entry(question.model, question.alias, k), entry):
         k += 1
@@ -340,7 +336,7 @@ def _listed(store: Store, model: str, alias: str, before: int | None = None) -> 
     Args:
         before: only those that stand before this number in the list.
     """
-    for k in sorted(_question_numbers(store, model, alias), reverse=True):
+    for k in sorted(numbers(store, layout.questions(model, alias)), reverse=True):
         entry = (
             None
             if before is not None and k >= before
@@ -349,11 +345,6 @@ def _listed(store: Store, model: str, alias: str, before: int | None = None) -> 
         found = None if entry is None else _question(store, *entry)
         if found is not None and (found.model, found.alias) == (model, alias):
             yield found
-
-
-def _question_numbers(store: Store, model: str, alias: str) -> list[int]:
-    names = [name.removesuffix(".json") for name in store.list(layout.questions(model, alias))]
-    return [int(name) for name in names if name.isdecimal()]
 
 
 def _named(entry: dict[str, Any]) -> tuple[str, int]:

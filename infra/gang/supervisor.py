@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -59,7 +59,7 @@ from infra.processes.this_process import COUNTERS, now_s
 from infra.records.handoffs import local_dataset, mixed
 from infra.records.nodes import import_places, note_environment, this_node
 from infra.store import Store, layout, open_store
-from infra.store.lease import Background, ConductorWatch, patiently
+from infra.store.lease import ConductorWatch, patiently
 from infra.telemetry import begin_json_logs
 
 PROBE_S = 2.0
@@ -371,6 +371,35 @@ def note_environments(store: Store, launch: Launch, *places: str) -> None:
     run_id = launch.provenance.get("run_id") or layout.run_of_errand(launch.training)
     for place in set(places) if run_id is not None else ():
         patiently(partial(note_environment, store, str(run_id), place))
+
+
+class Background:
+    """Work in a daemon thread, so that the thread that waits for it can keep watching meanwhile."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        """Whether the work has ended, with or without an error."""
+        return not self._thread.is_alive()
+
+    def result(self) -> Any:
+        """What the work returned; raises what it raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _run(self) -> None:
+        try:
+            self._value = self._work()
+        except BaseException as error:
+            self._error = error
 
 
 class Publisher:

@@ -29,6 +29,7 @@ from infra.models import registry
 from infra.records.receipts import chain, has_ended, read_receipt
 from infra.store import Store, Versioned, layout
 from infra.store.records import corrupt
+from infra.store.store import numbers
 
 Digests = NDArray[np.uint64]
 _ID_LENGTH = 40
@@ -164,8 +165,7 @@ def ask(store: Store, canary: Canary, champion: int, wanted: CanaryAsk) -> Canar
 def nights_of(store: Store, canary: Canary, champion: int) -> list[Night]:
     """The tallies of a canary beside a version, oldest first; CorruptError if one is damaged or missing."""
     folder = layout.canary_nights(canary.model, canary.k, champion)
-    names = [name.removesuffix(".json") for name in store.list(folder)]
-    count = 1 + max((int(name) for name in names if name.isdecimal()), default=-1)
+    count = 1 + max(numbers(store, folder), default=-1)
     try:
         return [_night(store, layout.canary_night(canary.model, canary.k, champion, n)) for n in range(count)]
     except CorruptError as error:

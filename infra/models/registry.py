@@ -42,6 +42,7 @@ from infra.signing.keys import SigningKey
 from infra.signing.moves import signing_of
 from infra.store import AlreadySealed, Manifest, Pointer, PointerMoved, Store, Versioned, layout
 from infra.store.records import SCHEMA, corrupt, parsed
+from infra.store.store import numbers
 
 AREA, KIND, FILE = "recipes", "recipe", "recipe.json"
 
@@ -89,12 +90,6 @@ def read_version(store: Store, name: str, version: int) -> ModelVersion:
 def model_version(store: Store, ref: Ref) -> ModelVersion:
     """The version that a pointer or a receipt names; CorruptError if it is gone or not what was named."""
     return _model_version(pointed_at(store.manifest, ref))
-
-
-def numbers(store: Store, folder: str) -> list[int]:
-    """The numbers that entries of a folder have as names, in no order."""
-    names = [name.removesuffix(".json") for name in store.list(folder)]
-    return [int(name) for name in names if name.isdecimal()]
 
 
 def _model_version(manifest: Manifest) -> ModelVersion:

@@ -443,35 +443,6 @@ def patiently(
             time.sleep(RETRY_S)
 
 
-class Background:
-    """Work in a daemon thread, so that the thread that waits for it can keep watching meanwhile."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self._work = work
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    @property
-    def done(self) -> bool:
-        """Whether the work has ended, with or without an error."""
-        return not self._thread.is_alive()
-
-    def result(self) -> Any:
-        """What the work returned; raises what it raised."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    def _run(self) -> None:
-        try:
-            self._value = self._work()
-        except BaseException as error:
-            self._error = error
-
-
 def with_process(holder: str) -> str:
     """`holder` with this process's id appended, if it can be identified: the text that a lease holds."""
     process = this_process()

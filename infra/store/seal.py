@@ -8,6 +8,9 @@ SHA-256 of all bytes before `,"seal":`. Files are written one by one, each creat
 
 A copy on this machine is completed under another name, then renamed. A process that uses a copy holds a lock on its
 folder until the process ends; copies without a lock are deleted to make room.
+
+Whoever can do without a directory that is missing or damaged passes it over; the damage is logged, or noted for a
+caller that reports it.
 """
 
 from __future__ import annotations
@@ -39,13 +42,14 @@ from infra.files import hash_pieces, hash_stream
 from infra.settings import on_this_machine
 from infra.store import layout
 from infra.store.backend import MAX_READ_BYTES, Backend
-from infra.store.layout import MANIFEST
+from infra.store.records import corrupt
 
 log = logging.getLogger("trainwright")
 SCHEMA = 1
 # A manifest with some hundred thousand files.
 MAX_BYTES = 2**26
 _TAIL = re.compile(rb',"seal":"([0-9a-f]{64})"}\Z')
+_TAKEN = "exists already with other bytes than those to be written"
 _HEX = re.compile(r"[0-9a-f]{64}")
 _THERE = (errno.EEXIST, errno.ENOTEMPTY)
 # Handles of this process's locks: it may use a copy until it ends, whichever store the copy came from.
@@ -142,13 +146,13 @@ def read_manifest(uri: str, data: bytes, expected: Ref | None = None) -> Manifes
     """
     path = layout.manifest(uri)
     if len(data) > MAX_BYTES:
-        raise _corrupt(path, "is larger than any manifest")
+        raise corrupt(path, "is larger than any manifest")
     tail = _TAIL.search(data)
     if tail is None:
-        raise _corrupt(path, "does not end with a seal")
+        raise corrupt(path, "does not end with a seal")
     body, seal = data[: tail.start()], tail[1].decode()
     if hashlib.sha256(body).hexdigest() != seal:
-        raise _corrupt(path, "was changed after it was sealed")
+        raise corrupt(path, "was changed after it was sealed")
     try:
         value = parse_json(body + b"}")
         schema = value["content"]["schema"]
@@ -160,13 +164,13 @@ def read_manifest(uri: str, data: bytes, expected: Ref | None = None) -> Manifes
         manifest = Manifest(uri=uri, seal=seal, **value)
         well_formed = canonical(value) == body + b"}" and _well_formed(manifest)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _corrupt(path, "is not a manifest") from error
+        raise corrupt(path, "is not a manifest") from error
     if not well_formed:
-        raise _corrupt(path, "is not a manifest in canonical form")
+        raise corrupt(path, "is not a manifest in canonical form")
     if digest(manifest.content) != manifest.id:
-        raise _corrupt(path, "carries an id that is not the digest of its content")
+        raise corrupt(path, "carries an id that is not the digest of its content")
     if expected is not None and (expected.id, expected.seal) != (manifest.id, seal):
-        raise _corrupt(path, "is whole, but is not the one that the reference names")
+        raise corrupt(path, "is whole, but is not the one that the reference names")
     return manifest
 
 
@@ -190,10 +194,6 @@ def check_file_name(name: str) -> str:
     if name == layout.MANIFEST:
         raise ValueError(f"{name} is the manifest's own name; put the file in a folder below.")
     return name
-
-
-def _corrupt(path: str, what: str) -> CorruptError:
-    return CorruptError(f"{path} {what}.", details={"file": path})
 
 
 class Writer:
@@ -230,7 +230,7 @@ class Writer:
         except FileExistsError as error:
             if self._entry(name, size) != entry:
                 if sealed or not self._afresh:
-                    raise _taken(path) from error
+                    raise corrupt(path, _TAKEN) from error
                 # Unsealed files do not count as stored.
                 self._backend.delete(path)
                 self._create(path, data, private)
@@ -246,7 +246,7 @@ class Writer:
         try:
             size, digest = self._backend.create_from(path, pieces, scratch)
         except FileExistsError as error:
-            raise CorruptError(f"{path} exists already.", details={"file": path}) from error
+            raise corrupt(path, "exists already") from error
         self._entries[name] = FileEntry(path=name, bytes=size, blake3=digest)
         return self._entries[name]
 
@@ -264,7 +264,7 @@ class Writer:
             size, digest = hash_pieces(make())
             entry = FileEntry(path=name, bytes=size, blake3=digest)
             if self._entry(name) != entry:
-                raise _taken(path) from error
+                raise corrupt(path, _TAKEN) from error
         self._entries[name] = entry
         return entry
 
@@ -334,10 +334,6 @@ class Writer:
         return FileEntry(path=name, bytes=size, blake3=digest)
 
 
-def _taken(path: str) -> CorruptError:
-    return CorruptError(f"{path} exists already with other bytes than those to be written.", details={"file": path})
-
-
 def copy_of(manifest: Manifest, backend: Backend, base: Path) -> Path:
     """The folder of a copy below `base`, with every byte checked, locked by this process; downloads it if needed.
 
@@ -370,14 +366,14 @@ def linked(manifest: Manifest, backend: Backend, stored: Path) -> Path:
                 copy = folder.path / "copy"
                 _download(manifest, backend, copy, stored)
                 about = {name: getattr(manifest, name) for name in ("content", "id", "provenance", "seal")}
-                (copy / MANIFEST).write_bytes(canonical(about))
+                (copy / layout.MANIFEST).write_bytes(canonical(about))
                 target.parent.mkdir(parents=True, exist_ok=True)
                 copy.rename(target)
         return target
 
 
 def _seal_of(folder: Path) -> str | None:
-    return json.loads((folder / MANIFEST).read_bytes())["seal"] if folder.exists() else None
+    return json.loads((folder / layout.MANIFEST).read_bytes())["seal"] if folder.exists() else None
 
 
 def hold(folder: Path) -> bool:
@@ -429,7 +425,7 @@ def _download(manifest: Manifest, backend: Backend, folder: Path, stored: Path |
     for entry in manifest.files:
         path = f"{manifest.uri}/{entry.path}"
         if entry.bytes > MAX_READ_BYTES and not entry.path.endswith(_MAY_BE_LARGE):
-            raise CorruptError(f"{path} is too large to be read as a whole.", details={"file": path})
+            raise corrupt(path, "is too large to be read as a whole")
         (folder / entry.path).parent.mkdir(parents=True, exist_ok=True)
         if stored is not None and entry.path.endswith(_LINKED.get(manifest.kind, ())):
             (folder / entry.path).symlink_to(stored / entry.path)
@@ -437,9 +433,9 @@ def _download(manifest: Manifest, backend: Backend, folder: Path, stored: Path |
         try:
             actual = backend.digest(path, folder / entry.path, entry.bytes)
         except FileNotFoundError as error:
-            raise CorruptError(f"{path} is missing.", details={"file": path}) from error
+            raise corrupt(path, "is missing") from error
         if actual != (entry.bytes, entry.blake3):
-            raise CorruptError(f"{path} does not hold the bytes that were sealed.", details={"file": path})
+            raise corrupt(path, "does not hold the bytes that were sealed")
 
 
 def _is_whole(folder: Path, manifest: Manifest) -> bool:

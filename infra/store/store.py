@@ -278,20 +278,38 @@ class Store:
     def claim(self, uri: str) -> bool:
         """Record that `uri` is used today; False if it is deleted or about to be.
 
-        Call this before every use of a directory that the caller did not make; `infra.store.store` says why.
+        Call this before every use of a directory that the caller did not make.
         """
-        return claim(self, uri)
+        # A user who may only read, for a plan, cannot write the claim and makes nothing that could be lost.
+        with contextlib.suppress(UsageError):
+            self.create_once(layout.use(uri, f"{datetime.now(UTC):%Y-%m-%d}"), b"")
+        return not self.exists(layout.tombstone(uri))
 
     def last_claim_s(self, uri: str) -> float:
         """When `uri` was last claimed, as Unix time: the end of that day; 0 if it never was."""
-        return last_claim_s(self, uri)
+        days = self.list(layout.uses(uri))
+        return day_end_s(days[-1]) if days else 0.0
 
     def remove(self, uri: str, *, why: str, by: str, unless: Callable[[], bool] = lambda: False) -> bool:
-        """Delete a directory or a file behind a tombstone, unless `unless` says not to; returns whether it was deleted.
+        """Delete a directory or a file: write a tombstone first, then delete manifests, then files.
 
         May be repeated if interrupted. A link is deleted itself, never its target.
+
+        Args:
+            unless: checked again once the tombstone is written; if True, nothing is deleted and False is returned.
         """
-        return remove(self, self._backend, uri, why=why, by=by, unless=unless)
+        path = layout.check_path(uri)
+        names = self._backend.walk(path, links=True) or [""]  # without files in it, it is a file itself
+        if unless():
+            return False
+        about = {"by": by, "time": audit.now(), "uri": uri, "why": why}
+        self.create_once(layout.tombstone(uri), about)
+        # The tombstone stays although nothing is deleted: a process that has seen it makes its own directory meanwhile.
+        if unless():
+            return False
+        for name in sorted(names, key=lambda name: (name.rpartition("/")[2] != layout.MANIFEST, name)):
+            self._backend.delete(f"{uri}/{name}" if name else uri)
+        return True
 
     def stored(self, folder: str = "") -> Listing:
         """Every file below `folder` ("" is the root) with its size and time. CorruptError for a link."""
@@ -325,43 +343,10 @@ class Store:
         return {n for found, n in parts if found == key}
 
 
-def claim(store: Store, uri: str) -> bool:
-    """Record that `uri` is claimed for use today; False if it is deleted or about to be.
-
-    Call this before every use of a directory that the caller did not make.
-    """
-    # A user who may only read, for a plan, cannot write the claim and makes nothing that could be lost.
-    with contextlib.suppress(UsageError):
-        store.create_once(layout.use(uri, f"{datetime.now(UTC):%Y-%m-%d}"), b"")
-    return not store.exists(layout.tombstone(uri))
-
-
-def last_claim_s(store: Store, uri: str) -> float:
-    """When `uri` was last claimed, as Unix time: the end of that day; 0 if it never was."""
-    days = store.list(layout.uses(uri))
-    return day_end_s(days[-1]) if days else 0.0
-
-
-def remove(store: Store, backend: Backend, uri: str, *, why: str, by: str, unless: Callable[[], bool]) -> bool:
-    """Delete a directory or a file: write a tombstone first, then delete manifests, then files.
-
-    May be repeated if interrupted. A link is deleted itself, never its target.
-
-    Args:
-        unless: checked again once the tombstone is written; if True, nothing is deleted and False is returned.
-    """
-    path = layout.check_path(uri)
-    names = backend.walk(path, links=True) or [""]  # without files in it, it is a file itself
-    if unless():
-        return False
-    about = {"by": by, "time": audit.now(), "uri": uri, "why": why}
-    store.create_once(layout.tombstone(uri), about)
-    # The tombstone stays although nothing is deleted: a process that has seen it makes its own directory meanwhile.
-    if unless():
-        return False
-    for name in sorted(names, key=lambda name: (name.rpartition("/")[2] != layout.MANIFEST, name)):
-        backend.delete(f"{uri}/{name}" if name else uri)
-    return True
+def numbers(store: Store, folder: str) -> list[int]:
+    """The numbers that entries of a folder have as names, in no order."""
+    names = [name.removesuffix(".json") for name in store.list(folder)]
+    return [int(name) for name in names if name.isdecimal()]
 
 
 def day_end_s(day: str) -> float:

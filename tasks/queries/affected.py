@@ -23,11 +23,10 @@ from data_contracts.operations import InstalledPackage
 from infra import code_bundle
 from infra.environments.packages import split
 from infra.models import registry
-from infra.models.registry import numbers
 from infra.records.nodes import EARLIER, read_environment
 from infra.store import Store, layout
 from infra.store.seal import pass_over
-from infra.store.store import read_several
+from infra.store.store import numbers, read_several
 
 # The packages in question that something was made with; None among them: it is not known what else it was made with.
 Traces = frozenset[InstalledPackage | None]

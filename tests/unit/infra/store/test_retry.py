@@ -11,9 +11,10 @@ import pytest
 
 from data_contracts.errors import Cancelled, Fenced, NodeLost, StorageUnavailable, TrainwrightError
 from data_contracts.messages.gang import Launch
+from infra.gang.supervisor import Background
 from infra.store import Lease, Store, layout, open_store
 from infra.store import lease as store_lease
-from infra.store.lease import Background, ConductorWatch, Outage, patiently
+from infra.store.lease import ConductorWatch, Outage, patiently
 from tests.support.processes import a_process, identified
 
 TRAINING = "trainings/k-0"
