@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from common import arguments, machine
 
-from infra.checkpoint_interval import DAY_S, expected_loss, interval, node_mtbf
+from infra.usage import DAY_S, expected_loss, interval, node_mtbf
 
 SHAPES = {"exponential": 1.0, "Weibull 0.7": 0.7, "Weibull 1.5": 1.5}
 RESTART_S = 180.0

@@ -49,10 +49,9 @@ from data_contracts.yaml_text import Document, Problem, read_document
 from infra.audit import actor, now
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PublicKey, SigningKey, sign_bytes, unverified_payload, verify
-from infra.signing.moves import configured_key
+from infra.signing.signatures import configured_key
 from infra.store import Store, Versioned, layout
-from infra.store.pointers import PointerMoved
-from infra.store.records import parsed
+from infra.store.records import PointerMoved, parsed
 from infra.store.store import read_several, write_several
 
 log = logging.getLogger("trainwright")

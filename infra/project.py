@@ -43,8 +43,7 @@ from infra.audit import revision
 from infra.files import TAG
 from infra.git import run_git
 from infra.processes.processes import CODE_ROOT
-from infra.scratch import PREFIX
-from infra.scratch_owner import NOTE
+from infra.scratch import NOTE, PREFIX
 from infra.settings import state_folder
 from infra.store import Store
 from infra.written_files import WrittenFiles

@@ -28,7 +28,7 @@ from flows.commands.terminal import table
 from infra import prices
 from infra.budgets import apply_rules, newest_rules, read_rules
 from infra.quantities import size
-from infra.signing.moves import configured_key
+from infra.signing.signatures import configured_key
 from infra.sources.resolve import Window, parse_window
 from infra.store import Store, layout
 from infra.store.records import parsed

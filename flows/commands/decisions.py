@@ -29,7 +29,7 @@ from infra import audit
 from infra.approvals import public_pem, signing_key
 from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
-from infra.signing.moves import configured_key
+from infra.signing.signatures import configured_key
 from infra.store import Store, layout
 from tasks.queries.affected import Affected
 from tasks.queries.affected import affected as find_affected

@@ -20,7 +20,7 @@ from data_contracts.errors import Interrupted, StorageUnavailable, TrainwrightEr
 from flows.commands.guard import Answer, log
 from infra import scratch
 from infra.quantities import duration, size
-from infra.scratch_owner import UNKNOWN_MAKER, Leftover
+from infra.scratch import UNKNOWN_MAKER, Leftover
 from infra.settings import known_stores, state_folder
 
 GIB = 2**30

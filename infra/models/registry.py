@@ -39,7 +39,7 @@ from infra.records.receipts import (
     read_receipt,
 )
 from infra.signing.keys import SigningKey
-from infra.signing.moves import signing_of
+from infra.signing.signatures import signing_of
 from infra.store import AlreadySealed, Manifest, Pointer, PointerMoved, Store, Versioned, layout
 from infra.store.records import SCHEMA, corrupt, parsed
 from infra.store.store import numbers

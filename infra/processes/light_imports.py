@@ -6,6 +6,11 @@ packages that these two import at their top for a few functions (`LATE`). They g
 when it is asked for a name; everyone else, such as the user's code, imports the real one as usual.
 
 `python -m infra.processes.light_imports MODULE ARGUMENT…` runs a child's module that way until `child_main` ends it.
+
+Arrow does without pandas (`without_pandas`) in a process that runs no code of the user's. When Arrow first makes a
+scalar or an array from Python's or NumPy's values, it imports pandas, which takes 0.25 s, to see whether the values are
+from pandas. It tries only once. Without pandas, Arrow treats a `Series` like any sequence, and makes no Python value
+from a time in nanoseconds; `to_pandas` still imports pandas.
 """
 
 from __future__ import annotations
@@ -125,12 +130,32 @@ def end_light_imports() -> None:
 
 def main() -> None:
     """Run MODULE as `__main__`, with light imports until it calls `child_main`."""
-    from infra.processes.light_imports import _OF_THIS_PROCESS as imports  # not that of `__main__`, which only we reach
+    # not that of `__main__`, which only we reach
 
-    imports.begin()
+    _OF_THIS_PROCESS.begin()
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
     main()
+
+
+class _Refusal(MetaPathFinder):
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
+
+
+def without_pandas() -> None:
+    """From now on, Arrow treats no value as one from pandas, unless pandas is already imported."""
+    if "pandas" in sys.modules:
+        return
+    refusal = _Refusal()
+    sys.meta_path.insert(0, refusal)
+    try:
+        import pyarrow as pa
+
+        pa.scalar(0)
+    finally:
+        sys.meta_path.remove(refusal)

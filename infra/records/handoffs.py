@@ -19,10 +19,10 @@ from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Dataset, FileEntry, HandOff, Ref
 from infra import scratch
 from infra.settings import state_folder
-from infra.share import WHOLE, Share
 from infra.store import Manifest, Store, Writer, layout
 from infra.store.records import corrupt
 from infra.store.seal import passing_over
+from infra.store.store import WHOLE, Share
 
 FILE = "handoff.json"
 T = TypeVar("T", bound=HandOff)

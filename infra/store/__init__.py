@@ -5,7 +5,7 @@ from __future__ import annotations
 from infra.store import layout
 from infra.store.lease import Lease
 from infra.store.opening import absolute_address, check_promises, is_store, open_at, open_store
-from infra.store.pointers import Pointer, PointerMoved, Versioned
+from infra.store.records import Pointer, PointerMoved, Versioned
 from infra.store.seal import AlreadySealed, Manifest, Writer
 from infra.store.store import Store
 

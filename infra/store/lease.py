@@ -33,8 +33,7 @@ from data_contracts.errors import (
 from data_contracts.messages.gang import CancelMarker, Launch
 from infra.processes.processes import ProcessId, has_ended, this_process
 from infra.store import layout
-from infra.store.pointers import Pointer, PointerMoved, Versioned
-from infra.store.records import parsed
+from infra.store.records import Pointer, PointerMoved, Versioned, parsed
 from infra.store.store import SilentProcesses, Store
 
 log = logging.getLogger("trainwright")

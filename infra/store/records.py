@@ -1,4 +1,4 @@
-"""Records: the JSON files of a store outside sealed directories, including pointers.
+"""Records: the JSON files of a store outside sealed directories. Pointers: records that are moved by compare-and-set.
 
     {…,"schema":2,"path":"runs/…/report.json","digest":"…"}
 
@@ -8,6 +8,10 @@ record that was moved to another path is recognised.
 Records of schema 1 carry neither; they are accepted only if an earlier Trainwright can have written them. Some records
 are always written before others: the store's own `store.json`, a run's resolved inputs, a generation's launch. If such
 a record has the newest schema, a later record of schema 1 is not genuine.
+
+A pointer is one of the few small files that change. It counts its versions, so a value that is written again is not
+mistaken for the earlier write. If the answer of the store is lost, the backend reads the object back to find out
+whether the write succeeded.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from data_contracts.canonical import plain
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.foreign_files import MAX_DEPTH, TooDeep, parse_json
 from infra.store import layout
-from infra.store.backend import MAX_READ_BYTES, Backend
+from infra.store.backend import MAX_READ_BYTES, Backend, Overtaken, Stale, warn_overtaken
 
 log = logging.getLogger("trainwright")
 SCHEMA = 2
@@ -224,3 +228,86 @@ def _warn_of(record: _Earlier) -> None:
         record.path,
         record.store_uri,
     )
+
+
+# A lease, a checkpoint's reference and an alias are a thousand times smaller.
+MAX_POINTER_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Versioned:
+    """A pointer's value as it was read.
+
+    Attributes:
+        version: counts from 1; together with the store's `tag`, which covers all bytes, it identifies one write.
+        schema: schema of the record that was read; every move writes the newest.
+    """
+
+    value: Any
+    version: int
+    tag: str
+    schema: int = SCHEMA
+
+
+class PointerMoved(Exception):
+    """A compare-and-set lost. `current` is what the pointer holds now, or None if it is gone."""
+
+    def __init__(self, path: str, current: Versioned | None) -> None:
+        super().__init__(f"{path} was moved by another")
+        self.path = path
+        self.current = current
+
+
+class Pointer:
+    """A small JSON value at a path, moved by one writer at a time."""
+
+    def __init__(self, backend: Backend, path: str, earlier: EarlierRecords) -> None:
+        self._backend, self._earlier = backend, earlier
+        self.path = layout.check_path(path)
+
+    def read(self) -> Versioned | None:
+        """The pointer's value, or None. CorruptError if the file is not a pointer, UsageError for a newer schema."""
+        try:
+            data, tag = self._backend.read(self.path)
+        except FileNotFoundError:
+            return None
+        if len(data) > MAX_POINTER_BYTES:
+            raise CorruptError(f"{self.path} is larger than any pointer.", details={"file": self.path})
+        record, schema = read_record(self.path, data, kind="a pointer")
+        if record.keys() != {"schema", "value", "version"} or type(record["version"]) is not int:
+            raise CorruptError(f"{self.path} is not a pointer.", details={"file": self.path})
+        if schema < SCHEMA:
+            self._earlier.check(self.path)
+        return Versioned(record["value"], record["version"], tag, schema)
+
+    def create(self, value: Any) -> Versioned:
+        """Create the pointer with `value`. PointerMoved if it exists."""
+        try:
+            return Versioned(value, 1, self._backend.create(self.path, self._record(value, 1)))
+        except FileExistsError as error:
+            raise self._lost(error, 1) from error
+
+    def swap(self, expected: Versioned | None, value: Any) -> Versioned:
+        """Set `value` if the pointer is still as `expected` was read (None: does not exist); else PointerMoved."""
+        if expected is None:
+            return self.create(value)
+        version = expected.version + 1
+        try:
+            tag = self._backend.replace(self.path, self._record(value, version), expected.tag)
+            return Versioned(value, version, tag)
+        except Stale as error:
+            raise self._lost(error, version) from error
+
+    def _lost(self, error: Exception, version: int) -> PointerMoved:
+        """What a lost write raises.
+
+        One that was confirmed may have been followed by a later one, or overwritten before that: the pointer does not
+        say which, so it counts as lost.
+        """
+        current = self.read()
+        if isinstance(error, Overtaken) and (current is None or current.version <= version):
+            warn_overtaken(self._backend.uri, self.path)
+        return PointerMoved(self.path, current)
+
+    def _record(self, value: Any, version: int) -> bytes:
+        return write_record(self.path, {"schema": SCHEMA, "value": value, "version": version})

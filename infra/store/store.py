@@ -2,7 +2,8 @@
 
 *Reading.* Whoever can write a store can exchange a file, or write into it, between the moment when it is hashed and
 the moment when it is read. So a file of a sealed directory is hashed once, whole and in pieces; each piece is then read
-into memory of this process's own, and used only if it is still the piece that was hashed.
+into memory of this process's own, and used only if it is still the piece that was hashed. Several processes may divide
+the files of a directory among them (`Share`).
 
 *Deleting.* A process claims a directory before it uses it, and writes a tombstone before it deletes one. `remove` looks
 for claims after it has written the tombstone, and `claim` looks for a tombstone after it has written the claim, so at
@@ -20,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from io import RawIOBase
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from blake3 import blake3
 
@@ -32,12 +33,40 @@ from infra import audit
 from infra.files import hash_stream
 from infra.processes.processes import ProcessId, this_process
 from infra.settings import state_folder
-from infra.share import WHOLE, Share
 from infra.store import layout
 from infra.store.backend import Backend, Leftover, Overtaken, Stored, warn_overtaken
-from infra.store.pointers import Pointer
-from infra.store.records import SCHEMA, EarlierRecords, corrupt, parsed, read_record, read_strictly, write_record
+from infra.store.records import (
+    SCHEMA,
+    EarlierRecords,
+    Pointer,
+    corrupt,
+    parsed,
+    read_record,
+    read_strictly,
+    write_record,
+)
 from infra.store.seal import Manifest, Writer, copy_of, linked, passing_over, read_manifest
+
+T = TypeVar("T")
+
+
+class Share(NamedTuple):
+    """A process's number, and how many processes there are: it handles every `of`-th item. Default: all items."""
+
+    number: int = 0
+    of: int = 1
+
+    def items(self, whole: Sequence[T]) -> Sequence[T]:
+        """The process's items of a list."""
+        return whole[self.number :: self.of]
+
+    def position(self, done: int) -> int:
+        """Position in the list of the item that follows the process's first `done` items."""
+        return self.number + self.of * done
+
+
+WHOLE = Share()
+
 
 # A silent process may have been stopped only for a while, so after this time its leases are waited for again.
 SILENT_FOR_S = 300.0
@@ -46,7 +75,6 @@ Names = list[str]
 Numbers = list[int]
 Listing = list[Stored]
 Leftovers = list[Leftover]
-T = TypeVar("T")
 # The schema of `store.json`: every record of a store that was made with it carries a digest.
 STORE_SCHEMA = 3
 # Few enough that a small tensor costs little, and many enough that the pieces' digests take no memory to speak of.

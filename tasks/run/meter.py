@@ -22,7 +22,7 @@ from infra.machine import EnergyMeter, machine_id
 from infra.processes.processes import uninterrupted
 from infra.processes.this_process import COUNTERS, now_s
 from infra.store import layout
-from infra.store.pointers import PointerMoved, Versioned
+from infra.store.records import PointerMoved, Versioned
 from infra.usage import cost, executions_of
 from tasks.run.run import Run
 

@@ -36,7 +36,6 @@ from data_contracts.resolved import CheckpointInterval, DriftReference, Price, R
 from data_contracts.run_report import StageResult, Trigger
 from infra import audit, code_bundle, machine, settings
 from infra import prices as price_book
-from infra.checkpoint_interval import DAY_S, PastTrainings, expected_loss, interval, node_mtbf, past_trainings
 from infra.contract.parts import read_profile
 from infra.environments.cache import packages_in
 from infra.environments.cache import resolve as resolve_packages
@@ -48,7 +47,7 @@ from infra.project import NOT_FOUND, ProjectFiles, choose, mentions, not_found_i
 from infra.records.handoffs import find_dataset, find_dataset_by_id, is_verified
 from infra.sources import local_files, resolve_sources
 from infra.store import Manifest, Store, layout
-from infra.usage import executions_of
+from infra.usage import DAY_S, PastTrainings, executions_of, expected_loss, interval, node_mtbf, past_trainings
 from infra.weights import ENDING, import_weights
 from tasks.run.spec_check import (
     check_layouts,

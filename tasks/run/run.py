@@ -31,7 +31,7 @@ from infra.budgets import refuse_by_policy
 from infra.gang.recovery import Replay
 from infra.models.registry import seal_recipe
 from infra.records.nodes import import_places, note_environment
-from infra.signing.moves import configured_key, sign_inputs
+from infra.signing.signatures import configured_key, sign_inputs
 from infra.store import Store, absolute_address, layout, open_store
 from tasks.run.resolve import DEFAULTS, SCHEDULE_KEY, RunOptions, ci_key, resolve
 

@@ -25,8 +25,7 @@ from infra.audit import actor, now
 from infra.sources.places import place_of
 from infra.sources.resolve import listed_sources
 from infra.store import Store, layout
-from infra.store.pointers import Pointer, PointerMoved, Versioned
-from infra.store.records import parsed
+from infra.store.records import Pointer, PointerMoved, Versioned, parsed
 from tasks.run.resolve import SENSOR_KEY
 
 

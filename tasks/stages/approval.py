@@ -49,7 +49,7 @@ from infra.models import canaries, registry
 from infra.processes.environment import SIGNING_KEY
 from infra.records.handoffs import read_handoff
 from infra.records.receipts import pointed_at
-from infra.signing.moves import configured_key, refuse_unsigned_inputs
+from infra.signing.signatures import configured_key, refuse_unsigned_inputs
 from infra.store import Manifest, Store, layout
 from tasks.run.report import FINAL, latest_report
 from tasks.run.run import Run

@@ -28,7 +28,7 @@ from infra.approvals import signing_key
 from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE
-from infra.signing.moves import configured_key, sign_inputs
+from infra.signing.signatures import configured_key, sign_inputs
 from infra.store import Store, layout
 from infra.store.database import NamedBackend, Names
 from infra.store.folder import FolderBackend

@@ -24,8 +24,7 @@ from data_contracts.foreign_files import parse_json, read_plain
 from data_contracts.handoffs import HandOff, Record
 from data_contracts.quoting import text_of, type_and_text
 from infra.records.handoffs import WEIGHT_FILES, plain_name
-from infra.share import WHOLE, Share
-from infra.store.store import PIECE_BYTES, sealed_file
+from infra.store.store import PIECE_BYTES, WHOLE, Share, sealed_file
 from infra.weights import tensor_entries
 from training.checkpoint.codec import DTYPES, Get, decode
 

@@ -28,8 +28,8 @@ from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.children import Advanced
 from data_contracts.pipeline_spec.train import mesh_of
 from infra.records.handoffs import verify_checkpoint
-from infra.share import WHOLE, Share
 from infra.store import Manifest, Store
+from infra.store.store import WHOLE, Share
 from training.checkpoint.reader import TensorReader, load_placed_weights
 from training.checkpoint.saver import gather
 from training.fit.strategies import SealedDDP, ShardedStrategy

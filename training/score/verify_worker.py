@@ -16,9 +16,9 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.children import VERIFY, Verified, VerifyRequest
 from data_contracts.quoting import type_and_text
 from infra.processes.child_main import Report, child_main
-from infra.share import WHOLE
 from infra.store import open_at
 from infra.store.seal import Manifest
+from infra.store.store import WHOLE
 from training.checkpoint import load_module_weights, read_tensors
 from training.checkpoint.reader import WEIGHTS
 from training.fit.failures import classify

@@ -36,8 +36,8 @@ from data_contracts.messages.raw_data import ShardProgress
 from data_contracts.pipeline_spec import ShardsSpec
 from infra.contract.quarantine import LeftOut
 from infra.pieces import Cluster, in_order
+from infra.processes.light_imports import without_pandas
 from infra.processes.processes import die_with_parent, oom_kills
-from infra.processes.without_pandas import without_pandas
 from training import formats
 from training.formats.schema import Mismatch, Size, settle
 from training.shard.first_pass import (
@@ -371,7 +371,7 @@ class Workers:
 
     Args:
         preload: modules that every process needs.
-        pandas: whether Arrow may import pandas, see `infra.processes.without_pandas`.
+        pandas: whether Arrow may import pandas, see `infra.processes.light_imports`.
         elsewhere: does the work on other machines instead, `count` pieces at once.
     """
 

@@ -24,7 +24,7 @@ from infra.contract.quarantine import read_left_out
 from infra.files import hash_pieces
 from infra.pieces import Cluster
 from infra.processes.child_main import Report, child_main
-from infra.processes.without_pandas import without_pandas
+from infra.processes.light_imports import without_pandas
 from infra.records.handoffs import ANEW, LACKING, ROW_COUNTS, TYPES, put_handoff, read_handoff
 from infra.records.handoffs import FILE as HANDOFF_FILE
 from infra.sources.resolve import Window

@@ -21,7 +21,7 @@ import pytest
 from infra import scratch
 from infra.files import file_digest
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
-from infra.scratch_owner import NOTE, SWEEP_AFTER_S, _boot
+from infra.scratch import NOTE, SWEEP_AFTER_S, _boot
 from infra.store import open_store
 
 ROOT = Path(__file__).parents[3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.share import WHOLE, Share
+from infra.store.store import WHOLE, Share
 
 ITEMS = list(range(7))
 

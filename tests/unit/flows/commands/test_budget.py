@@ -22,7 +22,7 @@ from infra import budgets
 from infra.budgets import POLICY, Executed, apply_rules, current_budgets, newest_rules, read_rules, refuse_by_policy
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import make_key_pair
-from infra.signing.moves import configured_key
+from infra.signing.signatures import configured_key
 from infra.store import Store, layout, open_store
 from tasks.budgets import BudgetPeriod, balances_of_spec, month_of
 from tests.support.tiny import write_project

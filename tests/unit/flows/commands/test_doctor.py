@@ -11,7 +11,7 @@ import pytest
 
 from data_contracts.errors import StorageUnavailable
 from flows.commands.doctor import _scratch, doctor
-from infra.scratch_owner import UNKNOWN_MAKER
+from infra.scratch import UNKNOWN_MAKER
 from infra.settings import remember_store
 from infra.store import Store, layout, open_store
 

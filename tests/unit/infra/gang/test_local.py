@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.messages.gang import Launch
-from infra import scratch, scratch_owner
+from infra import scratch
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from infra.store import Lease, Store, layout, open_store
 
@@ -74,7 +74,7 @@ def test_a_killed_parent_takes_the_node_with_it(with_parent: bool, store: Store,
         assert len(find_marked(mark)) >= 4
     # The folder with the copy of the project goes with the next that makes one on this machine, once nothing uses it.
     [left] = tmp.iterdir()
-    os.utime(left / scratch_owner.NOTE, (0, 0))
+    os.utime(left / scratch.NOTE, (0, 0))
     scratch.make("test").close()
     if not with_parent:
         assert left.exists()

@@ -7,7 +7,7 @@ import sys
 
 CODE = """
 import sys
-from infra.processes.without_pandas import without_pandas
+from infra.processes.light_imports import without_pandas
 without_pandas()
 import pyarrow as pa
 assert pa.array([1, None]).fill_null(pa.scalar(2)).to_pylist() == [1, 2]

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from data_contracts.errors import UsageError
 from infra.processes.environment import SIGNING_KEY, for_user_code
 from infra.signing.keys import PASSWORD_VARIABLE, PRIVATE_FILE
-from infra.signing.moves import configured_key
+from infra.signing.signatures import configured_key
 from tests.support.signed import pair
 
 

@@ -11,7 +11,7 @@ import pytest
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError
 from data_contracts.resolved import Resolved
 from infra.signing.keys import SigningKey
-from infra.signing.moves import refuse_unsigned_inputs, sign_inputs
+from infra.signing.signatures import refuse_unsigned_inputs, sign_inputs
 from infra.store import Store, layout
 from tests.support.raced import Memory
 from tests.support.signed import pair

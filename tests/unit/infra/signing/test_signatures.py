@@ -21,7 +21,7 @@ from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE
 from infra.store import PointerMoved, layout
-from infra.store.pointers import Pointer
+from infra.store.records import Pointer
 from tasks.queries.proof import prove
 from tests.support.damage import overwrite
 from tests.support.signed import MODEL, SignedStore, pair

@@ -17,7 +17,7 @@ import pytest
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import FileEntry
-from infra import scratch_owner
+from infra import scratch
 from infra.store import Manifest, Store, seal
 from infra.store.backend import Backend, hash_and_copy
 from infra.store.seal import copy_of, write_manifest
@@ -122,7 +122,7 @@ with scratch.make("copy", root=Path(sys.argv[1])) as folder:
 def test_what_a_killed_download_left_is_swept_by_the_next(manifest: Manifest, backend: Backend, tmp_path: Path) -> None:
     base = tmp_path / "cache"
     (base / "other").mkdir(parents=True)
-    old = Path(backend.uri, "store.json").stat().st_mtime - 2 * scratch_owner.SWEEP_AFTER_S
+    old = Path(backend.uri, "store.json").stat().st_mtime - 2 * scratch.SWEEP_AFTER_S
     left: list[Path] = []
     for is_killed in (True, False):
         process = subprocess.Popen(
@@ -130,7 +130,7 @@ def test_what_a_killed_download_left_is_swept_by_the_next(manifest: Manifest, ba
         )
         assert process.stdout is not None
         left.append(Path(process.stdout.readline().strip()))
-        os.utime(left[-1] / scratch_owner.NOTE, (old, old))
+        os.utime(left[-1] / scratch.NOTE, (old, old))
         if is_killed:
             process.kill()
             process.communicate()

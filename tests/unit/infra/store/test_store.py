@@ -12,10 +12,10 @@ import pytest
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
-from infra.share import Share
 from infra.store import Manifest, Store, layout, seal
 from infra.store.backend import Backend
 from infra.store.seal import write_manifest
+from infra.store.store import Share
 
 URI = "datasets/k-0"
 

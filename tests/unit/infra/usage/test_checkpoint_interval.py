@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from infra.checkpoint_interval import DAY_S, expected_loss, interval, node_mtbf
+from infra.usage import DAY_S, expected_loss, interval, node_mtbf
 
 CASES = [(stall_s, mtbf_s) for stall_s in (0.01, 1.0, 30.0, 600.0) for mtbf_s in (1800.0, DAY_S, 100 * DAY_S)]
 

@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.resolved import Price
-from infra.checkpoint_interval import PastTrainings, past_trainings
+from infra.usage import PastTrainings, past_trainings
 
 GPU = Price(machine="gpu", per_hour=1.0, price_date="2026-11-01", pool="gpu")
 

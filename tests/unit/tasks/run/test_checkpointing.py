@@ -9,8 +9,8 @@ import pytest
 
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.resolved import CheckpointInterval
-from infra.checkpoint_interval import PastTrainings
 from infra.store import open_store
+from infra.usage import PastTrainings
 from tasks.run.resolve import (
     DEFAULT_S,
     LEAST_S,

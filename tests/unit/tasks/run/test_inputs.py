@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts.errors import CorruptError
 from data_contracts.resolved import Resolved
-from infra.signing.moves import refuse_unsigned_inputs
+from infra.signing.signatures import refuse_unsigned_inputs
 from infra.store import Store, layout
 from tasks.run.run import read_inputs, record_inputs
 from tests.support.raced import Memory
