@@ -130,9 +130,9 @@ def end_light_imports() -> None:
 
 def main() -> None:
     """Run MODULE as `__main__`, with light imports until it calls `child_main`."""
-    # not that of `__main__`, which only we reach
+    from infra.processes.light_imports import _OF_THIS_PROCESS as imports  # not that of `__main__`, which only we reach
 
-    _OF_THIS_PROCESS.begin()
+    imports.begin()
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
