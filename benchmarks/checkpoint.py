@@ -39,8 +39,7 @@ from noise import Watch
 
 from data_contracts.handoffs import Ref
 from infra.store import open_store
-from training.checkpoint.capture import Capture, Staging, capture
-from training.checkpoint.saver import BackgroundWork, Place, save
+from training.checkpoint.saver import BackgroundWork, Capture, Place, Staging, capture, save
 from training.fit.guards import all_finite
 
 BYTES = 500 * 10**6

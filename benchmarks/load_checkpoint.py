@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data_contracts.handoffs import Ref
 from infra.store import open_store
-from training.checkpoint.reader import TensorReader, read_state
+from training.checkpoint.files import TensorReader, read_state
 
 
 def ours(copy: dict[str, Any], *, own: bool) -> Any:

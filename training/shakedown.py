@@ -35,8 +35,7 @@ from infra import scratch
 from infra.processes.child_main import Report, child_main
 from infra.store import layout, open_store
 from training.checkpoint import load_module_weights
-from training.checkpoint.capture import capture
-from training.checkpoint.saver import Place, save
+from training.checkpoint.saver import Place, capture, save
 from training.fit.failures import classify
 from training.fit.guards import shape_lazy, try_capture
 from training.fit.loggers import History

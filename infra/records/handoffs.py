@@ -28,7 +28,7 @@ FILE = "handoff.json"
 T = TypeVar("T", bound=HandOff)
 KIND = "checkpoint"
 TRAIN = "train.json"
-# How the names of the files of the module's tensors begin; `training.checkpoint.capture` writes them.
+# How the names of the files of the module's tensors begin; `training.checkpoint.saver` writes them.
 WEIGHT_FILES = "weights-"
 # What torch.compile puts into the names of a module that it wraps.
 _COMPILED = "_orig_mod."

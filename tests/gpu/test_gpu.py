@@ -40,7 +40,7 @@ def test_batches_are_pinned_and_copied_without_waiting_and_a_resumed_run_is_the_
 
 
 def test_what_is_captured_from_the_device_is_what_lay_there() -> None:
-    from training.checkpoint.capture import Staging, capture
+    from training.checkpoint.saver import Staging, capture
 
     staging, state = Staging(), {"state_dict": {"w": torch.randn(1000, 1000, device="cuda")}}
     for _ in range(3):

@@ -26,8 +26,7 @@ import torch
 
 from data_contracts.errors import CorruptError, StorageUnavailable
 from infra.store import Store, layout, open_store
-from training.checkpoint.capture import capture
-from training.checkpoint.saver import Place, save
+from training.checkpoint.saver import Place, capture, save
 
 TRAINING = "trainings/k-0"
 OLD, NEW = (layout.checkpoint(TRAINING, step, 0) for step in (4, 8))

@@ -33,8 +33,7 @@ import torch.distributed as dist
 from data_contracts.handoffs import Checkpoint, Ref
 from infra.gang.ledger import Ledger
 from infra.store import Store, layout, open_store
-from training.checkpoint.capture import capture
-from training.checkpoint.saver import Place, save
+from training.checkpoint.saver import Place, capture, save
 
 TRAINING = f"trainings/{'k' * 40}-0"
 CALLS = "%file,write,fsync,fdatasync,close,getdents64,flock,ftruncate"

@@ -24,8 +24,7 @@ from data_contracts.messages.children import (
 )
 from infra.store import open_store
 from tests.support.gang import REPOSITORY, make_dataset, seal_dataset, torchrun, wait
-from training.checkpoint.capture import capture
-from training.checkpoint.saver import Place, save
+from training.checkpoint.saver import Place, capture, save
 from training.fit.reference_loss import record
 from training.loader import Shards, Split
 from training.user.ready import build_module, make_ready, plain_trainer

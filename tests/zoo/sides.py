@@ -20,7 +20,7 @@ from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import Logger
 
 from infra.gang.rank_files import RankFiles
-from training.checkpoint.reader import TensorReader, read_state
+from training.checkpoint.files import TensorReader, read_state
 from training.checkpoint.saver import read_history
 from training.fit import rank
 from training.fit.launch_context import read_context

@@ -22,7 +22,7 @@ from tests.support import warm
 from tests.support.gang import Gang, answer, write_dataset
 from tests.zoo import sides
 from tests.zoo.rows import table
-from training.checkpoint.capture import LEFT_OUT
+from training.checkpoint.saver import LEFT_OUT
 from training.fit.loggers import finite
 
 MODULES = Path(__file__).parent / "modules"

@@ -11,7 +11,6 @@
 Any number of ranks writes a checkpoint, and any other number reads it, with or without a process group.
 """
 
-from training.checkpoint.codec import UnsupportedState
-from training.checkpoint.reader import Index, load_module_weights, read_index, read_tensors
+from training.checkpoint.files import Index, UnsupportedState, load_module_weights, read_index, read_tensors
 
 __all__ = ["Index", "UnsupportedState", "load_module_weights", "read_index", "read_tensors"]

@@ -1,36 +1,342 @@
-"""Writes a checkpoint from all ranks: each stores its own files; rank 0 adds the index and the state, and seals.
+"""Captures each rank's part of a checkpoint, and writes a checkpoint from all ranks.
 
-Collective: every rank calls `save` for the same step. A rank that fails reports to the others before it raises, so that
-no rank is left waiting in a collective. Nothing here touches the module, so it may run in the background: a thread
-writes, hashes, syncs, seals and uploads while training continues. What ranks exchange beside tensors is JSON as bytes,
-never a pickle, so that no rank runs what another sent.
+A capture is copies of a rank's tensors in host memory, and the pieces that they are. A training step waits for the
+capture alone; writing uses the capture and touches neither device nor module. Rank 0 keeps a tensor that every rank
+holds whole; of a sharded tensor each rank keeps its own part. Here are also the random number generators of a rank
+(Python's, NumPy's, torch's and those of its CUDA device), and the limits on the sizes of a checkpoint's JSON files: the
+writer keeps to the reader's limit, checked before step 1.
+
+To write, each rank stores its own files; rank 0 adds the index and the state, and seals. Collective: every rank calls
+`save` for the same step. A rank that fails reports to the others before it raises, so that no rank is left waiting in a
+collective. It may run in the background: a thread writes, hashes, syncs, seals and uploads while training continues.
+What ranks exchange beside tensors is JSON as bytes, never a pickle, so that no rank runs what another sent.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.optim import Optimizer
 
-from data_contracts.canonical import canonical
-from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, from_json
+from data_contracts.canonical import canonical, digest
+from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError, from_json
+from data_contracts.foreign_files import check_nesting
 from data_contracts.handoffs import FileEntry, Ref
-from data_contracts.quoting import type_and_text
+from data_contracts.quoting import text_of, type_and_text
+from infra.records.handoffs import WEIGHT_FILES
 from infra.store import Store, Writer
 from infra.store.lease import patiently
 from infra.store.seal import write_manifest
-from training.checkpoint.capture import Capture, check_sizes, dumps, merge
-from training.checkpoint.codec import decode, file_pieces
-from training.checkpoint.reader import INDEX, OWN, STATE, UNREADABLE, Entry, TensorReader, once_each, read_json
+from training.checkpoint import files
+from training.checkpoint.files import (
+    DTYPES,
+    INDEX,
+    OWN,
+    STATE,
+    UNREADABLE,
+    WEIGHTS,
+    Entry,
+    Index,
+    Piece,
+    TensorReader,
+    UnsupportedState,
+    decode,
+    encode,
+    file_pieces,
+    find_fault,
+    once_each,
+    read_json,
+)
+
+# Lightning writes hyper-parameters for load_from_checkpoint, which rebuilds a class from them; we build from the spec.
+LEFT_OUT = (
+    "hyper_parameters",
+    "hparams_name",
+    "hparams_type",
+    "datamodule_hyper_parameters",
+    "datamodule_hparams_name",
+    "datamodule_hparams_type",
+)
+
+
+class Staging:
+    """Host memory that captures are copied into. The next capture reuses it: allocating costs more than copying.
+
+    A capture in it is valid until the next capture begins. Of tensors on a GPU, the memory is pinned and a stream of
+    its own copies: the device's next work waits for the copies, the host does not.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, str], torch.Tensor] = {}
+        self._stream: torch.cuda.Stream | None = None
+        self._copied: torch.cuda.Event | None = None
+
+    def copy(self, file: str, key: str, tensor: torch.Tensor) -> torch.Tensor:
+        """A contiguous copy on the host, complete once `wait` has returned."""
+        buffer = self._buffers.get((file, key))
+        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            self._buffers[file, key] = buffer
+        if not tensor.is_cuda:
+            return buffer.copy_(tensor)
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(tensor.device)
+        if tensor.device != self._stream.device:
+            return buffer.copy_(tensor)  # a copy runs on a stream of its tensor's own device, and this one is not it
+        # What computes the tensor comes first.
+        self._stream.wait_stream(torch.cuda.current_stream(tensor.device))
+        with torch.cuda.stream(self._stream):
+            return buffer.copy_(tensor, non_blocking=True)
+
+    def close(self) -> None:
+        """Let what the device is given from now on come after the copies."""
+        if self._stream is not None:
+            self._copied = self._stream.record_event()
+            torch.cuda.current_stream(self._stream.device).wait_event(self._copied)
+
+    def wait(self) -> None:
+        """Wait until all copies are complete."""
+        if self._stream is not None and self._copied is not None:
+            # A thread that has chosen no device would make a context on the first one.
+            with torch.cuda.device(self._stream.device):
+                self._copied.synchronize()
+
+
+class Capture:
+    """One rank's part of a checkpoint.
+
+    Attributes:
+        state: the rest of the checkpoint as tagged JSON (the same on every rank; rank 0 writes it).
+        own: what belongs to this rank alone (generators, running means) as tagged JSON.
+        files: file name → key → tensor on the host.
+        entries: name → what this rank holds of the tensor.
+    """
+
+    def __init__(self, rank: int, *, dry: bool = False, staging: Staging | None = None) -> None:
+        self.rank = rank
+        self._staging = staging or Staging()
+        self.state: dict[str, Any] = {}
+        self.own: dict[str, Any] = {}
+        self.files: dict[str, dict[str, torch.Tensor]] = {}
+        self.entries: dict[str, Entry] = {}
+        self._dry = dry
+        self._names: set[str] = set()
+        # Keep the tensor too: if it were freed, another could take its address within the same capture.
+        self._held: dict[tuple[Any, ...], tuple[str, torch.Tensor]] = {}
+
+    def put_own(self, name: str, tensor: torch.Tensor) -> None:
+        """Copy a tensor of this rank's own state, whatever other ranks hold under that name."""
+        self._put(f"{OWN}/{self.rank}/{name}", tensor, whole=True)
+
+    def put(self, name: str, tensor: torch.Tensor) -> None:
+        """Copy this rank's part of a tensor; UnsupportedState if safetensors cannot hold it."""
+        self._put(name, tensor)
+
+    def _put(self, name: str, tensor: torch.Tensor, *, whole: bool = False) -> None:
+        value = tensor.detach()
+        if value.layout is not torch.strided or value.dtype not in DTYPES or value.is_meta:
+            kind = "meta" if value.is_meta else f"{value.layout} {value.dtype}".replace("torch.", "")
+            raise UnsupportedState(name, f"{kind} tensor")
+        if name in self._names:
+            raise UnsupportedState(name, "second tensor of that name")
+        self._names.add(name)
+        sharded = isinstance(value, DTensor)
+        local, offset, keeps = _part(value, self.rank)
+        keeps = keeps or whole
+        pieces = []
+        if keeps and local.numel():
+            file, key = self._place(name)
+            pieces = [Piece(file=file, key=self._keep(file, key, local), offset=offset, shape=tuple(local.shape))]
+        dtype = str(value.dtype).removeprefix("torch.")
+        self.entries[name] = Entry(shape=tuple(value.shape), dtype=dtype, sharded=sharded, pieces=pieces)
+
+    def _place(self, name: str) -> tuple[str, str]:
+        if name.startswith(f"{WEIGHTS}/"):
+            # Under their own names, so that any reader of safetensors finds the weights.
+            return f"{WEIGHT_FILES}{self.rank}.safetensors", name.removeprefix(f"{WEIGHTS}/")
+        return f"state-{self.rank}.safetensors", name
+
+    def _keep(self, file: str, key: str, local: torch.Tensor) -> str:
+        # Tied parameters share one storage: it is stored once and found under both names.
+        identity = (file, local.device, local.data_ptr(), local.dtype, tuple(local.shape), local.stride())
+        if identity not in self._held:
+            self._held[identity] = (key, local)
+            if self._dry:
+                return key
+            self.files.setdefault(file, {})[key] = self._staging.copy(file, key, local)
+        return self._held[identity][0]
+
+    def close(self) -> None:
+        """End the capture and release the originals. `wait` before the copies are read."""
+        self._staging.close()
+        self._held.clear()
+
+    def wait(self) -> None:
+        """Wait until the copies are complete; from any thread."""
+        self._staging.wait()
+
+
+def capture(
+    checkpoint: dict[str, Any], own: dict[str, Any], rank: int, *, dry: bool = False, staging: Staging | None = None
+) -> Capture:
+    """Capture this rank's part of Lightning's checkpoint dictionary.
+
+    Args:
+        own: state of this rank alone.
+        dry: only check that every value has a format, and list the pieces; nothing is copied.
+        staging: the memory to copy into; default: fresh.
+
+    Raises:
+        UnsupportedState: neither safetensors nor JSON can hold a value.
+    """
+    taken = Capture(rank, dry=dry, staging=staging)
+    wanted = {key: value for key, value in checkpoint.items() if key not in LEFT_OUT}
+    taken.state = encode(wanted, taken.put)
+    taken.own = encode(own, taken.put_own)
+    taken.close()
+    return taken
+
+
+def merge(parts: list[dict[str, Entry]]) -> Index:
+    """The index of the whole checkpoint from the entries of all ranks, in order of rank.
+
+    Raises:
+        UsageError: the ranks hold parts that do not make up a tensor.
+    """
+    tensors: dict[str, Entry] = dict(parts[0])
+    for part in parts[1:]:
+        for name, entry in part.items():
+            # Of a tensor that all ranks hold whole, rank 0's entry counts, because rank 0 writes the state. Another
+            # rank may have logged a value that rank 0 did not.
+            if entry.sharded or name.startswith(f"{OWN}/"):
+                known = tensors.get(name, entry.model_copy(update={"pieces": []}))
+                tensors[name] = known.model_copy(update={"pieces": [*known.pieces, *entry.pieces]})
+    fault = find_fault(tensors)
+    if fault:
+        raise UsageError(
+            f"The state of the ranks does not make one checkpoint: {fault}.",
+            remedy="Leave state that differs by rank out of the saved state of the module and its callbacks.",
+        )
+    return Index(tensors=dict(sorted(tensors.items())))
+
+
+def _part(value: torch.Tensor, rank: int) -> tuple[torch.Tensor, tuple[int, ...], bool]:
+    """This rank's part of a tensor, its offset in the whole, and whether this rank keeps it."""
+    if not isinstance(value, DTensor):
+        return value, (0,) * value.dim(), rank == 0
+    if any(placement.is_partial() for placement in value.placements):
+        value = value.redistribute(
+            placements=[Replicate() if placement.is_partial() else placement for placement in value.placements]
+        )
+    _, offset = compute_local_shape_and_global_offset(value.shape, value.device_mesh, value.placements)
+    coordinate = value.device_mesh.get_coordinate()
+    assert coordinate is not None, "a rank outside of a tensor's mesh cannot capture it"
+    replicas = [at for at, placement in zip(coordinate, value.placements, strict=True) if placement.is_replicate()]
+    return value.to_local(), tuple(offset), not any(replicas)
+
+
+def capture_rng() -> dict[str, Any]:
+    """The state of all four, as values that `state.encode` takes."""
+    name, keys, position, has_gauss, gauss = np.random.get_state()
+    state = {
+        "python": random.getstate(),
+        "numpy": (name, np.asarray(keys).tobytes(), position, has_gauss, gauss),
+        "torch": torch.get_rng_state().numpy().tobytes(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
+    return state
+
+
+def restore_rng(state: dict[str, Any]) -> None:
+    """Restore what `capture_rng` returned; a CUDA state is left out on a machine without a CUDA device."""
+    random.setstate(state["python"])
+    name, keys, position, has_gauss, gauss = state["numpy"]
+    np.random.set_state((name, np.frombuffer(keys, np.uint32), position, has_gauss, gauss))
+    torch.set_rng_state(torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(torch.frombuffer(bytearray(state["cuda"]), dtype=torch.uint8))
+
+
+def seed_rank(seed: int, step: int, rank: int) -> None:
+    """Seed all generators from (seed, step, rank), so that ranks draw different dropout masks."""
+    value = int(digest([seed, step, rank])[:8], 16)
+    random.seed(value)
+    np.random.seed(value)
+    torch.manual_seed(value)
+
+
+# The bytes of an index without tensors.
+_ENVELOPE_BYTES = 64
+
+
+def index_bytes(taken: Capture) -> int:
+    """The bytes that this rank's part adds to the index, exact or slightly more; also for a dry capture."""
+    total = _ENVELOPE_BYTES if taken.rank == 0 else 0
+    for name, entry in taken.entries.items():
+        if taken.rank == 0 or name.startswith(f"{OWN}/"):
+            total += len(canonical({name: entry.to_json()}))
+        elif entry.sharded:
+            total += sum(len(canonical(piece.to_json())) + 1 for piece in entry.pieces)
+    return total
+
+
+def check_sizes(index: int, state: int) -> None:
+    """UsageError if a checkpoint with an index and a state of so many bytes could be written but not read."""
+    for name, size in ((INDEX, index), (STATE, state)):
+        if size > files.MAX_JSON_BYTES:
+            raise UsageError(
+                f"A checkpoint of this training would have a file {name} of {size:,} bytes, but a file of more than "
+                f"{files.MAX_JSON_BYTES:,} cannot be read.",
+                remedy="Shard over fewer ranks (hsdp, or fewer nodes), or keep less in the saved state.",
+            )
+
+
+def state_bytes(taken: Capture) -> int:
+    """The size of the state's file."""
+    return len(dumps(taken.state))
+
+
+def future_bytes(taken: Capture, optimizers: Sequence[Optimizer]) -> int:
+    """The bytes that optimizers without state add to the index at their first step: as the weights for each moment."""
+    weights = Capture(taken.rank, dry=True)
+    weights.entries = {name: entry for name, entry in taken.entries.items() if name.startswith(f"{WEIGHTS}/")}
+    moments = sum(_moments(optimizer) for optimizer in optimizers if not optimizer.state)
+    return index_bytes(weights) * (moments + (taken.rank == 0 and moments > 0))  # the step number of each tensor, too
+
+
+def _moments(optimizer: Optimizer) -> int:
+    options = optimizer.param_groups[0] if optimizer.param_groups else {}
+    return 2 if "betas" in options else 1 if options.get("momentum") else 0
+
+
+def dumps(value: Any) -> bytes:
+    """JSON in one line; UsageError for a value that could be written but not read."""
+    # Not canonical JSON, which sorts keys: the order of a dictionary is part of the state.
+    data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    try:
+        check_nesting(data)
+    except ValueError as error:
+        raise UsageError(
+            f"A checkpoint of this training could not be read again: in its state, {text_of(error)}.",
+            remedy="Keep less in the saved state, or less deeply nested.",
+        ) from error
+    return data
+
 
 KIND = "checkpoint"
 HISTORY = "history.json"

@@ -56,7 +56,7 @@ _PASS_ON = {
 }
 _ADAPTER = module_file("training.lightning_adapter")
 # Where this rank restores its own part of a checkpoint, beside Lightning's.
-_RESTORING = {module_file("training.checkpoint.capture"), module_file("training.fit.resume")}
+_RESTORING = {module_file("training.checkpoint.saver"), module_file("training.fit.resume")}
 _TRANSPORT = re.compile(r"gloo|nccl|tcpstore|c10d|connection|watchdog", re.IGNORECASE)
 
 

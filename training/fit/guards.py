@@ -36,8 +36,8 @@ from data_contracts.errors import CorruptError, Diverged, TrainwrightError, Usag
 from data_contracts.handoffs import Checkpoint
 from data_contracts.pipeline_spec import TrainSpec
 from data_contracts.pipeline_spec.train import SelectSpec
-from training.checkpoint.capture import Capture, capture, check_sizes, future_bytes, index_bytes, state_bytes
-from training.checkpoint.codec import UnsupportedState
+from training.checkpoint.files import UnsupportedState
+from training.checkpoint.saver import Capture, capture, check_sizes, future_bytes, index_bytes, state_bytes
 from training.fit.launch_context import Context
 from training.fit.reference_loss import evaluating, saved_weights
 from training.loader import Split

@@ -22,7 +22,7 @@ import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.distributed.tensor import DTensor
 
-from training.checkpoint.capture import capture_rng, restore_rng, seed_rank
+from training.checkpoint.saver import capture_rng, restore_rng, seed_rank
 from training.user.ready import Mute
 
 log = logging.getLogger(__name__)

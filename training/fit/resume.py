@@ -18,8 +18,7 @@ from torchmetrics import Metric
 
 from data_contracts.errors import CorruptError, TrainwrightError
 from infra.records.handoffs import plain_name
-from training.checkpoint.capture import capture_rng, restore_rng, seed_rank
-from training.checkpoint.saver import read_history, read_rank_state
+from training.checkpoint.saver import capture_rng, read_history, read_rank_state, restore_rng, seed_rank
 from training.fit.guards import all_finite, check_resumed
 from training.fit.launch_context import Context
 from training.fit.loggers import History

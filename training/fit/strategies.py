@@ -52,8 +52,7 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.pipeline_spec import TrainSpec
 from data_contracts.quoting import describe
 from infra.records.handoffs import plain_name
-from training.checkpoint.codec import Get
-from training.checkpoint.reader import WEIGHTS, TensorReader, as_named, read_state
+from training.checkpoint.files import WEIGHTS, Get, TensorReader, as_named, read_state
 from training.lightning_adapter import replace_layer_sync, synchronises_batch_norm
 from training.user.ready import after_configuring
 

@@ -27,8 +27,7 @@ from infra import audit
 from infra.gang.rank_files import read_codes
 from infra.gang.ranks import SAVED_WITHIN_S
 from infra.store import Store, layout
-from training.checkpoint.capture import Staging, capture
-from training.checkpoint.saver import BackgroundWork, Place, save
+from training.checkpoint.saver import BackgroundWork, Place, Staging, capture, save
 from training.fit.guards import (
     CONTINUE,
     DUE,

@@ -16,8 +16,7 @@ from torch import nn
 
 from data_contracts.errors import UsageError
 from infra.records.handoffs import plain_name
-from training.checkpoint.codec import DTYPES
-from training.checkpoint.reader import INDEX, WEIGHTS, Entry, Index, Piece, TensorFile, TensorReader, read_index
+from training.checkpoint.files import DTYPES, INDEX, WEIGHTS, Entry, Index, Piece, TensorFile, TensorReader, read_index
 from training.lightning_adapter import dump_checkpoint
 from training.user.ready import after_configuring
 

@@ -37,7 +37,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from data_contracts.messages.commands import TRACE, Operation, ProfileRequest
-from training.checkpoint.capture import Staging, capture
+from training.checkpoint.saver import Staging, capture
 from training.fit.loop import StepLoop
 from training.lightning_adapter import dump_checkpoint
 

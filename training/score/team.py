@@ -30,7 +30,7 @@ from data_contracts.pipeline_spec.train import mesh_of
 from infra.records.handoffs import verify_checkpoint
 from infra.store import Manifest, Store
 from infra.store.store import WHOLE, Share
-from training.checkpoint.reader import TensorReader, load_placed_weights
+from training.checkpoint.files import TensorReader, load_placed_weights
 from training.checkpoint.saver import gather
 from training.fit.strategies import SealedDDP, ShardedStrategy
 from training.loader import OrderedLoader, Split

@@ -20,7 +20,7 @@ from infra.store import open_at
 from infra.store.seal import Manifest
 from infra.store.store import WHOLE
 from training.checkpoint import load_module_weights, read_tensors
-from training.checkpoint.reader import WEIGHTS
+from training.checkpoint.files import WEIGHTS
 from training.fit.failures import classify
 from training.fit.reference_loss import BEFORE_TRANSFER, circumstances, held_loss, misfit
 from training.lightning_adapter import place_in_training

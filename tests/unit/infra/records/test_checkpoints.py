@@ -13,8 +13,7 @@ from data_contracts.handoffs import Checkpoint
 from infra.gang.ledger import Ledger
 from infra.records.handoffs import num_weight_bytes, read_trained_with, verify_checkpoint
 from infra.store import Store, layout, open_store
-from training.checkpoint.capture import capture
-from training.checkpoint.saver import Place, save
+from training.checkpoint.saver import Place, capture, save
 
 TRAINING = "trainings/k-0"
 SEALED = {"train": {"lr": 1.0, "layers": (1, 2)}, "dataset_id": None}

@@ -26,7 +26,7 @@ from infra import code_bundle
 from infra.store import Store, open_store, seal
 from infra.store.store import PIECE_BYTES, SealedFile, sha256_as_sealed
 from training import formats
-from training.checkpoint import capture, load_module_weights
+from training.checkpoint import load_module_weights, saver
 from training.checkpoint.saver import Place, save
 from training.fit.warm_start import WarmStart
 from training.formats.schema import to_json
@@ -94,7 +94,7 @@ class Net(nn.Module):
 
 def checkpoint(store: Store, value: int, scratch: Path) -> Ref:
     place = Place(store, "trainings/t-0/checkpoints/1-g0", {"step": 1}, {}, {}, scratch)
-    taken = capture.capture({"state_dict": Net(value).state_dict(), "epoch": value}, {}, 0)
+    taken = saver.capture({"state_dict": Net(value).state_dict(), "epoch": value}, {}, 0)
     return save(place, taken, 1, [])
 
 

@@ -21,10 +21,20 @@ from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from infra.store import Store, open_store
 from tests.support.damage import overwrite
 from training.checkpoint import UnsupportedState, load_module_weights, read_index, read_tensors
-from training.checkpoint.capture import Capture, Staging, capture, capture_rng, merge, restore_rng, seed_rank
-from training.checkpoint.codec import DTYPES, file_pieces
-from training.checkpoint.reader import INDEX, Entry, Index, Piece, TensorReader, read_state
-from training.checkpoint.saver import Place, read_history, read_rank_state, save
+from training.checkpoint.files import DTYPES, INDEX, Entry, Index, Piece, TensorReader, file_pieces, read_state
+from training.checkpoint.saver import (
+    Capture,
+    Place,
+    Staging,
+    capture,
+    capture_rng,
+    merge,
+    read_history,
+    read_rank_state,
+    restore_rng,
+    save,
+    seed_rank,
+)
 
 
 def write_tensors(taken: Capture, folder: Path) -> None:

@@ -13,10 +13,19 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import Checkpoint, Ref
 from infra.gang.rank_files import RankFiles
 from infra.store import open_store
-from training.checkpoint import read_index, reader
-from training.checkpoint.capture import Capture, capture, check_sizes, future_bytes, index_bytes, merge, state_bytes
-from training.checkpoint.reader import Entry, Piece
-from training.checkpoint.saver import Place, save
+from training.checkpoint import files, read_index
+from training.checkpoint.files import Entry, Piece
+from training.checkpoint.saver import (
+    Capture,
+    Place,
+    capture,
+    check_sizes,
+    future_bytes,
+    index_bytes,
+    merge,
+    save,
+    state_bytes,
+)
 from training.fit.guards import Agreement, check_checkpoint_size
 from training.fit.reports import NAMED_CHECKPOINTS, Reports
 
@@ -46,7 +55,7 @@ def test_the_writer_obeys_the_readers_limit(tmp_path: Path, monkeypatch: pytest.
     store = open_store(str(tmp_path / "store"))
     taken = capture({"state_dict": {f"w{at}": torch.ones(1) for at in range(20)}}, {}, 0)
     place = Place(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path)
-    monkeypatch.setattr(reader, "MAX_JSON_BYTES", 1000)
+    monkeypatch.setattr(files, "MAX_JSON_BYTES", 1000)
     with pytest.raises(
         UsageError, match=r"would have a file index\.json of [\d,]+ bytes, .* more than 1,000 cannot be read"
     ):
@@ -55,7 +64,7 @@ def test_the_writer_obeys_the_readers_limit(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.undo()
     again = Place(store, "trainings/t-0/checkpoints/2-g0", {}, {}, {}, tmp_path)
     read_index(store.local(save(again, taken, 1, [])))
-    monkeypatch.setattr(reader, "MAX_JSON_BYTES", 1000)
+    monkeypatch.setattr(files, "MAX_JSON_BYTES", 1000)
     with pytest.raises(UsageError, match="cannot be read"):
         check_checkpoint_size(taken, [], Agreement(60))
 

@@ -11,8 +11,7 @@ import torch
 
 from data_contracts.errors import StorageUnavailable
 from infra.store import Store, open_store
-from training.checkpoint.capture import capture
-from training.checkpoint.saver import Place, save
+from training.checkpoint.saver import Place, capture, save
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.checkpoint.codec import UnsupportedState, decode, encode
+from training.checkpoint.files import UnsupportedState, decode, encode
 
 
 def through_json(value: Any) -> Any:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics.aggregation import MeanMetric
 
-from training.checkpoint.capture import capture_rng
+from training.checkpoint.saver import capture_rng
 from training.fit.reference_loss import circumstances, held_loss, misfit, record
 from training.lightning_adapter import place_in_training
 from training.user.ready import plain_trainer

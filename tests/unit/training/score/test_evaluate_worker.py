@@ -20,8 +20,7 @@ from infra.records.evaluations import outcomes_of, unsealed
 from infra.store import Store, open_store
 from tests.support.gang import make_dataset
 from tests.support.scoring import ready_module
-from training.checkpoint.capture import capture
-from training.checkpoint.saver import Place, save
+from training.checkpoint.saver import Place, capture, save
 from training.export import worker as export_worker
 from training.fit.reference_loss import record
 from training.loader import OrderedLoader, Shards, Split
