@@ -38,9 +38,9 @@ from training.checkpoint import load_module_weights
 from training.checkpoint.saver import Place, capture, save
 from training.fit.failures import classify
 from training.fit.guards import shape_lazy, try_capture
-from training.fit.loggers import History
+from training.fit.measuring import History
+from training.fit.resume import WarmStart
 from training.fit.strategies import make_strategy
-from training.fit.warm_start import WarmStart
 from training.lightning_adapter import call_at_the_end, dump_checkpoint, end_epoch_with_batch
 from training.loader import MemoryBudget, OrderedLoader, Shards, Split, stored_order
 from training.loader.loaders import CountRows

@@ -3,6 +3,6 @@
 import omegaconf  # noqa: F401  Lightning does, when it makes a checkpoint
 
 from training import checkpoint, lightning_adapter, loader  # noqa: F401
-from training.fit import failures, loggers, loop, supervisor  # noqa: F401
+from training.fit import failures, loop, measuring, supervisor  # noqa: F401
 from training.score import evaluate_worker, verify_worker  # noqa: F401
 from training.user import ready  # noqa: F401

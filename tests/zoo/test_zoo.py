@@ -23,7 +23,7 @@ from tests.support.gang import Gang, answer, write_dataset
 from tests.zoo import sides
 from tests.zoo.rows import table
 from training.checkpoint.saver import LEFT_OUT
-from training.fit.loggers import finite
+from training.fit.measuring import finite
 
 MODULES = Path(__file__).parent / "modules"
 DEADLINE_S = 240

@@ -35,8 +35,8 @@ from data_contracts.errors import TrainwrightError, UserCodeError
 from data_contracts.messages.commands import MODULE_MEMORY, ModuleSizes, SizeRequest, StepMemory
 from data_contracts.quoting import describe, text_of
 from infra.processes.child_main import Report, child_main
+from training.fit.resume import index_of, match
 from training.fit.strategies import units
-from training.fit.warm_start import index_of, match
 from training.formats.schema import field_of
 from training.lightning_adapter import attach_loader
 from training.loader.rows import Fixed, columns_of

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lightning import Trainer
 
     from training.fit.measuring import ActivityCallback
-    from training.fit.warm_start import WarmStart
+    from training.fit.resume import WarmStart
 
 
 Trained = tuple[Checkpoint | None, TrainingSummary]
@@ -86,8 +86,8 @@ def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbac
     """Train to the end, from the checkpoint that the launcher named, if any; returns the last one (rank 0 alone)."""
     with light_imports():
         from training.fit.guards import refuse_doubtful, shape_lazy
-        from training.fit.loggers import History, keep_logger_files
         from training.fit.loop import install
+        from training.fit.measuring import History, keep_logger_files
         from training.fit.reports import watch_collectives
         from training.fit.supervisor import Supervisor
         from training.lightning_adapter import call_at_the_end
@@ -172,7 +172,7 @@ def _warm_start(context: Context, store: Store, resume: Path | None, reports: Re
     """The source of the module's first weights; for a resumed training, only the record of that source."""
     if context.init_from is None or context.train.init_from is None:
         return None
-    from training.fit.warm_start import WarmStart
+    from training.fit.resume import WarmStart
 
     begin = None if resume else _folder(context, store, context.init_from, "init")
     return WarmStart(begin, context.train.init_from.strict, reports.begun_with)

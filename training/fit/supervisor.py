@@ -47,9 +47,8 @@ from training.fit.guards import (
     warn_of_batch_size,
 )
 from training.fit.launch_context import Context
-from training.fit.loggers import History, finite
 from training.fit.loop import StepLoop
-from training.fit.measuring import ActivityCallback, Measuring
+from training.fit.measuring import ActivityCallback, History, Measuring, finite
 from training.fit.reference_loss import MOST_ROWS, record
 from training.fit.reports import Reports
 from training.fit.resume import Resume, samples_done

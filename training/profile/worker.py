@@ -30,8 +30,8 @@ from infra.processes.child_main import PARENT, Report, child_main
 from infra.processes.processes import module_command
 from training.fit.failures import classify
 from training.fit.launch_context import Context
-from training.fit.loggers import History
 from training.fit.loop import install
+from training.fit.measuring import History
 from training.fit.rank import our_loaders, owned_settings, prepare
 from training.lightning_adapter import call_at_the_end
 from training.loader import TrainLoader

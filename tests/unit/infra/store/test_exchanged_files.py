@@ -28,7 +28,7 @@ from infra.store.store import PIECE_BYTES, SealedFile, sha256_as_sealed
 from training import formats
 from training.checkpoint import load_module_weights, saver
 from training.checkpoint.saver import Place, save
-from training.fit.warm_start import WarmStart
+from training.fit.resume import WarmStart
 from training.formats.schema import to_json
 from training.formats.shards import Shards
 

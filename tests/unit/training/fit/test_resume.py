@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from data_contracts.errors import TrainwrightError
-from training.fit.loggers import History
+from training.fit.measuring import History
 from training.fit.resume import KEY, Resume
 from training.loader.loaders import LoaderView
 

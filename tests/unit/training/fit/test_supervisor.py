@@ -12,7 +12,7 @@ import torch
 
 from data_contracts.errors import Diverged
 from training.fit.guards import CONTINUE, DUE, LOOK_EVERY, STOP
-from training.fit.loggers import History
+from training.fit.measuring import History
 from training.fit.reports import RankActivity
 from training.fit.supervisor import READ_EVERY_S, Supervisor
 

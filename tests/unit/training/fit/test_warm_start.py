@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from data_contracts.errors import UsageError
-from training.fit.warm_start import WarmStart
+from training.fit.resume import WarmStart
 
 
 class Net(L.LightningModule):

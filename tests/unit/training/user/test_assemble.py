@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 
 from data_contracts.errors import UsageError, UserCodeError
-from training.fit.loggers import History
+from training.fit.measuring import History
 from training.fit.strategies import units
 from training.order import Plan
 from training.user.ready import (
