@@ -204,7 +204,7 @@ class StepProfile(Message):
     operations: list[Operation] = Field(default_factory=list)
 
 
-PROFILE: Final = Child("training.profile.worker", ProfileRequest, StepProfile)
+PROFILE: Final = Child("training.profile", ProfileRequest, StepProfile)
 
 
 class SizeRequest(Message):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from training.profile.steps import OperationCounter, peaks
+from training.profile import OperationCounter, peaks
 
 
 def test_a_product_is_counted_and_a_view_is_free() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from training.profile.steps import BETWEEN, PhaseClock
+from training.profile import BETWEEN, PhaseClock
 
 
 class Hand:

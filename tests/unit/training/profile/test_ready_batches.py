@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from training.profile.steps import ReadyBatches, with_ready_batches
+from training.profile import ReadyBatches, with_ready_batches
 
 
 def test_the_first_batches_are_repeated_to_the_number_of_steps() -> None:

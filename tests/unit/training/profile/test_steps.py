@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from data_contracts.messages.commands import ProfileRequest
-from training.profile.steps import Done, PhaseClock, ProfiledSteps
+from training.profile import Done, PhaseClock, ProfiledSteps
 
 LOOP: Any = SimpleNamespace(trainer=SimpleNamespace(world_size=1))
 

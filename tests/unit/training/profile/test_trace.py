@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.profile.steps import longest, rewrite, shortened
+from training.profile import longest, rewrite, shortened
 
 EVENTS = [
     {"ph": "X", "name": "late", "ts": 30.0},
