@@ -30,8 +30,8 @@ from data_contracts.messages.raw_data import SCORED, TRAINED, Side
 from data_contracts.pipeline_spec import NearSpec
 from tests.support.sealed_rows import compared, sealed
 from training.contamination import exact
+from training.contamination.exact import Compared
 from training.contamination.near import find_near
-from training.contamination.sides import Compared
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from data_contracts.handoffs import Dataset, Ref, ShardFile
 from data_contracts.messages.raw_data import Side
 from infra.files import file_digest
 from training import formats
-from training.contamination.sides import Compared, open_sides
+from training.contamination.exact import Compared, open_sides
 from training.formats import schema as schemas
 
 

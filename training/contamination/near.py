@@ -31,8 +31,7 @@ from data_contracts.messages.raw_data import MOST_NEAR_SIDES, Overlap, Place
 from data_contracts.pipeline_spec import NearSpec
 from data_contracts.profile.sketches import mixed
 from data_contracts.quoting import column_shown
-from training.contamination.exact import CHECKED_ROWS, EXAMPLES, KEEP_BYTES, RUN_BYTES
-from training.contamination.sides import Compared, OpenSide
+from training.contamination.exact import CHECKED_ROWS, EXAMPLES, KEEP_BYTES, RUN_BYTES, Compared, OpenSide
 from training.shard.spill import Spill, Spilled
 
 CACHED_CHARS = 2**20

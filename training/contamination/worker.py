@@ -25,17 +25,19 @@ from infra.records.handoffs import local_dataset, put_handoff
 from infra.store import Store, Writer, open_at
 from infra.store.store import seal_from
 from training.contamination.exact import (
+    Advance,
+    Compared,
     Masks,
     Shared,
     copies,
     find_shared,
+    open_sides,
     record,
     rows_dropped,
     shared_without,
     write_without,
 )
 from training.contamination.near import Near, find_near
-from training.contamination.sides import Advance, Compared, open_sides
 
 REPORT_S = 1.0
 

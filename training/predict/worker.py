@@ -1,34 +1,247 @@
 """The child process of `predict`: predicts for each row of raw files, part by part, and joins the parts to one file.
 
 Run as `python -m training.predict.worker REQUEST ANSWER` by `infra.child`. A killed attempt is continued after its last
-finished part.
+finished part. What `predict_step` returned for a batch becomes columns, one value or one vector for each row.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
+import pyarrow as pa
+import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from data_contracts.errors import TrainwrightError, UserCodeError
+from data_contracts.errors import TrainwrightError, UsageError, UserCodeError
 from data_contracts.messages.raw_data import PREDICT, Predicted, PredictRequest
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
 from training.checkpoint import load_module_weights
-from training.predict.batches import Batches, Features, bytes_in, copied, steps_of, units_of
-from training.predict.output import Draft, join, names_in, output_exists, read_parts, room, schema_of, suffix_of
-from training.predict.part_writer import PartWriter
-from training.predict.raw_rows import look_at
+from training.predict.batches import Batches, Features, Group, bytes_in, copied, steps_of, units_of
+from training.predict.output import (
+    Draft,
+    join,
+    names_in,
+    output_exists,
+    read_parts,
+    refuse_columns,
+    refuse_twice,
+    room,
+    schema_of,
+    suffix_of,
+)
+from training.predict.raw_rows import input_rows_shown, look_at
 from training.score.team import CountBatches, Progress, local_copy, read_again
 from training.shard.two_passes import Meter
 from training.user.imports import user_code
 from training.user.ready import build_module, call_forward, plain_trainer
+
+# A part ends where an attempt can continue, after so many rows or seconds.
+PART_ROWS = 2**16
+PART_S = 5.0
+# Rows whose predictions are written at once, fewer if they have more bytes.
+_CHUNK_ROWS, _CHUNK_BYTES = 2**13, 2**24
+
+
+class PartWriter:
+    """Writes predictions to parts.
+
+    Attributes:
+        end: the row after the last one that was added.
+        finished: whether a part was finished.
+        left_out: entries of the predictions that are not written.
+    """
+
+    def __init__(self, draft: Draft, request: PredictRequest, first: int, unit: int) -> None:
+        self._draft, self._keep, self._output = draft, request.keep, Path(request.output)
+        self._unit, self.end, self._first = unit, first, first
+        self.left_out: list[str] = []
+        self.finished = bool(first)
+        self._schema: pa.Schema | None = schema_of(draft.parts()[0][2]) if first else None
+        self._waiting: list[pa.RecordBatch] = []
+        self._file: Any = None
+        self._stream: Any = None
+        self._since = time.monotonic()
+
+    def add(self, group: Group, outputs: list[Any]) -> None:
+        """Write the rows of a group, with the outputs of each batch; UsageError if its columns are not as before."""
+        together = joined(outputs, group.sizes)
+        if together is not None and self._add(group, 0, group.rows, together, strict=False):
+            return
+        at = 0
+        for one, rows in zip(outputs, group.sizes, strict=True):
+            self._add(group, at, rows, one, strict=True)
+            at += rows
+
+    def _add(self, group: Group, at: int, rows: int, outputs: Any, *, strict: bool) -> bool:
+        """Write some rows; False if their columns are not as before, which is refused if `strict`."""
+        first = group.first + at
+        try:
+            found, self.left_out = columns_of(outputs, rows)
+        except UsageError:
+            if strict:
+                raise
+            return False
+        if self._schema is None:
+            refuse_twice(["row", *self._keep, *found])
+        kept = {name: column.slice(at, rows).combine_chunks() for name, column in group.kept.items()}
+        numbers = pa.array(np.arange(first, first + rows, dtype=np.int64))
+        batch = pa.RecordBatch.from_pydict({"row": numbers, **kept, **found})
+        if self._schema is None:
+            refuse_columns(batch.schema, self._output)
+            self._schema = batch.schema
+        if batch.schema != self._schema:
+            if not strict:
+                return False
+            raise UsageError(
+                f"predict_step returns other columns for {input_rows_shown(first, rows)} ({_said(batch.schema)}) "
+                f"than before ({_said(self._schema)}).",
+                remedy="Let it return values of one shape and type for each row.",
+            )
+        self._waiting.append(batch)
+        self.end = first + rows
+        if _is_chunk(self._waiting):
+            self._flush()
+        if self.end % self._unit == 0:
+            long = time.monotonic() - self._since >= PART_S
+            if long or self.end - self._first >= PART_ROWS:
+                self.finish_part()
+        return True
+
+    def finish_part(self) -> None:
+        """Complete the part, if it has rows or is the only one."""
+        if self._schema is None or (self.end == self._first and self.finished):
+            return
+        with room(self._output, self._first):
+            self._flush()
+            self._stream.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._stream = self._file = None
+            self._draft.finish(self._first, self.end)
+        self._first, self._since, self.finished = self.end, time.monotonic(), True
+
+    def close(self) -> None:
+        """Drop the part that is not complete."""
+        if self._file is not None:
+            self._file.close()
+
+    def _flush(self) -> None:
+        with room(self._output, self._first):
+            if self._stream is None:
+                self._file = self._draft.unfinished().open("wb")
+                self._stream = pa.ipc.new_file(self._file, self._schema)
+            if self._waiting:
+                self._stream.write_table(pa.Table.from_batches(self._waiting).combine_chunks())
+        self._waiting = []
+
+
+def _is_chunk(batches: list[pa.RecordBatch]) -> bool:
+    return sum(one.num_rows for one in batches) >= _CHUNK_ROWS or sum(one.nbytes for one in batches) >= _CHUNK_BYTES
+
+
+def _said(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+NAME = "prediction"
+
+
+def columns_of(outputs: Any, rows: int) -> tuple[dict[str, pa.Array], list[str]]:
+    """The columns by name, and the names of entries of a dictionary or tuple that have no value for each row.
+
+    A tensor (B,) or (B, 1) gives numbers, (B, n, …) vectors, a list of texts or numbers a column of these. float16 and
+    bfloat16 become float32, which has all their values.
+
+    Args:
+        rows: of the batch, B.
+
+    Raises: UsageError if no entry has one value for each row.
+    """
+    parts = dict(_parts(outputs))
+    found = {name: column for name, value in parts.items() if (column := _column(value, rows)) is not None}
+    if not found:
+        raise UsageError(
+            f"predict_step returns {_type_of(outputs)} for {rows} rows; predict needs a value or a vector for each "
+            "row.",
+            remedy="Return a tensor whose first dimension is the batch, or a dictionary of such tensors.",
+        )
+    return found, [name for name in parts if name not in found]
+
+
+def joined(outputs: Sequence[Any], sizes: Sequence[int]) -> dict[str, torch.Tensor] | None:
+    """The outputs of batches that follow each other as those of one batch, where all are tensors of one shape and type.
+
+    Args:
+        sizes: rows of each batch.
+    """
+    every = [dict(_parts(one)) for one in outputs]
+    found = {}
+    for name, first in every[0].items():
+        values: list[Any] = [parts.get(name) for parts in every]
+        if not all(_alike(value, first, rows) for value, rows in zip(values, sizes, strict=True)):
+            return None
+        found[name] = torch.cat(values)
+    return found if all(len(parts) == len(found) for parts in every) else None
+
+
+def _alike(value: Any, first: Any, rows: int) -> bool:
+    if not isinstance(value, torch.Tensor) or not isinstance(first, torch.Tensor):
+        return False
+    kind = (value.dtype, value.device, value.layout)
+    same = value.shape[1:] == first.shape[1:] and kind == (first.dtype, first.device, first.layout)
+    return value.ndim > 0 and len(value) == rows and same
+
+
+def _parts(outputs: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(outputs, Mapping):
+        yield from ((str(name), value) for name, value in outputs.items())
+    elif isinstance(outputs, tuple):
+        names = getattr(outputs, "_fields", None) or [f"{NAME}_{at}" for at in range(len(outputs))]
+        yield from zip(names, outputs, strict=True)
+    else:
+        yield NAME, outputs
+
+
+def _column(value: Any, rows: int) -> pa.Array | None:
+    if isinstance(value, list):
+        plain = len(value) == rows and all(isinstance(one, str | int | float | None) for one in value)
+        try:
+            return pa.array(value) if plain and rows else None
+        except pa.ArrowException:  # numbers and texts
+            return None
+    if not isinstance(value, torch.Tensor) or value.is_complex():
+        return None
+    value = value.detach().cpu()
+    if value.ndim == 0 and rows == 1:
+        value = value.reshape(1)
+    if value.ndim == 0 or len(value) != rows or 0 in value.shape[1:]:
+        return None
+    if value.dtype in (torch.float16, torch.bfloat16):
+        value = value.float()
+    array = np.ascontiguousarray(value.numpy())
+    column = pa.array(array.reshape(-1))
+    if value.ndim == 1 or tuple(value.shape[1:]) == (1,):
+        return column
+    for size in reversed(value.shape[1:]):
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    return column
+
+
+def _type_of(outputs: Any) -> str:
+    if isinstance(outputs, torch.Tensor):
+        return f"a tensor of shape {tuple(outputs.shape)}"
+    return f"a {type(outputs).__name__}"
+
 
 # With one of these, a module gets its batches one by one, because Lightning calls it for each batch.
 _BATCH_HOOKS = (

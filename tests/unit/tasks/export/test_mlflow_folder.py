@@ -16,8 +16,8 @@ from tasks.export.export import EXAMPLE, MLMODEL, REQUIREMENTS, SERVING, write_m
 from tests.support import portables
 from tests.support.real_mlflow import environment
 from tests.unit.training.export.test_tracing import LABEL, ROOT, X, portable
-from training.export.files import write_onnx
 from training.export.portable import outputs_of, traced
+from training.export.worker import write_onnx
 
 EXPORTED = Exported(
     files=["model.onnx"],

@@ -35,8 +35,8 @@ from tasks import predict as predicting
 from tasks.predict import Model, PredictOptions, PredictSummary, _preparation, open_model, predict
 from tests.support.raw_rows import raw, write, write_line
 from tests.support.tiny import answer, home_with_server, trainwright, work_on_a_copy
-from training.predict import batches, output, part_writer, worker
-from training.predict.part_writer import PART_ROWS
+from training.predict import batches, output, worker
+from training.predict.worker import PART_ROWS
 
 pytestmark = pytest.mark.warm
 
@@ -226,7 +226,7 @@ def test_the_contract_is_the_models_own_without_the_label_or_another(project: Pa
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_writer, "PART_ROWS", 1)
+    monkeypatch.setattr(worker, "PART_ROWS", 1)
     monkeypatch.setattr(batches, "block_rows", lambda size, at_once: size)
 
 

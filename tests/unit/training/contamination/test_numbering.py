@@ -15,8 +15,7 @@ import pytest
 
 from data_contracts.messages.raw_data import SCORED, TRAINED, Side
 from tests.support.sealed_rows import compared, sealed
-from training.contamination.exact import find_shared, numbering_columns, record, shared_without
-from training.contamination.sides import Compared
+from training.contamination.exact import Compared, find_shared, numbering_columns, record, shared_without
 
 START, MS, NS = datetime(2026, 1, 1, tzinfo=UTC), pa.timestamp("ms", "UTC"), pa.timestamp("ns", "UTC")
 # Values of 8 rows of train and 4 of test, and whether they number the rows.

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.contamination.sides import row_digests
+from training.contamination.exact import row_digests
 
 COLUMNS = {
     "int8": (pa.int8(), st.integers(-2, 2)),

@@ -10,7 +10,7 @@ import pytest
 from data_contracts.errors import UsageError
 from data_contracts.messages.raw_data import SCORED, TRAINED, Side
 from tests.support.sealed_rows import sealed
-from training.contamination.sides import _common, open_sides
+from training.contamination.exact import _common, open_sides
 
 EXACT = 2**53
 FIELD = "contract.contamination.columns"

@@ -15,8 +15,8 @@ from data_contracts.messages.commands import TensorFacts, Tolerance
 from tests.support import portables
 from tests.unit.training.export.test_tracing import LABEL, ROOT, X, portable, rows_of
 from training.export import fresh_run
-from training.export.files import TOLERANCES, batches_of, compare, run_fresh, write_torch
 from training.export.portable import traced
+from training.export.worker import TOLERANCES, batches_of, compare, run_fresh, write_torch
 
 FLOAT = TensorFacts(name="score", dtype="float32", shape=["rows"])
 WHOLE = TensorFacts(name="label", dtype="int64", shape=["rows"])

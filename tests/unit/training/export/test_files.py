@@ -16,7 +16,8 @@ from torch import nn
 from data_contracts.errors import UserCodeError
 from tests.support import portables
 from tests.unit.training.export.test_tracing import LABEL, ROOT, X, portable, rows_of
-from training.export.files import (
+from training.export.portable import Untraceable, traced
+from training.export.worker import (
     ONNX,
     SAFETENSORS,
     TORCH,
@@ -26,7 +27,6 @@ from training.export.files import (
     write_tensors,
     write_torch,
 )
-from training.export.portable import Untraceable, traced
 
 
 @pytest.mark.parametrize("module", [portables.Plain, portables.Classes, portables.Tuples])

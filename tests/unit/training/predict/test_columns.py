@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from data_contracts.errors import UsageError
-from training.predict.part_writer import columns_of, joined
+from training.predict.worker import columns_of, joined
 
 
 class Parts(NamedTuple):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from data_contracts.pipeline_spec import SplitSpec
 from tests.support.normalised import normalised
 from tests.support.representations import ALL, columns, in_chunks
-from training.contamination.sides import row_digests
+from training.contamination.exact import row_digests
 from training.shard.key_digests import UnusableKey, key_digests
 from training.shard.splitter import Splitter
 
