@@ -25,7 +25,7 @@ from infra.records.evaluations import TestRows
 from infra.records.handoffs import local_split
 from infra.sources.documents import PLACE
 from tasks.run.run import Run
-from training.formats.shards import Shards
+from training.formats import Shards
 
 _BLOCK_ROWS = 2**16
 Digests = NDArray[np.uint64]

@@ -35,8 +35,8 @@ from data_contracts.quoting import column_shown, type_shown
 from infra.records.handoffs import put_handoff
 from infra.store import Writer
 from training import formats
+from training.formats import Shards
 from training.formats import schema as schemas
-from training.formats.shards import Shards
 from training.shard.key_digests import group_starts
 from training.shard.spill import Spill, Spilled
 

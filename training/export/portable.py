@@ -30,8 +30,8 @@ from torch.utils import _pytree as pytree
 from data_contracts.errors import TrainwrightError, UsageError, UserCodeError
 from data_contracts.messages.commands import TensorFacts
 from data_contracts.quoting import describe
+from training.formats import Shards
 from training.formats.schema import pick, tensor_of, type_text
-from training.formats.shards import Shards
 from training.loader.rows import Fixed, columns_of, names_of, numbers
 from training.score.outcomes import NAME
 from training.user.imports import raised_in_project, user_traceback

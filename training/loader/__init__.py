@@ -4,7 +4,7 @@
 each row once, in stored order, for validation and evaluation.
 """
 
-from training.formats.shards import Shards
+from training.formats import Shards
 from training.loader.loaders import OrderedLoader, Sampling, TrainLoader, ahead_bytes
 from training.loader.split import MemoryBudget, Split, stored_order
 

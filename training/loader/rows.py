@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec.train import LENGTH
+from training.formats import Shards
 from training.formats.schema import pick, tensor_of
-from training.formats.shards import Shards
 from training.order import blocks_of
 
 BatchSpec = list[str | list[str]] | dict[str, str | list[str]] | None

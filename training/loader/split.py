@@ -37,8 +37,8 @@ from data_contracts.quoting import shown, text_of
 from infra import files
 from infra.gang.rank_files import SCRATCH
 from infra.settings import state_folder
+from training.formats import Shards
 from training.formats.schema import pick
-from training.formats.shards import Shards
 from training.loader.rows import (
     NO_ROWS,
     AllRows,

@@ -29,8 +29,8 @@ from training import formats
 from training.checkpoint import load_module_weights, saver
 from training.checkpoint.saver import Place, save
 from training.fit.resume import WarmStart
+from training.formats import Shards
 from training.formats.schema import to_json
-from training.formats.shards import Shards
 
 Use = Callable[[Store, Ref, Path], Any]
 _armed: Callable[[str], None] | None = None

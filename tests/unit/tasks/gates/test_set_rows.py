@@ -80,7 +80,7 @@ def test_units_and_slices_follow_the_stored_order(run: Any, tmp_path: Path, monk
 
 def test_the_rows_are_in_the_order_in_which_they_are_scored(run: Any, tmp_path: Path) -> None:
     """Position i of an evaluation's outcomes is the i-th row that the ordered loader gives."""
-    from training.formats.shards import Shards
+    from training.formats import Shards
     from training.loader import OrderedLoader, Split
 
     dataset = sealed(tmp_path, "a", {"test": TABLE}, shard_rows=7)

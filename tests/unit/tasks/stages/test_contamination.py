@@ -23,8 +23,8 @@ from tasks.stages.validate import validate
 from tests.support.tiny import SPEC, write_project
 from training import formats
 from training.contamination import worker
+from training.formats import shard_path
 from training.formats.schema import read_schema
-from training.formats.shards import shard_path
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
 # part, id, a, b, c, label: 20 rows of train, 6 of val, 8 of test, all different but for the planted ones.

@@ -19,7 +19,7 @@ from data_contracts.errors import StorageUnavailable
 from data_contracts.handoffs import Dataset
 from tests.support import program
 from tests.support.splits import write_split
-from training.formats.shards import Shards
+from training.formats import Shards
 from training.loader import MemoryBudget, Split, split
 
 ROWS = 60
@@ -64,7 +64,7 @@ import json
 from pathlib import Path
 from data_contracts.handoffs import Dataset
 from training.loader import MemoryBudget, Split
-from training.formats.shards import Shards
+from training.formats import Shards
 tables, calls = Shards.tables, []
 Shards.tables = lambda *given: (calls.append(1), tables(*given))[1]
 dataset = Dataset.from_json(json.loads(Path({str(tmp_path / "dataset.json")!r}).read_text()))

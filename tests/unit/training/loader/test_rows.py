@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.support.splits import write_split
-from training.formats.shards import Shards
+from training.formats import Shards
 from training.loader.rows import LARGE, AllRows, BufferPool, StreamedRows, columns_of, hold
 
 ROWS = 100

@@ -14,7 +14,7 @@ from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import LoaderSpec, TrainSpec
 from tests.support.splits import write_split
 from training import formats
-from training.formats.shards import shard_path
+from training.formats import shard_path
 from training.loader import MemoryBudget, Sampling, Shards, Split, TrainLoader
 from training.order import make_plan
 
