@@ -52,11 +52,12 @@ from data_contracts.pipeline_spec import TrainSpec
 from infra.processes.child_main import PARENT, Report, child_main
 from infra.processes.processes import module_command
 from training.checkpoint.saver import Staging, capture
+from training.fit.assembly import our_loaders, owned_settings
 from training.fit.failures import classify
 from training.fit.launch_context import Context
 from training.fit.loop import StepLoop, install
 from training.fit.measuring import History
-from training.fit.rank import our_loaders, owned_settings, prepare
+from training.fit.rank import prepare
 from training.lightning_adapter import call_at_the_end, dump_checkpoint
 from training.loader import TrainLoader
 from training.loader.loaders import CountRows, with_view

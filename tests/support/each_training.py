@@ -6,9 +6,10 @@ import json
 import os
 import traceback
 
+from training.fit.assembly import train
 from training.fit.failures import classify
 from training.fit.launch_context import read_context
-from training.fit.rank import prepare, train
+from training.fit.rank import prepare
 from training.fit.reports import Reports
 
 

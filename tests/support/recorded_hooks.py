@@ -18,8 +18,9 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from data_contracts.pipeline_spec import MetricSpec
 from infra.processes.child_main import Report
+from training.fit.assembly import our_loaders, train
 from training.fit.launch_context import Context, read_context
-from training.fit.rank import our_loaders, prepare, train
+from training.fit.rank import prepare
 from training.fit.reports import Reports
 from training.loader import OrderedLoader
 from training.score.metrics import metric_classes

@@ -8,8 +8,9 @@ import os
 import sys
 
 from data_contracts.errors import UsageError
+from training.fit.assembly import train
 from training.fit.launch_context import read_context
-from training.fit.rank import prepare, train
+from training.fit.rank import prepare
 from training.fit.reports import Reports
 
 

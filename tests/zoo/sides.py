@@ -22,7 +22,7 @@ from lightning.pytorch.loggers import Logger
 from infra.gang.rank_files import RankFiles
 from training.checkpoint.files import TensorReader, read_state
 from training.checkpoint.saver import read_history
-from training.fit import rank
+from training.fit import assembly, rank
 from training.fit.launch_context import read_context
 from training.loader import TrainLoader
 from training.user.imports import add_project
@@ -94,7 +94,7 @@ def plain(result: Path) -> None:
     """Train as `LightningCLI` does with the same config, seed and batches."""
     context = read_context()
     silence()
-    plan, loaders = rank.our_loaders(context)
+    plan, loaders = assembly.our_loaders(context)
     add_project(context.project)
     seen, logged = Seen(), Logged()
     config = context.lightning

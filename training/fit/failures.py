@@ -23,6 +23,8 @@ from data_contracts.errors import (
 )
 from data_contracts.quoting import describe
 from training import lightning_adapter
+from training.fit.launch_context import Context
+from training.fit.reports import Reports
 from training.user.imports import is_theirs, raised_in_project, user_traceback
 
 
@@ -50,6 +52,7 @@ _OURS = module_file("training").parent
 # Our files that stand between Lightning and a module and do no work of their own.
 _PASS_ON = {
     module_file("training.fit.rank"),
+    module_file("training.fit.assembly"),
     module_file("training.fit.loop"),
     module_file("training.fit.strategies"),
     module_file("training.user.ready"),
@@ -58,6 +61,13 @@ _ADAPTER = module_file("training.lightning_adapter")
 # Where this rank restores its own part of a checkpoint, beside Lightning's.
 _RESTORING = {module_file("training.checkpoint.saver"), module_file("training.fit.resume")}
 _TRANSPORT = re.compile(r"gloo|nccl|tcpstore|c10d|connection|watchdog", re.IGNORECASE)
+
+
+def report_failure(error: BaseException, context: Context, reports: Reports) -> TrainwrightError:
+    """Report an error at once: other ranks fail as soon as this one ends, and the first report decides the cause."""
+    failed = classify(error, context.project, timeout_s=context.train.collective_timeout_s)
+    reports.failed(failed)
+    return failed
 
 
 def classify(error: BaseException, project: Path, *, timeout_s: float) -> TrainwrightError:

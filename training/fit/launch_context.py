@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,10 @@ class Context:
     def open_store(self) -> Store:
         """The store that the launcher named."""
         return open_store(self.store_uri, self.store_options, create=False)
+
+
+# Makes callbacks that the Trainer gets after ours.
+MakeCallbacks = Callable[[Context, Store], Sequence[Any]]
 
 
 def read_context(env: Mapping[str, str] = os.environ) -> Context:

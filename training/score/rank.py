@@ -25,7 +25,7 @@ from infra.gang.remote_job import lay_out
 from infra.processes.light_imports import light_imports
 from infra.store import open_store
 from infra.store.records import parsed
-from training.fit.reports import Reports
+from training.fit.reports import Reports, watch_collectives
 
 
 def main() -> int:
@@ -66,7 +66,6 @@ def do_job(launch: Launch, job: RemoteJob, paths: Mapping[str, str], reports: Re
         paths: folders of what the job needs, by id.
     """
     with light_imports():
-        from training.fit.reports import watch_collectives
         from training.score import evaluate_worker, verify_worker
         from training.score.team import team_of
 
