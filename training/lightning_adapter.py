@@ -296,7 +296,7 @@ def weigh_logged_by(trainer: Trainer, num_rows: int) -> None:
         trainer._results.batch_size = num_rows
 
 
-def capture_logged(trainer: Trainer) -> dict[str, dict[str, Any]]:
+def capture_logged(trainer: Trainer) -> dict[str, dict[str, Tensor | list[Tensor]]]:
     """This rank's accumulated values of the epoch: key → name of a state → tensor.
 
     Relies on `_TrainingEpochLoop._results` and on `_ResultMetric` (`is_tensor`, `has_reset`, `meta.on_epoch`).
@@ -359,7 +359,7 @@ def _no_advice() -> Iterator[None]:
         yield
 
 
-def states_of(metric: Metric) -> dict[str, Any]:
+def states_of(metric: Metric) -> dict[str, Tensor | list[Tensor]]:
     """The accumulated states by name, tensors or lists of them; relies on `Metric._defaults`."""
     return {name: getattr(metric, name) for name in metric._defaults}
 
@@ -369,7 +369,7 @@ def update_count(metric: Metric) -> int:
     return metric._update_count
 
 
-def restore_states(metric: Metric, states: dict[str, Any], count: int) -> None:
+def restore_states(metric: Metric, states: Mapping[str, Any], count: int) -> None:
     """Make a metric continue from states that `states_of` returned; relies on `_update_count` and `_computed`."""
     for name, value in states.items():
         setattr(metric, name, value)

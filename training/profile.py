@@ -418,7 +418,7 @@ def rewrite(path: Path, to: Path, most_events: int = MOST_EVENTS) -> bool:
     return cut
 
 
-def shortened(trace: dict[str, Any], most_events: int) -> tuple[dict[str, Any], bool]:
+def shortened(trace: Mapping[str, Any], most_events: int) -> tuple[dict[str, object], bool]:
     """A trace with the first `most_events` events by time, and whether others are left out."""
     kept = {name: value for name, value in trace.items() if name not in _LEFT_OUT and name != "traceEvents"}
     events = trace.get("traceEvents", [])

@@ -158,7 +158,7 @@ def _encode_container(value: Any, put: Put, path: str) -> Any:
     raise UnsupportedState(path, f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
 
 
-def _tagged(tag: str, value: Any) -> dict[str, Any]:
+def _tagged(tag: str, value: object) -> dict[str, object]:
     return {TAG: tag, "value": value}
 
 
@@ -586,7 +586,7 @@ def _overlap(pieces: list[Piece]) -> bool:
     return False
 
 
-def _misfit(wanted: dict[str, Any], found: dict[str, Any], strict: bool) -> str:
+def _misfit(wanted: Mapping[str, Any], found: Mapping[str, Any], strict: bool) -> str:
     missing, extra = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
     if strict and missing:
         return f"it has no {missing[0]}" + (f" (and {len(missing) - 1} more)" if missing[1:] else "")

@@ -18,7 +18,7 @@ import errno
 import json
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -129,8 +129,8 @@ class Capture:
     def __init__(self, rank: int, *, dry: bool = False, staging: Staging | None = None) -> None:
         self.rank = rank
         self._staging = staging or Staging()
-        self.state: dict[str, Any] = {}
-        self.own: dict[str, Any] = {}
+        self.state: dict[str, object] = {}
+        self.own: dict[str, object] = {}
         self.files: dict[str, dict[str, torch.Tensor]] = {}
         self.entries: dict[str, Entry] = {}
         self._dry = dry
@@ -191,7 +191,12 @@ class Capture:
 
 
 def capture(
-    checkpoint: dict[str, Any], own: dict[str, Any], rank: int, *, dry: bool = False, staging: Staging | None = None
+    checkpoint: Mapping[str, Any],
+    own: Mapping[str, object],
+    rank: int,
+    *,
+    dry: bool = False,
+    staging: Staging | None = None,
 ) -> Capture:
     """Capture this rank's part of Lightning's checkpoint dictionary.
 
@@ -249,10 +254,10 @@ def _part(value: torch.Tensor, rank: int) -> tuple[torch.Tensor, tuple[int, ...]
     return value.to_local(), tuple(offset), not any(replicas)
 
 
-def capture_rng() -> dict[str, Any]:
+def capture_rng() -> dict[str, object]:
     """The state of all four, as values that `state.encode` takes."""
     name, keys, position, has_gauss, gauss = np.random.get_state()
-    state = {
+    state: dict[str, object] = {
         "python": random.getstate(),
         "numpy": (name, np.asarray(keys).tobytes(), position, has_gauss, gauss),
         "torch": torch.get_rng_state().numpy().tobytes(),
@@ -262,7 +267,7 @@ def capture_rng() -> dict[str, Any]:
     return state
 
 
-def restore_rng(state: dict[str, Any]) -> None:
+def restore_rng(state: Mapping[str, Any]) -> None:
     """Restore what `capture_rng` returned; a CUDA state is left out on a machine without a CUDA device."""
     random.setstate(state["python"])
     name, keys, position, has_gauss, gauss = state["numpy"]
@@ -364,8 +369,8 @@ class Place:
     store: Store
     uri: str
     settings: dict[str, Any]
-    provenance: dict[str, Any]
-    sealed: dict[str, Any]
+    provenance: Mapping[str, object]
+    sealed: Mapping[str, object]
     scratch: Path
     code: Callable[[str, str], dict[str, str]] = lambda uri, identity: {}
     on_wait: Callable[[StorageUnavailable], None] = lambda error: None
@@ -416,7 +421,7 @@ def read_history(folder: Path) -> list[dict[str, float]]:
         raise CorruptError(f"{folder.name}/{HISTORY} cannot be read: {type(error).__name__}.") from error
 
 
-def _put(writer: Writer, taken: Capture, place: Place) -> dict[str, Any]:
+def _put(writer: Writer, taken: Capture, place: Place) -> dict[str, object]:
     taken.wait()
 
     def put(name: str) -> FileEntry:
@@ -443,7 +448,7 @@ def _patiently(work: Callable[[], T], place: Place) -> T:
 
 
 def _seal(
-    writer: Writer, taken: Capture, parts: list[dict[str, Any]], place: Place, history: list[dict[str, float]]
+    writer: Writer, taken: Capture, parts: Sequence[Mapping[str, Any]], place: Place, history: list[dict[str, float]]
 ) -> dict[str, Any]:
     index = merge([{name: Entry.model_validate(entry) for name, entry in part["tensors"].items()} for part in parts])
     entries = [FileEntry.model_validate(entry) for part in parts for entry in part["files"]]
@@ -462,7 +467,7 @@ def _rank_file(rank: int) -> str:
     return f"rank-{rank}.json"
 
 
-def _try(work: Callable[[], T], scratch: Path) -> dict[str, Any]:
+def _try(work: Callable[[], T], scratch: Path) -> dict[str, T | object]:
     """`{"value": …}`, or `{"error": …}` for an error that other ranks must know."""
     try:
         return {"value": work()}
@@ -477,7 +482,7 @@ def _try(work: Callable[[], T], scratch: Path) -> dict[str, Any]:
         return {"error": failed.to_json()}
 
 
-def _all(answers: list[dict[str, Any]]) -> list[Any]:
+def _all(answers: Sequence[Mapping[str, Any]]) -> list[Any]:
     for answer in answers:
         if "error" in answer:
             raise from_json(answer["error"])

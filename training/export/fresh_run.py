@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 OURS = ("data_contracts", "infra", "training", "tasks", "flows")
-Run = Callable[[dict[str, Any]], list[Any]]
+Arrays = dict[str, NDArray[Any]]
+Run = Callable[[Arrays], list[Any]]
 
 
 def main(folder: Path) -> None:
@@ -47,7 +49,7 @@ def with_torch(file: Path, outputs: list[str]) -> Run:
 
     model = torch.export.load(file).module()
 
-    def run(inputs: dict[str, Any]) -> list[Any]:
+    def run(inputs: Arrays) -> list[Any]:
         with torch.no_grad():
             made = model({name: torch.from_numpy(value.copy()) for name, value in inputs.items()})
         values = [made[name].detach() for name in outputs]
@@ -62,7 +64,7 @@ def with_onnx(file: Path, outputs: list[str]) -> Run:
 
     model = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
 
-    def run(inputs: dict[str, Any]) -> list[Any]:
+    def run(inputs: Arrays) -> list[Any]:
         made = model.run(outputs, inputs)
         return [one.astype(np.float32) if one.dtype.name == "bfloat16" else one for one in made]
 

@@ -93,7 +93,7 @@ class Agreement:
 log = logging.getLogger(__name__)
 
 
-def try_capture(state: dict[str, Any], rank_state: dict[str, Any], rank: int) -> Capture:
+def try_capture(state: Mapping[str, object], rank_state: Mapping[str, object], rank: int) -> Capture:
     """What a checkpoint would hold, without copying it; UsageError for a value that no checkpoint can hold.
 
     Args:
@@ -259,7 +259,7 @@ class LossWatch:
 def diverged(trainer: L.Trainer, finding: int, since: int, samples: int) -> Diverged:
     """The error for a finding. It names the samples that may have caused it: those after `since`, up to `samples`."""
     step = trainer.global_step
-    details: dict[str, Any] = {"step": step, "samples": [since, samples]}
+    details: dict[str, object] = {"step": step, "samples": [since, samples]}
     where = f"at step {step} (epoch {trainer.current_epoch}), after samples {since:,} to {samples:,}"
     sentence = f"{WORDS[finding]} {where}."
     loader = loader_of(trainer)
@@ -385,7 +385,7 @@ class ValidatedWeights(L.Callback):
         self._sum: int | None = None
         self._warned = False
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, int]:
         """The step, for a resumed training; empty where no validation measures the metric."""
         return {} if self.step is None else {"step": self.step}
 

@@ -41,7 +41,7 @@ class Context:
     training: str
     generation: int
     train: TrainSpec
-    lightning: dict[str, Any]
+    lightning: Mapping[str, Any]
     dataset: Dataset | None
     mixture: dict[str, Dataset]
     dataset_path: Path | None
@@ -49,9 +49,9 @@ class Context:
     resume: Checkpoint | None
     skip: list[tuple[int, int]]
     stop: StopAt | None
-    provenance: dict[str, Any]
+    provenance: Mapping[str, object]
     targets: list[str]
-    sealed: dict[str, Any]
+    sealed: Mapping[str, object]
     heartbeat_s: float
     rank: int
     local_rank: int
@@ -62,7 +62,7 @@ class Context:
     scratch: Path
     project: Path
     store_uri: str
-    store_options: dict[str, Any]
+    store_options: Mapping[str, object]
 
     @property
     def key(self) -> str:
@@ -70,7 +70,7 @@ class Context:
         return self.training.rsplit("/", 1)[-1].rsplit("-", 1)[0]
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Mapping[str, Any]:
         """`train` as JSON, with the Lightning config inlined."""
         return self.train.model_dump(mode="json")
 
@@ -124,7 +124,7 @@ def read_context(env: Mapping[str, str] = os.environ) -> Context:
     )
 
 
-def _sealable(settings: dict[str, Any]) -> dict[str, Any]:
+def _sealable(settings: Mapping[str, object]) -> Mapping[str, object]:
     try:
         json.dumps(settings, allow_nan=False)
     except ValueError as error:

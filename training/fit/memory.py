@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,7 @@ class _Batches:
 
 
 @contextlib.contextmanager
-def default_type(config: dict[str, Any]) -> Iterator[None]:
+def default_type(config: Mapping[str, Any]) -> Iterator[None]:
     """Let new tensors have the type that a `-true` precision of the Trainer's config gives them."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(true_type(config) or before)
@@ -150,7 +150,7 @@ def default_type(config: dict[str, Any]) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def with_trainer(module: LightningModule, config: dict[str, Any], steps: int) -> None:
+def with_trainer(module: LightningModule, config: Mapping[str, Any], steps: int) -> None:
     """Attach a Trainer, which a module and its schedules may ask for the length of the training.
 
     Args:
@@ -263,7 +263,7 @@ def _as_on_gpu(optimizer: torch.optim.Optimizer, accelerated: bool) -> None:
             group["foreach"] = True
 
 
-def _placed(batch: Any, fake: FakeTensorMode | None, config: dict[str, Any]) -> Any:
+def _placed(batch: Any, fake: FakeTensorMode | None, config: Mapping[str, Any]) -> Any:
     """The batch as tensors of the step, its floats in the type that a `-true` precision converts them to."""
     dtype = true_type(config)
 

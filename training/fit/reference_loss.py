@@ -57,7 +57,7 @@ def held_loss(
     """
     if not module.automatic_optimization:
         return None  # its step changes the weights
-    replaced: dict[str, Any] = dict.fromkeys(("log", "log_dict"), lambda *_, **__: None)
+    replaced: dict[str, Callable[..., object]] = dict.fromkeys(("log", "log_dict"), lambda *_, **__: None)
     if ranks not in (None, trainer.world_size):
         replaced["all_gather"] = _refuse_to_gather
     with (
@@ -84,7 +84,7 @@ def record(
     sharded: bool,
     rows: int,
     state_dict: Mapping[str, Any] | None = None,
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """The record to seal with a checkpoint: the loss and the circumstances it depends on; None without a loss.
 
     Args:
@@ -116,7 +116,7 @@ def saved_weights(module: L.LightningModule, state_dict: Mapping[str, Any]) -> d
     }
 
 
-def circumstances(trainer: L.Trainer) -> dict[str, Any]:
+def circumstances(trainer: L.Trainer) -> dict[str, object]:
     """The circumstances under which the same bytes give the same bits."""
     device = trainer.strategy.root_device
     return {

@@ -67,9 +67,9 @@ class Resume:
         self._rank_state: dict[str, Any] | None = None
         self._frozen: list[str] | None = None
 
-    def rank_state(self, trainer: L.Trainer) -> dict[str, Any]:
+    def rank_state(self, trainer: L.Trainer) -> dict[str, object]:
         """The state that belongs to this rank alone."""
-        state: dict[str, Any] = {"rng": capture_rng(), "running": capture_running(trainer)}
+        state: dict[str, object] = {"rng": capture_rng(), "running": capture_running(trainer)}
         loaders = loader_states(trainer) if self._own_loader else None
         return state if loaders is None else {**state, "loaders": loaders}
 
@@ -152,7 +152,7 @@ def samples_done(trainer: L.Trainer, global_batch_size: int) -> int:
     return batches_begun(trainer) * global_batch_size if loader is None else loader.samples
 
 
-def capture_running(trainer: L.Trainer) -> dict[str, Any]:
+def capture_running(trainer: L.Trainer) -> dict[str, object]:
     """The accumulated values of this rank, as values that `state.encode` takes; empty between epochs."""
     metrics = {
         path: {"count": update_count(metric), "states": states_of(metric)}
@@ -162,7 +162,7 @@ def capture_running(trainer: L.Trainer) -> dict[str, Any]:
     return {"logged": capture_logged(trainer), "metrics": metrics}
 
 
-def restore_running(trainer: L.Trainer, state: dict[str, Any]) -> None:
+def restore_running(trainer: L.Trainer, state: Mapping[str, Any]) -> None:
     """Restore what `capture_running` returned."""
     device = trainer.strategy.root_device
     for path, metric in _own_metrics(trainer):
@@ -242,7 +242,7 @@ class WarmStart(L.Callback):
                 remedy="Load them in the module's own __init__, or save them.",
             )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, str]:
         """The record that a resumed training keeps."""
         return {"sentence": self.sentence}
 

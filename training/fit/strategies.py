@@ -268,7 +268,7 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
         return found
 
 
-def _renamed(checkpoint: Mapping[str, Any], module: LightningModule) -> dict[str, Any]:
+def _renamed(checkpoint: Mapping[str, Any], module: LightningModule) -> dict[str, object]:
     return {**checkpoint, WEIGHTS: as_named(checkpoint[WEIGHTS], module)}
 
 

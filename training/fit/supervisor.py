@@ -225,7 +225,7 @@ class Supervisor(L.Callback):
             self._reports.stalled(time.monotonic() - began)
         self.activity.enter("between")
 
-    def _held_loss(self, trainer: L.Trainer, state_dict: dict[str, Any]) -> dict[str, Any] | None:
+    def _held_loss(self, trainer: L.Trainer, state_dict: Mapping[str, object]) -> dict[str, object] | None:
         if self.held_split is None or self._plan is None:
             return None
         rows, sharded = min(MOST_ROWS, self._plan.micro_batch), self._context.train.sharded
@@ -342,11 +342,11 @@ class Saver:
     def save(
         self,
         trainer: L.Trainer,
-        state: dict[str, Any],
-        own: dict[str, Any],
+        state: Mapping[str, Any],
+        own: Mapping[str, object],
         metrics: Mapping[str, float],
         samples: int,
-        held: dict[str, Any] | None = None,
+        held: Mapping[str, object] | None = None,
     ) -> None:
         """Begin to save the state between two steps; only one save runs at a time.
 
@@ -385,7 +385,7 @@ class Saver:
         self.step = step
         self._background.start(work)
 
-    def _generations_to(self, device: torch.device) -> dict[str, Any]:
+    def _generations_to(self, device: torch.device) -> Mapping[str, object]:
         """The part of the provenance that lists the generations up to here; {} on all ranks but the one that seals.
 
         Also {} where training resumed from a checkpoint without such a list, which an earlier Trainwright sealed.
@@ -422,7 +422,7 @@ class Saver:
         """The code of a checkpoint with this id, for its provenance; see `infra.gang.rank_files`."""
         return self._codes.code(layout.manifest(uri), {"id": identity})
 
-    def _place(self, step: int, settings: dict[str, Any], generations: dict[str, Any]) -> Place:
+    def _place(self, step: int, settings: dict[str, Any], generations: Mapping[str, object]) -> Place:
         context = self._context
         versions = {"python": platform.python_version(), "torch": torch.__version__, "lightning": L.__version__}
         return Place(

@@ -23,7 +23,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,13 +108,13 @@ def columns_of(schema: pa.Schema) -> dict[str, str]:
     return {field.name: type_text(field, at) for at, field in enumerate(schema)}
 
 
-def to_json(schema: pa.Schema) -> dict[str, Any]:
+def to_json(schema: pa.Schema) -> dict[str, object]:
     """The schema as JSON, for `schema.json` and the manifest's settings."""
     columns = [{"name": name, "type": text} for name, text in columns_of(schema).items()]
     return {"schema_version": VERSION, "columns": columns}
 
 
-def from_json(value: dict[str, Any]) -> pa.Schema:
+def from_json(value: Mapping[str, Any]) -> pa.Schema:
     """The schema that `to_json` wrote; UsageError if its version is newer, CorruptError if it is not a schema."""
     if value.get("schema_version", VERSION) > VERSION:
         raise UsageError(

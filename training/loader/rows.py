@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict, defaultdict
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -102,7 +103,7 @@ class Varying:
 Column = Fixed | Varying
 
 
-def columns_of(schema: pa.Schema, batch: BatchSpec, pad: dict[str, Any]) -> tuple[list[Any] | None, list[Column]]:
+def columns_of(schema: pa.Schema, batch: BatchSpec, pad: Mapping[str, Any]) -> tuple[list[Any] | None, list[Column]]:
     """The keys of a batch (None: the batch is a tuple) and its columns.
 
     Raises:
@@ -131,7 +132,7 @@ def names_of(columns: list[Column]) -> list[str]:
     return list(dict.fromkeys(name for column in columns for name in column.columns))
 
 
-def _column(schema: pa.Schema, entry: str | list[str], pad: dict[str, Any]) -> Column:
+def _column(schema: pa.Schema, entry: str | list[str], pad: Mapping[str, Any]) -> Column:
     if isinstance(entry, list):
         for name in entry:
             kind = _fixed(pick(schema, [name]).field(0))

@@ -256,7 +256,7 @@ class Draft:
                 return dict(done["answer"])
         return None
 
-    def publish(self, answer: dict[str, Any], *, overwrite: bool) -> None:
+    def publish(self, answer: Mapping[str, object], *, overwrite: bool) -> None:
         """Give the joined file its name, in one step, and remove the folder; UsageError if the name is taken."""
         facts = os.stat(self.whole)
         replace_json(

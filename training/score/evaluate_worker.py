@@ -177,7 +177,7 @@ def _sealed_sets(request: EvaluateRequest) -> set[str]:
     return {name for name, one in request.evaluate.get("sets", {}).items() if one.get("sealed")}
 
 
-def _taken_out(fields: dict[str, Any], names: list[str]) -> dict[str, Any]:
+def _taken_out(fields: Mapping[str, Any], names: list[str]) -> dict[str, dict[str, object]]:
     """What the hand-off's fields said of these metrics."""
     return {
         part: {name: fields[part].pop(name) for name in names if name in fields[part]}

@@ -51,7 +51,7 @@ class Scorer:
         kinds: by metric, `logits` or `probabilities`: what its scores were on the sets before.
     """
 
-    train: dict[str, Any]
+    train: Mapping[str, Any]
     project: Path
     progress: Progress
     team: Team | None = None
@@ -462,10 +462,10 @@ class LoggedCalls:
     def __init__(self, log: Callable[..., None]) -> None:
         self._signature = inspect.signature(log)
         self.in_step = False
-        self._calls: list[dict[str, Any]] = []
+        self._calls: list[dict[str, object]] = []
         self._values: list[torch.Tensor] = []
 
-    def keep(self, name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def keep(self, name: str, value: Any, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
         """Keep a call; UsageError for what cannot be logged again on rank 0."""
         if isinstance(value, Metric):
             raise _refused(name, "a metric object, which accumulates on each rank")
@@ -483,7 +483,7 @@ class LoggedCalls:
         if tensor:
             self._values.append(value)
 
-    def take_calls(self) -> tuple[list[dict[str, Any]], list[torch.Tensor]]:
+    def take_calls(self) -> tuple[list[dict[str, object]], list[torch.Tensor]]:
         """The calls of the batch, and the tensors among their values in order; the next batch begins without any."""
         taken = self._calls, self._values
         self._calls, self._values = [], []

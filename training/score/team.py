@@ -78,7 +78,7 @@ class Team:
         """This rank's share of what the ranks of each node divide."""
         return Share(self.rank % self.local_world_size, self.local_world_size)
 
-    def trainer_settings(self) -> dict[str, Any]:
+    def trainer_settings(self) -> dict[str, object]:
         """Arguments of a Trainer that runs this rank's part."""
         strategy: Strategy = _Shards(self) if self.sharded else _Replica(self)
         return {

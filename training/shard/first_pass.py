@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -420,7 +419,7 @@ def _schema(gathered: Gathered, earlier: Earlier | None) -> pa.Schema:
 
 def _row_at(
     source: Source, units: Sequence[Unit], first_rows: Sequence[int], columns: list[str], row: int
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Some columns of one row, read from the source again."""
     unit = int(np.searchsorted(first_rows, row, "right")) - 1
     at = row - first_rows[unit]

@@ -13,7 +13,7 @@ whole document goes to one split, drawn by the hash of its name as in a split by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -640,7 +640,9 @@ def find_shared(noted: Spilled, first_rows: Sequence[int]) -> Shared | None:
     return None if found is None else Shared(*found, keys)
 
 
-def refuse_shared(shared: Shared, spec: SplitSpec, values: dict[str, Any], sensitive: Collection[str]) -> UsageError:
+def refuse_shared(
+    shared: Shared, spec: SplitSpec, values: Mapping[str, object], sensitive: Collection[str]
+) -> UsageError:
     """The error for a key in two splits; `values` are those of the row's key columns."""
     shown = ", ".join(f"{name} = {MASK if name in sensitive else repr(values[name])}" for name in keys_of(spec))
     return UsageError(

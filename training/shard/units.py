@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -337,7 +337,7 @@ class Types:
         schemas = [self.read, self.stored.raw or [], *(facts.schema for facts in self.files.values())]
         return not any(one.name in withheld and pa.types.is_nested(one.type) for schema in schemas for one in schema)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As JSON, in which equal schemas of files stand once."""
         schemas = list(dict.fromkeys(_to_hex(one.schema) for one in self.files.values()))
         at = {text: number for number, text in enumerate(schemas)}
@@ -348,7 +348,7 @@ class Types:
         return {"read": _to_hex(self.read), "stored": [_to_hex(raw), _to_hex(form)], "schemas": schemas, "files": files}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Types:
+    def from_json(cls, value: Mapping[str, Any]) -> Types:
         """What `to_json` gave."""
         schemas = [_from_hex(text) for text in value["schemas"]]
         files = {name: FileFacts(schemas[at], text_from) for name, (at, text_from) in value["files"].items()}

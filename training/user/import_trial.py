@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,7 +78,7 @@ def _tries(
             yield data["class_path"], "made", partial(_make_data_module, train, project)
 
 
-def _make_module(train: dict[str, Any], project: Path) -> None:
+def _make_module(train: Mapping[str, Any], project: Path) -> None:
     """Make the module without memory for its parameters, up to `configure_model`."""
     import torch
 
@@ -89,7 +89,7 @@ def _make_module(train: dict[str, Any], project: Path) -> None:
         make_ready(module, plain_trainer(train, []), "fit", project, prepared=True)
 
 
-def _make_data_module(train: dict[str, Any], project: Path) -> None:
+def _make_data_module(train: Mapping[str, Any], project: Path) -> None:
     from training.user.ready import build_datamodule
 
     build_datamodule(train, project)

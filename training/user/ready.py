@@ -50,7 +50,7 @@ from training.user.imports import (
 
 DATASET = "${dataset.path}"
 # Settings that a gang does not need; the config may override them.
-_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: dict[str, int] = {
     "enable_progress_bar": False,
     "enable_model_summary": False,
     "num_sanity_val_steps": 0,
@@ -199,7 +199,7 @@ def build_all(
         owned: Trainer arguments that the spec decides.
         callbacks: ours, put after the user's.
     """
-    built = _assemble(train, _config(train, dataset_path), project, (dict(owned), list(callbacks)))
+    built = _assemble(train, _config(train, dataset_path), project, (owned, list(callbacks)))
     return built.model, built.datamodule, built.trainer
 
 
@@ -245,7 +245,7 @@ def plain_trainer(
     # A child process has a folder of its own for temporary files, and so has a rank.
     folder = os.environ.get(SCRATCH) or os.environ.get("TMPDIR") or os.getcwd()
     # A module that logs by `self.logger` must not fail on the first rank alone, as it would without a logger.
-    mute: dict[str, Any] = {"logger": Mute(folder), "enable_checkpointing": False, "default_root_dir": folder}
+    mute = {"logger": Mute(folder), "enable_checkpointing": False, "default_root_dir": folder}
     return Trainer(**{**chosen, **_DEFAULTS, **placed, **mute}, callbacks=list(callbacks))
 
 
@@ -296,7 +296,7 @@ def silence() -> None:
 class _Assembly(LazyOptimizerCLI):
     """LightningCLI without a command line: it instantiates and does nothing else."""
 
-    def __init__(self, config: dict[str, Any], trainer: tuple[dict[str, Any], list[Callback]] | None) -> None:
+    def __init__(self, config: dict[str, Any], trainer: tuple[Mapping[str, object], list[Callback]] | None) -> None:
         self._given = trainer
         super().__init__(
             save_config_callback=None,
@@ -337,9 +337,9 @@ class _Assembly(LazyOptimizerCLI):
 
 def _assemble(
     train: Mapping[str, Any],
-    config: dict[str, Any],
+    config: Mapping[str, Any],
     project: Path,
-    trainer: tuple[dict[str, Any], list[Callback]] | None = None,
+    trainer: tuple[Mapping[str, object], list[Callback]] | None = None,
 ) -> _Assembly:
     silence()
     root = add_project(project)
