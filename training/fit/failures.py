@@ -58,6 +58,8 @@ _PASS_ON = {
     module_file("training.user.ready"),
 }
 _ADAPTER = module_file("training.lightning_adapter")
+# What a collective raises is for its caller to answer: strategies and batch norm over ranks begin some themselves.
+_COLLECTIVES = {module_file("torch.distributed.distributed_c10d"), module_file("torch.distributed.c10d_logger")}
 # Where this rank restores its own part of a checkpoint, beside Lightning's.
 _RESTORING = {module_file("training.checkpoint.saver"), module_file("training.fit.resume")}
 _TRANSPORT = re.compile(r"gloo|nccl|tcpstore|c10d|connection|watchdog", re.IGNORECASE)
@@ -139,6 +141,7 @@ def _is_restoring(frame: traceback.FrameSummary) -> bool:
 def _raised_in_library(error: BaseException) -> str | None:
     """The package that raised, if only Lightning and our pass-through code called it; else None."""
     files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+    files = [file for file in files if file not in _COLLECTIVES]
     # The adapter does no work of its own; its caller counts.
     ours = [file for file in files if file.is_relative_to(_OURS) and file != _ADAPTER]
     if not files or files[-1].is_relative_to(_OURS) or not ours or ours[-1] not in _PASS_ON:
