@@ -28,6 +28,9 @@ from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor
 from torchmetrics import Metric
 
+_TASKS = ("Binary", "Multiclass", "Multilabel")
+_SOFTMAX = {"MulticlassPrecisionRecallCurve", "MulticlassCalibrationError", "MulticlassHingeLoss"}
+
 
 class EpochLoop(_TrainingEpochLoop):
     """Lightning's loop over an epoch's micro-batches, with public hooks between them; `validation` replaces its own.
@@ -422,10 +425,6 @@ def order_task(metric: Metric) -> str | None:
 def ranks_true_rows_alone(metric: Metric) -> bool:
     """Whether a metric of the order of scores has a value where all rows are true; relies on the name of its class."""
     return any(name.endswith("AveragePrecision") for name in _task_classes(metric))
-
-
-_TASKS = ("Binary", "Multiclass", "Multilabel")
-_SOFTMAX = {"MulticlassPrecisionRecallCurve", "MulticlassCalibrationError", "MulticlassHingeLoss"}
 
 
 def _task_classes(metric: Metric) -> set[str]:

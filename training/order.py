@@ -29,6 +29,8 @@ ROUNDS = 8
 SMALL = 4096
 # Of fewer rows, NumPy makes the order of an epoch in 5 ms; to import Numba and load compiled code takes 0.6 s once.
 TABLED = 65_536
+# Number of positions in which each kind comes exactly as often as its weight says, in a new random order each time.
+ROUND = 1000
 
 
 class Order(Protocol):
@@ -175,10 +177,6 @@ def _hash(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     values ^= values >> np.uint64(32)
     values *= np.uint64(0xC4CEB9FE1A85EC53)
     return values >> np.uint64(32)
-
-
-# Number of positions in which each kind comes exactly as often as its weight says, in a new random order each time.
-ROUND = 1000
 
 
 class Mixture:

@@ -66,6 +66,25 @@ from training.user.ready import build_all
 
 # Steps without an exchange of gradients.
 _UNSYNCHRONISED = 10
+# What is none of the other parts: callbacks, logging, schedules.
+BETWEEN = "callbacks"
+# Method of the strategy → the part of a step that it is.
+METHODS = {
+    "batch_to_device": "transfer",
+    "training_step": "forward",
+    "backward": "backward",
+    "optimizer_step": "optimizer",
+}
+MOST_EVENTS = 400_000  # some 80 MB of JSON, 8 MB compressed
+_MOST_OPERATIONS = 12
+# What torch writes of the machine and of paths.
+_LEFT_OUT = ("traceName", "distributedInfo", "host_name", "trace_id")
+# Batches that are held in memory, and taken again and again.
+_HELD = 32
+# How long a rank that failed may take to say so.
+_ENDS_WITHIN_S = 5.0
+_HALF = {"bf16": torch.bfloat16, "16": torch.float16}
+_WIDTH, _COPIED_BYTES, _FOR_S = 1024, 2**26, 0.15
 
 
 class Done(BaseException):
@@ -227,17 +246,6 @@ def _checkpoint_s(trainer: L.Trainer) -> float:
     return seconds
 
 
-# What is none of the other parts: callbacks, logging, schedules.
-BETWEEN = "callbacks"
-# Method of the strategy → the part of a step that it is.
-METHODS = {
-    "batch_to_device": "transfer",
-    "training_step": "forward",
-    "backward": "backward",
-    "optimizer_step": "optimizer",
-}
-
-
 class PhaseClock:
     """Seconds by part.
 
@@ -325,9 +333,6 @@ def time_parts(trainer: L.Trainer, clock: PhaseClock) -> None:
     dist.Work.wait = clock.timed("synchronisation", dist.Work.wait)  # type: ignore[method-assign]
 
 
-_WIDTH, _COPIED_BYTES, _FOR_S = 1024, 2**26, 0.15
-
-
 class OperationCounter(TorchDispatchMode):
     """Counts the operations that run inside it.
 
@@ -402,12 +407,6 @@ def _per_second(call: Callable[[], Any], device: torch.device) -> float:
     return calls / seconds
 
 
-MOST_EVENTS = 400_000  # some 80 MB of JSON, 8 MB compressed
-_MOST_OPERATIONS = 12
-# What torch writes of the machine and of paths.
-_LEFT_OUT = ("traceName", "distributedInfo", "host_name", "trace_id")
-
-
 def rewrite(path: Path, to: Path, most_events: int = MOST_EVENTS) -> bool:
     """Write torch's trace anew without names of the machine, compressed; returns whether later events are left out."""
     # Python reads and writes NaN and Infinity, which are not JSON: the viewer would refuse the whole file.
@@ -442,10 +441,6 @@ def longest(averages: EventList) -> list[Operation]:
     return sorted(rows, key=lambda one: -one.seconds)[:_MOST_OPERATIONS]
 
 
-# Batches that are held in memory, and taken again and again.
-_HELD = 32
-
-
 class ReadyBatches:
     """A loader's first batches, repeated to `count`."""
 
@@ -473,11 +468,6 @@ def with_ready_batches(loaders: dict[str, Any], owner: LightningDataModule | Lig
         return ReadyBatches(make(), count)
 
     owner.train_dataloader = train_dataloader  # type: ignore[method-assign]
-
-
-# How long a rank that failed may take to say so.
-_ENDS_WITHIN_S = 5.0
-_HALF = {"bf16": torch.bfloat16, "16": torch.float16}
 
 
 def main(request: ProfileRequest, report: Report) -> StepProfile:

@@ -46,6 +46,42 @@ _IN_JSON = "USmMO"
 _MOST_BYTES = 2**28
 Put = Callable[[str, torch.Tensor], None]
 Get = Callable[[str], torch.Tensor]
+TENSOR_PIECE_BYTES = 2**23
+# In the order in which the library puts them into a file.
+DTYPES = {
+    torch.uint64: "U64",
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float32: "F32",
+    torch.uint32: "U32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.uint16: "U16",
+    torch.int16: "I16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+INDEX = "index.json"
+STATE = "state.json"
+WEIGHTS = "state_dict"
+OWN = "ranks"
+_FILE = re.compile(rf"({WEIGHT_FILES}|state-)[0-9]+\.safetensors")
+# The dtypes that safetensors and a capture can hold.
+STORABLE = {
+    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64"),
+    *("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool"),
+}
+# An index or a state larger than this does not belong to a checkpoint; reading it would take many times as much memory.
+MAX_JSON_BYTES = 2**28
+# What reading and decoding foreign JSON may raise.
+UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
+# More than any tensor has: torch raises errors of its own for sizes that cannot be counted.
+_MAX_DIMENSIONS, _MAX_SIZE = 64, 2**48
 
 
 class UnsupportedState(Exception):
@@ -211,28 +247,6 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-TENSOR_PIECE_BYTES = 2**23
-# In the order in which the library puts them into a file.
-DTYPES = {
-    torch.uint64: "U64",
-    torch.int64: "I64",
-    torch.float64: "F64",
-    torch.complex64: "C64",
-    torch.float32: "F32",
-    torch.uint32: "U32",
-    torch.int32: "I32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.uint16: "U16",
-    torch.int16: "I16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-
-
 def file_pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
     """The file's bytes in order.
 
@@ -255,26 +269,6 @@ def file_pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
         data = tensors[name].reshape(-1).view(torch.uint8).numpy().data
         for start in range(0, len(data), TENSOR_PIECE_BYTES):
             yield data[start : start + TENSOR_PIECE_BYTES]
-
-
-INDEX = "index.json"
-STATE = "state.json"
-WEIGHTS = "state_dict"
-OWN = "ranks"
-_FILE = re.compile(rf"({WEIGHT_FILES}|state-)[0-9]+\.safetensors")
-# The dtypes that safetensors and a capture can hold.
-STORABLE = {
-    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64"),
-    *("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool"),
-}
-# More than any tensor has: torch raises errors of its own for sizes that cannot be counted.
-_MAX_DIMENSIONS, _MAX_SIZE = 64, 2**48
-# An index or a state larger than this does not belong to a checkpoint; reading it would take many times as much memory.
-MAX_JSON_BYTES = 2**28
-
-
-# What reading and decoding foreign JSON may raise.
-UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
 
 
 class Piece(Record):

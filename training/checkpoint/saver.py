@@ -71,6 +71,17 @@ LEFT_OUT = (
     "datamodule_hparams_name",
     "datamodule_hparams_type",
 )
+# The bytes of an index without tensors.
+_ENVELOPE_BYTES = 64
+KIND = "checkpoint"
+HISTORY = "history.json"
+TRAIN = "train.json"
+# How long a store may be unavailable before the training ends; a retry then starts from the previous checkpoint.
+PATIENCE_S = 120.0
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+T = TypeVar("T")
+# How long a rank waits for the slowest rank's part to be stored. torchrun notices a rank that died, not this code.
+PATIENCE = timedelta(hours=2)
 
 
 class Staging:
@@ -285,10 +296,6 @@ def seed_rank(seed: int, step: int, rank: int) -> None:
     torch.manual_seed(value)
 
 
-# The bytes of an index without tensors.
-_ENVELOPE_BYTES = 64
-
-
 def index_bytes(taken: Capture) -> int:
     """The bytes that this rank's part adds to the index, exact or slightly more; also for a dry capture."""
     total = _ENVELOPE_BYTES if taken.rank == 0 else 0
@@ -341,15 +348,6 @@ def dumps(value: Any) -> bytes:
             remedy="Keep less in the saved state, or less deeply nested.",
         ) from error
     return data
-
-
-KIND = "checkpoint"
-HISTORY = "history.json"
-TRAIN = "train.json"
-# How long a store may be unavailable before the training ends; a retry then starts from the previous checkpoint.
-PATIENCE_S = 120.0
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -525,10 +523,6 @@ def _bytes(value: Any, group: dist.ProcessGroup | None) -> torch.Tensor:
 
 def _value(data: torch.Tensor) -> Any:
     return json.loads(data.numpy().tobytes())
-
-
-# How long a rank waits for the slowest rank's part to be stored. torchrun notices a rank that died, not this code.
-PATIENCE = timedelta(hours=2)
 
 
 class BackgroundWork:

@@ -43,6 +43,19 @@ from training.shard.spill import Spill, Spilled
 BLOCK_ROWS = 2**16
 # Called after each piece of work, so that a long comparison is not taken for a hung process.
 Advance = Callable[[], None]
+DIGEST_BYTES = 16
+_ZERO = b"\0" * DIGEST_BYTES
+CHECKED_ROWS = 2**18
+EXAMPLES = 10
+RUN_BYTES = 2**26
+KEEP_BYTES = 2**27
+_NAMES = ("key", "rest", "side", "first", "rows", "label_low", "label_high", "row_low", "row_high")
+_SIGNED = ("side", "first", "rows", "row_low", "row_high")
+_SCHEMA = pa.schema([(name, pa.int64() if name in _SIGNED else pa.uint64()) for name in _NAMES])
+Columns = dict[str, NDArray[np.generic]]
+Pair = tuple[int, int]
+REASON = "contamination"
+Masks = Mapping[int, NDArray[np.bool_]]
 
 
 def no_report() -> None:
@@ -160,10 +173,6 @@ def _is_nested(type_: pa.DataType) -> bool:
     return bool(pa.types.is_nested(type_))
 
 
-DIGEST_BYTES = 16
-_ZERO = b"\0" * DIGEST_BYTES
-
-
 def row_digests(columns: Sequence[pa.ChunkedArray]) -> NDArray[np.uint64]:
     """The digest of each row: (rows, 2) uint64, little-endian; the columns have the same types in each call."""
     return _hashed(np.concatenate([_laid_out(_joined(column)) for column in columns], axis=1))
@@ -234,17 +243,6 @@ def _lists(values: pa.Array) -> NDArray[np.uint8]:
     starts = (ends - lengths * width).tolist()
     found = [blake3(data[a:b]).digest(DIGEST_BYTES) for a, b in zip(starts, ends.tolist(), strict=True)]
     return np.frombuffer(b"".join(found), np.uint8).reshape(-1, DIGEST_BYTES).copy()
-
-
-CHECKED_ROWS = 2**18
-EXAMPLES = 10
-RUN_BYTES = 2**26
-KEEP_BYTES = 2**27
-_NAMES = ("key", "rest", "side", "first", "rows", "label_low", "label_high", "row_low", "row_high")
-_SIGNED = ("side", "first", "rows", "row_low", "row_high")
-_SCHEMA = pa.schema([(name, pa.int64() if name in _SIGNED else pa.uint64()) for name in _NAMES])
-Columns = dict[str, NDArray[np.generic]]
-Pair = tuple[int, int]
 
 
 @dataclass
@@ -454,10 +452,6 @@ def _may_number(values: pa.ChunkedArray) -> bool:
     else:
         fits = pa.types.is_integer(kind) or pa.types.is_temporal(kind)
     return bool(fits) and pc.count_distinct(values, mode="all").as_py() == len(values)
-
-
-REASON = "contamination"
-Masks = Mapping[int, NDArray[np.bool_]]
 
 
 def copies(compared: Compared, side: OpenSide, columns: list[str], digests: Path | None) -> NDArray[np.bool_]:

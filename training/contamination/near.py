@@ -39,6 +39,15 @@ _SCHEMA = pa.schema([("key", pa.uint64()), ("row", pa.int64())])
 _DIGEST_BYTES = 16
 # Rows with the same text, by side, ascending.
 Same = dict[int, list[int]]
+# Minima of a text, at most; the probability that a pair at the stated similarity shares no band, at most.
+MINIMA = 72
+MISSED = 0.005
+# Of longer texts only the beginning is compared, so that memory is bounded.
+LONGEST = 2**20
+# Code points that are hashed at once: few enough for a processor's cache.
+CHUNK = 2**15
+_BASE = np.uint64(0x100000001B3)
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass
@@ -258,17 +267,6 @@ class _Texts:
     def __exit__(self, *_: object) -> None:
         self._bytes.close()
         self._file.close()
-
-
-# Minima of a text, at most; the probability that a pair at the stated similarity shares no band, at most.
-MINIMA = 72
-MISSED = 0.005
-# Of longer texts only the beginning is compared, so that memory is bounded.
-LONGEST = 2**20
-# Code points that are hashed at once: few enough for a processor's cache.
-CHUNK = 2**15
-_BASE = np.uint64(0x100000001B3)
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 def banding(similarity: float) -> tuple[int, int]:

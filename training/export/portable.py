@@ -39,6 +39,14 @@ from training.user.ready import call_forward
 
 Inputs = dict[str, Tensor]
 Batch = Callable[[Inputs], Any]
+# Rows in a trace. More than one, and not a number that a module may have as the size of something else.
+TRACE_ROWS = 5
+# Operations that make the number of rows a constant of the graph.
+_FIXES_ROWS = {"__len__", "__iter__", "unbind", "tolist", "__index__", "__int__"}
+_REMEDY = "Rewrite this line with tensor operations, or export the weights alone (--to safetensors)."
+# The largest sample, and the longest run of rows in it that follow each other.
+SAMPLE = 256
+RUN = 32
 
 
 @dataclasses.dataclass
@@ -153,13 +161,6 @@ def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
     else:
         return [(path, value)]
     return [leaf for key, one in parts for leaf in _leaves(one, f"{path}_{key}" if path else key)]
-
-
-# Rows in a trace. More than one, and not a number that a module may have as the size of something else.
-TRACE_ROWS = 5
-# Operations that make the number of rows a constant of the graph.
-_FIXES_ROWS = {"__len__", "__iter__", "unbind", "tolist", "__index__", "__int__"}
-_REMEDY = "Rewrite this line with tensor operations, or export the weights alone (--to safetensors)."
 
 
 class Untraceable(UserCodeError):
@@ -332,11 +333,6 @@ def _untraceable(error: BaseException, operations: _Operations, root: Path) -> U
 def _in_words(file: str, line: int, root: Path) -> str:
     """A line of the user's as part of a sentence; "" for none."""
     return f" in {Path(file).relative_to(root)}:{line} (`{linecache.getline(file, line).strip()}`)" if file else ""
-
-
-# The largest sample, and the longest run of rows in it that follow each other.
-SAMPLE = 256
-RUN = 32
 
 
 class NotTensors(UsageError):

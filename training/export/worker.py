@@ -67,6 +67,24 @@ SAFETENSORS, TORCH, ONNX = "model.safetensors", "model.pt2", "model.onnx"
 _INSIDE_BYTES = 2**30
 # Metadata of nodes that quote the user's source and its path on this machine.
 _QUOTES = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node")
+# By the type of an output. Whole numbers and truth values must be equal.
+TOLERANCES = {
+    "float64": Tolerance(atol=1e-9, rtol=1e-7),
+    "float32": Tolerance(atol=1e-5, rtol=1e-4),
+    "float16": Tolerance(atol=1e-3, rtol=1e-2),
+    "bfloat16": Tolerance(atol=1e-2, rtol=2e-2),
+}
+EXACT = Tolerance(atol=0, rtol=0)
+_REMEDY = "Export another format, or state the difference that you accept with --atol and --rtol."
+# Loading torch on a busy machine takes long; a graph that computes for ever must not hang an export.
+_LIMIT_S = 3600
+# Packages that decide what a file holds, or that read it.
+_PACKAGES = {
+    "safetensors": ("torch", "safetensors"),
+    "huggingface": ("torch", "safetensors"),
+    "torch": ("torch",),
+    "onnx": ("torch", "onnx", "onnxscript", "onnxruntime"),
+}
 
 
 def write_tensors(module: nn.Module, folder: Path) -> tuple[int, int, list[str]]:
@@ -185,19 +203,6 @@ def _unconverted(error: Exception, places: Mapping[str, str]) -> UserCodeError:
     bare = name.rpartition(".")[2].lstrip("_")
     place = next((place for called, place in places.items() if called.replace(".", "_").endswith(bare)), "")
     return Untraceable(f"ONNX has no form of the operation {name}{place}.", remedy="Export it with --to torch.")
-
-
-# By the type of an output. Whole numbers and truth values must be equal.
-TOLERANCES = {
-    "float64": Tolerance(atol=1e-9, rtol=1e-7),
-    "float32": Tolerance(atol=1e-5, rtol=1e-4),
-    "float16": Tolerance(atol=1e-3, rtol=1e-2),
-    "bfloat16": Tolerance(atol=1e-2, rtol=2e-2),
-}
-EXACT = Tolerance(atol=0, rtol=0)
-_REMEDY = "Export another format, or state the difference that you accept with --atol and --rtol."
-# Loading torch on a busy machine takes long; a graph that computes for ever must not hang an export.
-_LIMIT_S = 3600
 
 
 def batches_of(num_rows: int) -> list[tuple[int, int]]:
@@ -321,15 +326,6 @@ def reference(trainer: Any, module: Any, batches: Sequence[Any]) -> list[Any]:
     if not isinstance(found, list) or len(found) != len(batches):
         raise TrainwrightError("The Trainer did not predict every batch of the sample.")
     return found
-
-
-# Packages that decide what a file holds, or that read it.
-_PACKAGES = {
-    "safetensors": ("torch", "safetensors"),
-    "huggingface": ("torch", "safetensors"),
-    "torch": ("torch",),
-    "onnx": ("torch", "onnx", "onnxscript", "onnxruntime"),
-}
 
 
 @dataclass(frozen=True)

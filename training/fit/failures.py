@@ -27,15 +27,6 @@ from training.fit.launch_context import Context
 from training.fit.reports import Reports
 from training.user.imports import is_theirs, raised_in_project, user_traceback
 
-
-def module_file(name: str) -> Path:
-    """The file of a module, given its full name; ImportError if there is no such module."""
-    found = importlib.util.find_spec(name)
-    if found is None or found.origin is None:
-        raise ImportError(f"There is no module {name}.", name=name)
-    return Path(found.origin)
-
-
 # What is said where memory is asked for without torch's allocator: by the driver, by cuBLAS and by NCCL.
 _NO_MEMORY = re.compile(
     r"can't allocate memory|CUDA error: out of memory|Cuda failure[^\n]*out of memory|CUBLAS_STATUS_ALLOC_FAILED"
@@ -47,6 +38,17 @@ _PEER_GONE = re.compile(
     re.IGNORECASE,
 )
 _PEER_SILENT = re.compile(r"timed out|timeout|wait timeout", re.IGNORECASE)
+_TRANSPORT = re.compile(r"gloo|nccl|tcpstore|c10d|connection|watchdog", re.IGNORECASE)
+
+
+def module_file(name: str) -> Path:
+    """The file of a module, given its full name; ImportError if there is no such module."""
+    found = importlib.util.find_spec(name)
+    if found is None or found.origin is None:
+        raise ImportError(f"There is no module {name}.", name=name)
+    return Path(found.origin)
+
+
 # Modules have their full names here, so that a name that no longer exists is an error now and not a wrong answer later.
 _OURS = module_file("training").parent
 # Our files that stand between Lightning and a module and do no work of their own.
@@ -62,7 +64,6 @@ _ADAPTER = module_file("training.lightning_adapter")
 _COLLECTIVES = {module_file("torch.distributed.distributed_c10d"), module_file("torch.distributed.c10d_logger")}
 # Where this rank restores its own part of a checkpoint, beside Lightning's.
 _RESTORING = {module_file("training.checkpoint.saver"), module_file("training.fit.resume")}
-_TRANSPORT = re.compile(r"gloo|nccl|tcpstore|c10d|connection|watchdog", re.IGNORECASE)
 
 
 def report_failure(error: BaseException, context: Context, reports: Reports) -> TrainwrightError:

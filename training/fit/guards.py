@@ -47,6 +47,24 @@ from training.user.ready import after_configuring, call_forward, entry_names, ma
 
 # The ranks agree on the greatest flag. The findings about the loss (`training.fit.guards`) are greater than these.
 CONTINUE, DUE, STOP, NOT_SAVED, WRONG = range(5)
+log = logging.getLogger(__name__)
+# On a GPU, steps between two looks at the loss.
+LOOK_EVERY = 16
+# Steps in the mean before a rise counts, and the weight of each new step in the mean.
+SETTLED_STEPS = 32
+SHARE = 1 / 32
+# Rows that the error itself names; the rank's log has all of them.
+MOST_NAMED = 64
+# Steps between two comparisons of the replicas.
+EVERY = 100
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# The ranks agree on the greatest finding. A loss that is not finite narrows the batch down further than a weight does.
+FINE, ROSE, BAD_WEIGHT, BAD_LOSS = range(4)
+WORDS = {
+    ROSE: "The loss rose above train.spike_factor times its mean over the steps before",
+    BAD_WEIGHT: "A weight is not a finite number",
+    BAD_LOSS: "The loss is not a finite number",
+}
 
 
 class Agreement:
@@ -88,9 +106,6 @@ class Agreement:
 
     def _on_sigterm(self, *_: Any) -> None:
         self.stop_signalled = True
-
-
-log = logging.getLogger(__name__)
 
 
 def try_capture(state: Mapping[str, object], rank_state: Mapping[str, object], rank: int) -> Capture:
@@ -172,21 +187,6 @@ def warn_of_batch_size(trainer: L.Trainer, context: Context) -> None:
             "steps and samples are counted as the spec has them.",
             *(size, context.train.global_batch_size, context.world_size, wanted),
         )
-
-
-# The ranks agree on the greatest finding. A loss that is not finite narrows the batch down further than a weight does.
-FINE, ROSE, BAD_WEIGHT, BAD_LOSS = range(4)
-WORDS = {
-    ROSE: "The loss rose above train.spike_factor times its mean over the steps before",
-    BAD_WEIGHT: "A weight is not a finite number",
-    BAD_LOSS: "The loss is not a finite number",
-}
-LOOK_EVERY = 16
-# Steps in the mean before a rise counts, and the weight of each new step in the mean.
-SETTLED_STEPS = 32
-SHARE = 1 / 32
-# Rows that the error itself names; the rank's log has all of them.
-MOST_NAMED = 64
 
 
 class LossWatch:
@@ -318,10 +318,6 @@ def check_resumed(trainer: L.Trainer, checkpoint: Checkpoint) -> None:
 def _local(tensor: Tensor) -> Tensor:
     tensor = tensor.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-EVERY = 100
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def checksum(module: torch.nn.Module, others: Mapping[str, torch.Tensor] | None = None) -> torch.Tensor:

@@ -21,6 +21,12 @@ from lightning.pytorch import Trainer
 from training.checkpoint.saver import gather
 from training.lightning_adapter import EpochLoop, LoggedValue, ValidationLoop, install_epoch_loop
 
+_OVER_RANKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sum": torch.sum,
+    "min": torch.amin,
+    "max": torch.amax,
+}
+
 
 class Between(Protocol):
     """What happens between two steps."""
@@ -71,13 +77,6 @@ def install(trainer: Trainer, between: Between, observer: Observer) -> None:
     Lightning's SIGTERM handler starts a collective inside the signal; ours only sets a flag.
     """
     install_epoch_loop(trainer, StepLoop(trainer, between, observer))
-
-
-_OVER_RANKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "sum": torch.sum,
-    "min": torch.amin,
-    "max": torch.amax,
-}
 
 
 class SharedValidation(ValidationLoop):

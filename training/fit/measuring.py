@@ -37,6 +37,13 @@ from training.fit.launch_context import Context
 from training.fit.reports import DeviceTimes, Reports
 from training.loader.loaders import loader_of
 
+# The gradient's norm is taken once a second at most, and on a CPU so rarely that it takes less than this share of the
+# time. On a GPU it is queued with the step, and read with the loss.
+NORM_EVERY_S = 1.0
+NORM_SHARE = 0.001
+log = logging.getLogger(__name__)
+MOST_BYTES = 256 * 2**20
+
 
 class ActivityCallback(L.Callback):
     """Moves the rank through the places of `training.fit.reports`; it makes no decisions.
@@ -105,12 +112,6 @@ class ActivityCallback(L.Callback):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Note that the user's hooks follow."""
         self.enter("hooks")
-
-
-# The gradient's norm is taken once a second at most, and on a CPU so rarely that it takes less than this share of the
-# time. On a GPU it is queued with the step, and read with the loss.
-NORM_EVERY_S = 1.0
-NORM_SHARE = 0.001
 
 
 class Measuring(L.Callback):
@@ -183,9 +184,6 @@ def _dtype(trainer: L.Trainer) -> torch.dtype:
     return torch.bfloat16 if "bf16" in precision else torch.float16 if "16" in precision else torch.float32
 
 
-log = logging.getLogger(__name__)
-
-
 class History(Logger):
     """A Lightning logger that keeps `{"step", "epoch", name: value}` records on rank 0.
 
@@ -246,9 +244,6 @@ def finite(metrics: Mapping[str, Any]) -> dict[str, float]:
         if math.isfinite(number):
             found[name] = number
     return found
-
-
-MOST_BYTES = 256 * 2**20
 
 
 def keep_logger_files(trainer: L.Trainer, context: Context, store: Store) -> None:

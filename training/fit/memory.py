@@ -43,6 +43,13 @@ from training.loader.rows import Fixed, columns_of
 from training.user.imports import user_code
 from training.user.ready import batch_transform, build_module, datamodule_of, make_ready, true_type
 
+# Of an epoch whose length is not known: no size depends on it, but a schedule may need a number.
+STEPS = 1_000
+_MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+# A module with fewer bytes of parameters, gradients and optimizer state may take real steps.
+SMALL_BYTES = 2**29
+REAL_ROWS = (8, 16)
+
 
 def main(request: SizeRequest, report: Report) -> ModuleSizes:
     """Measure the memory of the module that a request names; `unknown` says why it cannot be built without memory.
@@ -122,10 +129,6 @@ def _bytes(tensors: Any) -> int:
     return sum(one.numel() * one.element_size() for one in tensors if isinstance(one, torch.Tensor))
 
 
-# Of an epoch whose length is not known: no size depends on it, but a schedule may need a number.
-STEPS = 1_000
-
-
 class _Batches:
     """A loader of which only the length is asked."""
 
@@ -172,13 +175,6 @@ def optimizers_of(made: Any) -> Iterator[torch.optim.Optimizer]:
     elif isinstance(made, list | tuple):
         for one in made:
             yield from optimizers_of(one)
-
-
-_MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-
-# A module with fewer bytes of parameters, gradients and optimizer state may take real steps.
-SMALL_BYTES = 2**29
-REAL_ROWS = (8, 16)
 
 
 class Unprobed(Exception):

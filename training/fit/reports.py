@@ -46,6 +46,12 @@ PULSE_S = 1.0
 # A heartbeat names this many of the newest checkpoints: far more than are sealed between two heartbeats, but not all of
 # a long training's.
 NAMED_CHECKPOINTS = 16
+# Places whose time is a rank's own work. The other places are: starting, between, backward, collective, checkpoint,
+# validation, and hooks, where the user's code may take as long as it likes.
+OWN = ("fetching", "forward", "stepping")
+COLLECTIVE = "collective"
+# More than are saved between two heartbeats.
+NAMED_SAVES = 4
 
 
 @dataclass
@@ -213,12 +219,6 @@ class Reports:
             used=COUNTERS.total(),
             measured=self.measures.record(activity.spent_s),
         )
-
-
-# Places whose time is a rank's own work. The other places are: starting, between, backward, collective, checkpoint,
-# validation, and hooks, where the user's code may take as long as it likes.
-OWN = ("fetching", "forward", "stepping")
-COLLECTIVE = "collective"
 
 
 class Activity(NamedTuple):
@@ -409,10 +409,6 @@ class DeviceTimes:
                 self._in_step_s = self._step_s = 0.0
             self._reached, self.place, self.since = mark, mark.place, self._clock()
             self._ahead.popleft()
-
-
-# More than are saved between two heartbeats.
-NAMED_SAVES = 4
 
 
 class Measures:

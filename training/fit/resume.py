@@ -46,6 +46,10 @@ from training.loader.loaders import loader_of
 from training.user.ready import after_configuring
 
 KEY = "trainwright"
+_NAMED = 3
+# The result of get_extra_state belongs to one training, and need not be a tensor.
+_EXTRA = "_extra_state"
+_DTYPES = {name: str(dtype).removeprefix("torch.") for dtype, name in DTYPES.items()}
 
 
 class Resume:
@@ -183,12 +187,6 @@ def _moved(value: Any, device: Any) -> Any:
     if isinstance(value, dict):
         return {name: _moved(item, device) for name, item in value.items()}
     return value.to(device) if isinstance(value, Tensor) else value
-
-
-_NAMED = 3
-# The result of get_extra_state belongs to one training, and need not be a tensor.
-_EXTRA = "_extra_state"
-_DTYPES = {name: str(dtype).removeprefix("torch.") for dtype, name in DTYPES.items()}
 
 
 class WarmStart(L.Callback):

@@ -58,6 +58,18 @@ from training.user.ready import after_configuring
 
 _BUCKET_BYTES = 25 * 2**20
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
+# Containers have no forward of their own in which their parameters could be gathered.
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+log = logging.getLogger(__name__)
+# They change each element by itself, and their state has the shape of the parameter or is one number.
+ELEMENTWISE = tuple(
+    getattr(torch.optim, name)
+    for name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD")
+)
+_TRIAL_STEPS = 3
+_CLOSE = 1e-10
+# Larger matrices are tried as matrices of this size: optimizers seldom treat larger ones in another way.
+_MOST = 256
 
 
 def make_strategy(train: TrainSpec, world_size: int, accelerator: str = "auto") -> Strategy:
@@ -400,10 +412,6 @@ def _backward_of_zeros(parameters: Sequence[nn.Parameter]) -> None:
         each.requires_grad_(False)
 
 
-# Containers have no forward of their own in which their parameters could be gathered.
-_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
-
-
 def units(module: nn.Module, wanted: list[str] | int | None) -> list[nn.Module]:
     """The modules to shard separately, children before parents, without the root.
 
@@ -505,18 +513,6 @@ def _of_other_types(unit: nn.Module, own: Iterable[nn.Parameter], places: _Place
             )
         parts.append(part)
     return parts[::-1]
-
-
-log = logging.getLogger(__name__)
-# They change each element by itself, and their state has the shape of the parameter or is one number.
-ELEMENTWISE = tuple(
-    getattr(torch.optim, name)
-    for name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD")
-)
-_TRIAL_STEPS = 3
-_CLOSE = 1e-10
-# Larger matrices are tried as matrices of this size: optimizers seldom treat larger ones in another way.
-_MOST = 256
 
 
 def refuse_wrong_on_shards(optimizers: Sequence[torch.optim.Optimizer], module: nn.Module, strategy: str) -> None:

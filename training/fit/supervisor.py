@@ -59,6 +59,7 @@ from training.order import Plan
 
 # Steps that are so long that none is looked at for this time are waited for: they are reported, at no cost that shows.
 READ_EVERY_S = 30.0
+_CPU_INFO = Path("/proc/cpuinfo")
 
 
 class Supervisor(L.Callback):
@@ -442,9 +443,6 @@ class Saver:
             code=self._code,
             on_wait=lambda error: self._reports.waits(error.message),
         )
-
-
-_CPU_INFO = Path("/proc/cpuinfo")
 
 
 def machine_facts(device: torch.device) -> MachineFacts:

@@ -27,6 +27,18 @@ ByteArray = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
 # The bits of float32 values.
 FloatBits = NDArray[np.uint32]
+# Eight bytes are read and written at a time, so a buffer needs this many spare bytes after its end.
+SPARE_BYTES = 8
+# The largest head of a map entry without its key, including surplus copied bytes.
+HEAD_SPARE_BYTES = 64
+# Before the message: a record's length and the length's checksum. After it: the checksum of the message.
+HEAD_BYTES, TAIL_BYTES = 12, 4
+# The number of a Feature's list, by the kind of its values.
+BYTES, FLOAT, INT64 = 1, 2, 3
+# Wire types.
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+# Return codes of a kernel: OK, or why it stopped.
+OK, LENGTH_CHECKSUM, CHECKSUM, NO_MESSAGE, TOO_LONG, WIRE_TYPE, OTHER_LIST, NUMBER_CUT, NUMBER_LONG = range(9)
 
 
 class Entries(NamedTuple):
@@ -58,15 +70,6 @@ class Columns(NamedTuple):
     bounds: Numbers
     kinds: Numbers
 
-
-# Before the message: a record's length and the length's checksum. After it: the checksum of the message.
-HEAD_BYTES, TAIL_BYTES = 12, 4
-# Eight bytes are read and written at a time, so a buffer needs this many spare bytes after its end.
-SPARE_BYTES = 8
-# The number of a Feature's list, by the kind of its values.
-BYTES, FLOAT, INT64 = 1, 2, 3
-# Wire types.
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 
 _THIS_FILE = blake3(Path(__file__).read_bytes()).hexdigest(length=4)
 
@@ -197,10 +200,6 @@ def masked_crc(data: Any, start: Any, stop: Any) -> Any:
     crc ^= np.uint64(0xFFFFFFFF)
     rotated = crc >> np.uint64(15) | crc << np.uint64(17)
     return (rotated + np.uint64(0xA282EAD8)) & np.uint64(0xFFFFFFFF)
-
-
-# Return codes of a kernel: OK, or why it stopped.
-OK, LENGTH_CHECKSUM, CHECKSUM, NO_MESSAGE, TOO_LONG, WIRE_TYPE, OTHER_LIST, NUMBER_CUT, NUMBER_LONG = range(9)
 
 
 @kernel
@@ -468,10 +467,6 @@ def fill_ints(data: ByteArray, begins: Numbers, ends: Numbers, places: Numbers, 
                 out[place] = np.int64(value)
                 place += 1
     return len(begins), OK
-
-
-# The largest head of a map entry without its key, including surplus copied bytes.
-HEAD_SPARE_BYTES = 64
 
 
 @kernel

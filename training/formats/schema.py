@@ -63,6 +63,8 @@ _TEXTS = {type_: text for text, type_ in _PLAIN.items()}
 _TENSOR = re.compile(r"tensor<(\w+)>\[([\d,]+)\]")
 _ZONED = re.compile(r"timestamp\[(ms|us|ns),(.+)\]")
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+_NUMPY_NAMES = {type_: name for name, type_ in NUMBERS.items()}
+TensorType = tuple[str, tuple[int, ...]]
 
 
 def tensor_field(name: str, dtype: str, shape: tuple[int, ...]) -> pa.Field:
@@ -162,10 +164,6 @@ def _parse(text: str) -> pa.DataType:
     if match := _DECIMAL.fullmatch(text):
         return pa.decimal128(int(match[1]), int(match[2]))
     raise ValueError(f"unknown column type {text!r}")
-
-
-_NUMPY_NAMES = {type_: name for name, type_ in NUMBERS.items()}
-TensorType = tuple[str, tuple[int, ...]]
 
 
 def narrow(table: pa.Table) -> pa.Table:

@@ -43,6 +43,14 @@ _WRONG = {
     kernels.LENGTH_CHECKSUM: "the checksum of its length is wrong",
     kernels.CHECKSUM: "its checksum is wrong",
 }
+_NAMES = {BYTES: "bytes", FLOAT: "float", INT64: "int64"}
+_WRONG_MESSAGE = {
+    kernels.NO_MESSAGE: "it is not a tf.train.Example",
+    kernels.TOO_LONG: "a field is longer than its message",
+    kernels.WIRE_TYPE: "it has a field of an unknown wire type",
+    kernels.NUMBER_CUT: "a number is cut off",
+    kernels.NUMBER_LONG: "a number has more than ten bytes",
+}
 
 
 def refuse(table: pa.Table) -> None:
@@ -204,16 +212,6 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
     array = np.ascontiguousarray(array).view()
     array.flags.writeable = False
     return array
-
-
-_NAMES = {BYTES: "bytes", FLOAT: "float", INT64: "int64"}
-_WRONG_MESSAGE = {
-    kernels.NO_MESSAGE: "it is not a tf.train.Example",
-    kernels.TOO_LONG: "a field is longer than its message",
-    kernels.WIRE_TYPE: "it has a field of an unknown wire type",
-    kernels.NUMBER_CUT: "a number is cut off",
-    kernels.NUMBER_LONG: "a number has more than ten bytes",
-}
 
 
 def decode_examples(framed: Framed, schema: pa.Schema, wanted: pa.Schema) -> pa.Table:

@@ -34,6 +34,8 @@ from training.order import BlockOrder, Mixture, Order, Plan, epoch_order
 # At most this many batches are gathered at a time, or as many as fit `Rows.chunk_bytes`; the first chunk is one batch.
 CHUNK_BATCHES = 64
 AHEAD_BYTES = 2**26
+Chunk = tuple[list[Any], int]
+MOST_CHUNKS = 16
 
 
 @dataclass(frozen=True)
@@ -351,10 +353,6 @@ def _counts(value: Any, outermost: bool = False) -> set[int] | None:
 def _common(columns: Any) -> set[int] | None:
     known = [counts for counts in map(_counts, columns) if counts is not None]
     return set.intersection(*known) if known else None
-
-
-Chunk = tuple[list[Any], int]
-MOST_CHUNKS = 16
 
 
 class Prefetcher:

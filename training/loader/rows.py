@@ -29,6 +29,12 @@ from training.order import blocks_of
 
 BatchSpec = list[str | list[str]] | dict[str, str | list[str]] | None
 PIECE = 4096
+Gathered = list[NDArray[Any] | torch.Tensor | pa.Array]
+# Blocks that are read and decoded in parallel; PyArrow and NumPy release the interpreter lock meanwhile.
+READERS = 2
+NO_ROWS = np.empty(0, np.int64)
+# Two threads share gathers of at least this many bytes: one alone does not fill the memory's bandwidth.
+LARGE = 2**20
 
 
 @dataclass(frozen=True)
@@ -237,12 +243,6 @@ def _padded(lists: pa.Array, pad: bool | int | float) -> torch.Tensor:
     rows = np.full((len(counts), int(counts.max(initial=0))), pad, values.dtype)
     rows[np.arange(rows.shape[1]) < counts[:, None]] = values
     return torch.from_numpy(rows)
-
-
-Gathered = list[NDArray[Any] | torch.Tensor | pa.Array]
-# Blocks that are read and decoded in parallel; PyArrow and NumPy release the interpreter lock meanwhile.
-READERS = 2
-NO_ROWS = np.empty(0, np.int64)
 
 
 class Rows(Protocol):
@@ -483,10 +483,6 @@ def _joined(parts: list[pa.Array], column: Varying, shards: Shards) -> pa.Array:
             f"Column {column.columns[0]!r} has more than 2 GiB in one shard, which cannot be held.",
             remedy="Lower shards.target_size_bytes.",
         ) from error
-
-
-# Two threads share gathers of at least this many bytes: one alone does not fill the memory's bandwidth.
-LARGE = 2**20
 
 
 class BufferPool:

@@ -57,6 +57,9 @@ Transform = Callable[[Any], Any]
 # Rows read at once in stored order; about a row group of Parquet.
 IN_ORDER_ROWS = 65_536
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+VERSION = 1
+LAYOUT = "layout.json"
+CHECKED = "checked"
 
 
 @dataclass
@@ -261,11 +264,6 @@ def _free_memory() -> int:
         except (OSError, ValueError):  # no such limit, or `max`
             continue
     return free
-
-
-VERSION = 1
-LAYOUT = "layout.json"
-CHECKED = "checked"
 
 
 def room(cache_bytes: int | None) -> int:

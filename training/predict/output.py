@@ -41,6 +41,9 @@ from infra.written_files import record_written
 # Of a Parquet file; its bytes depend on it.
 GROUP_ROWS = 2**16
 SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
+# A child whose parent was killed ends within a second, and holds the lock until then.
+WAIT_S = 10.0
+_PART = re.compile(r"part-(\d{15})-(\d{15})\.arrow")
 
 
 def suffix_of(output: Path) -> str:
@@ -197,11 +200,6 @@ def schema_of(path: Path) -> pa.Schema:
     """The columns of a part."""
     with contextlib.closing(pa.OSFile(str(path))) as file, pa.ipc.open_file(file) as reader:
         return reader.schema
-
-
-# A child whose parent was killed ends within a second, and holds the lock until then.
-WAIT_S = 10.0
-_PART = re.compile(r"part-(\d{15})-(\d{15})\.arrow")
 
 
 class Draft:

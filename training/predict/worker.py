@@ -49,6 +49,15 @@ PART_ROWS = 2**16
 PART_S = 5.0
 # Rows whose predictions are written at once, fewer if they have more bytes.
 _CHUNK_ROWS, _CHUNK_BYTES = 2**13, 2**24
+NAME = "prediction"
+# With one of these, a module gets its batches one by one, because Lightning calls it for each batch.
+_BATCH_HOOKS = (
+    "on_before_batch_transfer",
+    "transfer_batch_to_device",
+    "on_after_batch_transfer",
+    "on_predict_batch_start",
+    "on_predict_batch_end",
+)
 
 
 class PartWriter:
@@ -153,9 +162,6 @@ def _said(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-NAME = "prediction"
-
-
 def columns_of(outputs: Any, rows: int) -> tuple[dict[str, pa.Array], list[str]]:
     """The columns by name, and the names of entries of a dictionary or tuple that have no value for each row.
 
@@ -241,16 +247,6 @@ def _type_of(outputs: Any) -> str:
     if isinstance(outputs, torch.Tensor):
         return f"a tensor of shape {tuple(outputs.shape)}"
     return f"a {type(outputs).__name__}"
-
-
-# With one of these, a module gets its batches one by one, because Lightning calls it for each batch.
-_BATCH_HOOKS = (
-    "on_before_batch_transfer",
-    "transfer_batch_to_device",
-    "on_after_batch_transfer",
-    "on_predict_batch_start",
-    "on_predict_batch_end",
-)
 
 
 def main(request: PredictRequest, report: Report) -> Predicted:

@@ -54,6 +54,12 @@ from training.user.imports import borrowed, user_code
 
 ROW_LIMIT = 200_000
 TOLERANCE = 1e-5
+_EARLIER = "earlier.npy"
+_IN_MEMORY_BYTES = 2**24
+Batch = tuple[torch.Tensor, torch.Tensor]
+# Probabilities that were added up may exceed 1 by a rounding.
+_ROUNDING = 1e-6
+LOGITS, PROBABILITIES = "logits", "probabilities"
 
 
 def metric_classes(metrics: Mapping[str, MetricSpec], project: Path, other: Path) -> dict[str, type[Metric]]:
@@ -331,14 +337,6 @@ def _nan_rows(*tensors: torch.Tensor) -> int:
         # A prediction whose first dimension is not the rows counts as a whole.
         found |= nan.reshape(size, -1).any(1) if nan.dim() and len(nan) == size else nan.any()
     return int(found.sum())
-
-
-_EARLIER = "earlier.npy"
-_IN_MEMORY_BYTES = 2**24
-Batch = tuple[torch.Tensor, torch.Tensor]
-LOGITS, PROBABILITIES = "logits", "probabilities"
-# Probabilities that were added up may exceed 1 by a rounding.
-_ROUNDING = 1e-6
 
 
 class ScoreKind:

@@ -32,6 +32,24 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import MetricValue, Predictions
 from data_contracts.pipeline_spec import MetricSpec
 
+SINGLE = 2.0**-23
+DOUBLE = 1e-12
+# An outcome in single precision is rounded several times; a sum in single precision once for each batch.
+_FEW_ROUNDINGS = 4
+_COARSEST = 1e-5
+# With more values per row, only the place of the largest becomes a column.
+MAX_VALUES = 100
+# For pages: 64 MiB of truths and predictions.
+MOST_SHOWN = 2**24
+SHOWN = "shown.parquet"
+NAME = "prediction"
+# So that the file does not depend on how rows were batched.
+_GROUP_ROWS = 2**16
+# What a batch gave: its tensors by name, or why it gave none.
+BatchTensors = tuple[dict[str, torch.Tensor], str]
+_PART, _LOWEST, _HIGHEST, _PARTS = 7, 2, 2, 4
+TARGET, PREDICTION = "target", "prediction"
+
 
 class NotFinite(UsageError):
     """A metric has no finite value for the rows that it was computed on."""
@@ -87,14 +105,6 @@ def one_number(name: str, value: Any) -> float:
             remedy="Choose an average in init_args.",
         )
     return float(value)
-
-
-SINGLE = 2.0**-23
-DOUBLE = 1e-12
-# An outcome in single precision is rounded several times; a sum in single precision once for each batch.
-_FEW_ROUNDINGS = 4
-_COARSEST = 1e-5
-_PART, _LOWEST, _HIGHEST, _PARTS = 7, 2, 2, 4
 
 
 @dataclass
@@ -245,13 +255,6 @@ def _entry(name: str, wanted: str, batch: Any, columns: Any) -> Any:
     raise UsageError(what, remedy="Name one of these.")
 
 
-TARGET, PREDICTION = "target", "prediction"
-MAX_VALUES = 100
-# For pages: 64 MiB of truths and predictions.
-MOST_SHOWN = 2**24
-SHOWN = "shown.parquet"
-
-
 class PairTable:
     """The pairs of one metric on one set: columns `target`, and `prediction` or `prediction_0` … `prediction_<n-1>`."""
 
@@ -349,15 +352,6 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     # Parquet has no bfloat16.
     tensor = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
     return tensor[:, 0].contiguous() if tensor.ndim == 2 and tensor.shape[1] == 1 else tensor
-
-
-NAME = "prediction"
-# With more values per row, only the place of the largest becomes a column.
-# So that the file does not depend on how rows were batched.
-_GROUP_ROWS = 2**16
-
-# What a batch gave: its tensors by name, or why it gave none.
-BatchTensors = tuple[dict[str, torch.Tensor], str]
 
 
 class PredictionTable:

@@ -37,6 +37,14 @@ from training.score.team import CountBatches, Dealt, Progress, Team
 from training.user.imports import borrowed, load_callable, user_code
 from training.user.ready import call_forward, plain_trainer
 
+Perturbation = Callable[[Any], Any]
+# The first batches also pay for memory, compilation and caches.
+_WARM_UP = 3
+# Arguments of `self.log` about ranks: a process alone ignores them.
+_OF_RANKS = {"sync_dist", "sync_dist_group", "rank_zero_only"}
+_REDUCTIONS = {torch.mean: "mean", torch.sum: "sum", torch.max: "max", torch.min: "min"}
+_ONE_DEVICE = "Set evaluate.devices and evaluate.nodes to 1, or name a torchmetrics class over predict_step instead."
+
 
 @dataclass(frozen=True)
 class Scorer:
@@ -349,9 +357,6 @@ def _predicting_tests(datamodule: L.LightningDataModule) -> Iterator[None]:
         del datamodule.setup, datamodule.predict_dataloader
 
 
-Perturbation = Callable[[Any], Any]
-
-
 def perturbations(sets: Mapping[str, SetSpec], project: Path, other: Path) -> dict[str, Perturbation]:
     """The perturbation of each set that has one; they come from the current code, also when the champion is scored.
 
@@ -392,10 +397,6 @@ def _kept_rows(name: str, call: Perturbation) -> Perturbation:
         return changed
 
     return perturb
-
-
-# The first batches also pay for memory, compilation and caches.
-_WARM_UP = 3
 
 
 class Latency(L.Callback):
@@ -444,12 +445,6 @@ def _now(module: L.LightningModule) -> float:
     if module.device.type == "cuda":
         torch.cuda.synchronize(module.device)
     return time.perf_counter()
-
-
-# Arguments of `self.log` about ranks: a process alone ignores them.
-_OF_RANKS = {"sync_dist", "sync_dist_group", "rank_zero_only"}
-_REDUCTIONS = {torch.mean: "mean", torch.sum: "sum", torch.max: "max", torch.min: "min"}
-_ONE_DEVICE = "Set evaluate.devices and evaluate.nodes to 1, or name a torchmetrics class over predict_step instead."
 
 
 class LoggedCalls:

@@ -38,6 +38,7 @@ from training.user.ready import plain_trainer
 
 # Reading a large checkpoint may take hours. A rank that hangs meanwhile is found by its progress, not by this limit.
 _READING_TIMEOUT = timedelta(days=7)
+EVERY_S = 0.5
 
 
 @dataclass
@@ -258,9 +259,6 @@ def team_of(layout: Mapping[str, Any], environ: Mapping[str, str], devices: int)
         shard_modules=layout.get("shard_modules"),
         timeout_s=float(layout["collective_timeout_s"]),
     )
-
-
-EVERY_S = 0.5
 
 
 class Progress:

@@ -29,6 +29,13 @@ from infra.sources.places import stream
 from training.user.imports import add_project, make_object, user_code
 
 REPORT_S = 0.5
+# Characters that a tokenizer is given at once; more if they hold fewer than two pieces, up to the most.
+WINDOW = 1 << 20
+MOST = 1 << 24
+_BLOCK = 1 << 20
+# Where each token of a text starts, in characters: (tokens,), ascending.
+Starts = Callable[[str], NDArray[np.int64]]
+Read = Callable[[int], bytes]
 
 
 def main(request: CutRequest, report: Report) -> TextCuts:
@@ -116,16 +123,6 @@ def _reporting(starts: Callable[[str], NDArray[np.int64]], report: Report) -> Ca
         return found
 
     return call
-
-
-# Characters that a tokenizer is given at once; more if they hold fewer than two pieces, up to the most.
-WINDOW = 1 << 20
-MOST = 1 << 24
-_BLOCK = 1 << 20
-
-# Where each token of a text starts, in characters: (tokens,), ascending.
-Starts = Callable[[str], NDArray[np.int64]]
-Read = Callable[[int], bytes]
 
 
 class BadStarts(ValueError):

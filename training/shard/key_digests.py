@@ -23,6 +23,9 @@ from data_contracts.quoting import type_shown
 # Rows that show whether a batch's keys repeat.
 _SAMPLE = 256
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+DIGEST_BYTES = 16
+# Messages that a hasher digests in a process before native code is generated, which takes as long as 100,000 of them.
+FEW = 2**15
 
 
 class UnusableKey(ValueError):
@@ -131,10 +134,6 @@ def group_starts(*columns: NDArray[Any]) -> NDArray[np.int64]:
         changed[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(changed)
 
-
-DIGEST_BYTES = 16
-# Messages that a hasher digests in a process before native code is generated, which takes as long as 100,000 of them.
-FEW = 2**15
 
 _digested = 0
 

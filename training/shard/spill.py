@@ -40,6 +40,12 @@ _WRITE_BYTES = 2**20
 # Brings the waiting tables of a run to one schema.
 Unify = Callable[[Sequence[pa.Table]], list[pa.Table]]
 Settle = Callable[[pa.Table], pa.Table]
+# A key's range is its top 16 bits.
+RANGES = 2**16
+_SHIFT = np.uint64(48)
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
+_LAST = np.uint64(31)
 
 
 @dataclass(frozen=True)
@@ -289,14 +295,6 @@ def _taken(tables: list[pa.Table], order: NDArray[np.int64]) -> pa.Table:
         columns[index] = None
         columns[index] = pc.take(column.combine_chunks(), at, boundscheck=False)  # an order has no other places
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-# A key's range is its top 16 bits.
-RANGES = 2**16
-_SHIFT = np.uint64(48)
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-_MIX = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
-_LAST = np.uint64(31)
 
 
 def shuffle_keys(start: np.uint64, first_row: int, rows: int) -> NDArray[np.uint64]:

@@ -34,6 +34,27 @@ from training.shard.spill import Spill, Spilled
 
 REQUIRED = ("train", "test")
 LEFT_OUT = -1
+SECOND = 10**6
+_LATEST_S = (2**63 - 1) // SECOND
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SIGN = np.uint64(1 << 63)
+_PIECE = 2**20
+Select = Callable[[int], tuple[int, int, int]]
+COLUMNS = ("document", "position", "pieces")
+# Shares are fractions of 2^32 and are compared as integers, so every machine rounds alike.
+_ONE = 32
+USUAL = ("train", "val", "test")
+Place = tuple[int, int]  # number of a unit, number of a row in it
+# Records that are compared at once, of about 50 bytes each.
+CHECKED_ROWS = 2**18
+_SCHEMA = pa.schema(
+    [
+        ("key", pa.uint64()),
+        ("rest", pa.uint64()),
+        ("split", pa.string()),
+        *((n, pa.int64()) for n in ("unit", "first", "last")),
+    ]
+)
 
 
 class Splitter:
@@ -218,15 +239,6 @@ def _setting(spec: SplitSpec, column: str) -> str:
     return "shards.split.time" if column == spec.time else "shards.split.column"
 
 
-SECOND = 10**6
-_LATEST_S = (2**63 - 1) // SECOND
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SIGN = np.uint64(1 << 63)
-_PIECE = 2**20
-
-Select = Callable[[int], tuple[int, int, int]]
-
-
 def selector(files: Sequence[Path]) -> Select:
     """A function from a rank to the time at that rank, how many times are less, and how many are equal.
 
@@ -366,11 +378,6 @@ def boundary(text: str) -> int:
     return ((when if when.tzinfo else when.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
-COLUMNS = ("document", "position", "pieces")
-# Shares are fractions of 2^32 and are compared as integers, so every machine rounds alike.
-_ONE = 32
-
-
 def check(schema: pa.Schema) -> None:
     """UsageError unless the columns that a split by position reads are what `format: text` gives."""
     for name in COLUMNS[1:]:
@@ -459,11 +466,6 @@ def by_position(
     found[gone] = LEFT_OUT
     found[short] = drawn[short]
     return found
-
-
-USUAL = ("train", "val", "test")
-
-Place = tuple[int, int]  # number of a unit, number of a row in it
 
 
 @dataclass
@@ -562,18 +564,6 @@ def refuse_empty(counts: dict[str, int], required: Collection[str], who: str, wh
                 remedy=f"Change {who} so that {name!r} gets some, or give more data.",
                 details={"split": name, "rows": counts},
             )
-
-
-# Records that are compared at once, of about 50 bytes each.
-CHECKED_ROWS = 2**18
-_SCHEMA = pa.schema(
-    [
-        ("key", pa.uint64()),
-        ("rest", pa.uint64()),
-        ("split", pa.string()),
-        *((n, pa.int64()) for n in ("unit", "first", "last")),
-    ]
-)
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,18 @@ COPIES = 3
 
 Write = Callable[[str, pa.Table], FileEntry]
 Written = tuple[str, int, FileEntry]  # a shard's split, rows and file
+MOST_BY_DEFAULT = 4
+# Arrow's allocator gives memory back 10 ms after it was freed, and glibc what lies at its heap's end. The next rows
+# need it at once, and then each page costs a fault, 5 to 10 µs in a virtual machine.
+_KEEP_MEMORY = {
+    "MIMALLOC_PURGE_DELAY": "-1",
+    "MALLOC_MMAP_THRESHOLD_": str(2**23),
+    "MALLOC_TRIM_THRESHOLD_": str(2**25),
+}
+A = TypeVar("A")
+B = TypeVar("B")
+Report = Callable[[ShardProgress], None]
+EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -353,19 +365,6 @@ def _orders(
             yield Order(name, f"{name}-{index:05d}{suffix}", gathered.rows.part(name, start, stop), schema)
 
 
-MOST_BY_DEFAULT = 4
-# Arrow's allocator gives memory back 10 ms after it was freed, and glibc what lies at its heap's end. The next rows
-# need it at once, and then each page costs a fault, 5 to 10 µs in a virtual machine.
-_KEEP_MEMORY = {
-    "MIMALLOC_PURGE_DELAY": "-1",
-    "MALLOC_MMAP_THRESHOLD_": str(2**23),
-    "MALLOC_TRIM_THRESHOLD_": str(2**25),
-}
-
-A = TypeVar("A")
-B = TypeVar("B")
-
-
 class Workers:
     """Up to `count` processes, started when there is work for two; a context that ends them.
 
@@ -463,11 +462,6 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(NodeLost.exit_code)
-
-
-Report = Callable[[ShardProgress], None]
-
-EVERY_S = 0.5
 
 
 class Meter:
