@@ -31,12 +31,11 @@ from data_contracts.messages.raw_data import MOST_NEAR_SIDES, Overlap, Place
 from data_contracts.pipeline_spec import NearSpec
 from data_contracts.profile.sketches import mixed
 from data_contracts.quoting import column_shown
-from training.contamination.exact import CHECKED_ROWS, EXAMPLES, KEEP_BYTES, RUN_BYTES, Compared, OpenSide
+from training.contamination.exact import CHECKED_ROWS, DIGEST_BYTES, EXAMPLES, KEEP_BYTES, RUN_BYTES, Compared, OpenSide
 from training.shard.spill import Spill, Spilled
 
 CACHED_CHARS = 2**20
 _SCHEMA = pa.schema([("key", pa.uint64()), ("row", pa.int64())])
-_DIGEST_BYTES = 16
 # Rows with the same text, by side, ascending.
 Same = dict[int, list[int]]
 # Minima of a text, at most; the probability that a pair at the stated similarity shares no band, at most.
@@ -221,8 +220,8 @@ class _Texts:
                 for text in texts.take(pa.array(wanted[low:high] - start)).to_pylist():
                     written = text[:LONGEST].encode("utf-8", "surrogatepass")
                     lengths.append(file.write(written))
-                    digests += blake3(written).digest(_DIGEST_BYTES)
-        self._digests = np.frombuffer(digests, f"V{_DIGEST_BYTES}")
+                    digests += blake3(written).digest(DIGEST_BYTES)
+        self._digests = np.frombuffer(digests, f"V{DIGEST_BYTES}")
         self._ends = np.cumsum(lengths)
         self._file = path.open("rb")
         self._bytes = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -387,7 +387,7 @@ def columns_in(schema: pa.Schema, train: Mapping[str, Any]) -> Columns | None:
     facts = [_facts(field) for field in fields.values()]
     shapes = {one.name: one.shape[1:] for one in facts}
     entries = [
-        Entry(one.columns, list(one.shape) != shapes[one.columns[0]], _torch_type(one.dtype))
+        Entry(one.columns, list(one.shape) != shapes[one.columns[0]], torch.from_numpy(np.empty(0, one.dtype)).dtype)
         for one in columns
         if isinstance(one, Fixed)
     ]
@@ -405,10 +405,6 @@ def _dtype(kind: pa.DataType) -> str:
     if pa.types.is_temporal(kind):
         return "int32" if kind.bit_width == 32 else "int64"
     return "float64" if pa.types.is_decimal(kind) else np.dtype(kind.to_pandas_dtype()).name
-
-
-def _torch_type(dtype: np.dtype) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def sampled(num_rows: int) -> list[tuple[int, int]]:

@@ -45,7 +45,7 @@ from training.loader.loaders import loader_of
 from training.user.imports import user_code
 from training.user.ready import after_configuring, call_forward, entry_names, match_forward
 
-# The ranks agree on the greatest flag. The findings about the loss (`training.fit.guards`) are greater than these.
+# The ranks agree on the greatest flag. The findings about the loss are greater than these.
 CONTINUE, DUE, STOP, NOT_SAVED, WRONG = range(5)
 log = logging.getLogger(__name__)
 # On a GPU, steps between two looks at the loss.

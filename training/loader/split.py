@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import psutil
@@ -352,7 +352,7 @@ class _Out:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.file = _opened(path)
+        self.file = path.open("wb")
         self.hasher = blake3(max_threads=blake3.AUTO)
         self.ends: list[int] = []
         self._parts: list[pa.Array] = []
@@ -445,7 +445,3 @@ def _make_room(base: Path, most_bytes: int) -> None:
 def _sync(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-
-
-def _opened(path: Path) -> BinaryIO:
-    return path.open("wb")

@@ -344,7 +344,7 @@ class _Work:
         self._count(self._resumed)
         units = units_of(request)
         grouped = not any(is_overridden(hook, module, L.LightningModule) for hook in _BATCH_HOOKS)
-        grouped = grouped and not _takes(module.predict_step, "dataloader_iter")
+        grouped = grouped and "dataloader_iter" not in inspect.signature(module.predict_step).parameters
         batches = Batches(raw, features, request, units, self._resumed, grouped=grouped)
         if grouped:
             step, first = module.predict_step, self._resumed // request.batch_size
@@ -387,10 +387,6 @@ class _Predictions(L.Callback):
         self._writer.add(group, made)
         self._batches.output_bytes = bytes_in(made) / max(group.rows, 1)
         self._count(group.rows)
-
-
-def _takes(step: Callable[..., Any], name: str) -> bool:
-    return name in inspect.signature(step).parameters
 
 
 def _takes_number(step: Callable[..., Any]) -> bool:

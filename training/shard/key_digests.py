@@ -116,14 +116,10 @@ def _typed_one_by_one(values: pa.Array, index: int) -> tuple[bytes, list[bytes]]
     if pa.types.is_date32(type_):
         return b"d", [b"%d" % value for value in values.cast(pa.int32()).to_pylist()]
     if pa.types.is_decimal(type_):
-        return b"m", [_plain(value) for value in values.to_pylist()]
+        return b"m", [format(value.normalize(), "f").encode() for value in values.to_pylist()]
     if pa.types.is_null(type_):
         return b"n", []
     raise UnusableKey(index, type_)
-
-
-def _plain(value: Any) -> bytes:
-    return format(value.normalize(), "f").encode()
 
 
 def group_starts(*columns: NDArray[Any]) -> NDArray[np.int64]:

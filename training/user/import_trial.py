@@ -47,7 +47,8 @@ def main(request: ImportTrialRequest, report: Report) -> ImportTrialAnswer:
         except BaseException as error:
             for path in _asked_for(error, project, left_out):
                 if (origin / path).exists() and not (project / path).exists():
-                    missing = MissingFile(name=name, path=path, why=_why(path, left_out), tried=tried)
+                    reason = _listed(path, left_out) or "it is hidden, or no part of the code"
+                    missing = MissingFile(name=name, path=path, why=reason, tried=tried)
                     return ImportTrialAnswer(missing=missing)
             if lacks is None and (module := _absent(error, project)):
                 lacks = MissingModule(name=name, module=module)
@@ -148,10 +149,6 @@ def _listed(path: str, left_out: dict[str, str]) -> str | None:
     """Why a file, or a folder above it, was left out; None if it is not among what was."""
     above = (f"{folder}/" for folder in [path, *map(str, Path(path).parents)])
     return next((left_out[one] for one in (path, *above) if one in left_out), None)
-
-
-def _why(path: str, left_out: dict[str, str]) -> str:
-    return _listed(path, left_out) or "it is hidden, or no part of the code"
 
 
 if __name__ == "__main__":
