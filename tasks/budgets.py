@@ -33,6 +33,7 @@ from data_contracts.run_report import RunReport
 from infra.audit import now
 from infra.budgets import Executed, Ledger, current_budgets
 from infra.gang.recovery import UNLIMITED, Allowance
+from infra.orchestrator.events import announce_budget
 from infra.prices import THIS_MACHINE, prices
 from infra.processes.processes import has_ended, uninterrupted
 from infra.processes.this_process import now_s
@@ -268,9 +269,6 @@ class Spending:
     def _tell(self, warning: BudgetWarning) -> None:
         log.warning("%s", warning.sentence)
         self.sentences.append(warning.sentence)
-        # Prefect is imported only where a run has a warning.
-        from infra.orchestrator.events import announce_budget
-
         announce_budget(warning, self._run.spec.name)
 
     def _execution(self) -> ExecutionUsage:

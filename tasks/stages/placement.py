@@ -31,6 +31,7 @@ from infra.store import layout
 from infra.store import layout as store_layout
 from infra.usage import cost
 from tasks.budgets import allowance
+from tasks.policies import run_tags
 from tasks.run.meter import follow, used_by_gang
 from tasks.run.run import Run, slug
 from tasks.stages.trainings import trained_with
@@ -191,8 +192,6 @@ def pool_gang(run: Run, section: str, uri: str, devices: int = 1) -> PoolGang | 
     spec: Placed = getattr(run.spec, section)
     if spec.pool is None:
         return None
-    from tasks.policies import run_tags  # Prefect is imported only for a spec that needs it
-
     tags = ("trainwright", f"pipeline:{slug(run.spec.name)}", f"stage:{section}", *run_tags(run.spec.tags))
     devices = run.spec.train.devices if section == "train" else devices
     pool = WorkPool(spec.pool, section, tags, run.spec.tags, run.spec.train.rollcall_timeout_s, devices)

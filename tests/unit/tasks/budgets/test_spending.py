@@ -153,7 +153,9 @@ def test_shares_are_warned_of_once_in_a_period(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[tuple[str, str, BudgetWarning]] = []
-    monkeypatch.setattr(events, "announce_budget", lambda warning, pipeline: told.append(("event", pipeline, warning)))
+    monkeypatch.setattr(
+        "tasks.budgets.announce_budget", lambda warning, pipeline: told.append(("event", pipeline, warning))
+    )
     limited(store, {"amount": 100.0, "currency": "USD"}, warn_at=[0.2, 0.9], at_limit="warn")
     seen: list[str] = []
 
