@@ -31,12 +31,37 @@ from tasks.evidence.decision import (
     effort,
     used_up,
 )
-from tasks.gates.gates import bound_of, not_asked, rows_named, subject
+from tasks.gates.gates import bound_of, judge, not_asked, rows_named, subject
 from tasks.gates.set_rows import Sets
 from tasks.gates.set_scores import SetScores
 from tasks.run.run import Run
 
 _OTHER_ROWS = "the test rows of another gate are used up"
+_OTHER_GATE = "another gate is not met, and a comparison would spend test rows"
+# Smaller values are shown with two digits of their own.
+_SMALL = 0.01
+
+
+def judge_on_rows(
+    run: Run, sets: Callable[[], Sets], candidate: Evaluation, champion: Evaluation | None
+) -> list[GateResult]:
+    """Each gate's result, in the order of the spec; those with `confidence` are asked only if all others are met.
+
+    Errors as of `judge` and `judge_evidence`.
+
+    Args:
+        sets: the sets that the evaluations score, as `SetScores` takes them.
+    """
+    gates, scores = run.spec.promote.gates, SetScores(run, sets)
+    asks = [gate.confidence is not None and (champion is not None or not gate.compares) for gate in gates]
+    plain = judge([gate for gate, ask in zip(gates, asks, strict=True) if not ask], candidate, champion, scores)
+    asking = [gate for gate, ask in zip(gates, asks, strict=True) if ask]
+    if asking and all(one.met for one in plain):
+        shown = judge_evidence(run, asking, candidate, champion, scores)
+    else:
+        shown = [not_asked(gate, _OTHER_GATE) for gate in asking]
+    left = {True: iter(shown), False: iter(plain)}
+    return [next(left[ask]) for ask in asks]
 
 
 def judge_evidence(
@@ -273,10 +298,6 @@ def ledger_outlook(run: Run, sets: Callable[[], Sets]) -> str:
         earlier = f"; its first {so_far.unchained} comparisons are not chained" if so_far.unchained else ""
         parts.append(f"{rows_named(name, part)}{sentence}{earlier}")
     return "; ".join(parts)
-
-
-# Smaller values are shown with two digits of their own.
-_SMALL = 0.01
 
 
 def gate_sentence(gate: GateSpec, evidence: Evidence, values: tuple[float, float | None]) -> str:

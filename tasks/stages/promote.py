@@ -35,7 +35,7 @@ from infra.models import canaries, registry
 from infra.records.handoffs import read_handoff
 from infra.records.receipts import without_hold
 from infra.store import PointerMoved, Versioned
-from tasks.gates.gates import judge, names_measure, not_asked
+from tasks.gates.gates import judge, names_measure
 from tasks.run.run import Run
 from tasks.stages import approval, canary
 from tasks.stages.approval import met_requirements, signing_key
@@ -49,11 +49,8 @@ from tasks.stages.verify import verify
 
 if TYPE_CHECKING:
     from tasks.gates.set_rows import Sets
-    from tasks.gates.set_scores import SetScores
 
 log = logging.getLogger("trainwright")
-
-
 JUDGED = "the gates are computed each time"
 
 
@@ -307,40 +304,22 @@ def _stays(run: Run, previous: int | None) -> str:
     return f"{name} stays at version {previous}" if previous else "no version was made"
 
 
-_ANOTHER = "another gate is not met, and a comparison would spend test rows"
-
-
 def judged(run: Run, sets: Callable[[], Sets], candidate: Evaluation, champion: Evaluation | None) -> list[GateResult]:
-    """Each gate's result, in the order of the spec; errors as of `judge` and `judge_evidence`.
+    """Each gate's result, in the order of the spec; errors as of `judge` and `judge_on_rows`.
 
     Args:
         sets: the sets that the evaluations score, as `SetScores` takes them.
     """
     gates = run.spec.promote.gates
-    scores = _scores(run, sets) if any(map(_looks_at_rows, gates)) else None
-    asks = [gate.confidence is not None and (champion is not None or not gate.compares) for gate in gates]
-    plain = judge([gate for gate, ask in zip(gates, asks, strict=True) if not ask], candidate, champion, scores)
-    asking = [gate for gate, ask in zip(gates, asks, strict=True) if ask]
-    if scores is None or not asking:
-        return plain
-    if all(one.met for one in plain):
-        from tasks.gates.evidence_gates import judge_evidence  # SciPy and Numba take a second to import
+    if not any(map(_looks_at_rows, gates)):
+        return judge(gates, candidate, champion)
+    from tasks.gates.evidence_gates import judge_on_rows  # SciPy and Numba take a second to import
 
-        shown = judge_evidence(run, asking, candidate, champion, scores)
-    else:
-        shown = [not_asked(gate, _ANOTHER) for gate in asking]
-    left = {True: iter(shown), False: iter(plain)}
-    return [next(left[ask]) for ask in asks]
+    return judge_on_rows(run, sets, candidate, champion)
 
 
 def _looks_at_rows(gate: GateSpec) -> bool:
     return bool(gate.confidence or gate.slice or gate.max_gap is not None or names_measure(gate))
-
-
-def _scores(run: Run, sets: Callable[[], Sets]) -> SetScores:
-    from tasks.gates.set_scores import SetScores
-
-    return SetScores(run, sets)
 
 
 def is_undecided(gate: GateResult) -> bool:

@@ -263,7 +263,7 @@ def test_without_a_champion_a_value_must_be_shown_and_a_gain_need_not(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores: Any = Scores({"a": (870, 0)})
-    monkeypatch.setattr("tasks.stages.promote._scores", lambda run, sets: scores)
+    monkeypatch.setattr("tasks.gates.evidence_gates.SetScores", lambda run, sets: scores)
     nights = Nights(store, gates=[BETTER, {"metric": "accuracy", "min": 0.9, "confidence": 0.95}])
     gain, value = judged(nights.run, None, scored("a"), None)
     assert (gain.met, value.met) == (True, False)
