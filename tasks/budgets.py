@@ -86,7 +86,7 @@ def refuse_over(run: Run) -> None:
 
 def allowance(run: Run, section: str, *, local: bool) -> Allowance:
     """What a gang that works for a section may use; `local`: its nodes are processes on this machine."""
-    return _SectionAllowance(run.budgets[0], section, local) if run.budgets else UNLIMITED
+    return run.budgets[0].allowance(section, local=local) if run.budgets else UNLIMITED
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,10 @@ class Spending:
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._keep,), name="budgets", daemon=True)
         self._thread.start()
+
+    def allowance(self, section: str, *, local: bool) -> Allowance:
+        """What a gang that works for a section may use."""
+        return _SectionAllowance(self, section, local)
 
     def begin(self, section: str, nodes: int, *, local: bool) -> None:
         """Reserve for nodes that are about to be launched; OverBudget if they cannot be paid."""
@@ -273,8 +277,7 @@ class Spending:
 
     def _execution(self) -> ExecutionUsage:
         """What this process has used so far, with the gang that works now."""
-        so_far: ExecutionUsage = self._run.meters[-1].so_far
-        live = self.live
+        so_far, live = self._run.meters[-1].so_far, self.live
         return so_far if live is None else so_far.model_copy(update={"gangs": [*so_far.gangs, live()]})
 
     def _budget_periods(self, budgets: Budgets | None, execution: ExecutionUsage) -> list[BudgetPeriod]:
@@ -293,8 +296,7 @@ class Spending:
         return nodes * per_second(limit, self._price(section)) + (0.0 if local else per_second(limit, here))
 
     def _price(self, section: str) -> Price:
-        so_far: ExecutionUsage = self._run.meters[-1].so_far
-        return so_far.price_of(section)
+        return self._run.meters[-1].so_far.price_of(section)
 
     def _prices(self) -> Sequence[Price]:
         """The prices of all places where the run may work."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from data_contracts.canonical import digest, is_name, valid_name
-from data_contracts.errors import Interrupted, UsageError
-from data_contracts.executions import ScheduledTime
+from data_contracts.errors import Interrupted, TrainwrightError, UsageError
+from data_contracts.executions import ExecutionUsage, Followed, GangUsage, ScheduledTime, StageUsage
 from data_contracts.handoffs import Ref, SourceFile
 from data_contracts.load import load_spec
 from data_contracts.messages.children import StoreAddress
@@ -28,7 +28,7 @@ from data_contracts.run_report import Cost, StageResult
 from infra import code_bundle, scratch, settings
 from infra.audit import now
 from infra.budgets import refuse_by_policy
-from infra.gang.recovery import Replay
+from infra.gang.recovery import Allowance, Replay
 from infra.models.registry import seal_recipe
 from infra.records.nodes import import_places, note_environment
 from infra.signing.signatures import configured_key, sign_inputs
@@ -37,6 +37,40 @@ from tasks.run.resolve import DEFAULTS, SCHEDULE_KEY, RunOptions, ci_key, resolv
 
 if TYPE_CHECKING:
     from infra.signing.keys import SigningKey
+
+
+class UsageMeter(Protocol):
+    """Records what the run uses while this process carries it out: a `tasks.run.meter.Meter`."""
+
+    warned_of_machine: bool
+
+    @property
+    def so_far(self) -> ExecutionUsage:
+        """The execution up to now."""
+
+    def note(self, what: str | Followed) -> None:
+        """Note the stage that begins, or the nodes that are to be launched."""
+
+    def stage(self, usage: StageUsage) -> None:
+        """Record a stage that ended."""
+
+    def gang(self, usage: GangUsage) -> None:
+        """Record a generation whose nodes are released."""
+
+
+class BudgetUse(Protocol):
+    """Reserves and settles what the run uses of its budgets: a `tasks.budgets.Spending`."""
+
+    sentences: list[str]
+
+    def admit(self) -> None:
+        """Begin to reserve, before anything of the run is booked."""
+
+    def allowance(self, section: str, *, local: bool) -> Allowance:
+        """What a gang that works for a section may use."""
+
+    def over(self) -> TrainwrightError | None:
+        """Why the run must end now; None if it may continue."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +82,8 @@ class Run:
         from_step: step of the committed checkpoint that an unfinished training resumes from; None: the newest.
         replay: the training that `train` makes again, generation by generation; None: it trains as the spec says.
         results: how the stages ended so far, by name.
-        spent: the cost of nodes so far; meters: record what this process and its nodes use (`tasks.run.meter`).
-        budgets: what it uses of its budgets (`tasks.budgets`); empty outside of a flow.
+        spent: the cost of nodes so far; meters: record what this process and its nodes use.
+        budgets: what it uses of its budgets; empty outside of a flow.
         environments: the digests of what its processes on this machine import from, by place (`import_places`).
     """
 
@@ -60,8 +94,8 @@ class Run:
     replay: Replay | None = None
     results: dict[str, StageResult] = field(default_factory=dict)
     spent: list[Cost] = field(default_factory=list)
-    meters: list[Any] = field(default_factory=list)
-    budgets: list[Any] = field(default_factory=list)
+    meters: list[UsageMeter] = field(default_factory=list)
+    budgets: list[BudgetUse] = field(default_factory=list)
     environments: dict[str, str] = field(default_factory=dict)
 
     @property
