@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from data_contracts import canonical
 from data_contracts.canonical import is_name
@@ -492,7 +491,7 @@ class BudgetBalance:
         limit = self.budget.limit
         return f"{self.name}: {shown(self.left)} of {shown(limit.value)} {limit.unit} left ({self.period})"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The balance for a program."""
         return {
             "budget": self.name,

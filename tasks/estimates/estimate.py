@@ -15,7 +15,7 @@ from typing import Any
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.executions import HERE
 from data_contracts.handoffs import Dataset
-from data_contracts.messages.commands import MODULE_MEMORY, ModuleSizes, SizeRequest
+from data_contracts.messages.commands import MODULE_MEMORY, ModuleSizes
 from data_contracts.price_book import price_on
 from data_contracts.resolved import UNKNOWN_PRICE, Price
 from infra import prices
@@ -52,7 +52,7 @@ from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run
 from tasks.stages.shard import shard
 from tasks.stages.stage import EarlierHandoffs
-from tasks.stages.train import size_facts
+from tasks.stages.train import size_request
 from tasks.stages.trainings import recorded
 
 # A step without values takes seconds; what takes longer is not worth the wait before a run.
@@ -73,11 +73,9 @@ def measure(run: Run, dataset: Dataset | None, rows: Sequence[int]) -> tuple[Mod
     limited = {min(max(count, 2), MOST_ROWS) for count in rows}
     wanted = sorted(limited | {max(limited) * 2} if len(limited) == 1 else limited)
     own = "data" in run.resolved.lightning
-    request = SizeRequest(
-        **size_facts(run, dataset),
-        columns={} if dataset is None or own else dataset.columns,
-        rows=[] if dataset is None or own else wanted,
-        accelerated=not prices.on_cpu(run.resolved.lightning),
+    stepped = {} if dataset is None or own else {"columns": dataset.columns, "rows": wanted}
+    request = size_request(run, dataset).model_copy(
+        update={**stepped, "accelerated": not prices.on_cpu(run.resolved.lightning)}
     )
     try:
         sizes = run_child(MODULE_MEMORY, request, project=run.project(), withhold=run.withholds, limit=MOST_S)

@@ -22,9 +22,9 @@ _MICRO = ("Accuracy", "Precision", "Recall", "Specificity", "F1Score", "FBetaSco
 _WITHOUT_EFFECT = {"validate_args", "sync_on_compute", "dist_sync_on_step", "dist_sync_fn", "process_group",
                    "distributed_available_fn", "compute_on_cpu", "compute_with_cache"}  # fmt: skip
 # What is honoured at this value only.
-_ONLY: dict[str, Any] = {"multidim_average": "global", "top_k": 1, "weights": None, "max_fpr": None, "thresholds": None,
-                         "normalization": "sigmoid", "num_outputs": 1, "adjusted": 0, "num_labels": None,
-                         "multioutput": "uniform_average"}  # fmt: skip
+_ONLY = {"multidim_average": "global", "top_k": 1, "weights": None, "max_fpr": None, "thresholds": None,
+         "normalization": "sigmoid", "num_outputs": 1, "adjusted": 0, "num_labels": None,
+         "multioutput": "uniform_average"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,11 @@ def _task(name: str, class_path: str, kind: str, init_args: Mapping[str, Any]) -
     raise cannot_be_resampled(name, f"{kind} is not a mean over rows, and not among the metrics that are supported")
 
 
-def _honoured(base: str, task: Task, any_task: bool) -> dict[str, Any]:
+def _honoured(base: str, task: Task, any_task: bool) -> dict[str, object]:
     """The honoured arguments of a class, with torchmetrics' defaults."""
     if task == "regression":
         return {"squared": True} if base == "MeanSquaredError" else {}
-    options: dict[str, Any] = {"ignore_index": None}
+    options: dict[str, object] = {"ignore_index": None}
     if task == "multiclass":
         options["num_classes"] = None
         if base not in _UNAVERAGED:

@@ -131,7 +131,7 @@ class Sums:
         squares = (self.squares - 2 * exact * self.products + exact**2 * self.squared_rows) / reach**2
         return float(total), max(float(squares), 0.0)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """JSON that `from_json` reads; fractions are text, which no reader rounds."""
         fields = {name: getattr(self, name) for name in _COUNTS + _EXTREMES}
         return fields | {name: str(getattr(self, name)) for name in _SUMS}
@@ -274,7 +274,7 @@ class Tally:
         """The number of rows."""
         return self.won + self.lost + self.tied + self.sums.rows
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """JSON that `from_json` reads."""
         return {"won": self.won, "lost": self.lost, "tied": self.tied, "sums": self.sums.to_json()}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from data_contracts.canonical import digest
 from data_contracts.errors import InsufficientEvidence
@@ -266,7 +266,7 @@ class LedgerEntries:
         return {its_id: Spent(one.before, one.promoted) for its_id, one in counted.items()}
 
 
-def _question_of_gate(run: Run, gate: GateSpec) -> dict[str, Any]:
+def _question_of_gate(run: Run, gate: GateSpec) -> dict[str, object]:
     wanted = run.spec.evaluate
     return {
         "gate": gate.model_dump(mode="json"),

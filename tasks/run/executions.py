@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 from data_contracts.canonical import is_name
 from data_contracts.errors import (
@@ -188,7 +188,7 @@ def num_crashed(store: Store, run_id: str) -> int:
 
 
 def _execution(store: Store, run_id: str, token: int) -> Execution:
-    def parse(value: dict[str, Any]) -> Execution:
+    def parse(value: dict[str, object]) -> Execution:
         found = Execution.from_json(value)
         _refuse_other((found.run_id, found.token), (run_id, token))
         return found
@@ -200,7 +200,7 @@ def crashes_of(store: Store, run_id: str) -> list[Crash]:
     """The run's crashes that were answered, from 0; CorruptError for one of another run, which could name any."""
 
     def read(n: int) -> Crash:
-        def parse(value: dict[str, Any]) -> Crash:
+        def parse(value: dict[str, object]) -> Crash:
             found = Crash.from_json(value)
             _refuse_other((found.run_id, found.n), (run_id, n))
             return found

@@ -14,12 +14,12 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypedDict
 
 from data_contracts.alias_moves import ALIAS
 from data_contracts.canonical import digest, is_name
@@ -32,7 +32,7 @@ from data_contracts.lightning_config import check_lightning, inline_lightning
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.price_book import PoolEntry
 from data_contracts.records import Profile
-from data_contracts.resolved import CheckpointInterval, DriftReference, Price, Resolved
+from data_contracts.resolved import CheckpointInterval, DriftReference, Price, Resolved, StoreRates
 from data_contracts.run_report import StageResult, Trigger
 from infra import audit, code_bundle, machine, settings
 from infra import prices as price_book
@@ -158,7 +158,16 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
     )
 
 
-def _audited(root: Path, trigger: Trigger) -> dict[str, Any]:
+class _Started(TypedDict):
+    actor: str
+    trigger: Trigger
+    commit: str | None
+    dirty: bool
+    lock_digest: str
+    started: str
+
+
+def _audited(root: Path, trigger: Trigger) -> _Started:
     """Who or what starts a run, from which revision, and when."""
     commit, dirty = audit.revision(code_bundle.project_root(root))
     return {
@@ -175,18 +184,25 @@ def _pack(
     spec: PipelineSpec,
     path: Path,
     store: Store,
-    lightning: dict,
-    provenance: dict[str, Any],
+    lightning: Mapping[str, Any],
+    provenance: Mapping[str, object],
     packages: Packages | None,
     raw: Callable[[], list[SourceFile]],
 ) -> code_bundle.CodeBundle:
     """The user's project as a sealed bundle; UsageError if code that the spec names is not in it."""
     root = path.parent
-    suites = list(named_suites(spec, root).values())
+    suites = named_suites(spec, root).values()
     if packages is not None and any(map(own_classes, suites)):
         refuse_without_expectations(packages, path)
-    settings = _packing(spec, root, lightning, suites)
-    bundle = code_bundle.pack(root, store, provenance=provenance, packages=packages, **settings)
+    bundle = code_bundle.pack(
+        root,
+        store,
+        _named_files(spec, lightning, suites, code_bundle.project_root(root)),
+        provenance,
+        include=spec.code.include,
+        sources=_local_sources(spec, root),
+        packages=packages,
+    )
     installed = None if packages is None else packages_in(packages)
     refuse_unknown_code(spec, path, lightning, bundle.root, installed)
     refuse_unknown_expectations(spec, root, bundle.root, installed)
@@ -197,12 +213,17 @@ def _pack(
 
 def chosen_code(run: Resolved, store: Store) -> ProjectFiles:
     """The project files that are packed for a run as they are now, and those that are left out."""
-    root = Path(run.root)
-    spec = run.pipeline()
+    root, spec = Path(run.root), run.pipeline()
+    project = code_bundle.project_root(root)
     suites = [one for one in (run.suite, *run.set_suites.values(), run.features, run.predictions) if one is not None]
-    settings = _packing(spec, root, run.lightning, suites)
-    named, environment = settings.pop("extra"), spec.environment is not None
-    return choose(code_bundle.project_root(root), store, named=named, environment=environment, **settings)
+    return choose(
+        project,
+        store,
+        named=_named_files(spec, run.lightning, suites, project),
+        include=spec.code.include,
+        sources=_local_sources(spec, root),
+        environment=spec.environment is not None,
+    )
 
 
 def explain_left_out(error: TrainwrightError, run: Resolved, store: Store) -> None:
@@ -234,12 +255,6 @@ def _named_alike(path: str, text: str, raised_by: str) -> bool:
     """Whether an exception's text, or the line of code that raised it, has the name of a file."""
     name = PurePosixPath(path).name
     return mentions(text, name, after_folder=False) or mentions(raised_by, name)
-
-
-def _packing(spec: PipelineSpec, root: Path, lightning: dict, suites: list[Suite]) -> dict[str, Any]:
-    """The settings that decide which files of a project are packed."""
-    extra = _named_files(spec, lightning, suites, code_bundle.project_root(root))
-    return {"extra": extra, "include": spec.code.include, "sources": _local_sources(spec, root)}
 
 
 def _local_sources(spec: PipelineSpec, root: Path) -> list[Path]:
@@ -335,7 +350,9 @@ def _newest_dataset(store: Store, pipeline: str) -> Dataset | None:
     return None
 
 
-def _named_files(spec: PipelineSpec, lightning: dict, suites: list[Suite], project: Path) -> list[Path]:
+def _named_files(
+    spec: PipelineSpec, lightning: Mapping[str, Any], suites: Iterable[Suite], project: Path
+) -> list[Path]:
     """Files of the project that arguments name, such as a vocabulary: like the code, they decide the result."""
     calls = [spec.train.transform, spec.shards.transform if spec.shards else None]
     own = [suite["expectations"][index]["kwargs"] for suite in suites for index in own_classes(suite)]
@@ -356,7 +373,15 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(one)
 
 
-def run_prices(spec: PipelineSpec, day: str, store: str = "") -> dict[str, Any]:
+class RunPrices(TypedDict):
+    """The fields of a run's resolved inputs that say what its work costs."""
+
+    price: Price
+    prices: dict[str, Price]
+    store_rates: StoreRates | None
+
+
+def run_prices(spec: PipelineSpec, day: str, store: str = "") -> RunPrices:
     """`price`, `prices` and `store_rates` of a run's resolved inputs: of a node that trains, other places, the store.
 
     `train.machine` is the machine of the nodes that train, and of everything on this machine. Without it, the price
@@ -439,7 +464,7 @@ def resolve_environment(
     return packages
 
 
-def resolve_init(spec: PipelineSpec, path: Path, store: Store, provenance: dict[str, Any]) -> Ref | None:
+def resolve_init(spec: PipelineSpec, path: Path, store: Store, provenance: dict[str, object]) -> Ref | None:
     """The checkpoint or import that the training begins with, every byte read again; None without `train.init_from`.
 
     Raises:

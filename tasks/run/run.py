@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -170,7 +170,7 @@ class Run:
         options = self.spec.store.storage_options
         return StoreAddress(uri=self.store.uri, options=options, pointers=self.store.pointers)
 
-    def raw_provenance(self, files: Sequence[SourceFile], sources: Sequence[SourceSpec]) -> dict[str, Any]:
+    def raw_provenance(self, files: Sequence[SourceFile], sources: Sequence[SourceSpec]) -> dict[str, object]:
         """Where raw files lay and their content's digests, for a proof that reads them again; credentials are names."""
         return {
             "raw_root": self.resolved.root,
@@ -178,11 +178,11 @@ class Run:
             "raw": [file.to_json() for file in files],
         }
 
-    def with_recipe(self, provenance: dict[str, Any]) -> dict[str, Any]:
+    def with_recipe(self, provenance: dict[str, object]) -> dict[str, object]:
         """The provenance, with the sealed recipe of this run, by which `trainwright reproduce` makes a model again."""
         return {**provenance, "recipe": seal_recipe(self.store, self.resolved, provenance).to_json()}
 
-    def provenance(self, *parents: Ref | None, started: str | None = None) -> dict[str, Any]:
+    def provenance(self, *parents: Ref | None, started: str | None = None) -> dict[str, object]:
         """The provenance of this run's results: parents, code, spec, lock, times, actor, trigger, tags."""
         resolved = self.resolved
         return {
@@ -293,7 +293,7 @@ def known_store_list(store_uri: str | None = None) -> list[Store]:
         before = [entry for entry in settings.known_stores() if entry["uri"].rstrip("/") == uri.rstrip("/")]
         return [open_store(uri, before[-1]["storage_options"] if before else {}, create=False, tested=True)]
     here = Path(".trainwright")
-    known: dict[str, dict[str, Any]] = {str(here.resolve()): {}} if here.is_dir() else {}
+    known: dict[str, Mapping[str, object]] = {str(here.resolve()): {}} if here.is_dir() else {}
     for entry in reversed(settings.known_stores()):
         known.setdefault(entry["uri"], entry["storage_options"])
     stores = []
@@ -341,7 +341,7 @@ def record_inputs(store: Store, resolved: Resolved, signer: SigningKey | None) -
 def read_inputs(store: Store, run_id: str) -> Resolved:
     """The inputs of a run; CorruptError for those of another, which may be signed, too. FileNotFoundError."""
 
-    def parse(value: dict[str, Any]) -> Resolved:
+    def parse(value: dict[str, object]) -> Resolved:
         found = Resolved.from_json(value)
         if found.run_id != run_id:
             raise ValueError(f"these are the inputs of the run {found.run_id[:80]!a}")
@@ -386,5 +386,5 @@ def inputs_of_pipeline(name: str, options: RunOptions, known: Resolved) -> Resol
     )
 
 
-def _run_named(trigger: dict[str, Any]) -> str:
+def _run_named(trigger: Mapping[str, str]) -> str:
     return valid_name(trigger["run_id"])

@@ -255,7 +255,7 @@ def run_window(spec: PipelineSpec, path: Path, window: str | None, now: datetime
     return None if window is None else parse_window(window, now)
 
 
-def named_code(spec: PipelineSpec, lightning: dict[str, Any]) -> Iterator[NamedCode]:
+def named_code(spec: PipelineSpec, lightning: Mapping[str, Any]) -> Iterator[NamedCode]:
     """The user's (or a library's) classes and functions that a spec names, with their fields."""
     if spec.train.transform:
         yield ("train", "transform"), spec.train.transform.call
@@ -286,7 +286,7 @@ def named_tokenizers(spec: PipelineSpec) -> Iterator[tuple[FieldPath, TokenizerS
 
 
 def refuse_unknown_code(
-    spec: PipelineSpec, path: Path, lightning: dict[str, Any], project: Path, installed: Path | None = None
+    spec: PipelineSpec, path: Path, lightning: Mapping[str, Any], project: Path, installed: Path | None = None
 ) -> None:
     """SpecError, with file, line and field, if a class or function that the spec names does not exist.
 
@@ -438,7 +438,7 @@ def refuse_incomplete(
     store: Store,
     bundle: CodeBundle,
     spec: PipelineSpec,
-    lightning: dict[str, Any],
+    lightning: Mapping[str, Any],
     own: Iterable[str],
     raw: Callable[[], list[SourceFile]],
     root: Path,
@@ -495,7 +495,7 @@ def refuse_incomplete(
 
 
 def _trial_request(
-    bundle: CodeBundle, spec: PipelineSpec, lightning: dict[str, Any], own: Iterable[str]
+    bundle: CodeBundle, spec: PipelineSpec, lightning: Mapping[str, Any], own: Iterable[str]
 ) -> ImportTrialRequest:
     """What is tried of a spec's code, without the folder where it is tried; imports alone without a shakedown."""
     made = [TriedCall(path=one.class_path, args=one.init_args) for _, one in named_tokenizers(spec)]

@@ -23,7 +23,7 @@ import logging
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from data_contracts.alias_moves import Approval
 from data_contracts.approvals import MOST_NAME, Answer, Protection, Question, expired, is_late, meaning
@@ -428,7 +428,7 @@ def _no_contract(run: Run, checkpoint: Checkpoint, dataset: Dataset | None) -> s
 def _broken(run: Run, sealed: Manifest) -> str:
     """Why a contract report is not enough; "" if it is."""
     report = read_handoff(run.store, sealed.ref, ContractReport)
-    expectations: list[dict[str, Any]] = (sealed.settings.get("suite") or {}).get("expectations", [])
+    expectations: list[dict[str, object]] = (sealed.settings.get("suite") or {}).get("expectations", [])
     critical = [one for one in expectations if one.get("severity", "critical") == "critical"]
     if not report.accepted:
         return f"{sealed.uri} rejected the data"

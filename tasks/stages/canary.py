@@ -10,9 +10,10 @@ The end of a canary is in the store before an alias moves, so if a run is killed
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from data_contracts.alias_moves import (
     ALIAS,
@@ -84,7 +85,7 @@ def stand(
     champion: ModelVersion,
     version: ModelVersion,
     receipt: Receipt,
-    provenance: dict[str, Any],
+    provenance: dict[str, object],
     more: str = "",
 ) -> StageOutcome[Receipt]:
     """Let a version stand as the canary of a champion.
@@ -430,7 +431,7 @@ class Mover:
         key: signs them; None for the key of the environment, if there is one.
     """
 
-    about: dict[str, Any]
+    about: Mapping[str, object]
     key: SigningKey | None = None
 
 
@@ -466,7 +467,7 @@ def follow(store: Store, canary: Canary, end: CanaryEnd, mover: Mover, refused: 
     return moved
 
 
-def promotion_of(store: Store, canary: Canary, since: dict[str, Any] | None = None) -> Receipt | None:
+def promotion_of(store: Store, canary: Canary, since: dict[str, object] | None = None) -> Receipt | None:
     """The receipt by which a canary was promoted; None if it was not.
 
     Args:
@@ -621,11 +622,11 @@ def end_by_withdrawal(
     return end
 
 
-def _parents(about: dict[str, Any], *refs: Ref | None) -> dict[str, Any]:
+def _parents(about: Mapping[str, object], *refs: Ref | None) -> dict[str, object]:
     return {**about, "parents": [one.to_json() for one in refs if one is not None]}
 
 
-def withdraw(store: Store, model: str, reason: str, provenance: dict[str, Any]) -> Receipt:
+def withdraw(store: Store, model: str, reason: str, provenance: Mapping[str, object]) -> Receipt:
     """Take a model's canary back, or remove from the alias `canary` what a promotion put there.
 
     Returns:

@@ -81,7 +81,9 @@ def data_request(run: Run) -> ContractRequest:
     )
 
 
-def checked(run: Run, key: str, request: ContractRequest, provenance: dict[str, Any] | None = None) -> ContractReport:
+def checked(
+    run: Run, key: str, request: ContractRequest, provenance: dict[str, object] | None = None
+) -> ContractReport:
     """The sealed report of a check; its provenance names the raw files, unless another is given."""
     with _with_folder(request) as request:
         return _sealed(run, key, request, _outcome(run, request), provenance=provenance)
@@ -174,7 +176,7 @@ def _sealed(
     request: ContractRequest,
     outcome: ContractOutcome,
     drift: DriftReport | None = None,
-    provenance: dict[str, Any] | None = None,
+    provenance: dict[str, object] | None = None,
 ) -> ContractReport:
     """The report of an outcome, stored with the profile and with the rows that were set aside."""
     found = outcome.model_dump(mode="json", exclude={"schema_version", "profile"})
@@ -204,7 +206,7 @@ def _sealed(
     return read_handoff(run.store, ref, ContractReport)
 
 
-def drift_settings(run: Run) -> dict[str, Any]:
+def drift_settings(run: Run) -> dict[str, object]:
     """What the comparison adds to the report's key: its settings and the earlier data; nothing without it."""
     section, reference = _drift_section(run), run.resolved.drift
     if section is None or reference is None:
@@ -257,7 +259,7 @@ def _drift_section(run: Run) -> DriftSpec | None:
     return None if run.spec.contract is None else run.spec.contract.drift
 
 
-def suite_settings(suite: Suite, fail_on: str, sensitive: Iterable[str]) -> dict[str, Any]:
+def suite_settings(suite: Suite, fail_on: str, sensitive: Iterable[str]) -> dict[str, object]:
     """What decides a check's verdict on given rows: the suite, what it fails on, and what is masked."""
     return {"suite": suite_digest(suite), "fail_on": fail_on, "sensitive": sorted(sensitive)}
 

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import distributed
 from prefect import task
@@ -129,7 +129,7 @@ def _piece_request(
 
 
 @task(**piece_policy("shard"))
-def do_piece(work: str, request: dict[str, Any], wanted: dict[str, str], withhold: bool) -> State | None:
+def do_piece(work: str, request: dict[str, object], wanted: dict[str, str], withhold: bool) -> State | None:
     """Do one piece of work, a `PieceRequest` as JSON, on a worker's machine.
 
     The function travels by value and imports our modules when it runs: only so can it report that a worker has another

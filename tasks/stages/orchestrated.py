@@ -38,7 +38,7 @@ def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
     """Wrap a stage: Prefect gets its name, its tags and its final state; people get a page, verdict first."""
     name = stage.name
     work = cast("Callable[..., T]", stage)
-    answers: list[dict[str, Any]] = []
+    answers: list[TrainwrightError | None] = []
 
     def stage_task(run: Run, *args: Any) -> State:
         bar = ProgressArtifact(artifact_key(run, f"{name}-progress"))
@@ -50,22 +50,23 @@ def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
                 case ShardProgress() | TrainingProgress() if (done := percent(event)) is not None:
                     bar.show(done, sentence(event))
 
-        answer: dict[str, Any]
+        handoff: T | None = None
+        error: TrainwrightError | None = None
         try:
             with listening(on_event):
-                answer = {"handoff": work(run, *args)}
+                handoff = work(run, *args)
             bar.end(run.results[name].sentence)
-        except TrainwrightError as error:
-            answer = {"error": error}
-        page = artifact_key(run, name), artifacts.stage_page(run, name, **answer), name
+        except TrainwrightError as raised:
+            handoff, error = None, raised
+        page = artifact_key(run, name), artifacts.stage_page(run, name, handoff=handoff, error=error), name
         if not stage_artifact(*page):
             # Prefect would lose the page, the event and the task's state. The next stage says that it was in vain.
             with contextlib.suppress(StorageUnavailable):
                 wait_for_server(run.spec.retry.server_wait_s)
                 stage_artifact(*page)
-        _announce_drift(run, **answer)
-        answers.append(answer)
-        return _as_state(run, name, **answer)
+        _announce_drift(run, handoff, error)
+        answers.append(error)
+        return _as_state(run, name, handoff, error)
 
     # Prefect tells tasks apart by the function's name.
     stage_task.__name__ = stage_task.__qualname__ = name
@@ -85,7 +86,7 @@ def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
     return cast("Callable[Concatenate[Run, P], T]", stage_or_raise)
 
 
-def _announce_drift(run: Run, handoff: Any = None, error: TrainwrightError | None = None) -> None:
+def _announce_drift(run: Run, handoff: object, error: TrainwrightError | None) -> None:
     """Tell Prefect's automations if validate found that the data has drifted."""
     report = handoff if isinstance(handoff, ContractReport) else None
     if isinstance(error, ContractRejected) and error.details.get("drift"):
@@ -95,7 +96,7 @@ def _announce_drift(run: Run, handoff: Any = None, error: TrainwrightError | Non
         announce_drift(run.spec.name, run.run_id, report.drift, rejected=alone)
 
 
-def _as_state(run: Run, stage: str, handoff: Any = None, error: TrainwrightError | None = None) -> State:
+def _as_state(run: Run, stage: str, handoff: object, error: TrainwrightError | None) -> State:
     """The task run's final state: its name is the stage's status, so that a list of runs shows what happened."""
     result = run.results[stage]
     if isinstance(error, ApprovalPending):

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from data_contracts.alias_moves import Force
 from data_contracts.canonical import readable
@@ -356,7 +356,7 @@ def lacking(gates: Sequence[GateResult]) -> str:
     return f", promoted although the evidence is insufficient ({missed[0].sentence})" if missed else ""
 
 
-def exports_that_agree(run: Run, checkpoint: Checkpoint, stays: str) -> dict[str, Any]:
+def exports_that_agree(run: Run, checkpoint: Checkpoint, stays: str) -> dict[str, object]:
     """What was compared, for the receipt's provenance: `exports` by form; {} if no export is asked for.
 
     Args:
@@ -382,7 +382,7 @@ def export_sentence(run: Run) -> str:
     return f"; before that, it is exported to {' and '.join(forms)} and compared" if forms else ""
 
 
-def _compared(run: Run, checkpoint: Checkpoint, gate: ExportGate, stays: str) -> dict[str, Any]:
+def _compared(run: Run, checkpoint: Checkpoint, gate: ExportGate, stays: str) -> dict[str, object]:
     try:
         made = _export(run, checkpoint, gate)
     except (OutOfMemory, Diverged):

@@ -6,7 +6,6 @@ The note of a rollback says that the older version is complete, and what was kno
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from data_contracts.alias_moves import ALIAS, Hold, Incident, VersionFacts
 from data_contracts.approvals import MOST_REASON
@@ -28,7 +27,7 @@ def rollback(
     model: str,
     alias: str,
     to: int | None,
-    provenance: dict[str, Any],
+    provenance: dict[str, object],
     reason: str = "",
     evidence: Sequence[str] = (),
 ) -> Receipt:
@@ -60,7 +59,7 @@ def rollback(
     left = registry.model_version(store, Ref.model_validate(current.value["model_version"]))
     incident = noted(store, left, back, registry.moves(store, model, alias), read)
     receipt = _went_back(model, alias, left, back, incident.model_copy(update={"reason": why, "evidence": shown}))
-    by, at = provenance.get("actor") or "someone", provenance.get("finished", "")
+    by, at = str(provenance.get("actor") or "someone"), str(provenance.get("finished", ""))
     hold = Hold(checkpoint_id=left.checkpoint.ref.id, version=version, by=by, at=at, reason=why)
     held = without_hold(with_hold(held, hold), back.checkpoint.ref.id)
     try:
@@ -73,7 +72,7 @@ def rollback(
 
 
 def release(
-    store: Store, model: str, alias: str, which: int | str | None, reason: str, provenance: dict[str, Any]
+    store: Store, model: str, alias: str, which: int | str | None, reason: str, provenance: dict[str, object]
 ) -> Receipt:
     """Lift the hold of a checkpoint on an alias, which stays where it is; the receipt records who did it and why.
 
@@ -105,7 +104,7 @@ def hold(
     checkpoints: Mapping[str, int],
     made_with: str,
     reason: str,
-    provenance: dict[str, Any],
+    provenance: dict[str, object],
 ) -> Receipt | None:
     """Put checkpoints on hold for an alias, which stays where it is; None if all of them are on hold already.
 
@@ -117,7 +116,7 @@ def hold(
         UsageError: there is no such alias, or no reason is given.
     """
     why = checked_reason(reason)
-    at = provenance.get("finished", "")
+    at = str(provenance.get("finished", ""))
     if {one.checkpoint_id for one in registry.holds(store, _named(store, model, alias)[0])} >= checkpoints.keys():
         return None
 
@@ -137,13 +136,13 @@ def _stay(
     store: Store,
     model: str,
     alias: str,
-    provenance: dict[str, Any],
+    provenance: dict[str, object],
     decide: Callable[[Holds, str], tuple[Holds, str]],
 ) -> Receipt:
     """Change the holds of an alias that stays where it is; its receipt has the sentence that `decide` returns."""
     while True:
         current, version = _named(store, model, alias)
-        held, sentence = decide(registry.holds(store, current), provenance.get("actor") or "someone")
+        held, sentence = decide(registry.holds(store, current), str(provenance.get("actor") or "someone"))
         stays = registry.model_version(store, Ref.model_validate(current.value["model_version"]))
         receipt = Receipt(
             decision="unchanged",
@@ -278,7 +277,7 @@ def _chosen(store: Store, model: str, alias: str, which: int | str | None, held:
     raise UsageError(f"{which} is not on hold for {model}@{alias}; on hold: {there}.", remedy="Name one of these.")
 
 
-Moves = Sequence[tuple[Receipt, dict[str, Any]]]
+Moves = Sequence[tuple[Receipt, Mapping[str, object]]]
 
 
 def read_again(store: Store, version: ModelVersion, *, stays: str) -> tuple[int, int]:

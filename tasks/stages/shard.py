@@ -250,7 +250,7 @@ def _make(run: Run, contract: ContractReport | None, set_name: str | None = None
         return run_on_dask(run, ON_CLUSTER, runner, SHARD, request, on_report={ShardProgress: progress})
 
 
-def _preparation(spec: PipelineSpec) -> dict[str, Any]:
+def _preparation(spec: PipelineSpec) -> dict[str, object]:
     """What `predict` needs to treat raw rows as this stage does; provenance, so no dataset's id depends on it."""
     assert spec.shards is not None
     assert not isinstance(spec.data, str)

@@ -342,20 +342,17 @@ def check_columns(train: TrainSpec, evaluate: EvaluateSpec, columns: Iterable[st
 MOST_RANKS = 4096
 
 
-def size_facts(run: Run, dataset: Dataset | None) -> dict[str, Any]:
-    """The fields of a SizeRequest that say what is measured."""
-    facts: dict[str, Any] = {
-        "train": run.train_settings(),
-        "project": str(run.project()),
-        "begin": first_weights(run),
-    }
-    if dataset is None:
-        return facts
-    facts["steps"] = dataset.rows("train") // run.spec.train.global_batch_size
+def size_request(run: Run, dataset: Dataset | None) -> SizeRequest:
+    """Measure the module without a step."""
     # A data module is asked by some modules' `setup`. Of a remote store the dataset is not copied here for it.
-    if "data" in run.resolved.lightning and run.store.is_local:
-        facts["dataset_path"] = str(local_dataset(run.store, dataset))
-    return facts
+    is_asked = "data" in run.resolved.lightning and run.store.is_local
+    return SizeRequest(
+        train=run.train_settings(),
+        project=str(run.project()),
+        begin=first_weights(run),
+        steps=0 if dataset is None else dataset.rows("train") // run.spec.train.global_batch_size,
+        dataset_path=str(local_dataset(run.store, dataset)) if dataset is not None and is_asked else "",
+    )
 
 
 def first_weights(run: Run) -> str:
@@ -373,9 +370,7 @@ def refuse_unfit(run: Run, dataset: Dataset | None) -> None:
     limited = bool(machine.memory_bytes) and not prices.on_cpu(run.resolved.lightning)
     if not limited and not train.sharded and run.resolved.init_from is None:
         return
-    sizes = run_child(
-        MODULE_MEMORY, SizeRequest(**size_facts(run, dataset)), project=run.project(), withhold=run.withholds
-    )
+    sizes = run_child(MODULE_MEMORY, size_request(run, dataset), project=run.project(), withhold=run.withholds)
     if sizes.unknown:
         log.info("it is unknown before the start whether the training fits %s: %s", machine.name, sizes.unknown)
     elif limited:

@@ -7,6 +7,7 @@ champion may have other code and another architecture than this run; it is alway
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,12 +48,12 @@ def training_key(run: Run, dataset: Dataset | None) -> str:
     return key_of(sealed_settings(run, dataset))
 
 
-def key_of(sealed: dict[str, Any], version: int = VERSION) -> str:
+def key_of(sealed: Mapping[str, Any], version: int = VERSION) -> str:
     """Reuse key of a training, from the settings sealed in its checkpoints."""
     return reuse_key("train", version, sealed["train"], sealed["dataset_id"], sealed["code_digest"])
 
 
-def sealed_settings(run: Run, dataset: Dataset | None) -> dict[str, Any]:
+def sealed_settings(run: Run, dataset: Dataset | None) -> dict[str, object]:
     """The settings that decide a training's result. They are sealed in every checkpoint, which is rebuilt from them
     alone.
     """
@@ -172,7 +173,7 @@ def _launched_by(store: Store, training: str) -> set[str]:
     return {store.read_as(layout.launch(training, number), _launcher) for number in generations(store, training)}
 
 
-def _launcher(launch: dict[str, Any]) -> str:
+def _launcher(launch: dict[str, object]) -> str:
     """The run that launched a generation."""
     return Launch.from_json(launch).run_id
 
@@ -235,15 +236,15 @@ def trained_with(run: HasStore, checkpoint: Checkpoint) -> TrainedWith:
         raise CorruptError(
             f"{checkpoint.ref.uri}/{TRAIN} holds other settings than {checkpoint.training} was made for."
         )
-    _check_code(run, code, sealed)
+    _check_code(run, code, sealed["code_digest"])
     dataset = next((parent for parent in parents if parent.id == sealed["dataset_id"]), None)
     return TrainedWith(sealed, code, dataset)
 
 
-def _check_code(run: HasStore, code: Ref, sealed: dict[str, Any]) -> None:
+def _check_code(run: HasStore, code: Ref, code_digest: str) -> None:
     """CorruptError unless a checkpoint's bundle has the code that its settings were sealed with."""
     try:
-        check_bundle(run.store, run.store.manifest(code), sealed["code_digest"])
+        check_bundle(run.store, run.store.manifest(code), code_digest)
     except FileNotFoundError as error:
         raise CorruptError(f"{code.uri}, the code that a checkpoint was trained with, is missing.") from error
 
