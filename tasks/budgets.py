@@ -45,6 +45,16 @@ from tasks.costs.sums import charged
 from tasks.run.run import Run
 
 log = logging.getLogger("trainwright")
+_UNCOUNTED = (
+    f"Add it to a price book, or name this machine in {THIS_MACHINE} (docs/cost.md); or give the budget in hours."
+)
+_GAME_DAY_REMEDY = "Give it less time with --at-most, or raise the budget with `trainwright budget apply FILE`."
+_REMEDY = "Raise it with `trainwright budget apply FILE`, then `trainwright resume {run}`."
+# Before and after all moments that a record may have.
+ALWAYS = (-6e10, 2e11)
+HOUR_S = 3600.0
+# An execution of more months is a damaged record, and each month of it would get a ledger.
+MOST_MONTHS = 120
 
 
 def within_budgets(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
@@ -300,13 +310,6 @@ class Spending:
     def _prices(self) -> Sequence[Price]:
         """The prices of all places where the run may work."""
         return [self._price(one) for one in (HERE, "train", "verify", "evaluate")]
-
-
-_UNCOUNTED = (
-    f"Add it to a price book, or name this machine in {THIS_MACHINE} (docs/cost.md); or give the budget in hours."
-)
-_GAME_DAY_REMEDY = "Give it less time with --at-most, or raise the budget with `trainwright budget apply FILE`."
-_REMEDY = "Raise it with `trainwright budget apply FILE`, then `trainwright resume {run}`."
 
 
 def nothing_left(budget_period: BudgetPeriod, balance: Balance, run_id: str) -> OverBudget:
@@ -593,13 +596,6 @@ def _balance(store: Store, budget_period: BudgetPeriod) -> BudgetBalance:
     return BudgetBalance(
         budget_period.name, budget_period.budget, budget_period.period, balance.spent, balance.reserved
     )
-
-
-# Before and after all moments that a record may have.
-ALWAYS = (-6e10, 2e11)
-HOUR_S = 3600.0
-# An execution of more months is a damaged record, and each month of it would get a ledger.
-MOST_MONTHS = 120
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,19 @@ _FRACTION = re.compile(r"-?[0-9]{1,600}(/[1-9][0-9]{0,600})?", re.ASCII)
 _COUNTS = ("units", "rows", "most_rows")
 _SUMS = ("gains", "squares", "products", "squared_rows")
 _EXTREMES = ("lowest", "highest")
+METHOD = "always-valid, by betting"
+# Scores other than 0 and 1 may have any size, and the rows say how large they are. What happens once in 100 rows is
+# missing from so many with a probability of 5 %; fewer decide nothing.
+FIRST_UNITS = 300
+# No estimate of the rows to go goes beyond so many times the rows that were tallied.
+_MOST_TIMES = 2**20
+# Shares of the largest bet, which could lose the whole capital on one row. A bet of a sixteenth has a quarter of the
+# weight: small advantages are found late anyway, and large ones must not wait for the sake of small ones.
+_STEPS = np.arange(96)
+_SHARES = 0.999999 * 2.0 ** (-_STEPS / 4)
+_LOG_WEIGHTS = math.log1p(-(2.0 ** (-1 / 8))) - _STEPS / 8 * math.log(2)
+# What a bet costs for each squared gain (Fan, Grama and Liu 2015).
+_COSTS = -np.log1p(-_SHARES) - _SHARES
 
 
 @dataclass(frozen=True)
@@ -209,12 +222,6 @@ def _fraction(value: object, name: str) -> Fraction:
 
 
 SequentialVerdict = Literal["better", "worse", "open"]
-METHOD = "always-valid, by betting"
-# Scores other than 0 and 1 may have any size, and the rows say how large they are. What happens once in 100 rows is
-# missing from so many with a probability of 5 %; fewer decide nothing.
-FIRST_UNITS = 300
-# No estimate of the rows to go goes beyond so many times the rows that were tallied.
-_MOST_TIMES = 2**20
 
 
 @dataclass(frozen=True)
@@ -447,15 +454,6 @@ def _scores(values: NDArray[Any], whose: str) -> NDArray[np.float64]:
 
 def _are_flags(scores: NDArray[np.float64]) -> bool:
     return bool(np.all((scores == 0) | (scores == 1)))
-
-
-# Shares of the largest bet, which could lose the whole capital on one row. A bet of a sixteenth has a quarter of the
-# weight: small advantages are found late anyway, and large ones must not wait for the sake of small ones.
-_STEPS = np.arange(96)
-_SHARES = 0.999999 * 2.0 ** (-_STEPS / 4)
-_LOG_WEIGHTS = math.log1p(-(2.0 ** (-1 / 8))) - _STEPS / 8 * math.log(2)
-# What a bet costs for each squared gain (Fan, Grama and Liu 2015).
-_COSTS = -np.log1p(-_SHARES) - _SHARES
 
 
 def log_capital_of_counts(won: ArrayLike, lost: ArrayLike, tied: ArrayLike, bound: float) -> NDArray[np.float64]:

@@ -30,6 +30,8 @@ from scipy.special import bdtr, bdtrc, betaincinv, ndtr, ndtri, stdtr, stdtrit
 from data_contracts.records import Interval
 
 _HALF_A_ROW = 0.5
+# Relative to the values: numbers that differ by less are equal, and were rounded.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -202,10 +204,6 @@ class Proportion:
         shares = (self.count / self.rows, self.sign * bound)
         deviation = max(max(one * (1 - one), 0.0) ** 0.5 for one in shares)
         return rows_needed(self.gain - bound, deviation, level, power)
-
-
-# Relative to the values: numbers that differ by less are equal, and were rounded.
-_ROUNDING = 1e-12
 
 
 def influence_p_value(influence: NDArray[np.float64], gain: float, bound: float) -> float:

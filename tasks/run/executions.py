@@ -55,6 +55,12 @@ from tasks.run.run import Run, artifact_key
 
 LOOK_EVERY_S = 0.2
 log = logging.getLogger("trainwright")
+# Between two runs; a run takes a few requests to the store and to Prefect.
+IDLE = IdleLimit(hang_s=600.0)
+# A run without a lease that is older is not resumed.
+OLD = timedelta(days=3)
+# This many runs are checked, the newest first: run ids sort by time.
+NEWEST = 1000
 
 
 def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
@@ -236,14 +242,6 @@ def _flow_run() -> str | None:
 
     context = FlowRunContext.get()
     return None if context is None or context.flow_run is None else str(context.flow_run.id)
-
-
-# Between two runs; a run takes a few requests to the store and to Prefect.
-IDLE = IdleLimit(hang_s=600.0)
-# A run without a lease that is older is not resumed.
-OLD = timedelta(days=3)
-# This many runs are checked, the newest first: run ids sort by time.
-NEWEST = 1000
 
 
 class Resumer(Protocol):

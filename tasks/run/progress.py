@@ -27,6 +27,9 @@ WINDOW_S = 15.0
 SHOWN_METRICS = 3
 # With any of these, an epoch is shorter than its rows, or the training ends at a set time.
 _CUTS_SHORT = ("limit_train_batches", "overfit_batches", "max_time", "fast_dev_run")
+_CLEAR = "\r\x1b[2K"
+# Marks log lines that repeat what listeners get; a live view that shows it leaves these lines out.
+IN_VIEW = {"in_view": True}
 
 
 @dataclass(frozen=True)
@@ -150,11 +153,6 @@ def _losses_first(metrics: Mapping[str, float]) -> list[str]:
 
 def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-_CLEAR = "\r\x1b[2K"
-# Marks log lines that repeat what listeners get; a live view that shows it leaves these lines out.
-IN_VIEW = {"in_view": True}
 
 
 def on_page(key: str) -> dict[str, str]:

@@ -28,6 +28,7 @@ log = logging.getLogger("trainwright")
 
 FINAL: tuple[Verdict, ...] = ("promoted", "canary", "unchanged", "not_promoted", "rejected")
 VERDICTS: dict[int, Verdict] = {3: "rejected", 4: "not_promoted", 7: "over_budget", 9: "waiting", 130: "cancelled"}
+QUIET_S = 2.0
 
 
 def report(
@@ -140,9 +141,6 @@ def _model(run: Run, receipt: Receipt | None) -> ModelName | None:
         return None
     alias = run.spec.promote.alias if found else None
     return ModelName(name=run.spec.model_name, version=found[1] if found else None, alias=alias)
-
-
-QUIET_S = 2.0
 
 
 def notify_of_gang(run: Run, training: str) -> None:

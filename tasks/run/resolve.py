@@ -70,6 +70,18 @@ log = logging.getLogger("trainwright")
 
 # How the keys begin that a flow run gets if nobody chose one.
 SCHEDULE_KEY, FLOW_RUN_KEY, SENSOR_KEY = "schedule:", "flow-run:", "sensor:"
+_DRIFT_REMEDY = (
+    "Name a model as MODEL@ALIAS, a dataset as datasets/…, a report as contracts/…, or a profile's JSON file."
+)
+# Without a measured checkpoint, and without a measured restart.
+DEFAULT_S, RESTART_S = 600.0, 120.0
+# A shorter interval saves nothing: the conductor sees checkpoints in heartbeats, and a bucket charges each request.
+LEAST_S = 30.0
+# The newest runs of the store that are read: a request or more for each.
+MOST_RUNS = 50
+# A spec's own interval is named if it loses this many times as much, and this much more of the time.
+_WORSE, _MUCH = 1.5, 0.005
+_UNITS = ((DAY_S, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def scheduled_key(deployment: object, time: datetime | None) -> str:
@@ -512,11 +524,6 @@ def _verified_weights(store: Store, uri: str, field: str) -> Ref:
     return held
 
 
-_DRIFT_REMEDY = (
-    "Name a model as MODEL@ALIAS, a dataset as datasets/…, a report as contracts/…, or a profile's JSON file."
-)
-
-
 def resolve_drift(spec: PipelineSpec, path: Path, store: Store) -> DriftReference | None:
     """What the data is compared with; None without `contract.drift`. Without a champion, a reference with a note.
 
@@ -646,17 +653,6 @@ def find_version(store: Store, name: str) -> tuple[ModelVersion, str | None]:
     if alias == ALIAS:
         refuse_ended(store, model)
     return registry.model_version(store, Ref.model_validate(pointer[0].value["model_version"])), alias
-
-
-# Without a measured checkpoint, and without a measured restart.
-DEFAULT_S, RESTART_S = 600.0, 120.0
-# A shorter interval saves nothing: the conductor sees checkpoints in heartbeats, and a bucket charges each request.
-LEAST_S = 30.0
-# The newest runs of the store that are read: a request or more for each.
-MOST_RUNS = 50
-# A spec's own interval is named if it loses this many times as much, and this much more of the time.
-_WORSE, _MUCH = 1.5, 0.005
-_UNITS = ((DAY_S, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 @dataclass(frozen=True)

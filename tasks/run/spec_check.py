@@ -53,6 +53,15 @@ DATA, FEATURES, PREDICTIONS = "contract.suite", "contract.features.suite", "cont
 _LIGHTNING: FieldPath = ("train", "lightning")
 
 log = logging.getLogger("trainwright")
+# With one of these, the same address names other files in each run.
+_MOVES = re.compile(r"[*?\[]|\{\{")
+# Precisions that Lightning's ModelParallelStrategy takes, with their short names.
+_SHARDABLE = ("32-true", "bf16-mixed", "bf16-true", "16-true")
+_LONG = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed", "64": "64-true"}
+TRIAL_TIMEOUT_S = 120.0
+TRIAL_MEMORY_SHARE = 0.5
+# Larger files are not read for a transform's trial, nor looked through for names of other files.
+MOST_ROWS_BYTES, MOST_TEXT_BYTES = 2**26, 2**18
 
 
 def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None:
@@ -329,10 +338,6 @@ def _written(value: Any, field: FieldPath) -> tuple[FieldPath, Any]:
     return at, value.get("call") if isinstance(value, dict) else value
 
 
-# With one of these, the same address names other files in each run.
-_MOVES = re.compile(r"[*?\[]|\{\{")
-
-
 def why_no_fresh_rows(spec: PipelineSpec) -> str | None:
     """A sentence if each run scores the same rows, so that a canary stands until its window ends; None if not."""
     wanted = spec.promote.canary
@@ -369,11 +374,6 @@ def _end_of(spec: PipelineSpec, split: str | None) -> str | None:
 
 def _files(sources: Sequence[SourceSpec]) -> str:
     return "one file or folder" if len(sources) == 1 else f"{len(sources)} files or folders"
-
-
-# Precisions that Lightning's ModelParallelStrategy takes, with their short names.
-_SHARDABLE = ("32-true", "bf16-mixed", "bf16-true", "16-true")
-_LONG = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed", "64": "64-true"}
 
 
 def check_layouts(spec: PipelineSpec, lightning: Mapping[str, Any]) -> None:
@@ -426,12 +426,6 @@ def _refuse_own_batches(spec: PipelineSpec) -> None:
             "evaluate.devices: your own data module makes its own batches, which one process scores.",
             remedy="Leave evaluate.nodes and evaluate.devices out, or use the sealed shards.",
         )
-
-
-TRIAL_TIMEOUT_S = 120.0
-TRIAL_MEMORY_SHARE = 0.5
-# Larger files are not read for a transform's trial, nor looked through for names of other files.
-MOST_ROWS_BYTES, MOST_TEXT_BYTES = 2**26, 2**18
 
 
 def refuse_incomplete(

@@ -41,6 +41,12 @@ from tasks.stages.validate import contract_key
 log = logging.getLogger("trainwright")
 
 _SEAT = ("rank", "node", "host (address)", "device", "joined", "restarts", "last step", "ended")
+_CONTRACT_HEAD = ("Expectation", "Severity", "Result", "Observed")
+DRIFT_SHOWN = 10
+# The columns of a table of what moved, here and on a terminal.
+DRIFT_HEAD = ("column", "verdict", "PSI", "KS", "missing", "what moved")
+# A page in the Prefect UI is short.
+_MOST_CURVES = 4
 
 
 def stage_page(run: Run, stage: str, *, handoff: Any = None, error: TrainwrightError | None = None) -> str:
@@ -165,9 +171,6 @@ def _rows(left: str, right: str, rows: list[tuple[str, str]]) -> list[str]:
     return [f"| {left} | {right} |", "|---|---|", *(f"| {as_text(a)} | {as_text(b)} |" for a, b in rows)]
 
 
-_CONTRACT_HEAD = ("Expectation", "Severity", "Result", "Observed")
-
-
 def own_report(run: Run) -> ContractReport | None:
     """The report on a run's own data; None if there is none."""
     key = contract_key(run)
@@ -254,11 +257,6 @@ def _set_aside(report: ContractReport) -> list[str]:
     return ["", f"Set aside: {aside.rows:,} of {report.rows:,} rows, in {place}.", "", *failure_lines(aside.broken)]
 
 
-DRIFT_SHOWN = 10
-# The columns of a table of what moved, here and on a terminal.
-DRIFT_HEAD = ("column", "verdict", "PSI", "KS", "missing", "what moved")
-
-
 def drift_cells(one: ColumnDrift) -> tuple[str, ...]:
     """A column's row in a table with this head."""
     missing = f"{one.nulls[0]:.1%} → {one.nulls[1]:.1%}" if any(one.nulls) else ""
@@ -285,10 +283,6 @@ def drift_section(report: DriftReport | None) -> list[str]:
 def _drift_row(one: ColumnDrift) -> str:
     picture = as_image(svg(one.bars, one.column)) if one.bars else ""
     return f"| {' | '.join(map(as_text, drift_cells(one)))} | {picture} |"
-
-
-# A page in the Prefect UI is short.
-_MOST_CURVES = 4
 
 
 def receipt_of(run: Run, report: RunReport) -> Receipt | None:

@@ -35,6 +35,8 @@ from tasks.stages.trainings import trained_with
 _SHORT = 40
 # No gain is as large: the end of an interval that is open there.
 _NO_END = 1e60
+# Tells the digest of a unit apart from that of a row.
+_UNIT = np.uint64(0xA24BAED4963EE407)
 
 
 @dataclass(frozen=True)
@@ -212,10 +214,6 @@ def _scores(run: Run, evaluation: Evaluation, metric: str, mask: NDArray[np.bool
             f"{evaluation.ref.uri} has {len(outcomes.values):,} scores of {metric} for {len(mask):,} rows."
         )
     return outcomes.values[mask]
-
-
-# Tells the digest of a unit apart from that of a row.
-_UNIT = np.uint64(0xA24BAED4963EE407)
 
 
 @dataclass(frozen=True)

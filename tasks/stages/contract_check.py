@@ -59,6 +59,21 @@ from tasks.stages.stage import ClusterStage
 log = logging.getLogger("trainwright")
 NO_CLUSTER = "contract.runner has no effect, because {}: this machine checks the data"
 ON_CLUSTER = ClusterStage("validate", "contract.runner", "report", "give the workers fewer threads")
+# Raised when a tokenizer's answer is cut in another way.
+CUTS_VERSION = 1
+AREA = "contracts"
+CUTS_FILE, CUTS_KIND = "cuts.json", "text_cuts"
+# Sealed directories that are looked through, the newest first.
+MOST_CUTS = 8
+# Of cuts in a file: the store reads no file above 256 MiB as a whole.
+MOST_FILE_BYTES = 1 << 26
+# Raised when a measure or a profile changes its meaning.
+PARTS_VERSION = 1
+# For smaller files, a part would cost more than reading them again.
+LEAST_BYTES = 2**20
+# A check looks through this many directories. If the last of them has parts in use, all parts in use are
+# sealed again together with the new parts.
+MOST_PARTS = 8
 
 
 def data_request(run: Run) -> ContractRequest:
@@ -302,16 +317,6 @@ def runs_tokenizer(sources: Iterable[SourceSpec]) -> bool:
     return any(one.pieces is not None and one.pieces.tokenizer is not None for one in sources)
 
 
-# Raised when a tokenizer's answer is cut in another way.
-CUTS_VERSION = 1
-AREA = "contracts"
-CUTS_FILE, CUTS_KIND = "cuts.json", "text_cuts"
-# Sealed directories that are looked through, the newest first.
-MOST_CUTS = 8
-# Of cuts in a file: the store reads no file above 256 MiB as a whole.
-MOST_FILE_BYTES = 1 << 26
-
-
 def cut_files(run: Run, files: Sequence[SourceFile], sources: Sequence[SourceSpec]) -> list[SourceFile]:
     """The files, each document that a tokenizer cuts with its cut, by which its rows are read.
 
@@ -397,15 +402,6 @@ def _file(number: int) -> str:
 def _field(run: Run, pieces: PiecesSpec) -> str:
     """The first field of the spec that names this tokenizer."""
     return next(dotted(field) for field, one in named_tokenizers(run.spec) if one == pieces.tokenizer)
-
-
-# Raised when a measure or a profile changes its meaning.
-PARTS_VERSION = 1
-# For smaller files, a part would cost more than reading them again.
-LEAST_BYTES = 2**20
-# A check looks through this many directories. If the last of them has parts in use, all parts in use are
-# sealed again together with the new parts.
-MOST_PARTS = 8
 
 
 @contextlib.contextmanager

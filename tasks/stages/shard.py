@@ -75,6 +75,23 @@ VERSION = 2
 ON_CLUSTER = ClusterStage(
     "shard", "shards.runner", "dataset", "lower shards.memory_bytes or give the workers fewer threads"
 )
+# A split is warned about if its share is off by more than so many points of all rows or so large a part of what was
+# asked, whichever is less, and by more than so many standard errors of a draw row by row. docs/shard.md states them.
+MOST_POINTS, MOST_PART, MOST_ERRORS = 0.05, 0.2, 3.0
+_CAUSES = {
+    "window": "outside the window",
+    "gap": "in a gap",
+    "transform": "left out by shards.transform",
+    "contamination": "copies of rows in other splits",
+}
+CONTAMINATION_VERSION = 1
+COPIES_REMEDY = (
+    "Look at the rows that are named, and at shards.split. contract.contamination.on_found: drop leaves out the copies "
+    "in the split that is used earlier; warn keeps them."
+)
+UNNAMED = "Unnamed: 0"
+# Field of the request → area of the store.
+_PLACES = {"uri": "contracts", "dataset_uri": "datasets"}
 
 
 def dataset_key(run: Run, set_name: str | None = None) -> str:
@@ -313,17 +330,6 @@ def _request(run: Run, contract: ContractReport | None, set_name: str | None) ->
     return _extension(run, request, parents) if spec.shards.append and set_name is None else request
 
 
-# A split is warned about if its share is off by more than so many points of all rows or so large a part of what was
-# asked, whichever is less, and by more than so many standard errors of a draw row by row. docs/shard.md states them.
-MOST_POINTS, MOST_PART, MOST_ERRORS = 0.05, 0.2, 3.0
-_CAUSES = {
-    "window": "outside the window",
-    "gap": "in a gap",
-    "transform": "left out by shards.transform",
-    "contamination": "copies of rows in other splits",
-}
-
-
 def splits_in_order(dataset: Dataset) -> list[str]:
     """A dataset's splits in the usual order: train, val and test first, others by name."""
     usual = ("train", "val", "test")
@@ -399,14 +405,6 @@ def _provenance(store: Store, dataset: Dataset) -> dict[str, Any]:
     return {}
 
 
-CONTAMINATION_VERSION = 1
-COPIES_REMEDY = (
-    "Look at the rows that are named, and at shards.split. contract.contamination.on_found: drop leaves out the copies "
-    "in the split that is used earlier; warn keeps them."
-)
-UNNAMED = "Unnamed: 0"
-# Field of the request → area of the store.
-_PLACES = {"uri": "contracts", "dataset_uri": "datasets"}
 OtherSets = Mapping[str, Dataset]
 Sharded = StageOutcome[Dataset | None]
 

@@ -76,6 +76,11 @@ REMEDIES = {
     "transform": "train.transform takes longest; do what is the same each time in shards.transform.",
     "your loader": "your own data module gives the batches; give its loader workers, or use the sealed shards.",
 }
+MOST_RANKS = 4096
+SHAKEDOWN_VERSION = 1
+# A module that takes longer, or more of this machine's memory, is trained untried.
+SHAKEDOWN_MOST_S, SHAKEDOWN_MEMORY_SHARE = 600.0, 0.5
+KEPT, MOST_KEPT = "shakedowns.json", 500
 
 
 def find_checkpoint(run: Run, key: str, dataset: Dataset | None) -> StageOutcome[Checkpoint] | None:
@@ -339,9 +344,6 @@ def check_columns(train: TrainSpec, evaluate: EvaluateSpec, columns: Iterable[st
         )
 
 
-MOST_RANKS = 4096
-
-
 def size_request(run: Run, dataset: Dataset | None) -> SizeRequest:
     """Measure the module without a step."""
     # A data module is asked by some modules' `setup`. Of a remote store the dataset is not copied here for it.
@@ -431,12 +433,6 @@ def _memory_remedy(train: TrainSpec, machine: Machine, sizes: ModuleSizes, shard
         remedies.append(f"take train.machine {cheapest.name} ({size(cheapest.memory_bytes)} a device)")
     sentence = ", or ".join(remedies) or "make the module smaller"
     return f"{sentence[0].upper()}{sentence[1:]}."
-
-
-SHAKEDOWN_VERSION = 1
-# A module that takes longer, or more of this machine's memory, is trained untried.
-SHAKEDOWN_MOST_S, SHAKEDOWN_MEMORY_SHARE = 600.0, 0.5
-KEPT, MOST_KEPT = "shakedowns.json", 500
 
 
 def shake_down(run: Run, dataset: Dataset | None) -> None:

@@ -58,6 +58,14 @@ VERSION = 1
 SHOWN = 5
 DRIFTED = "Correct the data; if it is right, train on it with --set contract.drift.fail_on=never."
 LATE_REMEDY = "Wait for the data, have it delivered anew, or correct contract.arrival."
+_LISTED = 5
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_HOUR = 3_600_000_000
+SET_VERSION = 1
+FEATURES_VERSION = 1
+PREDICTIONS_VERSION = 1
+PREDICTIONS_FIELD = "contract.predictions"
+PREDICTIONS_REMEDY = "Correct the suite: the predictions have no such column."
 
 
 def contract_key(run: Run, *, drift: bool = True) -> str | None:
@@ -244,11 +252,6 @@ def reading(run: Run) -> dict[str, object]:
     return {**window, **schema, "sources": reading_settings(spec.data.source)}
 
 
-_LISTED = 5
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_HOUR = 3_600_000_000
-
-
 def arrival_failures(run: Run, report: ContractReport, key_of: Callable[[Run], str | None]) -> list[Failure]:
     """What is wrong with the data's arrival; nothing without `contract.arrival`.
 
@@ -409,9 +412,6 @@ def _window_before(start: str, end: str) -> tuple[datetime, datetime]:
     return first - (last - first), first
 
 
-SET_VERSION = 1
-
-
 def set_requests(run: Run) -> dict[str, ContractRequest]:
     """The check of each evaluation set that has rows of its own and a contract, by the set's name."""
     spec, resolved = run.spec, run.resolved
@@ -454,9 +454,6 @@ def set_report(run: Run, request: ContractRequest) -> ContractReport | None:
     return newest_handoff(run.store, "contracts", set_key(run, request), ContractReport)
 
 
-FEATURES_VERSION = 1
-
-
 def features_key(run: Run, dataset: Dataset) -> str | None:
     """Reuse key of the features' report: the suite, what it fails on, what is masked, and the dataset; None without."""
     contract, suite = run.spec.contract, run.resolved.features
@@ -495,11 +492,6 @@ def features_request(run: Run, dataset: Dataset, splits: list[str]) -> ContractR
         may_lack_sensitive=True,
         profile=False,
     )
-
-
-PREDICTIONS_VERSION = 1
-PREDICTIONS_FIELD = "contract.predictions"
-PREDICTIONS_REMEDY = "Correct the suite: the predictions have no such column."
 
 
 def asked_of(run: Run) -> SuiteSpec | None:
