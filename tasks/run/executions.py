@@ -55,11 +55,11 @@ from tasks.run.run import Run, artifact_key
 
 LOOK_EVERY_S = 0.2
 log = logging.getLogger("trainwright")
-# Between two runs; a run takes a few requests to the store and to Prefect.
+# For a reaper's child between two runs; a run takes a few requests to the store and to Prefect.
 IDLE = IdleLimit(hang_s=600.0)
 # A run without a lease that is older is not resumed.
 OLD = timedelta(days=3)
-# This many runs are checked, the newest first: run ids sort by time.
+# A reaper looks at this many runs, the newest first: run ids sort by time.
 NEWEST = 1000
 
 
@@ -465,8 +465,8 @@ class _DeadRun:
         """Whether the dead process had reported the end of the run, so that only its lease was left."""
         if execution is not None:
             return ends > execution.ends
-        last = latest_report(self.store, self.run_id)  # of an earlier version, which recorded no executions
-        return last is not None
+        # Of an earlier version, which recorded no executions.
+        return latest_report(self.store, self.run_id) is not None
 
     def _unbegun(self, execution: Execution | None) -> Crash | None:
         """The crash that was answered last, if no process has begun to carry out the run since."""

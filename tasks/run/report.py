@@ -28,6 +28,7 @@ log = logging.getLogger("trainwright")
 
 FINAL: tuple[Verdict, ...] = ("promoted", "canary", "unchanged", "not_promoted", "rejected")
 VERDICTS: dict[int, Verdict] = {3: "rejected", 4: "not_promoted", 7: "over_budget", 9: "waiting", 130: "cancelled"}
+# Between two log lines of a training that has nothing new to say.
 QUIET_S = 2.0
 
 

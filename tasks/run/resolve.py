@@ -73,7 +73,7 @@ SCHEDULE_KEY, FLOW_RUN_KEY, SENSOR_KEY = "schedule:", "flow-run:", "sensor:"
 _DRIFT_REMEDY = (
     "Name a model as MODEL@ALIAS, a dataset as datasets/…, a report as contracts/…, or a profile's JSON file."
 )
-# Without a measured checkpoint, and without a measured restart.
+# Between checkpoints as long as none was measured, and of a restart as long as none was.
 DEFAULT_S, RESTART_S = 600.0, 120.0
 # A shorter interval saves nothing: the conductor sees checkpoints in heartbeats, and a bucket charges each request.
 LEAST_S = 30.0

@@ -34,7 +34,6 @@ from data_contracts.pipeline_spec.base import DaskRunner, Spread, in_same_place
 from data_contracts.pipeline_spec.train import SHARDED, TrainSpec, is_hsdp
 from data_contracts.yaml_text import FieldPath, dotted, read_document
 from infra import code_bundle, prices, scratch
-from infra import prices as price_book
 from infra.budgets import refuse_by_policy
 from infra.child import run_child
 from infra.code_bundle import CodeBundle, unpack
@@ -99,7 +98,7 @@ def _refuse_unapproved(spec: PipelineSpec) -> None:
 def check_pool_machine(spec: PipelineSpec) -> None:
     """UsageError for a `train.machine` that is not the machine of the pool: its nodes would have another's price."""
     named, pool = spec.train.machine, spec.train.pool
-    if pool is None or named == LOCAL or pool not in (pools := price_book.prices().pools):
+    if pool is None or named == LOCAL or pool not in (pools := prices.prices().pools):
         return
     if named != pools[pool].machine:
         raise UsageError(

@@ -56,10 +56,7 @@ from tasks.run.run import Run
 from tasks.stages.rollback import checked_reason
 
 if TYPE_CHECKING:
-    from infra.signing.keys import SigningKey
-if TYPE_CHECKING:
-    from infra.signing.keys import PublicKey
-
+    from infra.signing.keys import PublicKey, SigningKey
 
 log = logging.getLogger("trainwright")
 # For a run that no person began, nobody is asked again after a refusal in the same state of the alias.

@@ -63,7 +63,7 @@ ON_CLUSTER = ClusterStage("validate", "contract.runner", "report", "give the wor
 CUTS_VERSION = 1
 AREA = "contracts"
 CUTS_FILE, CUTS_KIND = "cuts.json", "text_cuts"
-# Sealed directories that are looked through, the newest first.
+# Sealed directories of cuts that are looked through, the newest first.
 MOST_CUTS = 8
 # Of cuts in a file: the store reads no file above 256 MiB as a whole.
 MOST_FILE_BYTES = 1 << 26

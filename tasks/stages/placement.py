@@ -28,7 +28,6 @@ from infra.orchestrator.gang import PoolGang, WorkPool, launch_secret
 from infra.quantities import size
 from infra.records.handoffs import num_weight_bytes
 from infra.store import layout
-from infra.store import layout as store_layout
 from infra.usage import cost
 from tasks.budgets import allowance
 from tasks.policies import run_tags
@@ -37,8 +36,6 @@ from tasks.run.run import Run, slug
 from tasks.stages.trainings import trained_with
 
 log = logging.getLogger("trainwright")
-
-
 RANK = "training.score.rank"
 Section = Literal["verify", "evaluate"]
 
@@ -109,7 +106,7 @@ def layout_of(
         chosen = "ddp"
     if chosen == "hsdp" and not is_hsdp(nodes, devices, shard_ranks):
         chosen = "fsdp"  # one replica is the same as FSDP; with replicas of one rank, each rank would hold the whole
-    layout = ScoringLayout(
+    found = ScoringLayout(
         nodes,
         devices,
         {
@@ -122,8 +119,8 @@ def layout_of(
     if checkpoint is not None:
         memory = _memory_of(run, section, train)
         weights = num_weight_bytes(run.store.manifest(checkpoint.ref)) if memory else 0
-        refuse_too_large(section, memory, weights, layout, champion=champion)
-    return layout
+        refuse_too_large(section, memory, weights, found, champion=champion)
+    return found
 
 
 def layout_in_plan(run: Run, section: Section, checkpoint: Checkpoint | None) -> str:
@@ -145,7 +142,7 @@ def _as_trained(run: Run, checkpoint: Checkpoint | None) -> tuple[int, int, int 
     if checkpoint is None:
         train = run.spec.train
         return train.nodes, train.devices, train.shard_ranks
-    path = store_layout.launch(checkpoint.training, checkpoint.generation)
+    path = layout.launch(checkpoint.training, checkpoint.generation)
     launch = run.store.find_as(path, Launch.from_json)
     if launch is None or checkpoint.world_size % launch.devices:
         return 1, checkpoint.world_size, None

@@ -76,6 +76,7 @@ REMEDIES = {
     "transform": "train.transform takes longest; do what is the same each time in shards.transform.",
     "your loader": "your own data module gives the batches; give its loader workers, or use the sealed shards.",
 }
+# So many are looked at for a number that holds the module.
 MOST_RANKS = 4096
 SHAKEDOWN_VERSION = 1
 # A module that takes longer, or more of this machine's memory, is trained untried.

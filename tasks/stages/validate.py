@@ -60,7 +60,7 @@ DRIFTED = "Correct the data; if it is right, train on it with --set contract.dri
 LATE_REMEDY = "Wait for the data, have it delivered anew, or correct contract.arrival."
 _LISTED = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_HOUR = 3_600_000_000
+_HOUR = 3_600_000_000  # microseconds
 SET_VERSION = 1
 FEATURES_VERSION = 1
 PREDICTIONS_VERSION = 1
