@@ -46,8 +46,8 @@ from tasks.pages.html import facts as pairs
 from tasks.run.report import FINAL, cost_sentence, num_attempts
 from tasks.run.run import Run
 from tasks.stages.artifacts import DRIFT_HEAD, DRIFT_SHOWN, drift_cells, report_results
+from tasks.stages.evaluate import about, first_rows, suspect_labels
 from tasks.stages.shard import row_remarks, rows_left_out, rows_read, split_rows
-from tasks.stages.suspect_labels import about, first_rows, suspect_labels
 
 TONES = {"met": "good", "not met": "bad", "insufficient evidence": "warn", "not compared": "warn"}
 _COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}

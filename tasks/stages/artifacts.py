@@ -34,8 +34,8 @@ from tasks.charts.plots import panels
 from tasks.gates.gates import ledger_sentences
 from tasks.run.report import cost_sentence
 from tasks.run.run import Run
+from tasks.stages.evaluate import suspect_lines
 from tasks.stages.shard import row_remarks, rows_left_out, rows_read, split_rows
-from tasks.stages.suspect_labels import suspect_lines
 from tasks.stages.validate import contract_key
 
 log = logging.getLogger("trainwright")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tasks.stages.suspect_labels import label_errors, probabilities_of
+from tasks.stages.evaluate import label_errors, probabilities_of
 
 
 def model(rows: int, classes: int, seed: int, skill: float = 4.0) -> tuple[np.ndarray, np.ndarray]:

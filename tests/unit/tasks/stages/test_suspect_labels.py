@@ -15,7 +15,7 @@ import pytest
 from data_contracts.handoffs import Evaluation
 from infra.records.handoffs import put_handoff
 from infra.store import Store, open_store
-from tasks.stages.suspect_labels import about, first_rows, suspect_labels, suspect_lines
+from tasks.stages.evaluate import about, first_rows, suspect_labels, suspect_lines
 
 ROWS = 200
 
