@@ -38,6 +38,9 @@ from tasks.stages.verify import verify
 # Version 2 left it to each batch whether scores are logits, and took 0 for a metric that is not defined.
 VERSION, OF_OTHER_METRICS = 3, 2
 _OF_SCORES = ("Binary", "Multilabel", "AUROC", "AUC", "AveragePrecision", "CalibrationError", "HingeLoss", "EER")
+# At most `MOST` suspect labels are shown; a set with more than `_MOST_VALUES` values is not read.
+MOST = 10
+_MOST_VALUES = 2**24
 
 
 def find_evaluation(
@@ -252,9 +255,6 @@ def _shown(run: Run) -> str:
 
 
 log = logging.getLogger("trainwright")
-# At most `MOST` rows are shown; a set with more than `_MOST_VALUES` values is not read.
-MOST = 10
-_MOST_VALUES = 2**24
 
 
 def suspect_labels(run: Run, evaluation: Evaluation) -> LabelErrors | None:
