@@ -31,6 +31,7 @@ from infra import scratch
 from infra.budgets import current_budgets, refuse_by_policy
 from infra.child import log_tail
 from infra.gang.ledger import generations
+from infra.orchestrator.resuming import end_dead_conductor
 from infra.processes.processes import TiedProcess, kill_marked, new_mark, uninterrupted
 from infra.processes.this_process import now_s
 from infra.quantities import duration
@@ -320,8 +321,6 @@ class ConductedTraining:
         """Kill the conductor; on a work pool, end what the server lists as running for it."""
         process.kill()
         if self._pool is not None:
-            from infra.orchestrator.resuming import end_dead_conductor
-
             first, uri = answer.read_text().partition("\n")[0], self.uri
             leases = self._store.list(layout.slots(uri)) if uri else []
             flow_run = json.loads(first or "{}").get("flow_run", "")

@@ -25,7 +25,7 @@ from data_contracts.errors import ErrorJson, TrainwrightError, UsageError, cause
 from data_contracts.executions import HERE, ExecutionUsage, GangUsage
 from data_contracts.messages.gang import Heartbeat, NodeExit, reports_of
 from data_contracts.run_report import RunReport, StageResult
-from infra.metrics import Common, Sample, failed_saves, node_samples
+from infra.metrics import Common, Endpoint, Sample, failed_saves, node_samples, pushing
 from infra.processes.this_process import now_s
 from infra.telemetry import TRACEPARENT, Context, begin_json_logs, current, json_asked
 from infra.traces import (
@@ -91,8 +91,6 @@ def _show(run: Run, settings: MetricsSettings, stack: contextlib.ExitStack) -> N
     if settings.ports:
         stack.enter_context(_pulled(common, settings, metrics_token(), watched))
     if settings.push:
-        from infra.metrics import pushing
-
         token = metrics_token() if METRICS_TOKEN_FILE in os.environ else None
         stack.enter_context(pushing(settings.push, token, common, watched.samples))
     stack.enter_context(listening(watched))
@@ -121,8 +119,6 @@ def _traced(run: Run) -> Iterator[TracedRun]:
 
 @contextlib.contextmanager
 def _pulled(common: Common, settings: MetricsSettings, token: str, watched: WatchedRun) -> Iterator[None]:
-    from infra.metrics import Endpoint
-
     try:
         endpoint = Endpoint(settings.address, settings.ports, token, common, watched.samples)
     except OSError as error:

@@ -32,7 +32,8 @@ from infra.mirrors import (
     post_events,
 )
 from infra.models import registry
-from infra.orchestrator.events import announce_canary_end, announce_end, announce_verdict
+from infra.orchestrator.events import announce_canary_end, announce_end, announce_rollback, announce_verdict
+from infra.orchestrator.server import connect_if_running
 from infra.store import Store, layout
 from infra.store.lease import LeaseKeeper
 from tasks.mirrors.outbox import NEWEST, PREFECT, Due, due, due_events, note
@@ -299,9 +300,6 @@ def _huggingface(store: Store, one: Due, deadline: Deadline) -> str:
 
 def _prefect(store: Store, one: Due, deadline: Deadline) -> str:
     """Emit the event of a rollback, or of a run's end, to the server that this process would use; starts none."""
-    from infra.orchestrator.events import announce_rollback
-    from infra.orchestrator.server import connect_if_running
-
     del deadline  # the client's own is a few seconds
     context = sys.modules.get("prefect.context")  # imported here, Prefect would read its settings too early
     in_flow = context is not None and context.FlowRunContext.get() is not None
