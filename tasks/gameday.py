@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -229,7 +229,7 @@ def own_overrides(name: str) -> list[str]:
     ]
 
 
-def shortened(lightning: dict[str, Any]) -> dict[str, Any]:
+def shortened(lightning: Mapping[str, Any]) -> dict[str, object]:
     """The Lightning config of a training of STEPS steps."""
     trainer = {field: value for field, value in (lightning.get("trainer") or {}).items() if field not in _LENGTH}
     return {**lightning, "trainer": {**trainer, "max_steps": STEPS, "max_epochs": -1}}
@@ -455,7 +455,7 @@ class Outcome:
     lost_node_s: float | None = None
     same_weights: bool | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The outcome, for a program."""
         return asdict(self)
 

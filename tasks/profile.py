@@ -207,7 +207,7 @@ class Change:
 
     what: str
     effect: str
-    train: dict[str, Any] = field(default_factory=dict)
+    train: Mapping[str, Any] = field(default_factory=dict)
     batches_ready: bool = False
     compiled: bool = False
     note: str = ""
@@ -327,7 +327,7 @@ def _compiled(train: Mapping[str, Any]) -> Change:
     return Change(what, _ROUNDED, dict(train), compiled=True)
 
 
-def _with_trainer(train: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
+def _with_trainer(train: Mapping[str, Any], **settings: Any) -> Mapping[str, Any]:
     lightning = train["lightning"]
     return {**train, "lightning": {**lightning, "trainer": {**(lightning.get("trainer") or {}), **settings}}}
 
@@ -358,7 +358,7 @@ class Profiled:
     failed: str
     trace: bytes
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The figures, for a program."""
         compared = self.comparison
         return {
@@ -417,7 +417,7 @@ def _try(run: Run, dataset: Dataset | None, change: Change, folder: Path) -> tup
 def _measure(
     run: Run,
     dataset: Dataset | None,
-    train: dict[str, Any],
+    train: Mapping[str, Any],
     folder: Path,
     *,
     traced: int = 0,
@@ -426,7 +426,7 @@ def _measure(
     mixture = run.resolved.mixture
     spec = run.spec.train
     request = ProfileRequest(
-        train=train,
+        train=dict(train),
         project=str(run.project()),
         dataset=dataset,
         dataset_path="" if dataset is None else str(local_dataset(run.store, mixed(dataset, mixture))),
@@ -443,8 +443,8 @@ def _measure(
     return run_child(PROFILE, request, project=run.project(), withhold=run.withholds, limit=MOST_S)
 
 
-def _compared(before: StepProfile, after: StepProfile, settings: dict[str, Any], change: Change) -> Comparison:
-    def added_s(checkpoint: dict[str, Any]) -> float:
+def _compared(before: StepProfile, after: StepProfile, settings: Mapping[str, Any], change: Change) -> Comparison:
+    def added_s(checkpoint: Mapping[str, Any]) -> float:
         mean_s = sum(before.step_s) / len(before.step_s)
         between = steps_between(checkpoint, before.steps_per_epoch, mean_s)
         return (before.checkpoint_s or 0.0) / between if between else 0.0

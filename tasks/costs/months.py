@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
 
 from data_contracts.alias_moves import ALIAS as CANARY
 from data_contracts.canonical import is_name, iso_month, month_of
@@ -139,7 +138,7 @@ class IdlePool:
         unused = f"no run used {least}{self.idle_s / 3600:.2f} node-hours of them ({share:.0%})"
         return f"pool {self.name} keeps {nodes}: {unused}, {money}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The pool for a program; what is unknown is null."""
         figures = {"kept_s": round(self.kept_s, 6), "idle_s": round(self.idle_s, 6), "amount": self.amount}
         return {"pool": self.name, "kept": self.kept, **figures, "currency": self.price.currency}
@@ -431,7 +430,7 @@ class MetricGain:
             return f"{said}, {each} for each 0.01"
         return f"{said}, at an unknown cost" if self.gained > 0 else said
 
-    def to_json(self, amounts: Mapping[str, float] | None) -> dict[str, Any]:
+    def to_json(self, amounts: Mapping[str, float] | None) -> dict[str, object]:
         """For a program, with `per_0_01` in each currency."""
         return {
             "model": self.model,

@@ -10,7 +10,6 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 from data_contracts.costs import NOTHING, MonthLine, Resources
 from data_contracts.errors import UsageError
@@ -103,7 +102,7 @@ class ResourceCosts:
             return "unknown"
         return f"{'at least ' if self.unmetered_s or self.ungraded_joules else ''}{self.grams / 1000:.3g} kg"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The sums for a program; what is unknown is null."""
         known, used = bool(self.joules), self.used
         graded = known and self.ungraded_joules < self.joules
@@ -270,7 +269,7 @@ class Sum:
         unknown = count <= 0 or self.unpriced_s or self.has_deleted or not self.amounts
         return None if unknown else _rounded(self.amounts, count)
 
-    def to_json(self, by: Sequence[str]) -> dict[str, Any]:
+    def to_json(self, by: Sequence[str]) -> dict[str, object]:
         """The sum for a program; what is unknown is null."""
         return {
             **dict(zip(by, self.words, strict=True)),

@@ -94,7 +94,7 @@ class Energy:
         """Whether the energy of any part is known."""
         return self.measured or self.stated
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """For a program: null if a part is unknown, and the parts that are known beside it."""
         whole = self.known and not self.unmetered
         known = self.joules.to_json("known_joules") if self.known else {}

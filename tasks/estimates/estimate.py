@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.executions import HERE
@@ -113,7 +112,7 @@ class StageEstimate:
     energy: Energy | None = None
     unpriced: frozenset[str] = frozenset()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """For a program."""
         times = {"time_s": None} if self.time is None else self.time.to_json("time_s")
         energy = None if self.energy is None else self.energy.to_json()
@@ -242,7 +241,7 @@ class Estimate:
             return self.now + timedelta(seconds=offer.time_s + sum(one.expected for one in others if one is not None))
         return None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """For a program; what is unknown is null."""
         amounts = self.amounts
         return {

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from data_contracts.messages.commands import ModuleSizes, StepMemory
 from data_contracts.pipeline_spec import TrainSpec
@@ -41,7 +40,7 @@ class MemoryNeed:
         """Whether a device with so much memory is enough."""
         return self.bytes <= USABLE * memory_bytes
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """For a program."""
         return {
             "strategy": self.strategy,
@@ -194,7 +193,7 @@ class Offer:
         """What the training costs; None if its time is unknown."""
         return None if self.time_s is None else self.per_hour * self.time_s / 3600
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """For a program."""
         return {**vars(self), "amount": self.amount}
 

@@ -8,7 +8,7 @@ model without Trainwright, on a Parquet file with the dataset's columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,12 +50,12 @@ class ModelFacts:
     alias: str | None
     trained: TrainedWith
     evaluation: Evaluation
-    metrics_of: dict[str, Any]
+    metrics_of: Mapping[str, Any]
     dataset: Dataset | None
     contract: ContractReport | None
     receipt: Receipt | None
     report: RunReport | None
-    code: dict[str, Any] = field(default_factory=dict)
+    code: Mapping[str, object] = field(default_factory=dict)
     trained_at: str = ""
     withholds: bool = True
     license_id: str = ""
@@ -83,7 +83,7 @@ class ModelFacts:
         return str(model.get("class_path", ""))
 
     @property
-    def arguments(self) -> tuple[dict[str, Any], list[str]]:
+    def arguments(self) -> tuple[Mapping[str, object], list[str]]:
         """The module's arguments without what stays on this machine, and the names of those that were withheld."""
         model = self.trained.train["lightning"].get("model") or {}
         return without_private(model.get("init_args") or {})
@@ -274,8 +274,8 @@ _RECORD = (
 )
 
 
-def _metadata(facts: ModelFacts, target: str, library: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"library_name": library, "tags": ["trainwright", target]}
+def _metadata(facts: ModelFacts, target: str, library: str) -> Mapping[str, object]:
+    found: dict[str, object] = {"library_name": library, "tags": ["trainwright", target]}
     if facts.license_id:
         found["license"] = facts.license_id
     if facts.dataset is not None:
@@ -287,7 +287,7 @@ def _metadata(facts: ModelFacts, target: str, library: str) -> dict[str, Any]:
     return found
 
 
-def _result(facts: ModelFacts, name: str) -> dict[str, Any]:
+def _result(facts: ModelFacts, name: str) -> Mapping[str, object]:
     """One score, as a `model-index` has it."""
     one = facts.evaluation.metrics[name]
     set_name = name.rpartition("/")[0]

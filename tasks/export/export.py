@@ -18,7 +18,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -62,7 +62,7 @@ class Export:
     folder: Path
     facts: ModelFacts
     exported: Exported
-    record: dict[str, Any]
+    record: Mapping[str, object]
 
 
 def export(
@@ -124,7 +124,7 @@ def write_files(
         return run_child(EXPORT, here, project=here.project, withhold=facts.withholds, limit=limit, on_poll=on_poll)
 
 
-def describe(facts: ModelFacts, target: Target, exported: Exported, folder: Path) -> dict[str, Any]:
+def describe(facts: ModelFacts, target: Target, exported: Exported, folder: Path) -> Mapping[str, object]:
     """Write what a target needs beside the files: its own descriptions, the card and the record, which is returned."""
     written = list(exported.files)
     if target in ("safetensors", "huggingface") and not exported.pretrained:
@@ -149,7 +149,7 @@ def describe(facts: ModelFacts, target: Target, exported: Exported, folder: Path
     return record
 
 
-def _identity(facts: ModelFacts) -> dict[str, Any]:
+def _identity(facts: ModelFacts) -> Mapping[str, object]:
     """The version, its checkpoint and its dataset, with ids and seals."""
     version = facts.version
     return {
@@ -162,7 +162,7 @@ def _identity(facts: ModelFacts) -> dict[str, Any]:
     }
 
 
-def _config(facts: ModelFacts, exported: Exported) -> dict[str, Any]:
+def _config(facts: ModelFacts, exported: Exported) -> Mapping[str, object]:
     """What a person needs to make the module that the tensors belong to."""
     arguments, withheld = facts.arguments
     return {
@@ -270,7 +270,7 @@ _EXAMPLE_ROWS = 2
 
 
 def write_mlflow_files(
-    folder: Path, exported: Exported, *, created: str, metadata: dict[str, Any] | None = None
+    folder: Path, exported: Exported, *, created: str, metadata: Mapping[str, object] | None = None
 ) -> list[str]:
     """Write `MLmodel` and what it names beside `model.onnx`; returns the names of the files written.
 

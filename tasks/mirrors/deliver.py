@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.pipeline_spec.operations import MlflowSpec, OpenLineageSpec
@@ -172,7 +171,7 @@ def _tell(store: Store, one: Due, deadline: Deadline) -> tuple[Due, bool]:
     return note(store, one, True, sentence), True
 
 
-def _identity(about: Resolved, mirror: str) -> dict[str, Any]:
+def _identity(about: Resolved, mirror: str) -> dict[str, object]:
     """Everything that identifies a mirror's place and the credentials for it."""
     section = about.pipeline().mirrors.model_dump(mode="json")[mirror]
     is_local = mirror in ("gto", "huggingface") or bool(mirror == "openlineage" and section.get("file"))

@@ -45,6 +45,8 @@ _STATUS = {
     "not_promoted": "FINISHED",
     "cancelled": "KILLED",
 }
+# A value by MLflow's names.
+Metric = dict[str, str | float]
 
 
 def mlflow_run(facts: Facts, report: RunReport, experiment: str) -> MlflowRun:
@@ -90,14 +92,14 @@ def tags(report: RunReport) -> dict[str, str]:
     return {_key(name): value[:_MOST_TAG] for name, value in named.items() if value}
 
 
-def _scores(facts: Facts, report: RunReport, at_ms: int) -> Iterator[dict[str, Any]]:
+def _scores(facts: Facts, report: RunReport, at_ms: int) -> Iterator[Metric]:
     step = 0 if facts.checkpoint is None else facts.checkpoint.step
     for name, value in report.metrics.items():
         yield _metric(f"evaluate/{name}", value, at_ms, step)
 
 
-def _curves(facts: Facts, at_ms: int) -> Iterator[dict[str, Any]]:
-    points: dict[str, list[dict[str, Any]]] = {}
+def _curves(facts: Facts, at_ms: int) -> Iterator[Metric]:
+    points: dict[str, list[Metric]] = {}
     for record in facts.history:
         for name, value in record.items():
             if name not in ("step", "epoch") and isinstance(value, int | float):
@@ -108,7 +110,7 @@ def _curves(facts: Facts, at_ms: int) -> Iterator[dict[str, Any]]:
         yield curve[-1]
 
 
-def _metric(name: str, value: float, at_ms: int, step: int) -> dict[str, Any]:
+def _metric(name: str, value: float, at_ms: int, step: int) -> Metric:
     said: float | str = value
     if not math.isfinite(value):  # JSON has no such numbers; MLflow takes them by these names
         said = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -285,10 +287,10 @@ _RUN_TYPES = {
     "not_promoted": "COMPLETE",
     "waiting": "RUNNING",
 }
-Facets = dict[str, Any]
+Facets = dict[str, object]
 
 
-def lineage_events(facts: Facts, report: RunReport, namespace: str) -> list[dict[str, Any]]:
+def lineage_events(facts: Facts, report: RunReport, namespace: str) -> list[Facets]:
     """The events in order of their times."""
     maker = _Maker(facts, report, namespace)
     return sorted(maker.events(), key=lambda one: str(one["eventTime"]))
@@ -301,7 +303,7 @@ class _Maker:
         # An attempt that failed and the one that continues are two runs of the job.
         self.run_id = str(uuid.uuid5(_IDS, f"{report.run_id}/{report.finished}"))
 
-    def events(self) -> Iterator[dict[str, Any]]:
+    def events(self) -> Iterator[Facets]:
         start, end = _time(self.report.started), _time(self.report.finished)
         facets = {"processing_engine": _facet("ProcessingEngineRunFacet", "1-1-1", **_engine()), **self._error(None)}
         kind = _RUN_TYPES.get(self.report.verdict, "ABORT" if self.report.verdict == "cancelled" else "FAIL")
@@ -312,7 +314,7 @@ class _Maker:
             yield from self._stage(stage, start)
             start += timedelta(seconds=stage.seconds)
 
-    def _stage(self, stage: StageResult, start: datetime) -> Iterator[dict[str, Any]]:
+    def _stage(self, stage: StageResult, start: datetime) -> Iterator[Facets]:
         run_id = str(uuid.uuid5(_IDS, f"{self.run_id}/{stage.name}"))
         parent = {"run": {"runId": self.run_id}, "job": {"namespace": self.namespace, "name": self.job}}
         facets = {"parent": _facet("ParentRunFacet", "1-2-0", **parent), **self._error(stage)}
@@ -323,9 +325,7 @@ class _Maker:
         yield self._event("START", start, run_id, job, facets, **data)
         yield self._event(kind, end, run_id, job, facets, **data)
 
-    def _event(
-        self, kind: str, at: datetime, run_id: str, job: Facets, facets: Facets, **data: list[Facets]
-    ) -> dict[str, Any]:
+    def _event(self, kind: str, at: datetime, run_id: str, job: Facets, facets: Facets, **data: list[Facets]) -> Facets:
         return {
             "eventType": kind,
             "eventTime": at.isoformat(timespec="milliseconds"),

@@ -97,7 +97,7 @@ class Comparison:
             return f"{self.before.name} and {self.after.name} do not differ"
         return f"{self.before.name} and {self.after.name} differ in {', '.join(changed)}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The comparison as objects that JSON can hold."""
         return {
             "before": _named(self.before),
@@ -186,7 +186,7 @@ def _of_version(store: Store, name: str) -> Side:
     return Side(name, store, gather(run, latest_report(store, run_id), made), version)
 
 
-def _named(side: Side) -> dict[str, Any]:
+def _named(side: Side) -> Mapping[str, object]:
     version = side.version
     named = {"name": side.name, "run_id": side.facts.run.run_id}
     return named if version is None else {**named, "model": version.name, "version": version.version}

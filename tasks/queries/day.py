@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from data_contracts.alias_moves import ALIAS, CanaryTerms, Standing
 from data_contracts.approvals import meaning
@@ -78,7 +78,7 @@ class CanaryView:
     over: str
     waits: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The canary as objects that JSON can hold."""
         figures = {"terms": self.terms.to_json(), "standing": self.standing.to_json()}
         named = {"version": self.version, "challenges": self.name, "champion": self.champion}

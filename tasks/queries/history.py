@@ -10,9 +10,10 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from data_contracts.alias_moves import Approval, CanaryNote, Force, Incident
 from data_contracts.canonical import is_name
@@ -59,7 +60,7 @@ class Move:
     force: Force | None
     canary: CanaryNote | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The move as objects that JSON can hold."""
         notes = {name: getattr(self, name) for name in ("incident", "approval", "force", "canary")}
         return {**asdict(self), **{name: note and note.to_json() for name, note in notes.items()}}
@@ -83,7 +84,7 @@ def moves_of(store: Store, model: str, alias: str = "") -> dict[str, list[Move]]
     return found
 
 
-def _move(receipt: Receipt, about: dict[str, Any]) -> Move:
+def _move(receipt: Receipt, about: Mapping[str, object]) -> Move:
     kind: Kind = "kept" if receipt.version == receipt.previous else "promoted"
     if is_rollback(receipt):
         kind = "rolled back"
@@ -106,7 +107,7 @@ def _move(receipt: Receipt, about: dict[str, Any]) -> Move:
     )
 
 
-Record = dict[str, Any]
+Record = dict[str, object]
 
 
 def logged_metrics(store: Store, checkpoint: Checkpoint) -> list[Record]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +91,7 @@ class Proof:
     environments: dict[str, Environment] = field(default_factory=dict)
     signed: SignedHistory | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The proof as objects that JSON can hold; `signed` only if signatures were verified."""
         return {name: value for name, value in asdict(self).items() if name != "signed" or value is not None}
 
@@ -190,7 +190,7 @@ def _made_from(manifest: Manifest) -> list[Ref]:
     return [*manifest.parents, *(Ref.model_validate(one) for one in named if one)]
 
 
-def _check_raw(provenance: dict[str, Any], proof: Proof, seen: set[str], places: NamedPlaces) -> None:
+def _check_raw(provenance: Mapping[str, Any], proof: Proof, seen: set[str], places: NamedPlaces) -> None:
     sources = [SourceSpec.model_validate(one) for one in provenance.get("raw_sources", [])]
     files = [SourceFile.model_validate(one) for one in provenance.get("raw", [])]
     unseen = {name: file for file in files if (name := _name_of(file)) not in seen}

@@ -16,7 +16,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from data_contracts.errors import TrainwrightError, UsageError, from_json
 from data_contracts.handoffs import Ref
@@ -80,7 +79,7 @@ class Reproduction:
     comparison: Comparison
     notes: list[str] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The result as objects that JSON can hold."""
         return {"version": self.version, "folder": self.folder, "notes": self.notes, **self.comparison.to_json()}
 
@@ -252,7 +251,7 @@ class Comparison:
         """Whether every id is the same."""
         return self.weights_equal and all(row.equal for row in self.rows)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The comparison as objects that JSON can hold."""
         rows = [{**asdict(row), "equal": row.equal} for row in self.rows]
         return {

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from data_contracts.executions import GangUsage
 from data_contracts.rules import Objective, Objectives
@@ -261,7 +261,7 @@ class Result:
         """`page`, `ticket` or ""."""
         return self.alerts[0].severity if self.alerts else ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The result for a program."""
         named = {"objective": self.name, **self.objective.model_dump(mode="json", exclude_defaults=True)}
         shares = {"good": self.good, "total": self.total, "share": self.share, "state": self.state}
