@@ -58,6 +58,31 @@ STEPS, EVERY_STEPS = 40, 10
 WAIT_S = 20.0
 # How much later than `train.hang_timeout_s` a hung rank may be noticed.
 HANG_MARGIN_S = 15.0
+# What docs/recovery.md promises beyond these, and why a game day does not try it.
+NOT_TRIED = {
+    "link-cut": "needs root on both hosts, and cuts the link for everybody on them",
+    "store-away": "the store may be shared; it cannot be refused to one training alone",
+    "disk-full": "fills the disk for everybody who uses it",
+    "server-away": "other flow runs need the Prefect server, too",
+    "out-of-memory": "on a device, it takes the memory of whoever else is on it",
+    "diverged": "needs a change to your module's loss",
+}
+# The name by which budgets for each run know a game day, which has no run in the store.
+GAME_DAY = "game-day"
+# What a pipeline's game day is called, in Prefect and in every manifest.
+SUFFIX, TAG = "-gameday", "gameday"
+# Fields of the Lightning trainer that say how long a training lasts.
+_LENGTH = ("max_epochs", "max_steps", "min_epochs", "min_steps", "max_time")
+POLL_S = 0.1
+# A training that is interrupted ends its nodes, also on other machines.
+END_S = 60.0
+# In a measured time, until records are written and looked at.
+MEASURING_S = 1.0
+Verdict = Literal[
+    "as promised", "slower than promised", "not as promised", "not recovered", "not injected", "not tried"
+]
+HEAD = ("fault", "verdict", "noticed", "promised", "recovered", "lost steps", "lost node time", "weights", "why")
+NUMBERS = (2, 3, 4, 5, 6)
 
 
 @dataclass(frozen=True)
@@ -109,15 +134,6 @@ FAULTS = {
         ),
     )
 }
-# What docs/recovery.md promises beyond these, and why a game day does not try it.
-NOT_TRIED = {
-    "link-cut": "needs root on both hosts, and cuts the link for everybody on them",
-    "store-away": "the store may be shared; it cannot be refused to one training alone",
-    "disk-full": "fills the disk for everybody who uses it",
-    "server-away": "other flow runs need the Prefect server, too",
-    "out-of-memory": "on a device, it takes the memory of whoever else is on it",
-    "diverged": "needs a change to your module's loss",
-}
 
 
 def chosen(names: list[str] | None) -> list[Fault]:
@@ -150,10 +166,6 @@ def keeps_weights(spec: PipelineSpec) -> bool:
     """Whether a training that was struck must have the weights of one that was not, to the bit."""
     train = spec.train
     return spec.data != "external" and train.least_nodes == train.nodes
-
-
-# The name by which budgets for each run know a game day, which has no run in the store.
-GAME_DAY = "game-day"
 
 
 def refuse_by_store(
@@ -213,12 +225,6 @@ def _left(budget_period: BudgetPeriod, balance: Balance, needed: float) -> bool:
     return left > 0 and left >= needed
 
 
-# What a pipeline's game day is called, in Prefect and in every manifest.
-SUFFIX, TAG = "-gameday", "gameday"
-# Fields of the Lightning trainer that say how long a training lasts.
-_LENGTH = ("max_epochs", "max_steps", "min_epochs", "min_steps", "max_time")
-
-
 def own_overrides(name: str) -> list[str]:
     """The fields of the spec that a game day replaces, so that it is known for one and lasts minutes."""
     return [
@@ -254,11 +260,6 @@ def train_once(wanted: GameTraining) -> Checkpoint:
     run = replace(run, resolved=run.resolved.model_copy(update=changes))
     stage = replace(train, make=partial(run_training, fault=wanted.fault))
     return stage(run, shard(run, validate(run)))
-
-
-POLL_S = 0.1
-# A training that is interrupted ends its nodes, also on other machines.
-END_S = 60.0
 
 
 class TimeUsed(Exception):
@@ -421,13 +422,6 @@ def _noticed(
     return (None, "") if named is None else (layout.cancel(training, named[0]), named[1])
 
 
-# In a measured time, until records are written and looked at.
-MEASURING_S = 1.0
-Verdict = Literal[
-    "as promised", "slower than promised", "not as promised", "not recovered", "not injected", "not tried"
-]
-
-
 @dataclass(frozen=True)
 class Outcome:
     """The outcome of a fault.
@@ -530,10 +524,6 @@ def broken(outcomes: Sequence[Outcome]) -> list[str]:
 def kept_all(outcomes: Sequence[Outcome]) -> bool:
     """Whether every promise that was to be tried was kept, and at least one was tried."""
     return not broken(outcomes) and any(one.verdict == "as promised" for one in outcomes)
-
-
-HEAD = ("fault", "verdict", "noticed", "promised", "recovered", "lost steps", "lost node time", "weights", "why")
-NUMBERS = (2, 3, 4, 5, 6)
 
 
 def row(one: Outcome) -> tuple[str, ...]:

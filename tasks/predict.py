@@ -54,6 +54,8 @@ from training.predict.raw_rows import label_columns
 FORMAT = 2
 # Seconds between two batches; a longer pause is a hang. Ten times the longest batch so far applies if that is longer.
 HANG_S = 300.0
+ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
+OWN = "the model's own suite"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,9 +194,6 @@ def _label_lacking(model: Model, options: PredictOptions, request: PredictReques
     return sorted(label - there)
 
 
-ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
-
-
 def resolve_input(text: str, trained_on: Sequence[SourceSpec]) -> tuple[list[SourceSpec], list[SourceFile]]:
     """The sources and the files, with their digests.
 
@@ -231,9 +230,6 @@ def resolve_input(text: str, trained_on: Sequence[SourceSpec]) -> tuple[list[Sou
         sources, root=Path.cwd(), window=None, window_path=None, cache=state_folder(), field="INPUT"
     )
     return sources, [file for file in files if file.bytes]
-
-
-OWN = "the model's own suite"
 
 
 def suite_of(model: Model, named: str) -> tuple[Suite, str]:

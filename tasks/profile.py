@@ -68,6 +68,25 @@ SENTENCES: dict[Bound, str] = {
     "calls": "Many small operations limit the steps: the device could do their arithmetic and traffic much faster.",
     "unknown": "The module's own work takes longest; its operations could not be counted.",
 }
+_FULL = ("", "32", "32-true", "None")
+_MOST_WORKERS = 8
+# The optimizers of torch that take `fused`, on a CPU as well.
+_FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
+_OF_TORCH = ("", "torch.optim", *(f"torch.optim.{name.lower()}" for name in _FUSABLE))
+_SAME = "The model stays the same."
+_SAME_ORDER = "The model stays the same; the training gets no new key."
+_ROUNDED = "The model stays the same but for rounding."
+# Steps before the first that is timed, timed steps, and steps of the trace.
+WARMUP, STEPS, TRACED = 10, 20, 5
+MOST_S = 1800.0
+log = logging.getLogger("trainwright")
+_COLOURS = {
+    "data": "var(--orange,#d9681d)",
+    "transfer": "var(--orange,#d9681d)",
+    "synchronisation": "var(--violet,#8454cc)",
+    "checkpoint": "var(--teal,#127f8b)",
+    "callbacks": "var(--pink,#c43d7d)",
+}
 
 
 @dataclass(frozen=True)
@@ -186,13 +205,6 @@ def _middle(row_s: list[float]) -> tuple[float, float]:
     return low, high
 
 
-_FULL = ("", "32", "32-true", "None")
-_MOST_WORKERS = 8
-# The optimizers of torch that take `fused`, on a CPU as well.
-_FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
-_OF_TORCH = ("", "torch.optim", *(f"torch.optim.{name.lower()}" for name in _FUSABLE))
-
-
 @dataclass(frozen=True)
 class Change:
     """A change of a training's settings.
@@ -211,11 +223,6 @@ class Change:
     batches_ready: bool = False
     compiled: bool = False
     note: str = ""
-
-
-_SAME = "The model stays the same."
-_SAME_ORDER = "The model stays the same; the training gets no new key."
-_ROUNDED = "The model stays the same but for rounding."
 
 
 def change_for(bound: Bound, profile: StepProfile, train: Mapping[str, Any], cores: int) -> Change | None:
@@ -332,12 +339,6 @@ def _with_trainer(train: Mapping[str, Any], **settings: Any) -> Mapping[str, Any
     return {**train, "lightning": {**lightning, "trainer": {**(lightning.get("trainer") or {}), **settings}}}
 
 
-# Steps before the first that is timed, timed steps, and steps of the trace.
-WARMUP, STEPS, TRACED = 10, 20, 5
-MOST_S = 1800.0
-log = logging.getLogger("trainwright")
-
-
 @dataclass(frozen=True)
 class Profiled:
     """What a profile found.
@@ -450,15 +451,6 @@ def _compared(before: StepProfile, after: StepProfile, settings: Mapping[str, An
         return (before.checkpoint_s or 0.0) / between if between else 0.0
 
     return compare(before, after, (added_s(settings["checkpoint"]), added_s(change.train["checkpoint"])))
-
-
-_COLOURS = {
-    "data": "var(--orange,#d9681d)",
-    "transfer": "var(--orange,#d9681d)",
-    "synchronisation": "var(--violet,#8454cc)",
-    "checkpoint": "var(--teal,#127f8b)",
-    "callbacks": "var(--pink,#c43d7d)",
-}
 
 
 def profile_page(run: Run, found: Profiled) -> str:

@@ -53,6 +53,22 @@ from tasks.run.progress import (
 from tasks.run.run import Run
 
 log = logging.getLogger("trainwright")
+# The use of a gang is counted anew at most so often, in the conductor's thread: it walks over all nodes.
+LIVE_EVERY_S = 1.0
+_CAUSES = causes()
+# Shown as 0 from the beginning: Prometheus sees no increase where a counter begins at 1.
+_RETRIED = tuple(cause for cause in _CAUSES if from_json({"cause": cause}).retry_key)
+# How a generation ends that did not fail; what a crash of its conductor ended is counted as that crash.
+_NO_FAILURE = ("done", "killed", "fenced")
+# What a generation that still works has done since its newest checkpoint: it is kept, or lost, later.
+UNCOMMITTED = "uncommitted"
+# The conventions' word for how a run, or a stage, ended.
+_RESULTS = {
+    **dict.fromkeys(("promoted", "canary", "unchanged", "ran", "reused", "waiting"), "success"),
+    **dict.fromkeys(("not_promoted", "rejected"), "failure"),
+    **dict.fromkeys(("cancelled", "over_budget"), "cancellation"),
+    "skipped": "skip",
+}
 
 
 def observed(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
@@ -135,15 +151,6 @@ def _pulled(common: Common, settings: MetricsSettings, token: str, watched: Watc
         yield
     finally:
         endpoint.close()
-
-
-# The use of a gang is counted anew at most so often, in the conductor's thread: it walks over all nodes.
-LIVE_EVERY_S = 1.0
-_CAUSES = causes()
-# Shown as 0 from the beginning: Prometheus sees no increase where a counter begins at 1.
-_RETRIED = tuple(cause for cause in _CAUSES if from_json({"cause": cause}).retry_key)
-# How a generation ends that did not fail; what a crash of its conductor ended is counted as that crash.
-_NO_FAILURE = ("done", "killed", "fenced")
 
 
 @dataclass(frozen=True)
@@ -276,10 +283,6 @@ class WatchedRun:
             yield Sample("samples_per_second", self._progress.samples_per_s)
 
 
-# What a generation that still works has done since its newest checkpoint: it is kept, or lost, later.
-UNCOMMITTED = "uncommitted"
-
-
 def run_samples(
     execution: ExecutionUsage, live: GangUsage | None, earlier: Sequence[ExecutionUsage] = ()
 ) -> Iterator[Sample]:
@@ -331,15 +334,6 @@ def _rates(execution: ExecutionUsage, live: GangUsage | None) -> dict[str, float
         if price.per_hour is not None:
             rates[price.currency] += number * price.per_hour
     return dict(rates)
-
-
-# The conventions' word for how a run, or a stage, ended.
-_RESULTS = {
-    **dict.fromkeys(("promoted", "canary", "unchanged", "ran", "reused", "waiting"), "success"),
-    **dict.fromkeys(("not_promoted", "rejected"), "failure"),
-    **dict.fromkeys(("cancelled", "over_budget"), "cancellation"),
-    "skipped": "skip",
-}
 
 
 class TracedRun:

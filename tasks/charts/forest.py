@@ -9,6 +9,10 @@ from data_contracts.pipeline_spec import GateSpec, PipelineSpec
 from data_contracts.records import GateResult
 from tasks.charts.picture import BAD, BLUE, GOOD, PANEL, SOFT, WARN, Picture, Scale, finite, label, scale_of, width_of
 
+_WIDTH, _ROW, _TOP = 1000, 68, 30
+_LEFT, _RIGHT = 270, 760
+_COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}
+
 
 def forest_rows(gates: Sequence[GateResult], spec: PipelineSpec) -> list[Gate]:
     """One row for each gate; the spec says on which side it is met, if the results are of its gates."""
@@ -84,11 +88,6 @@ def _missing(gate: GateResult) -> tuple[str, str] | None:
     if gate.sealed:
         return "sealed set", "Its scores are shown to nobody; only the verdict is told."
     return ("not compared", "It was not asked; the sentence below says why.") if gate.skipped else None
-
-
-_WIDTH, _ROW, _TOP = 1000, 68, 30
-_LEFT, _RIGHT = 270, 760
-_COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ BLUE = "var(--blue,#3f83e0)"
 SERIES = (BLUE, "var(--orange,#df7b32)", "var(--violet,#9a6ddb)", GOOD, "var(--pink,#d6568f)", "var(--teal,#1f9aa5)")
 _FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif"
 _NARROW, _WIDE = set("fijlrt.,:;'|!()[] "), set("mwMW@%")
+# Values beyond this are no measurement, and their differences overflow.
+_MOST = 1e300
 
 
 def width_of(text: str, size: float) -> float:
@@ -150,10 +152,6 @@ def as_image(picture: str, name: str) -> str:
         name: a word of ours that stands for it where pictures are not shown.
     """
     return f"![{name}](data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()})"
-
-
-# Values beyond this are no measurement, and their differences overflow.
-_MOST = 1e300
 
 
 def finite(values: Iterable[float]) -> list[float]:

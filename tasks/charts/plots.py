@@ -39,6 +39,20 @@ _CURVES_LEGEND = 18
 # More points than this are no longer seen apart.
 _POINTS = 300
 _WIDE_RATIO = 50
+# More panels than this are a list, not a picture.
+MOST_PANELS = 8
+# The run of two that a curve is of, where a page compares them.
+SIDES = ("before", "after")
+_SIDE = re.compile(rf" \(({'|'.join(SIDES)})\)$")
+_PLACE = re.compile(r"^(train|training|val|valid|validation|test)[_/.]|[_/.](train|val|valid|test|step|epoch)$")
+_BARS_WIDTH, _BARS_ROW, _BARS_LEFT = 640, 30, 190
+# As wide as a telephone shows without scrolling.
+_DAYS_WIDTH, _DAYS_LEFT, _DAYS_RIGHT, _DAYS_LEGEND, _DAYS_HIGH, _DAYS_BELOW = 320, 34, 318, 18, 130, 22
+# More classes cannot be told apart in a picture.
+MOST_CLASSES = 12
+OTHER = "others"
+_SMALL = 10_000
+_BOX_WIDTH, _BOX_HEIGHT, _BOX_GAP, _BOX_BELOW = 132, 84, 24, 128
 
 
 @dataclass(frozen=True)
@@ -167,14 +181,6 @@ def _thinned(curve: Curve) -> Curve:
     return Curve(curve.name, [step for step, _ in kept], [value for _, value in kept])
 
 
-# More panels than this are a list, not a picture.
-MOST_PANELS = 8
-# The run of two that a curve is of, where a page compares them.
-SIDES = ("before", "after")
-_SIDE = re.compile(rf" \(({'|'.join(SIDES)})\)$")
-_PLACE = re.compile(r"^(train|training|val|valid|validation|test)[_/.]|[_/.](train|val|valid|test|step|epoch)$")
-
-
 def panels(history: Sequence[Mapping[str, Any]], marks: Sequence[Mark] = ()) -> list[tuple[str, str]]:
     """(quantity, picture) of each quantity that was logged, the loss first.
 
@@ -199,9 +205,6 @@ def panels(history: Sequence[Mapping[str, Any]], marks: Sequence[Mark] = ()) -> 
 
 def _panel_order(curve: Curve) -> tuple[bool, str, bool]:
     return not curve.name.startswith("train"), _SIDE.sub("", curve.name), curve.name.endswith(f"({SIDES[1]})")
-
-
-_BARS_WIDTH, _BARS_ROW, _BARS_LEFT = 640, 30, 190
 
 
 @dataclass(frozen=True)
@@ -256,10 +259,6 @@ def histogram(counts: Sequence[int], edges: Sequence[float], title: str, below: 
         picture.rect((x, y, max(across.at(right) - x - 1, 0.8), up.start - y), BLUE, more=' fill-opacity="0.85"')
         picture.tip((x, up.end, across.at(right) - x, up.start - up.end), f"{label(left)} to {label(right)}: {count:,}")
     return picture.svg()
-
-
-# As wide as a telephone shows without scrolling.
-_DAYS_WIDTH, _DAYS_LEFT, _DAYS_RIGHT, _DAYS_LEGEND, _DAYS_HIGH, _DAYS_BELOW = 320, 34, 318, 18, 130, 22
 
 
 @dataclass(frozen=True)
@@ -345,12 +344,6 @@ def _days_legend(picture: Picture, lines: Sequence[Sequence[str]], colours: Mapp
             picture.rect((x, y, 11, 11), colours[name], radius=2)
             picture.text((x + 16, y + 10), name, size=12, fill=SOFT)
             x += width_of(name, 12) + 30
-
-
-# More classes cannot be told apart in a picture.
-MOST_CLASSES = 12
-OTHER = "others"
-_SMALL = 10_000
 
 
 def confusion_counts(
@@ -455,9 +448,6 @@ def _residuals_span(values: NDArray) -> tuple[float, float]:
     if min(values.min(), 0) <= 0 <= values.max():
         low, high = min(low, float(max(values.min(), 0))), max(high, 0.0)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
-
-
-_BOX_WIDTH, _BOX_HEIGHT, _BOX_GAP, _BOX_BELOW = 132, 84, 24, 128
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,18 @@ _TITLES = {
     "checkpoint": "checkpoints",
     "gate": "gates",
 }
+# GitHub drops a step's summary that is larger as a whole.
+MOST_BYTES = 1024 * 1024
+_CUT = "\n\n**The summary is cut here: it would exceed what the host accepts.**\n"
+_MARKS = {"passed": "✅", "failed": "❌", "warned": "⚠️", "skipped": "⏭️"}
+_HEADS = {"spec": "Spec", "stage": "Stages", "gate": "Gates", "expectation": "Contract", "checkpoint": "Checkpoints"}
+# Names of metrics that are safe wherever a workflow puts them, also unquoted in a shell.
+_SAFE = re.compile(r"[\w.@/-]{1,100}", re.ASCII)
+# Of one kind and one step, GitHub shows so many and drops the rest without a word.
+MOST_ANNOTATIONS = 10
+# GitLab refuses a larger dotenv report as a whole.
+MOST_DOTENV_BYTES = 5 * 1024
+_SEVERITIES = {"error": "critical", "warning": "minor", "notice": "info"}
 
 
 def junit(report: CiReport) -> str:
@@ -76,13 +88,6 @@ def _suite(root: ET.Element, name: str, cases: Sequence[CiCase], wrong: str = "f
             ET.SubElement(made, "skipped", message=sentence)
         elif sentence:
             ET.SubElement(made, "system-out").text = sentence
-
-
-# GitHub drops a step's summary that is larger as a whole.
-MOST_BYTES = 1024 * 1024
-_CUT = "\n\n**The summary is cut here: it would exceed what the host accepts.**\n"
-_MARKS = {"passed": "✅", "failed": "❌", "warned": "⚠️", "skipped": "⏭️"}
-_HEADS = {"spec": "Spec", "stage": "Stages", "gate": "Gates", "expectation": "Contract", "checkpoint": "Checkpoints"}
 
 
 def summary(report: CiReport, notes: Sequence[str] = (), most_bytes: int = MOST_BYTES) -> str:
@@ -136,10 +141,6 @@ def _table(cases: Sequence[CiCase]) -> list[str]:
     return lines
 
 
-# Names of metrics that are safe wherever a workflow puts them, also unquoted in a shell.
-_SAFE = re.compile(r"[\w.@/-]{1,100}", re.ASCII)
-
-
 def values(report: CiReport) -> dict[str, str]:
     """Each output by its name; "" for what the run does not have.
 
@@ -162,10 +163,6 @@ def values(report: CiReport) -> dict[str, str]:
 
 def _safe(name: str) -> str:
     return name if _SAFE.fullmatch(name) else ""
-
-
-# Of one kind and one step, GitHub shows so many and drops the rest without a word.
-MOST_ANNOTATIONS = 10
 
 
 def commands(findings: Sequence[Finding]) -> list[str]:
@@ -209,11 +206,6 @@ def _assignments(values: Iterable[tuple[str, str]]) -> Iterable[str]:
         assert "\n" not in value, "a value of several lines could set other outputs"
         assert "\r" not in value
         yield f"{name}={value}\n"
-
-
-# GitLab refuses a larger dotenv report as a whole.
-MOST_DOTENV_BYTES = 5 * 1024
-_SEVERITIES = {"error": "critical", "warning": "minor", "notice": "info"}
 
 
 def code_quality(findings: Sequence[Finding]) -> str:

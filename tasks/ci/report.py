@@ -46,6 +46,9 @@ _WITHOUT_RUN: dict[type[TrainwrightError], str] = {
 }
 _ASKED = ("min", "max", "min_gain", "margin", "max_gap")
 _PLACED = re.compile(r"(?P<place>[^:\n]+:\d+): (?P<sentence>.+)")
+Level = Literal["error", "warning", "notice"]
+_ORDER = ("spec", "gate", "expectation", "checkpoint", "stage")
+_LINE = re.compile(r"(?P<file>.+):(?P<line>\d+)")
 
 
 def report_of_run(report: RunReport, facts: Facts | None) -> CiReport:
@@ -240,12 +243,6 @@ def _numbered(cases: Sequence[CiCase] | Iterator[CiCase]) -> Iterator[CiCase]:
             name = f"{case.name} ({taken[case.name]})"
         taken[name] = 1
         yield case if name == case.name else case.model_copy(update={"name": name})
-
-
-Level = Literal["error", "warning", "notice"]
-
-_ORDER = ("spec", "gate", "expectation", "checkpoint", "stage")
-_LINE = re.compile(r"(?P<file>.+):(?P<line>\d+)")
 
 
 @dataclass(frozen=True)

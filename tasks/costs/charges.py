@@ -22,6 +22,15 @@ from data_contracts.resolved import Price
 
 MICRO = 1_000_000
 Span = tuple[int, int]
+# Goodput is `work`; everything else is waste, by its cause. docs/cost.md explains each.
+Cause = Literal[
+    "work", "start", "gang", "data", "checkpoint", "lost", "retry", "end", "conductor", "idle", "unknown",
+]  # fmt: skip
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+# How a generation ended of which an earlier Trainwright kept only a sum.
+ONLY_A_SUM = ""
+DAY_US = 86_400 * MICRO
+_FAILED = ("failed", "cancelled", "killed")
 
 
 @dataclass(frozen=True)
@@ -83,17 +92,6 @@ def _meets(one: Span, other: Span | None) -> bool:
 def may_be_estimated(used: Iterable[Resources | None]) -> bool:
     """Whether energy may be estimated: none of these measured it, or knows of another process that did."""
     return not any(one is not None and (one.millijoules is not None or one.elsewhere) for one in used)
-
-
-# Goodput is `work`; everything else is waste, by its cause. docs/cost.md explains each.
-Cause = Literal[
-    "work", "start", "gang", "data", "checkpoint", "lost", "retry", "end", "conductor", "idle", "unknown",
-]  # fmt: skip
-CAUSES: tuple[Cause, ...] = get_args(Cause)
-# How a generation ended of which an earlier Trainwright kept only a sum.
-ONLY_A_SUM = ""
-DAY_US = 86_400 * MICRO
-_FAILED = ("failed", "cancelled", "killed")
 
 
 @dataclass(frozen=True)

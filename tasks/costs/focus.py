@@ -33,8 +33,6 @@ EQUAL_SHARES = "equal-shares-of-runs"
 NOT_ALLOCATED: Row = dict.fromkeys(
     ("AllocatedMethodDetails", "AllocatedMethodId", "AllocatedResourceId", "AllocatedResourceName", "AllocatedTags")
 )
-
-
 # What every row has, if it does not say otherwise.
 ALWAYS: Row = {
     **NOT_ALLOCATED,
@@ -59,6 +57,9 @@ ALWAYS: Row = {
     "SkuPriceDetails": None,
     "x_Estimate": "true",
 }
+_GB = Decimal(10**9)
+# A service has one category, so the store is a service of its own.
+STORE = f"{US} Store"
 
 
 def columns(version: Version) -> list[str]:
@@ -211,11 +212,6 @@ def number(value: Decimal) -> str:
     """A decimal number without an exponent and without zeros at its end."""
     text = f"{value:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-_GB = Decimal(10**9)
-# A service has one category, so the store is a service of its own.
-STORE = f"{US} Store"
 
 
 @dataclass(frozen=True)

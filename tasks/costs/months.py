@@ -43,6 +43,11 @@ from tasks.run.run import Run
 
 # The execution of a run that was carried out by a Trainwright that kept no records of what it used.
 EARLIER = "report"
+# A run that never ends, because nobody resumes it, holds its month's record up for so long, at most.
+WAIT = timedelta(days=20)
+log = logging.getLogger("trainwright")
+# A point of a metric: what one says of a share such as an accuracy.
+POINT = 0.01
 
 
 @dataclass(frozen=True)
@@ -167,11 +172,6 @@ def idle_in_month(name: str, kept: int, price: Price, months: Iterable[MonthCost
             return None
         used_s += sum(line.node_seconds for line in month.lines if line.pool == name)
     return IdlePool(name, kept, kept_s, max(kept_s - used_s, 0.0), price, is_least=True)
-
-
-# A run that never ends, because nobody resumes it, holds its month's record up for so long, at most.
-WAIT = timedelta(days=20)
-log = logging.getLogger("trainwright")
 
 
 @dataclass(frozen=True)
@@ -388,10 +388,6 @@ def _line(group: list[tuple[ExecutionUsage, Charge]]) -> MonthLine:
         grams=sum(energy / JOULES_PER_KWH * grams for energy, grams in joules),
         used=sum((charge.used for _, charge in group), NOTHING),
     )
-
-
-# A point of a metric: what one says of a share such as an accuracy.
-POINT = 0.01
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,30 @@ from tasks.costs.charges import MICRO, Charge, by_day, charges
 
 GB = 10**9
 JOULES_PER_KWH = 3_600_000.0
+NOT_TAGGED = "–"
+# What a sum may be by; any other word is the name of a tag.
+_OWN: dict[str, Callable[[ExecutionUsage, Charge], str]] = {
+    "pipeline": lambda one, charge: one.pipeline,
+    "model": lambda one, charge: one.model,
+    "run": lambda one, charge: one.run_id,
+    "execution": lambda one, charge: one.execution,
+    "stage": lambda one, charge: charge.stage,
+    "cause": lambda one, charge: charge.cause,
+    "machine": lambda one, charge: charge.price.place,
+    "generation": lambda one, charge: "" if charge.generation is None else str(charge.generation),
+    "node": lambda one, charge: "" if charge.node is None else str(charge.node),
+    "day": lambda one, charge: datetime.fromtimestamp(charge.began_us / MICRO, UTC).date().isoformat(),
+}
+# The same of what months keep of deleted runs, which does not say on which day and node something was used.
+_OF_LINE: dict[str, Callable[[MonthLine], str]] = {
+    **dict.fromkeys(_OWN, lambda line: NOT_TAGGED),
+    "pipeline": lambda line: line.pipeline,
+    "model": lambda line: line.model,
+    "run": lambda line: line.run_id,
+    "stage": lambda line: line.stage,
+    "cause": lambda line: line.cause,
+    "machine": lambda line: line.machine,
+}
 
 
 @dataclass
@@ -157,32 +181,6 @@ def _plus(one: float | None, other: float | None) -> float | None:
 
 def _rounded_resources(amounts: dict[str, float]) -> dict[str, float]:
     return {currency: round(amount, 9) for currency, amount in sorted(amounts.items())}
-
-
-# What a sum may be by; any other word is the name of a tag.
-_OWN: dict[str, Callable[[ExecutionUsage, Charge], str]] = {
-    "pipeline": lambda one, charge: one.pipeline,
-    "model": lambda one, charge: one.model,
-    "run": lambda one, charge: one.run_id,
-    "execution": lambda one, charge: one.execution,
-    "stage": lambda one, charge: charge.stage,
-    "cause": lambda one, charge: charge.cause,
-    "machine": lambda one, charge: charge.price.place,
-    "generation": lambda one, charge: "" if charge.generation is None else str(charge.generation),
-    "node": lambda one, charge: "" if charge.node is None else str(charge.node),
-    "day": lambda one, charge: datetime.fromtimestamp(charge.began_us / MICRO, UTC).date().isoformat(),
-}
-NOT_TAGGED = "–"
-# The same of what months keep of deleted runs, which does not say on which day and node something was used.
-_OF_LINE: dict[str, Callable[[MonthLine], str]] = {
-    **dict.fromkeys(_OWN, lambda line: NOT_TAGGED),
-    "pipeline": lambda line: line.pipeline,
-    "model": lambda line: line.model,
-    "run": lambda line: line.run_id,
-    "stage": lambda line: line.stage,
-    "cause": lambda line: line.cause,
-    "machine": lambda line: line.machine,
-}
 
 
 @dataclass

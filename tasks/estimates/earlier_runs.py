@@ -27,6 +27,13 @@ from tasks.costs.charges import Charge, charges
 from tasks.costs.sums import JOULES_PER_KWH
 from tasks.run.resolve import resolved_runs
 
+# The newest runs of the pipeline that are read.
+MOST_RUNS = 20
+# How a generation ends that its machine ended.
+_INTERRUPTED = ("preempted", "node_lost")
+# Lightning's, where a config names neither epochs nor steps.
+LIGHTNING_EPOCHS = 1000
+
 
 @dataclass(frozen=True)
 class Span:
@@ -152,12 +159,6 @@ def energy_of(stage: str, time: Span, nodes: Sequence[tuple[Price, int]], past: 
             ungraded=frozenset(() if graded else (price.place,)),
         )
     return whole
-
-
-# The newest runs of the pipeline that are read.
-MOST_RUNS = 20
-# How a generation ends that its machine ended.
-_INTERRUPTED = ("preempted", "node_lost")
 
 
 @dataclass(frozen=True)
@@ -298,10 +299,6 @@ def settings_of(train: Mapping[str, Any], lightning: Mapping[str, Any]) -> str:
     named = {name: trainer.get(name) for name in ("precision", "accelerator")}
     sizes = [train["global_batch_size"], train.get("micro_batch_size")]
     return digest([lightning.get("model"), lightning.get("optimizer"), named, sizes])
-
-
-# Lightning's, where a config names neither epochs nor steps.
-LIGHTNING_EPOCHS = 1000
 
 
 @dataclass(frozen=True)

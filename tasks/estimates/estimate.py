@@ -58,6 +58,11 @@ from tasks.stages.trainings import recorded
 MOST_S = 60.0
 # Rows of a measured step: more take longer and tell no more, because memory grows evenly with rows.
 MOST_ROWS = 1024
+TRAIN = "train"
+# Numbers of nodes that the table of machines looks at.
+NODES = (1, 2, 4, 8)
+# Where a pipeline does not say how many steps lie between two checkpoints.
+CHECKPOINT_S = 600.0
 
 
 def measure(run: Run, dataset: Dataset | None, rows: Sequence[int]) -> tuple[ModuleSizes | None, str]:
@@ -89,9 +94,6 @@ def measure(run: Run, dataset: Dataset | None, rows: Sequence[int]) -> tuple[Mod
     if dataset is None:
         return sizes, "no dataset of this pipeline is made yet (`trainwright shard SPEC` makes it)"
     return sizes, sizes.unprobed
-
-
-TRAIN = "train"
 
 
 @dataclass(frozen=True)
@@ -171,12 +173,6 @@ def _rates(nodes: Sequence[tuple[Price, int]]) -> dict[str, float] | None:
             return None
         rates[price.currency] = rates.get(price.currency, 0.0) + price.per_hour * count / 3600
     return rates
-
-
-# Numbers of nodes that the table of machines looks at.
-NODES = (1, 2, 4, 8)
-# Where a pipeline does not say how many steps lie between two checkpoints.
-CHECKPOINT_S = 600.0
 
 
 @dataclass(frozen=True)

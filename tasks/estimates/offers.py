@@ -19,6 +19,11 @@ from training.order import Plan, make_plan
 
 # What CUDA, its libraries and fragmentation may take of a device: a tenth is left for them.
 USABLE = 0.9
+MOST_OFFERS = 8
+# Times are known to some percent at best, so an offer that is less than 5 % faster does not count as faster.
+FASTER = 0.95
+# Without a rate in the price book, fewer node-hours on spot nodes than these say nothing.
+ENOUGH_H = 24.0
 
 
 @dataclass(frozen=True)
@@ -148,13 +153,6 @@ def recommendation(
 
 def _of(need: MemoryNeed, memory_bytes: int) -> str:
     return f"{size(need.bytes)} of {size(memory_bytes)}"
-
-
-MOST_OFFERS = 8
-# Times are known to some percent at best, so an offer that is less than 5 % faster does not count as faster.
-FASTER = 0.95
-# Without a rate in the price book, fewer node-hours on spot nodes than these say nothing.
-ENOUGH_H = 24.0
 
 
 @dataclass(frozen=True)

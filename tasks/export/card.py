@@ -29,6 +29,36 @@ from tasks.run.resolve import find_version
 from tasks.stages.promote import split_with_rows
 from tasks.stages.trainings import InStore, TrainedWith, trained_with
 
+WITHHELD = "withheld"
+_PLACE = re.compile(r"(?i)\s*(?:/|~|file:|[a-z]:[\\/]|\\\\)")
+# Tokens whose first letters say whose they are, whatever the argument is called.
+_TOKEN = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20}|gh[a-z]_[A-Za-z0-9]{20}|github_pat_\w{20}|glpat-[\w-]{20}|AKIA[A-Z0-9]{16}|sk-[\w-]{20}"
+    r"|xox[a-z]-[\w-]{10})"
+)
+_TENSOR = re.compile(r"tensor<(\w+)>\[([\d,]+)\]")
+_TIMES = ("timestamp", "duration", "time32", "time64", "date32", "decimal")
+# What the file with the rows is called in the lines.
+ROWS, ARRAYS = "rows.parquet", "inputs.npz"
+# The library that runs each kind of file, and the line that calls it with `{inputs}`.
+_CALLS = {
+    "torch": ("torch", 'with torch.no_grad(): outputs = torch.export.load("model.pt2").module()({inputs})'),
+    "onnx": ("onnxruntime", 'outputs = onnxruntime.InferenceSession("model.onnx").run(None, {inputs})'),
+    "mlflow": ("mlflow", 'outputs = mlflow.pyfunc.load_model(".").predict({inputs})'),
+}
+# As Hugging Face's pages call the libraries.
+_LIBRARIES = {
+    "safetensors": "pytorch",
+    "huggingface": "pytorch",
+    "torch": "pytorch",
+    "onnx": "onnx",
+    "mlflow": "mlflow",
+}
+_RECORD = (
+    "`export.json` has the ids and seals of the version and its checkpoint, the digest of each file, and the largest "
+    "differences that were measured."
+)
+
 
 @dataclass(frozen=True)
 class ModelFacts:
@@ -150,15 +180,6 @@ def _withholds(store: Store, run_id: str) -> bool:
     return not isinstance(data, dict) or bool(data.get("sensitive"))
 
 
-WITHHELD = "withheld"
-_PLACE = re.compile(r"(?i)\s*(?:/|~|file:|[a-z]:[\\/]|\\\\)")
-# Tokens whose first letters say whose they are, whatever the argument is called.
-_TOKEN = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{20}|gh[a-z]_[A-Za-z0-9]{20}|github_pat_\w{20}|glpat-[\w-]{20}|AKIA[A-Z0-9]{16}|sk-[\w-]{20}"
-    r"|xox[a-z]-[\w-]{10})"
-)
-
-
 def without_private(value: Any, name: str = "") -> tuple[Any, list[str]]:
     """The arguments with `withheld` in place of what stays, and the names of these arguments.
 
@@ -186,18 +207,6 @@ def without_private(value: Any, name: str = "") -> tuple[Any, list[str]]:
 
 def _stays(text: str) -> bool:
     return bool(_PLACE.match(text) or credential_in(text) or _TOKEN.search(text) or "PRIVATE KEY-----" in text)
-
-
-_TENSOR = re.compile(r"tensor<(\w+)>\[([\d,]+)\]")
-_TIMES = ("timestamp", "duration", "time32", "time64", "date32", "decimal")
-# What the file with the rows is called in the lines.
-ROWS, ARRAYS = "rows.parquet", "inputs.npz"
-# The library that runs each kind of file, and the line that calls it with `{inputs}`.
-_CALLS = {
-    "torch": ("torch", 'with torch.no_grad(): outputs = torch.export.load("model.pt2").module()({inputs})'),
-    "onnx": ("onnxruntime", 'outputs = onnxruntime.InferenceSession("model.onnx").run(None, {inputs})'),
-    "mlflow": ("mlflow", 'outputs = mlflow.pyfunc.load_model(".").predict({inputs})'),
-}
 
 
 def lines_for(kind: str, exported: Exported) -> list[str]:
@@ -241,16 +250,6 @@ def quoted(name: str) -> str:
     return ascii(name).replace("`", "\\x60")
 
 
-# As Hugging Face's pages call the libraries.
-_LIBRARIES = {
-    "safetensors": "pytorch",
-    "huggingface": "pytorch",
-    "torch": "pytorch",
-    "onnx": "onnx",
-    "mlflow": "mlflow",
-}
-
-
 def card(facts: ModelFacts, target: str, exported: Exported, files: Sequence[str]) -> str:
     """The card of a model version that was exported to `target`; `files` are the names of its files."""
     library = exported.pretrained.partition(".")[0] or _LIBRARIES[target]
@@ -266,12 +265,6 @@ def card(facts: ModelFacts, target: str, exported: Exported, files: Sequence[str
     ]
     body = "\n\n".join("\n".join(part) for part in parts)
     return f"---\n{metadata}---\n\n{body}\n"
-
-
-_RECORD = (
-    "`export.json` has the ids and seals of the version and its checkpoint, the digest of each file, and the largest "
-    "differences that were measured."
-)
 
 
 def _metadata(facts: ModelFacts, target: str, library: str) -> Mapping[str, object]:

@@ -49,6 +49,13 @@ _FORMATS: dict[Target, Format] = {
 CARD, RECORD, CONFIG = "README.md", "export.json", "config.json"
 _HANG_S = 600.0
 log = logging.getLogger("trainwright")
+_OTHER = "Name a folder that does not exist yet, or an empty one."
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+MLMODEL, REQUIREMENTS = "MLmodel", "requirements.txt"
+EXAMPLE, SERVING = "input_example.json", "serving_input_example.json"
+# The version whose format is written.
+_MLFLOW = "3.17.0"
+_EXAMPLE_ROWS = 2
 
 
 @dataclass(frozen=True)
@@ -184,11 +191,6 @@ def _entry(folder: Path, name: str) -> FileEntry:
     return FileEntry(path=name, bytes=size, blake3=digest)
 
 
-_OTHER = "Name a folder that does not exist yet, or an empty one."
-
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
-
-
 @contextlib.contextmanager
 def made_whole(folder: Path) -> Iterator[Path]:
     """A draft beside `folder`, which takes its name once the block has ended well, in one step.
@@ -260,13 +262,6 @@ def _take_name(draft: Path, folder: Path) -> None:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
         raise UsageError(f"{folder} was filled while the export was made.", remedy=_OTHER) from error
-
-
-MLMODEL, REQUIREMENTS = "MLmodel", "requirements.txt"
-EXAMPLE, SERVING = "input_example.json", "serving_input_example.json"
-# The version whose format is written.
-_MLFLOW = "3.17.0"
-_EXAMPLE_ROWS = 2
 
 
 def write_mlflow_files(

@@ -47,6 +47,27 @@ _STATUS = {
 }
 # A value by MLflow's names.
 Metric = dict[str, str | float]
+# A tag of a version in MLflow: why it has no files.
+FILES_TAG = "trainwright.no_files"
+NOT_WANTED = "The spec says that the model's files are not sent."
+_ELSEWHERE = "This server does not take files itself, so the model's files are not here."
+_UNTRACEABLE = "The model could not be exported; `trainwright export` names the operation that cannot be traced."
+_DIFFERENT = "The exported model's outputs differ from the checkpoint's; `trainwright export` says by how much."
+_NOT_HERE = "The model could not be exported where its mirror was told; `trainwright export` says what is missing."
+_EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Linux
+# A name and not an address: which server has the sources of this installation is not known.
+PRODUCER = "urn:trainwright:mirror:v1"
+_SPEC = "https://openlineage.io/spec"
+_IDS = uuid.UUID("7d0c9c6e-54f5-4f5a-9c62-6b8cf2a2a9a1")
+_TYPES = {"ran": "COMPLETE", "reused": "COMPLETE", "skipped": "COMPLETE", "waiting": "RUNNING", "cancelled": "ABORT"}
+_RUN_TYPES = {
+    "promoted": "COMPLETE",
+    "canary": "COMPLETE",
+    "unchanged": "COMPLETE",
+    "not_promoted": "COMPLETE",
+    "waiting": "RUNNING",
+}
+Facets = dict[str, object]
 
 
 def mlflow_run(facts: Facts, report: RunReport, experiment: str) -> MlflowRun:
@@ -133,16 +154,6 @@ def _key(name: str) -> str:
 def _ms(stamp: str) -> int:
     at = datetime.fromisoformat(stamp)
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-# A tag of a version in MLflow: why it has no files.
-FILES_TAG = "trainwright.no_files"
-NOT_WANTED = "The spec says that the model's files are not sent."
-_ELSEWHERE = "This server does not take files itself, so the model's files are not here."
-_UNTRACEABLE = "The model could not be exported; `trainwright export` names the operation that cannot be traced."
-_DIFFERENT = "The exported model's outputs differ from the checkpoint's; `trainwright export` says by how much."
-_NOT_HERE = "The model could not be exported where its mirror was told; `trainwright export` says what is missing."
-_EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Linux
 
 
 def put_version(store: Store, server: Mlflow, kept: Kept, report: RunReport, deadline: Deadline, files: bool) -> str:
@@ -273,21 +284,6 @@ def _take_place(draft: Path, folder: Path) -> None:
         # Not every system and file system can exchange two names: for a moment there is none.
         folder.rename(draft.with_name(f"{draft.name}.before"))
         draft.rename(folder)
-
-
-# A name and not an address: which server has the sources of this installation is not known.
-PRODUCER = "urn:trainwright:mirror:v1"
-_SPEC = "https://openlineage.io/spec"
-_IDS = uuid.UUID("7d0c9c6e-54f5-4f5a-9c62-6b8cf2a2a9a1")
-_TYPES = {"ran": "COMPLETE", "reused": "COMPLETE", "skipped": "COMPLETE", "waiting": "RUNNING", "cancelled": "ABORT"}
-_RUN_TYPES = {
-    "promoted": "COMPLETE",
-    "canary": "COMPLETE",
-    "unchanged": "COMPLETE",
-    "not_promoted": "COMPLETE",
-    "waiting": "RUNNING",
-}
-Facets = dict[str, object]
 
 
 def lineage_events(facts: Facts, report: RunReport, namespace: str) -> list[Facets]:

@@ -27,6 +27,9 @@ from tasks.run.run import not_found, reopen_run
 # Larger weights are not read for a comparison.
 MOST_WEIGHT_BYTES = 2**32
 _FOLDER = "project/"
+# Tensors with a bar; all are in the table.
+_BARS = 16
+_ROWS = 200
 
 
 @dataclass(frozen=True)
@@ -269,11 +272,6 @@ def _checkpoint(side: Side) -> Ref | None:
     if side.version is not None:
         return side.version.checkpoint.ref
     return None if side.facts.checkpoint is None else side.facts.checkpoint.ref
-
-
-# Tensors with a bar; all are in the table.
-_BARS = 16
-_ROWS = 200
 
 
 def comparison_page(found: Comparison) -> str:

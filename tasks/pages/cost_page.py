@@ -14,11 +14,7 @@ from tasks.pages.html import NOTHING, Markup, chart, page, section, table, tag
 
 # Groups with a bar; all are in the table.
 _BARS = 12
-
-
 _HEAD = ("runs", "node-hours", "GPU-hours", "cost", "goodput", "energy", "CO2e", "bytes moved")
-
-
 _OPTIONAL = ("GPU-hours", "energy", "CO2e", "bytes moved")
 _EMPTY = ("unknown", "–", "0.00")
 

@@ -35,6 +35,12 @@ _COLOURS = {
 _LEAST_NAMED = 0.0005
 _GOODPUT = {"work": GOOD, "waste": BAD}
 _TONES = {"promoted": "good", "unchanged": "calm", "refused": "warn", "failed": "bad", "not ended": "calm"}
+# Of what needs a person, so many of each kind: a night in which everything fails fills no page.
+MOST = 8
+_ORDER = ("bad", "warn")
+_STATES = {"met": "good", "missed": "bad", "no data": "calm"}
+_DRIFT = {"critical": "bad", "warning": "warn"}
+_MOST_ROWS = 50
 
 
 def day_page(day: Day) -> str:
@@ -211,11 +217,6 @@ def _minute(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
-# Of each kind; a night in which everything fails fills no page.
-MOST = 8
-_ORDER = ("bad", "warn")
-
-
 @dataclass(frozen=True)
 class AttentionItem:
     """Something that needs a person; `tone`: `bad` or `warn`."""
@@ -327,11 +328,6 @@ def _moment(at: str) -> float:
         return 0.0
 
 
-_STATES = {"met": "good", "missed": "bad", "no data": "calm"}
-_DRIFT = {"critical": "bad", "warning": "warn"}
-_MOST = 50
-
-
 def objective_section(store: StoreDay) -> Markup:
     """Each objective with what is left of its error budget."""
     if not any(result.total for result in store.results):
@@ -387,7 +383,7 @@ def champion_section(store: StoreDay, now: datetime) -> Markup:
     """Every alias of every model, with its age."""
     rows = [
         (f"{one.model}@{one.alias}", str(one.version), age(one.since, now), one.beside)
-        for one in store.champions[:_MOST]
+        for one in store.champions[:_MOST_ROWS]
     ]
     more = len(store.champions) - len(rows)
     return section(
@@ -428,7 +424,7 @@ def drift_section(store: StoreDay) -> Markup:
 
 def budget_section(store: StoreDay) -> Markup:
     """The budgets of this month, and those of runs that were started in it."""
-    known = [one for one in store.budgets if one.period != "each run"][:_MOST]
+    known = [one for one in store.budgets if one.period != "each run"][:_MOST_ROWS]
     drawn = [
         Bar(
             f"{one.name} ({one.period})",
@@ -454,7 +450,7 @@ def budget_section(store: StoreDay) -> Markup:
 def node_section(store: StoreDay) -> Markup:
     """The nodes that are drained, or on which something went wrong."""
     rows = []
-    for node in store.nodes[:_MOST]:
+    for node in store.nodes[:_MOST_ROWS]:
         drained = node.is_drained
         why = node.standing.sentence if drained and node.standing else ""
         state = tag("span", "drained" if drained else "in use", kind=f"tag {'warn' if drained else 'calm'}")

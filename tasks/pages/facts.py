@@ -50,6 +50,10 @@ _MOST_TEXT = 60
 # So many rows say whether scores are probabilities.
 _SAMPLED = 10_000
 MASKED = "•••"
+log = logging.getLogger("trainwright")
+T = TypeVar("T")
+# How many evaluations are looked at for one that its key does not find.
+_SCANNED = 200
 
 
 @dataclass(frozen=True)
@@ -209,12 +213,6 @@ def _local(store: Store, shard: ShardFile, folder: Path) -> Path:
     if blake3(data).hexdigest() != shard.blake3:
         raise corrupt(f"{shard.uri}/{shard.path}", "does not hold the bytes that were sealed")
     return path
-
-
-log = logging.getLogger("trainwright")
-T = TypeVar("T")
-# How many evaluations are looked at for one that its key does not find.
-_SCANNED = 200
 
 
 @dataclass(frozen=True)

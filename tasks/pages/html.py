@@ -16,8 +16,6 @@ HEAD = (
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
 )
-
-
 # Tables of so many columns are too wide for a telephone.
 LISTED_COLUMNS = 4
 

@@ -52,6 +52,35 @@ from tasks.stages.shard import row_remarks, rows_left_out, rows_read, split_rows
 TONES = {"met": "good", "not met": "bad", "insufficient evidence": "warn", "not compared": "warn"}
 _COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}
 _BINS = 10
+_MOST_FAILURES = 20
+# So many expectations that hold are folded away.
+_MANY = 12
+# The meaning of each cause whose name does not say it.
+_MEANS = {
+    "work": "the work itself",
+    "start": "starting nodes and ranks",
+    "gang": "waiting for the other nodes",
+    "data": "waiting for data",
+    "checkpoint": "saving checkpoints",
+    "lost": "steps that were done again",
+    "retry": "starting again, and what failed",
+    "end": "ending nodes",
+    "conductor": "the flow's own machine while others work",
+    "idle": "nodes held between generations",
+    "unknown": "not recorded",
+}
+_AGAIN = "The next run with mirrors in this store tries again, as does `trainwright mirror`."
+log = logging.getLogger("trainwright")
+_VERDICT_TONES = {
+    "promoted": "good",
+    "canary": "good",
+    "unchanged": "good",
+    "not_promoted": "warn",
+    "waiting": "calm",
+    "cancelled": "calm",
+}
+# What the page says in the place of a verdict while there is none.
+UNFINISHED = "unfinished"
 
 
 def gates_section(facts: Facts) -> Markup:
@@ -283,11 +312,6 @@ def _without_gates(facts: Facts) -> str:
 
 def _full(sentence: str) -> str:
     return sentence + ("" if sentence.endswith(".") else ".")
-
-
-_MOST_FAILURES = 20
-# So many expectations that hold are folded away.
-_MANY = 12
 
 
 def drift_part(facts: Facts) -> Markup:
@@ -547,22 +571,6 @@ def _short(identity: str) -> str:
     return identity[:12]
 
 
-# The meaning of each cause whose name does not say it.
-_MEANS = {
-    "work": "the work itself",
-    "start": "starting nodes and ranks",
-    "gang": "waiting for the other nodes",
-    "data": "waiting for data",
-    "checkpoint": "saving checkpoints",
-    "lost": "steps that were done again",
-    "retry": "starting again, and what failed",
-    "end": "ending nodes",
-    "conductor": "the flow's own machine while others work",
-    "idle": "nodes held between generations",
-    "unknown": "not recorded",
-}
-
-
 def charges_section(facts: Facts) -> Markup:
     """Node-seconds and cost by stage and cause, over all attempts of the run so far."""
     usage = usage_of_run(facts.run)
@@ -585,9 +593,6 @@ def charges_section(facts: Facts) -> Markup:
 
 def _figures(one: Sum) -> tuple[str, str]:
     return f"{one.node_seconds:,.1f}", one.money
-
-
-_AGAIN = "The next run with mirrors in this store tries again, as does `trainwright mirror`."
 
 
 def mirrors_section(facts: Facts) -> Markup:
@@ -619,17 +624,6 @@ def _when(attempts: int, last: Delivery | None) -> str:
     return f"{shown} (attempt {attempts})" if attempts > 1 else shown
 
 
-log = logging.getLogger("trainwright")
-_VERDICT_TONES = {
-    "promoted": "good",
-    "canary": "good",
-    "unchanged": "good",
-    "not_promoted": "warn",
-    "waiting": "calm",
-    "cancelled": "calm",
-}
-# What the page says in the place of a verdict while there is none.
-UNFINISHED = "unfinished"
 _SECTIONS: tuple[Callable[[Facts], Markup], ...] = (
     gates_section,
     curves_section,

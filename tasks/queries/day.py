@@ -40,6 +40,12 @@ from tasks.slo.objectives import WINDOW, Result, results
 from tasks.stages.canary_tally import stored_standing
 from tasks.stages.validate import contract_key
 
+# Days in the pictures, and pipelines whose newest data is looked at.
+STRIP_DAYS, MOST_PIPELINES = 14, 50
+# Share of a disk. A checkpoint may take what is left.
+NEARLY_FULL = 0.9
+T = TypeVar("T")
+
 
 def standing_of(store: Store, run_id: str) -> str:
     """What a waiting run waits for, as the end of `waiting …`; "" if it has asked nothing."""
@@ -163,13 +169,6 @@ def _waits(store: Store, canary: Canary, champion: int) -> str:
     if ask is None or canaries.end_of(store, canary) is not None:
         return ""
     return f"waiting {standing_of(store, ask.run_id) or 'to be asked for'} (run {ask.run_id})"
-
-
-# Days in the pictures, and pipelines whose newest data is looked at.
-STRIP_DAYS, MOST_PIPELINES = 14, 50
-# Share of a disk. A checkpoint may take what is left.
-NEARLY_FULL = 0.9
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from tasks.run.run import Run
 from tasks.stages.trainings import begun_training, not_begun
 
 Kind = Literal["promoted", "rolled back", "kept", "canary", "ended"]
+Record = dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,6 @@ def _move(receipt: Receipt, about: Mapping[str, object]) -> Move:
         force=receipt.force,
         canary=receipt.canary,
     )
-
-
-Record = dict[str, object]
 
 
 def logged_metrics(store: Store, checkpoint: Checkpoint) -> list[Record]:

@@ -45,6 +45,12 @@ NAMED_BY_CONTENT: dict[str, Callable[[Store, Manifest], None]] = {
     weights.KIND: weights.check_import,
     registry.KIND: registry.check_recipe,
 }
+_SEAL = re.compile(r"[0-9a-f]{16,64}")
+_VOUCHED = {
+    "spec": "the run's spec named the key",
+    "protection": "the release key signed the protection that has the key",
+    "": "nothing vouches for the key: it lay in the store, and neither the spec nor the release key named it",
+}
 
 
 @dataclass(frozen=True)
@@ -216,9 +222,6 @@ def _name_of(file: SourceFile) -> str:
     return f"{file.uri}@{file.rev}" if file.rev else file.uri
 
 
-_SEAL = re.compile(r"[0-9a-f]{16,64}")
-
-
 def checked_seal(seal: str) -> str:
     """A receipt's seal, or its first 16 digits or more, as a person gives it; else UsageError."""
     if not _SEAL.fullmatch(seal):
@@ -363,13 +366,6 @@ def _refuse_newer(
                 remedy="Look at `trainwright history`; the next signed move settles what a stopped process left.",
                 details={"file": path},
             )
-
-
-_VOUCHED = {
-    "spec": "the run's spec named the key",
-    "protection": "the release key signed the protection that has the key",
-    "": "nothing vouches for the key: it lay in the store, and neither the spec nor the release key named it",
-}
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ REMEDY = (
     "It was made by a Trainwright that did not seal this, or it was deleted; train it again with this one, and the new "
     "version can be reproduced."
 )
+REQUEST, MADE, ERROR, STORE = "request.json", "made.json", "error.json", "store"
 
 
 @dataclass(frozen=True)
@@ -272,9 +273,6 @@ def _check(file: SourceFile, digest: str | None) -> None:
             f"The raw file {name} has changed: BLAKE3 {digest[:16]}…, but {file.blake3[:16]}… was trained on.",
             remedy="Restore the file, or name the folder that has the data as it was with --data.",
         )
-
-
-REQUEST, MADE, ERROR, STORE = "request.json", "made.json", "error.json", "store"
 
 
 class RemakeRequest(Record):

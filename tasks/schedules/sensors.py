@@ -28,6 +28,9 @@ from infra.store import Store, layout
 from infra.store.records import Pointer, PointerMoved, Versioned, parsed
 from tasks.run.resolve import SENSOR_KEY
 
+# Every so many steps, a step lists all files, so that no look reads more steps than this.
+WHOLE_EVERY = 64
+
 
 def sensor_of(spec: PipelineSpec, root: Path, store: Store, sleep: Callable[[float], None] = time.sleep) -> Sensor:
     """The sensor of a spec in its folder `root`; UsageError if the spec has none."""
@@ -64,10 +67,6 @@ def _beside(uris: Iterable[str], done_file: str | None, sources: list[SourceSpec
         if any(place.find(f"{folder}/{done_file}") for place in mine):
             found |= files
     return found
-
-
-# Every so many steps, a step lists all files, so that no look reads more steps than this.
-WHOLE_EVERY = 64
 
 
 class StillArriving(Exception):

@@ -25,6 +25,14 @@ from tasks.slo.ledger import LedgerRun, blame_of
 HOUR_S, DAY_S = 3600.0, 86_400.0
 WINDOW_S = 28 * DAY_S
 Severity = Literal["page", "ticket"]
+# One failure in a night is a report to its owner, not an alert about the service.
+_LEAST_BAD = 2
+# Ends of a generation that no node and no store caused.
+_PEOPLE = ("cancelled", "over_budget")
+WINDOW = timedelta(seconds=WINDOW_S)
+DEFAULT = Path(__file__).with_name("default.yaml")
+# Said where these targets are shown.
+SHIPPED = "These targets are Trainwright's starting values, not promises of yours: set your own with --objectives."
 
 
 @dataclass(frozen=True)
@@ -69,8 +77,6 @@ NIGHTLY = (
     Pair("ticket", 7 * DAY_S, 14 * HOUR_S, 0.25),
 )
 _BUSY_POINTS = WINDOW_S / BUSY[0].short_s
-# One failure in a night is a report to its owner, not an alert about the service.
-_LEAST_BAD = 2
 
 
 @dataclass(frozen=True)
@@ -116,10 +122,6 @@ def alerts(points: Sequence[Point], target: float, now: float) -> list[Alert]:
 
 def _hours(seconds: float) -> str:
     return f"{seconds / DAY_S:.0f} days" if seconds > DAY_S else f"{seconds / HOUR_S:.0f} h"
-
-
-# Ends of a generation that no node and no store caused.
-_PEOPLE = ("cancelled", "over_budget")
 
 
 def points_of(objective: Objective, runs: Iterable[LedgerRun], now: float) -> list[Point]:
@@ -211,14 +213,6 @@ def _resumes(gang: GangUsage) -> Iterator[Point]:
 
 def _over(gang: GangUsage) -> float:
     return max(node.released for node in gang.nodes)
-
-
-WINDOW = timedelta(seconds=WINDOW_S)
-DEFAULT = Path(__file__).with_name("default.yaml")
-
-
-# Said where these targets are shown.
-SHIPPED = "These targets are Trainwright's starting values, not promises of yours: set your own with --objectives."
 
 
 @dataclass(frozen=True)
