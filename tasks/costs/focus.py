@@ -26,19 +26,19 @@ Version = Literal["1.2", "1.3", "1.4"]
 VERSIONS: tuple[Version, ...] = ("1.2", "1.3", "1.4")
 Row = dict[str, str | None]
 _US_PER_HOUR = 3600 * MICRO
-US = "Trainwright"
+_US = "Trainwright"
 # The method by which a machine's time is divided among its runs; docs/cost.md explains it under this name.
 EQUAL_SHARES = "equal-shares-of-runs"
 # The columns of split cost allocation, in a row that is not part of one.
-NOT_ALLOCATED: Row = dict.fromkeys(
+_NOT_ALLOCATED: Row = dict.fromkeys(
     ("AllocatedMethodDetails", "AllocatedMethodId", "AllocatedResourceId", "AllocatedResourceName", "AllocatedTags")
 )
 # What every row has, if it does not say otherwise.
-ALWAYS: Row = {
-    **NOT_ALLOCATED,
-    **dict.fromkeys(("ProviderName", "PublisherName", "InvoiceIssuerName", "ServiceProviderName"), US),
+_ALWAYS: Row = {
+    **_NOT_ALLOCATED,
+    **dict.fromkeys(("ProviderName", "PublisherName", "InvoiceIssuerName", "ServiceProviderName"), _US),
     # The specification allows this where the provider of the machine is not known.
-    "HostProviderName": US,
+    "HostProviderName": _US,
     "BillingAccountId": "trainwright-estimate",
     "BillingAccountName": "Estimates by Trainwright",
     "ChargeCategory": "Usage",
@@ -51,7 +51,7 @@ ALWAYS: Row = {
     "PricingUnit": "Hours",
     "ResourceType": "Pipeline run",
     "ServiceCategory": "AI and Machine Learning",
-    "ServiceName": US,
+    "ServiceName": _US,
     "ServiceSubcategory": "Machine Learning",
     "SkuMeter": "Node Hours",
     "SkuPriceDetails": None,
@@ -59,7 +59,7 @@ ALWAYS: Row = {
 }
 _GB = Decimal(10**9)
 # A service has one category, so the store is a service of its own.
-STORE = f"{US} Store"
+_STORE = f"{_US} Store"
 
 
 def columns(version: Version) -> list[str]:
@@ -74,7 +74,7 @@ def columns(version: Version) -> list[str]:
         "SkuMeter", "SkuPriceDetails", "SkuPriceId", "Tags",
     ]  # fmt: skip
     if version != "1.2":
-        named += ["HostProviderName", "ServiceProviderName", *NOT_ALLOCATED]
+        named += ["HostProviderName", "ServiceProviderName", *_NOT_ALLOCATED]
     if version == "1.4":
         named = [name for name in named if name not in ("ProviderName", "PublisherName")] + ["InvoiceDetailId"]
     own = [
@@ -84,7 +84,7 @@ def columns(version: Version) -> list[str]:
     return [*sorted(named), *own]
 
 
-def rows(found: Sequence[tuple[ExecutionUsage, Charge]], version: Version, so_far: set[str]) -> list[Row]:
+def rows(found: Sequence[Charged], version: Version, so_far: set[str]) -> list[Row]:
     """One row for each day, execution, stage, price and cause, in part or in full.
 
     Charges without a known price have none.
@@ -93,32 +93,31 @@ def rows(found: Sequence[tuple[ExecutionUsage, Charge]], version: Version, so_fa
     Args:
         so_far: ids of runs that have not ended.
     """
-    groups: dict[tuple[object, ...], list[tuple[ExecutionUsage, Charge]]] = {}
+    groups: dict[tuple[object, ...], list[Charged]] = {}
     for one, charge in _by_day(found):
         price = charge.price
         payer = (one.run_id, one.execution, charge.stage, charge.cause, charge.share < 1)
         key = (charge.began_us // DAY_US, *payer, price.to_json())
         groups.setdefault(tuple(map(str, key)), []).append((one, charge))
-    wanted = columns(version)
     made = [(_row(group, so_far), group[0]) for group in groups.values()]
     if version != "1.2":
         _allocate([(row, *first) for row, first in made if first[1].share < 1])
-    return [{name: row[name] for name in wanted} for row, _ in made]
+    return _with_columns([row for row, _ in made], version)
 
 
-def left_out_s(found: Iterable[tuple[ExecutionUsage, Charge]]) -> float:
+def left_out_s(found: Iterable[Charged]) -> float:
     """Node-seconds that have no row, because their price is unknown: BilledCost must not be null, and is not 0."""
     return sum(charge.node_seconds for _, charge in found if charge.amount is None)
 
 
-def _by_day(found: Sequence[tuple[ExecutionUsage, Charge]]) -> Iterator[tuple[ExecutionUsage, Charge]]:
+def _by_day(found: Sequence[Charged]) -> Iterator[Charged]:
     """Charges with a known price, cut at midnight (UTC), so that none crosses a billing period."""
     for one, charge in found:
         if charge.amount is not None and charge.ended_us > charge.began_us:
             yield from ((one, part) for part in by_day(charge))
 
 
-def _row(group: list[tuple[ExecutionUsage, Charge]], so_far: set[str]) -> Row:
+def _row(group: list[Charged], so_far: set[str]) -> Row:
     one, first = group[0]
     price = first.price
     used_us = sum((charge.ended_us - charge.began_us) * Decimal(charge.share) for _, charge in group)
@@ -126,19 +125,19 @@ def _row(group: list[tuple[ExecutionUsage, Charge]], so_far: set[str]) -> Row:
     hours = (Decimal(used_us) / _US_PER_HOUR).quantize(Decimal("1e-12"))
     sku = price.machine or "node"
     return {
-        **ALWAYS,
-        **of_run(one, first.stage, so_far),
-        **in_period(began, ended),
-        **priced(hours, Decimal(repr(price.per_hour)), price.currency),
+        **_ALWAYS,
+        **_of_run(one, first.stage, so_far),
+        **_in_period(began, ended),
+        **_priced(hours, Decimal(repr(price.per_hour)), price.currency),
         "ChargeDescription": f"{first.stage} of pipeline {one.pipeline}, {first.cause}: node hours on {sku}, estimated",
-        "ConsumedQuantity": number(hours),
+        "ConsumedQuantity": _number(hours),
         "PricingCategory": "Dynamic" if price.term == "spot" else "Standard",
         "RegionId": price.region or None,
         "RegionName": price.region or None,
         "SkuId": sku,
         "SkuPriceId": "/".join([sku, price.region or "any", price.term]),
         "x_Cause": first.cause,
-        "x_GpuHours": number(hours * price.devices),
+        "x_GpuHours": _number(hours * price.devices),
         "x_PriceDate": price.price_date,
     }
 
@@ -172,7 +171,7 @@ def _origin(charge: Charge) -> tuple[object, ...]:
     return charge.machine, charge.price, charge.began_us // DAY_US
 
 
-def of_run(one: ExecutionUsage, stage: str, so_far: set[str]) -> Row:
+def _of_run(one: ExecutionUsage, stage: str, so_far: set[str]) -> Row:
     """What a row says of the run that pays."""
     return {
         "ResourceId": f"{one.run_id}/{stage}",
@@ -186,7 +185,7 @@ def of_run(one: ExecutionUsage, stage: str, so_far: set[str]) -> Row:
     }
 
 
-def in_period(began_us: int, ended_us: int) -> Row:
+def _in_period(began_us: int, ended_us: int) -> Row:
     """The columns of a charge's time, in whole seconds, and of the calendar month in which it lies."""
     start, end = (round(one.timestamp()) for one in month_of(datetime.fromtimestamp(began_us // MICRO, UTC)))
     return {
@@ -197,18 +196,18 @@ def in_period(began_us: int, ended_us: int) -> Row:
     }
 
 
-def priced(quantity: Decimal, unit_price: Decimal, currency: str) -> Row:
+def _priced(quantity: Decimal, unit_price: Decimal, currency: str) -> Row:
     """The columns of a quantity and its price, whose product is every cost of the row."""
-    costs = dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), number(quantity * unit_price))
-    unit_prices = dict.fromkeys(("ContractedUnitPrice", "ListUnitPrice"), number(unit_price))
-    return {**costs, **unit_prices, "BillingCurrency": currency, "PricingQuantity": number(quantity)}
+    costs = dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), _number(quantity * unit_price))
+    unit_prices = dict.fromkeys(("ContractedUnitPrice", "ListUnitPrice"), _number(unit_price))
+    return {**costs, **unit_prices, "BillingCurrency": currency, "PricingQuantity": _number(quantity)}
 
 
 def _moment(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def number(value: Decimal) -> str:
+def _number(value: Decimal) -> str:
     """A decimal number without an exponent and without zeros at its end."""
     text = f"{value:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
@@ -262,7 +261,7 @@ def storage_rows(
             for period, byte_us in months.items():
                 quantity = (Decimal(byte_us) / (period.end_us - period.start_us) / _GB).quantize(Decimal("1e-12"))
                 if quantity:
-                    when = in_period(max(period.start_us, since), min(period.end_us, until))
+                    when = _in_period(max(period.start_us, since), min(period.end_us, until))
                     made.append(
                         _store_row(one, stage, _KEPT, (quantity, quantity, rates.per_gb_month), rates, when, so_far)
                     )
@@ -308,7 +307,7 @@ def _of_requests(group: list[Charged], so_far: set[str]) -> Iterator[Row]:
     rates = one.rates
     assert rates is not None
     used = sum((charge.used for _, charge in group), NOTHING)
-    when = in_period(min(charge.began_us for _, charge in group), max(charge.ended_us for _, charge in group))
+    when = _in_period(min(charge.began_us for _, charge in group), max(charge.ended_us for _, charge in group))
     region = first.price.region
     away = bool(region and rates.region) and region != rates.region
     for meter, count, unit, price in (
@@ -334,19 +333,19 @@ def _store_row(
     consumed, quantity, price = amounts
     kept = "as if all that was written stayed, " if meter is _KEPT else ""
     return {
-        **ALWAYS,
-        **of_run(one, stage, so_far),
+        **_ALWAYS,
+        **_of_run(one, stage, so_far),
         **when,
-        **priced(quantity, Decimal(repr(price)), rates.currency),
+        **_priced(quantity, Decimal(repr(price)), rates.currency),
         "ChargeDescription": f"{stage} of pipeline {one.pipeline}: {meter.name} of the store, {kept}estimated",
-        "ConsumedQuantity": number(consumed),
+        "ConsumedQuantity": _number(consumed),
         "ConsumedUnit": meter.consumed_unit,
         "PricingCategory": "Standard",
         "PricingUnit": meter.pricing_unit,
         "RegionId": rates.region or None,
         "RegionName": rates.region or None,
         "ServiceCategory": "Storage",
-        "ServiceName": STORE,
+        "ServiceName": _STORE,
         "ServiceSubcategory": "Other (Storage)",
         "SkuId": meter.sku,
         "SkuMeter": meter.name,

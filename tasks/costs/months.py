@@ -355,9 +355,9 @@ def _readable_usage(store: Store, run_id: str) -> Usage | None:
         return None
 
 
-def lines_of(found: Iterable[tuple[ExecutionUsage, Charge]]) -> list[MonthLine]:
+def lines_of(found: Iterable[Charged]) -> list[MonthLine]:
     """Charges of one run as lines of a month, one for each stage, cause and price."""
-    groups: dict[tuple[str, ...], list[tuple[ExecutionUsage, Charge]]] = {}
+    groups: dict[tuple[str, ...], list[Charged]] = {}
     for one, charge in found:
         price = charge.price
         same = (one.pipeline, one.model, charge.stage, charge.cause, price.place, price.currency, price.pool)
@@ -365,7 +365,7 @@ def lines_of(found: Iterable[tuple[ExecutionUsage, Charge]]) -> list[MonthLine]:
     return [_line(group) for group in groups.values()]
 
 
-def _line(group: list[tuple[ExecutionUsage, Charge]]) -> MonthLine:
+def _line(group: list[Charged]) -> MonthLine:
     one, first = group[0]
     known = [charge.amount for _, charge in group if charge.amount is not None]
     joules = [(charge.joules or 0.0, charge.price.g_per_kwh or 0.0) for _, charge in group]

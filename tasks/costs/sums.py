@@ -15,7 +15,7 @@ from data_contracts.costs import NOTHING, MonthLine, Resources
 from data_contracts.errors import UsageError
 from data_contracts.executions import ExecutionUsage, GangUsage
 from data_contracts.resolved import StoreRates
-from tasks.costs.charges import MICRO, Charge, by_day, charges
+from tasks.costs.charges import MICRO, Charge, Charged, by_day, charges
 
 GB = 10**9
 JOULES_PER_KWH = 3_600_000.0
@@ -135,9 +135,9 @@ class ResourceCosts:
             "get_requests": used.get_requests,
             "written_bytes": used.written_bytes,
             "read_bytes": used.read_bytes,
-            "store_amounts": None if self.unpriced - {"storage"} else _rounded_resources(self.amounts),
-            "known_store_amounts": _rounded_resources(self.amounts),
-            "storage_per_month": None if "storage" in self.unpriced else _rounded_resources(self.monthly),
+            "store_amounts": None if self.unpriced - {"storage"} else _rounded(self.amounts, 9),
+            "known_store_amounts": _rounded(self.amounts, 9),
+            "storage_per_month": None if "storage" in self.unpriced else _rounded(self.monthly, 9),
             "store_unpriced": sorted(self.unpriced),
             "joules": round(self.joules, 3) if known else None,
             "estimated_joules": round(self.estimated_joules, 3),
@@ -177,10 +177,6 @@ def _times(count: float, price: float | None) -> float | None:
 
 def _plus(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other
-
-
-def _rounded_resources(amounts: dict[str, float]) -> dict[str, float]:
-    return {currency: round(amount, 9) for currency, amount in sorted(amounts.items())}
 
 
 @dataclass
@@ -265,7 +261,7 @@ class Sum:
     def per(self, count: float) -> dict[str, float] | None:
         """The amounts divided by a count; None if either is not known, as what deleted runs trained is."""
         unknown = count <= 0 or self.unpriced_s or self.has_deleted or not self.amounts
-        return None if unknown else _rounded(self.amounts, count)
+        return None if unknown else _rounded({name: amount / count for name, amount in self.amounts.items()}, 6)
 
     def to_json(self, by: Sequence[str]) -> dict[str, object]:
         """The sum for a program; what is unknown is null."""
@@ -277,8 +273,8 @@ class Sum:
             "gpu_seconds": None if self.uncounted_s else round(self.gpu_seconds, 6),
             "known_gpu_seconds": round(self.gpu_seconds, 6),
             "uncounted_gpus_s": round(self.uncounted_s, 6),
-            "amounts": None if self.unpriced_s else _rounded(self.amounts),
-            "known_amounts": _rounded(self.amounts),
+            "amounts": None if self.unpriced_s else _rounded(self.amounts, 6),
+            "known_amounts": _rounded(self.amounts, 6),
             "unpriced_s": round(self.unpriced_s, 6),
             "causes": {cause: round(seconds, 6) for cause, seconds in sorted(self.causes.items())},
             "goodput": self.goodput,
@@ -313,9 +309,7 @@ def check_words(by: Sequence[str], executions: Iterable[ExecutionUsage], lines: 
             raise UsageError(f"--by: no run has a tag {word!r}.", remedy=remedy)
 
 
-def charged(
-    executions: Iterable[ExecutionUsage], since_s: float, until_s: float
-) -> list[tuple[ExecutionUsage, Charge]]:
+def charged(executions: Iterable[ExecutionUsage], since_s: float, until_s: float) -> list[Charged]:
     """The charges of executions between two times; a charge that crosses a bound is cut there."""
     since, until = round(since_s * MICRO), round(until_s * MICRO)
     found = []
@@ -328,7 +322,7 @@ def charged(
 
 
 def sums(
-    found: Sequence[tuple[ExecutionUsage, Charge]],
+    found: Sequence[Charged],
     by: Sequence[str],
     so_far: set[str],
     lines: Iterable[MonthLine] = (),
@@ -401,5 +395,5 @@ def _word(name: str, one: ExecutionUsage, charge: Charge) -> str:
     return own(one, charge) if own is not None else one.tags.get(name, NOT_TAGGED)
 
 
-def _rounded(amounts: dict[str, float], count: float = 1.0) -> dict[str, float]:
-    return {currency: round(amount / count, 6) for currency, amount in sorted(amounts.items())}
+def _rounded(amounts: dict[str, float], digits: int) -> dict[str, float]:
+    return {currency: round(amount, digits) for currency, amount in sorted(amounts.items())}
