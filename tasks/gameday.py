@@ -81,8 +81,18 @@ MEASURING_S = 1.0
 Verdict = Literal[
     "as promised", "slower than promised", "not as promised", "not recovered", "not injected", "not tried"
 ]
-HEAD = ("fault", "verdict", "noticed", "promised", "recovered", "lost steps", "lost node time", "weights", "why")
-NUMBERS = (2, 3, 4, 5, 6)
+OUTCOME_COLUMNS = (
+    "fault",
+    "verdict",
+    "noticed",
+    "promised",
+    "recovered",
+    "lost steps",
+    "lost node time",
+    "weights",
+    "why",
+)
+OUTCOME_NUMBERS = (2, 3, 4, 5, 6)
 
 
 @dataclass(frozen=True)
@@ -339,9 +349,8 @@ def answer_of(file: Path, printed: Path, code: int | None) -> Checkpoint:
     try:
         value = json.loads(lines[-1])
     except (IndexError, ValueError):
-        said = {"log": log_tail(printed)}
         sentence = f"A training of the game day ended with exit code {code} and no answer."
-        raise TrainwrightError(sentence, details=said) from None
+        raise TrainwrightError(sentence, details={"log": log_tail(printed)}) from None
     if "error" in value:
         raise from_json(value["error"])
     return Checkpoint.from_json(value["checkpoint"])
@@ -526,8 +535,8 @@ def kept_all(outcomes: Sequence[Outcome]) -> bool:
     return not broken(outcomes) and any(one.verdict == "as promised" for one in outcomes)
 
 
-def row(one: Outcome) -> tuple[str, ...]:
-    """An outcome in the columns of HEAD."""
+def outcome_row(one: Outcome) -> tuple[str, ...]:
+    """An outcome in OUTCOME_COLUMNS."""
     weights = {None: "–", True: "the same", False: "different"}[one.same_weights]
     return (
         one.fault,
@@ -546,11 +555,7 @@ def _seconds(seconds: float | None) -> str:
     return "–" if seconds is None else f"{seconds:.1f} s"
 
 
-def _moment(at: str) -> str:
-    return f"{datetime.fromisoformat(at):%Y-%m-%d %H:%M:%S}"
-
-
-def sentence(outcomes: Sequence[Outcome]) -> str:
+def outcomes_in_words(outcomes: Sequence[Outcome]) -> str:
     """How many faults were injected, and how many promises were kept."""
     tried = [one for one in outcomes if one.verdict not in ("not injected", "not tried")]
     kept = sum(one.verdict == "as promised" for one in tried)
@@ -573,15 +578,19 @@ def game_day_page(name: str, outcomes: Sequence[Outcome], began: datetime, took_
             "header",
             tag("p", f"game day · {began:%Y-%m-%d %H:%M} UTC · {duration(took_s)}", kind="eyebrow"),
             tag("h1", name),
-            tag("p", sentence(outcomes), kind="why"),
+            tag("p", outcomes_in_words(outcomes), kind="why"),
             kind="good" if done else "bad",
         ),
-        section("Faults", table(HEAD, [row(one) for one in outcomes], numbers=NUMBERS)),
+        section("Faults", table(OUTCOME_COLUMNS, [outcome_row(one) for one in outcomes], numbers=OUTCOME_NUMBERS)),
         section(
             "What was struck",
             table(
                 ("fault", "what was done", "when, UTC", "where", "cause named"),
-                [(one.fault, one.what, _moment(one.at), one.where, one.cause) for one in outcomes if one.where],
+                [
+                    (one.fault, one.what, f"{datetime.fromisoformat(one.at):%Y-%m-%d %H:%M:%S}", one.where, one.cause)
+                    for one in outcomes
+                    if one.where
+                ],
             ),
         ),
         section("What no game day tries", table(("fault", "why"), list(NOT_TRIED.items()))),

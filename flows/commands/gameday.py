@@ -32,9 +32,9 @@ from infra.store.opening import own_store
 from infra.usage import cost
 from infra.weights import first_difference
 from tasks.gameday import (
-    HEAD,
     NOT_TRIED,
-    NUMBERS,
+    OUTCOME_COLUMNS,
+    OUTCOME_NUMBERS,
     STEPS,
     ConductedTraining,
     Fault,
@@ -48,10 +48,10 @@ from tasks.gameday import (
     kept_all,
     not_injected,
     not_tried,
+    outcome_row,
     own_overrides,
     read_timeline,
     refuse_by_store,
-    row,
     why_not,
 )
 from tasks.run.report import cost_sentence
@@ -162,7 +162,15 @@ def _answer(name: str, outcomes: list[Outcome], began: datetime, took_s: float) 
     page = folder / f"{new_run_id()}-gameday.html"
     replace_bytes(page, game_day_page(name, outcomes, began, took_s).encode(), mode=0o600)
     error = _error(name, outcomes)
-    lines = [table(HEAD, [row(one) for one in outcomes], right=[HEAD[at] for at in NUMBERS]), "", f"page: {page}"]
+    lines = [
+        table(
+            OUTCOME_COLUMNS,
+            [outcome_row(one) for one in outcomes],
+            right=[OUTCOME_COLUMNS[at] for at in OUTCOME_NUMBERS],
+        ),
+        "",
+        f"page: {page}",
+    ]
     if error is not None:
         lines.append(f"\n{error}")
     log.info("The game day took %s.", duration(took_s))

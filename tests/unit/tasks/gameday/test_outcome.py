@@ -10,8 +10,8 @@ import pytest
 from data_contracts.messages.gang import InjectedFault
 from tasks.gameday import (
     FAULTS,
-    HEAD,
     NOT_TRIED,
+    OUTCOME_COLUMNS,
     Outcome,
     Timeline,
     game_day_page,
@@ -19,8 +19,8 @@ from tasks.gameday import (
     kept_all,
     not_injected,
     not_tried,
-    row,
-    sentence,
+    outcome_row,
+    outcomes_in_words,
 )
 from tests.support.html_elements import Elements
 
@@ -80,16 +80,16 @@ def test_the_figures_are_rounded_and_paid_for_every_node() -> None:
     assert found.at == "2026-01-01T00:00:00+00:00"
     assert found.where == "rank 1 of node 0 (<b>), after step 15"
     left = ("rank-killed", "as promised", "1.2 s", "5.0 s", "9.0 s", "5", "21.0 s", "the same", "")
-    assert row(found) == left
-    assert row(outcome(same=False))[7] == "different"
-    assert row(not_tried(FAULTS["rank-hung"], "x"))[2:] == ("–", "–", "–", "–", "–", "–", "x")
+    assert outcome_row(found) == left
+    assert outcome_row(outcome(same=False))[7] == "different"
+    assert outcome_row(not_tried(FAULTS["rank-hung"], "x"))[2:] == ("–", "–", "–", "–", "–", "–", "x")
 
 
 def test_the_page_shows_every_fault_and_escapes_what_a_store_says() -> None:
     outcomes = [outcome(), not_tried(FAULTS["rank-hung"], "x")]
-    assert sentence(outcomes) == "1 fault injected, 1 recovered from as promised, 1 not injected."
+    assert outcomes_in_words(outcomes) == "1 fault injected, 1 recovered from as promised, 1 not injected."
     elements = Elements()
     elements.feed(game_day_page("tiny", outcomes, datetime(2026, 11, 26, tzinfo=UTC), 75.0))
     assert {"b", "script"}.isdisjoint(elements.names)
-    for text in (*HEAD, "rank-hung", "rank 1 of node 0 (<b>), after step 15", NOT_TRIED["link-cut"]):
+    for text in (*OUTCOME_COLUMNS, "rank-hung", "rank 1 of node 0 (<b>), after step 15", NOT_TRIED["link-cut"]):
         assert text in elements.texts, text
