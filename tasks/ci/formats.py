@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
 from data_contracts.errors import TrainwrightError
@@ -141,7 +141,7 @@ def _table(cases: Sequence[CiCase]) -> list[str]:
     return lines
 
 
-def values(report: CiReport) -> dict[str, str]:
+def output_values(report: CiReport) -> dict[str, str]:
     """Each output by its name; "" for what the run does not have.
 
     `metrics` is a JSON object. A metric is left out if it is not finite, or its name has more than letters, digits and
@@ -165,7 +165,7 @@ def _safe(name: str) -> str:
     return name if _SAFE.fullmatch(name) else ""
 
 
-def commands(findings: Sequence[Finding]) -> list[str]:
+def workflow_commands(findings: Sequence[Finding]) -> list[str]:
     """Workflow commands for the findings, at most ten of a kind; the last one says how many more there are."""
     lines: list[str] = []
     for level in ("error", "warning", "notice"):
@@ -196,16 +196,12 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def outputs(values: Mapping[str, str]) -> str:
+def github_outputs(values: Mapping[str, str]) -> str:
     """Lines for the file `GITHUB_OUTPUT`; each value must be a single line."""
-    return "".join(_assignments(values.items()))
-
-
-def _assignments(values: Iterable[tuple[str, str]]) -> Iterable[str]:
-    for name, value in values:
+    for value in values.values():
         assert "\n" not in value, "a value of several lines could set other outputs"
         assert "\r" not in value
-        yield f"{name}={value}\n"
+    return "".join(f"{name}={value}\n" for name, value in values.items())
 
 
 def code_quality(findings: Sequence[Finding]) -> str:

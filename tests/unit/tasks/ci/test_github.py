@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.ci.formats import commands, outputs
+from tasks.ci.formats import github_outputs, workflow_commands
 from tasks.ci.report import Finding
 
 
@@ -18,13 +18,13 @@ from tasks.ci.report import Finding
     ],
 )  # fmt: skip
 def test_a_finding_is_one_line_in_which_nothing_begins_another_command(finding: Finding, line: str) -> None:
-    assert commands([finding]) == [line]
+    assert workflow_commands([finding]) == [line]
 
 
 @pytest.mark.parametrize(("number", "shown"), [(0, 0), (1, 1), (10, 10), (11, 10), (500, 10)])
 def test_ten_of_a_kind_are_shown_and_the_last_says_how_many_more(number: int, shown: int) -> None:
     errors = [Finding("error", "t", f"sentence {n}") for n in range(number)]
-    lines = commands([*errors, Finding("warning", "t", "mild")])
+    lines = workflow_commands([*errors, Finding("warning", "t", "mild")])
     assert [line.split(" ")[0] for line in lines] == ["::error"] * shown + ["::warning"]
     if number > shown:
         assert lines[0].endswith("::sentence 0")
@@ -32,6 +32,6 @@ def test_ten_of_a_kind_are_shown_and_the_last_says_how_many_more(number: int, sh
 
 
 def test_outputs_are_lines_that_no_value_can_continue() -> None:
-    assert outputs({"run_id": "a", "version": ""}) == "run_id=a\nversion=\n"
+    assert github_outputs({"run_id": "a", "version": ""}) == "run_id=a\nversion=\n"
     with pytest.raises(AssertionError, match="other outputs"):
-        outputs({"a": "b\nverdict=promoted"})
+        github_outputs({"a": "b\nverdict=promoted"})

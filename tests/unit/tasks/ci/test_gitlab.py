@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tasks.ci.formats import MOST_DOTENV_BYTES, code_quality, dotenv, values
+from tasks.ci.formats import MOST_DOTENV_BYTES, code_quality, dotenv, output_values
 from tasks.ci.report import Finding
 from tests.support.ci_reports import report
 
@@ -24,8 +24,8 @@ def test_each_finding_with_a_place_is_an_entry_that_keeps_its_fingerprint_when_i
 
 
 def test_variables_have_a_prefix_and_metrics_that_do_not_fit_are_left_out() -> None:
-    assert "TRAINWRIGHT_VERDICT=not_promoted\n" in dotenv(values(report()))
-    assert 'TRAINWRIGHT_METRICS={"accuracy":0.5}\n' in dotenv(values(report()))
-    many = dotenv(values(report(metrics={f"metric_{n}": 0.123456789 for n in range(500)})))
+    assert "TRAINWRIGHT_VERDICT=not_promoted\n" in dotenv(output_values(report()))
+    assert 'TRAINWRIGHT_METRICS={"accuracy":0.5}\n' in dotenv(output_values(report()))
+    many = dotenv(output_values(report(metrics={f"metric_{n}": 0.123456789 for n in range(500)})))
     assert "TRAINWRIGHT_METRICS={}\n" in many
     assert len(many.encode()) <= MOST_DOTENV_BYTES
