@@ -79,7 +79,8 @@ def curves(drawn: Sequence[Curve], marks: Sequence[Mark] = (), title: str = "") 
         return ""
     values = [value for one in shown for value in one.values]
     steps = [step for one in shown for step in one.steps]
-    named = _curve_names_in_lines([one.name for one in shown])
+    room = float(_CURVES_WIDTH - _CURVES_LEFT)
+    named = _in_lines([fitted(one.name, 12, room - 26) for one in shown], room, 33)
     more = _CURVES_LEGEND * (len(named) - 1)
     top, bottom = _CURVES_TOP + more, _CURVES_BOTTOM + more
     words = title or f"{', '.join(one.name for one in shown)} over the steps of the training"
@@ -119,17 +120,16 @@ def axes(picture: Picture, across: Scale, up: Scale, below: str) -> None:
     picture.text(((across.start + across.end) / 2, up.start + 33), below, size=11, anchor="middle", fill=SOFT)
 
 
-def _curve_names_in_lines(names: Sequence[str]) -> list[list[str]]:
-    """The names of a legend, as many in a line as there is room for; one that is longer than a line is cut off."""
+def _in_lines(names: Sequence[str], room: float, more: float) -> list[list[str]]:
+    """The names of a legend, as many in a line as fit; each needs so much more than its text."""
     lines: list[list[str]] = []
     left = 0.0
     for name in names:
-        shown = fitted(name, 12, _CURVES_WIDTH - _CURVES_LEFT - 26)
-        needed = 33 + width_of(shown, 12)
+        needed = more + width_of(name, 12)
         if needed > left:
             lines.append([])
-            left = float(_CURVES_WIDTH - _CURVES_LEFT)
-        lines[-1].append(shown)
+            left = room
+        lines[-1].append(name)
         left -= needed
     return lines
 
@@ -281,7 +281,7 @@ def day_columns(days: Sequence[DayColumn], colours: Mapping[str, str], title: st
     if not days or max(sums) <= 0:
         return ""
     names = [name for name in colours if any(day.parts.get(name, 0) > 0 for day in days)]
-    lines = _part_names_in_lines(names)
+    lines = _in_lines(names, _DAYS_RIGHT - _DAYS_LEFT, 30)
     top = _DAYS_LEGEND * len(lines) + 18
     picture = Picture(_DAYS_WIDTH, top + _DAYS_HIGH + _DAYS_BELOW, title)
     _days_legend(picture, lines, colours)
@@ -325,16 +325,6 @@ def _column(
     if day.figure:
         middle = left + wide / 2
         picture.text((middle, up.at(below) - 5), day.figure, size=9, anchor="middle")
-
-
-def _part_names_in_lines(names: Sequence[str]) -> list[list[str]]:
-    """The legend's names, as many in a line as fit."""
-    lines: list[list[str]] = [[]]
-    for name in names:
-        if lines[-1] and sum(width_of(one, 12) + 30 for one in [*lines[-1], name]) > _DAYS_RIGHT - _DAYS_LEFT:
-            lines.append([])
-        lines[-1].append(name)
-    return lines
 
 
 def _days_legend(picture: Picture, lines: Sequence[Sequence[str]], colours: Mapping[str, str]) -> None:
