@@ -15,7 +15,7 @@ import math
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
@@ -152,8 +152,7 @@ def _key(name: str) -> str:
 
 
 def _ms(stamp: str) -> int:
-    at = datetime.fromisoformat(stamp)
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    return int(_time(stamp).timestamp() * 1000)
 
 
 def put_version(store: Store, server: Mlflow, kept: Kept, report: RunReport, deadline: Deadline, files: bool) -> str:
@@ -301,7 +300,10 @@ class _Maker:
 
     def events(self) -> Iterator[Facets]:
         start, end = _time(self.report.started), _time(self.report.finished)
-        facets = {"processing_engine": _facet("ProcessingEngineRunFacet", "1-1-1", **_engine()), **self._error(None)}
+        engine = _facet(
+            "ProcessingEngineRunFacet", "1-1-1", version=metadata.version("trainwright"), name="Trainwright"
+        )
+        facets = {"processing_engine": engine, **self._error(None)}
         kind = _RUN_TYPES.get(self.report.verdict, "ABORT" if self.report.verdict == "cancelled" else "FAIL")
         job = self._job(self.job, "PIPELINE")
         yield self._event("START", start, self.run_id, job, facets)
@@ -337,8 +339,8 @@ class _Maker:
         report = self.report
         types = {"processingType": "BATCH", "integration": "TRAINWRIGHT", "jobType": kind}
         facets = {"jobType": _facet("JobTypeJobFacet", "2-0-4", **types)}
-        owners = [{"name": f"user:{report.actor}", "type": "MAINTAINER"}] if report.actor else []
-        if owners:
+        if report.actor:
+            owners = [{"name": f"user:{report.actor}", "type": "MAINTAINER"}]
             facets["ownership"] = _facet("OwnershipJobFacet", "1-0-1", owners=owners)
         if report.tags:
             tags = [{"key": key, "value": value, "source": "TRAINWRIGHT"} for key, value in report.tags.items()]
@@ -439,17 +441,13 @@ class _Maker:
 def _assertions(contract: ContractReport) -> Facets:
     """Which expectations did not hold, without values; and that the others did."""
     failed = [
-        {"assertion": one.expectation, "success": False, "severity": _severity(one.severity)}
+        {"assertion": one.expectation, "success": False, "severity": "error" if one.severity == "critical" else "warn"}
         | ({"column": one.column} if one.column else {})
         for one in contract.failures
     ]
     rest = contract.met
     passed = [{"assertion": f"the other expectations ({rest})", "success": True}] if rest > 0 else []
     return _facet("DataQualityAssertionsDatasetFacet", "1-1-0", assertions=[*failed, *passed])
-
-
-def _severity(severity: str) -> str:
-    return "error" if severity == "critical" else "warn"
 
 
 def _named(uri: str, root: Path) -> Facets:
@@ -463,10 +461,6 @@ def _named(uri: str, root: Path) -> Facets:
 
 def _facet(name: str, version: str, /, **fields: Any) -> Facets:
     return {"_producer": PRODUCER, "_schemaURL": f"{_SPEC}/facets/{version}/{name}.json#/$defs/{name}", **fields}
-
-
-def _engine() -> Mapping[str, str]:
-    return {"version": metadata.version("trainwright"), "name": "Trainwright"}
 
 
 def _time(stamp: str) -> datetime:

@@ -65,7 +65,7 @@ def _head(day: Day, asked: Sequence[AttentionItem]) -> Markup:
     tone = asked[0].tone if asked else ("good" if any(store.runs for store in day.stores) else "calm")
     return tag(
         "header",
-        tag("p", _since(day), kind="eyebrow"),
+        tag("p", f"{_minute(day.since)} to {_minute(day.now)} UTC", kind="eyebrow"),
         tag("h1", _title(day, asked)),
         tag("p", f"{_counts(day)}.", kind="why"),
         kind=tone,
@@ -83,10 +83,6 @@ def _title(day: Day, asked: Sequence[AttentionItem]) -> str:
     return "Nothing needs a person" if any(store.runs for store in day.stores) else "No runs yet"
 
 
-def _since(day: Day) -> str:
-    return f"{_minute(day.since)} to {_minute(day.now)} UTC"
-
-
 def _needs_section(asked: Sequence[AttentionItem]) -> Markup:
     lines = [
         tag(
@@ -102,7 +98,8 @@ def _needs_section(asked: Sequence[AttentionItem]) -> Markup:
 
 
 def _of_store(day: Day, store: StoreDay, *, named: bool) -> list[Markup]:
-    head = section(store.uri, tag("p", _size(store), kind="soft")) if named else NOTHING
+    size = f"Runs: {len(store.runs):,} in 28 days." if store.runs else "No runs in 28 days."
+    head = section(store.uri, tag("p", size, kind="soft")) if named else NOTHING
     return [
         head,
         _runs(day, store),
@@ -113,10 +110,6 @@ def _of_store(day: Day, store: StoreDay, *, named: bool) -> list[Markup]:
         budget_section(store),
         node_section(store),
     ]
-
-
-def _size(store: StoreDay) -> str:
-    return f"Runs: {len(store.runs):,} in 28 days." if store.runs else "No runs in 28 days."
 
 
 def _runs(day: Day, store: StoreDay) -> Markup:
@@ -282,8 +275,7 @@ def _of_the_store(day: Day, store: StoreDay) -> Iterator[AttentionItem]:
                 f"trainwright budget --store {shlex.quote(store.uri)}",
             )
     for node in store.nodes:
-        since = day.since.astimezone(UTC).isoformat()
-        went_wrong = [one for one in node.mishaps if _moment(one.at) >= _moment(since)]
+        went_wrong = [one for one in node.mishaps if _moment(one.at) >= day.since.timestamp()]
         if went_wrong and not node.is_drained:
             mishaps = "1 mishap" if len(went_wrong) == 1 else f"{len(went_wrong)} mishaps"
             sentence = f"node {node.name}: {mishaps}, the last one a {words(went_wrong[-1].kind)}"

@@ -519,21 +519,18 @@ def _boxes(facts: Facts) -> list[Box]:
     champion = None
     if resolved.champion is not None and evaluation is not None:
         champion = ("champion", f"version {resolved.champion.uri.rpartition('/')[2]}", _short(resolved.champion.id))
+    attempt = _short((training or "").rpartition("/")[2])
     step = "" if checkpoint is None else f"step {checkpoint.step:,}"
     verdict = "accepted" if report is not None and report.accepted else "rejected"
     return [
         Box("raw data", "external" if facts.run.external else _files(len(resolved.files)), _size(facts)),
         Box("contract", verdict, _id(report), report is not None, "validate" in again),
         Box("dataset", rows, _id(dataset), dataset is not None, "shard" in again),
-        Box("training", _training(facts), _attempt(training), training is not None, "train" in again, code),
+        Box("training", _training(facts), attempt, training is not None, "train" in again, code),
         Box("checkpoint", step, _id(checkpoint), checkpoint is not None, "train" in again),
         Box("evaluation", (scores or [""])[0], _id(evaluation), evaluation is not None, "evaluate" in again, champion),
         _version(facts),
     ]
-
-
-def _attempt(training: str | None) -> str:
-    return _short((training or "").rpartition("/")[2])
 
 
 def _files(number: int) -> str:
@@ -620,7 +617,7 @@ def _state(last: Delivery | None) -> Markup:
 def _when(attempts: int, last: Delivery | None) -> str:
     if last is None:
         return ""
-    shown = last.at.replace("T", " ").replace("+00:00", " UTC")
+    shown = _time(last.at)
     return f"{shown} (attempt {attempts})" if attempts > 1 else shown
 
 
