@@ -83,6 +83,50 @@ _VERDICT_TONES = {
 UNFINISHED = "unfinished"
 
 
+def run_report_page(facts: Facts) -> str:
+    """The page; a part that cannot be made says so, and the others stand."""
+    title = f"{facts.run.spec.name}: {_verdict(facts)}"
+    # What rejected the data is why the run ended.
+    rejected = facts.report is not None and facts.report.verdict == "rejected"
+    order = sorted(_SECTIONS, key=lambda part: part not in (data_section, drift_part)) if rejected else _SECTIONS
+    return page(title, _head(facts), *(_made(part, facts) for part in order), _stages(facts), _foot(facts))
+
+
+def keep_page(run: Run, report: RunReport, made: Mapping[str, Any]) -> RunReport:
+    """Make the page of a run that has ended and keep it beside its report; returns the report.
+
+    The run has ended: whatever is wrong with its page is a warning.
+
+    Args:
+        made: its hand-offs, by the names that `tasks.run.report.report` has.
+    """
+    if run.recorded:
+        try:
+            path = page_path(run, report)
+            if not run.store.exists(path):
+                run.store.create_once(path, run_report_page(gather(run, report, made)).encode())
+        except Exception as error:  # the text may quote a value
+            log.warning("The report of run %s has no page: %s.", run.run_id, type(error).__name__)
+    return report
+
+
+def page_path(run: Run, report: RunReport) -> str:
+    """Where the page of a run's newest report is kept."""
+    if run.store.exists(layout.report(run.run_id)):
+        return layout.page(run.run_id)
+    return layout.page(run.run_id, max(num_attempts(run) - 1, 0))
+
+
+def _made(part: Callable[[Facts], Markup], facts: Facts) -> Markup:
+    try:
+        return part(facts)
+    except Exception as error:  # a record of any age; the text may quote a value
+        log.warning("A part of the page of run %s is missing: %s.", facts.run.run_id, type(error).__name__)
+        return section(
+            "Missing", tag("p", f"A part of this page could not be made ({type(error).__name__}).", kind="soft")
+        )
+
+
 def gates_section(facts: Facts) -> Markup:
     """The gates as a forest plot, and each with its sentence and its evidence."""
     gates = facts.gates
@@ -621,66 +665,6 @@ def _when(attempts: int, last: Delivery | None) -> str:
     return f"{shown} (attempt {attempts})" if attempts > 1 else shown
 
 
-_SECTIONS: tuple[Callable[[Facts], Markup], ...] = (
-    gates_section,
-    curves_section,
-    predictions_section,
-    slices_section,
-    worst_section,
-    suspects_section,
-    drift_part,
-    data_section,
-    lineage_section,
-    cost_section,
-    charges_section,
-    mirrors_section,
-)
-
-
-def run_report_page(facts: Facts) -> str:
-    """The page; a part that cannot be made says so, and the others stand."""
-    title = f"{facts.run.spec.name}: {_verdict(facts)}"
-    # What rejected the data is why the run ended.
-    rejected = facts.report is not None and facts.report.verdict == "rejected"
-    order = sorted(_SECTIONS, key=lambda part: part not in (data_section, drift_part)) if rejected else _SECTIONS
-    return page(title, _head(facts), *(_made(part, facts) for part in order), _stages(facts), _foot(facts))
-
-
-def keep_page(run: Run, report: RunReport, made: Mapping[str, Any]) -> RunReport:
-    """Make the page of a run that has ended and keep it beside its report; returns the report.
-
-    The run has ended: whatever is wrong with its page is a warning.
-
-    Args:
-        made: its hand-offs, by the names that `tasks.run.report.report` has.
-    """
-    if run.recorded:
-        try:
-            path = page_path(run, report)
-            if not run.store.exists(path):
-                run.store.create_once(path, run_report_page(gather(run, report, made)).encode())
-        except Exception as error:  # the text may quote a value
-            log.warning("The report of run %s has no page: %s.", run.run_id, type(error).__name__)
-    return report
-
-
-def page_path(run: Run, report: RunReport) -> str:
-    """Where the page of a run's newest report is kept."""
-    if run.store.exists(layout.report(run.run_id)):
-        return layout.page(run.run_id)
-    return layout.page(run.run_id, max(num_attempts(run) - 1, 0))
-
-
-def _made(part: Callable[[Facts], Markup], facts: Facts) -> Markup:
-    try:
-        return part(facts)
-    except Exception as error:  # a record of any age; the text may quote a value
-        log.warning("A part of the page of run %s is missing: %s.", facts.run.run_id, type(error).__name__)
-        return section(
-            "Missing", tag("p", f"A part of this page could not be made ({type(error).__name__}).", kind="soft")
-        )
-
-
 def _verdict(facts: Facts) -> str:
     return (facts.report.verdict if facts.report is not None else UNFINISHED).replace("_", " ")
 
@@ -766,3 +750,19 @@ def _sentence(text: str) -> str:
 
 def _tone(status: str) -> str:
     return {"ran": "good", "reused": "calm", "skipped": "", "waiting": "calm", "cancelled": "calm"}.get(status, "bad")
+
+
+_SECTIONS: tuple[Callable[[Facts], Markup], ...] = (
+    gates_section,
+    curves_section,
+    predictions_section,
+    slices_section,
+    worst_section,
+    suspects_section,
+    drift_part,
+    data_section,
+    lineage_section,
+    cost_section,
+    charges_section,
+    mirrors_section,
+)
