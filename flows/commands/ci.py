@@ -29,8 +29,17 @@ from infra.files import replace_text
 from infra.orchestrator import api
 from infra.store import absolute_address
 from infra.written_files import record_written
-from tasks.ci import formats
-from tasks.ci.formats import MOST_BYTES, cut, junit, output_values, summary
+from tasks.ci.formats import (
+    MOST_BYTES,
+    code_quality,
+    cut,
+    dotenv,
+    github_outputs,
+    junit,
+    output_values,
+    summary,
+    workflow_commands,
+)
 from tasks.ci.report import SpecFiles, checkout_root, findings, report_of_error, report_of_run, spec_files
 from tasks.pages.facts import facts_of, tried
 from tasks.run.resolve import RunOptions
@@ -191,13 +200,13 @@ class _Host:
         made = {
             options.junit: lambda: junit(report),
             options.summary: lambda: summary(report, notes),
-            options.code_quality: lambda: formats.code_quality(found),
-            options.dotenv: lambda: formats.dotenv(output_values(report)),
+            options.code_quality: lambda: code_quality(found),
+            options.dotenv: lambda: dotenv(output_values(report)),
         }
         for path, make in made.items():
             if path is not None:
                 self._try(path, lambda path=path, make=make: replace_text(Path(path), make()))
-        self._to_github(report, notes, formats.workflow_commands(found) if self._is_github else [])
+        self._to_github(report, notes, workflow_commands(found) if self._is_github else [])
 
     def _spec_files(self, report: CiReport) -> SpecFiles:
         root = checkout_root(self.spec, self.environment)
@@ -211,7 +220,7 @@ class _Host:
         if page and self.arguments.summary is None:
             self._try(page, lambda: _append(Path(page), summary(report, notes), MOST_BYTES))
         if output:
-            self._try(output, lambda: _append(Path(output), formats.github_outputs(output_values(report))))
+            self._try(output, lambda: _append(Path(output), github_outputs(output_values(report))))
         if commands:
             self._say([f"::{_TOKEN}::", *commands, f"::stop-commands::{_TOKEN}"])
 

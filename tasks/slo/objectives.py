@@ -30,7 +30,7 @@ _LEAST_BAD = 2
 # Ends of a generation that no node and no store caused.
 _PEOPLE = ("cancelled", "over_budget")
 WINDOW = timedelta(seconds=WINDOW_S)
-DEFAULT = Path(__file__).with_name("default.yaml")
+DEFAULT = Path(__file__).parents[1] / "slo.yaml"
 # Said where these targets are shown.
 SHIPPED = "These targets are Trainwright's starting values, not promises of yours: set your own with --objectives."
 
