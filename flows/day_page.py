@@ -13,7 +13,7 @@ from tasks.pages.day_page import day_page as page_of
 from tasks.pages.day_page import day_rows
 from tasks.queries.day import Day, day_of
 from tasks.run.run import known_store_list
-from tasks.slo.objectives import read_objectives
+from tasks.slo import read_objectives
 
 
 @flow(name="day-page", flow_run_name="day-page", retries=0)

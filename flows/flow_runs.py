@@ -60,14 +60,14 @@ from infra.processes.environment import FLOW_RUN
 from infra.stopping import HandedOver
 from infra.store import layout
 from infra.store.lease import PATIENCE_S, held_lease
-from tasks.ci.report import report_of_error, report_of_run
+from tasks.ci import report_of_error, report_of_run
 from tasks.mirrors.deliver import announce, note_untold, tell_after_run
 from tasks.pages.facts import gather
 from tasks.policies import pipeline_tags, run_tags
 from tasks.run.report import latest_report
 from tasks.run.resolve import FLOW_RUN_KEY, SENSOR_KEY, scheduled_key
 from tasks.run.run import Run, artifact_key, open_spec_store
-from tasks.schedules.turns import Skipped, Turn
+from tasks.schedules import Skipped, Turn
 from tasks.stages import artifacts
 from tasks.stages.approval import checked_name, unsigned_counts
 from tasks.stages.artifacts import data_section, run_image

@@ -14,7 +14,7 @@ from flows.flow_runs import nothing_found, overrides
 from infra.orchestrator.deployments import start_once
 from infra.orchestrator.flow_runs import begin_flow_run_logs
 from tasks.run.run import open_spec_store
-from tasks.schedules.sensors import sensor_of
+from tasks.schedules import sensor_of
 
 
 @flow(name="sensor", flow_run_name="sensor", retries=0)

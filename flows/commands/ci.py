@@ -29,18 +29,23 @@ from infra.files import replace_text
 from infra.orchestrator import api
 from infra.store import absolute_address
 from infra.written_files import record_written
-from tasks.ci.formats import (
+from tasks.ci import (
     MOST_BYTES,
+    SpecFiles,
+    checkout_root,
     code_quality,
     cut,
     dotenv,
+    findings,
     github_outputs,
     junit,
     output_values,
+    report_of_error,
+    report_of_run,
+    spec_files,
     summary,
     workflow_commands,
 )
-from tasks.ci.report import SpecFiles, checkout_root, findings, report_of_error, report_of_run, spec_files
 from tasks.pages.facts import facts_of, tried
 from tasks.run.resolve import RunOptions
 from tasks.run.run import reopen_run

@@ -13,7 +13,7 @@ from infra.written_files import record_written
 from tasks.pages.day_page import day_page, day_rows, is_day_page
 from tasks.queries.day import day_of
 from tasks.run.run import known_store_list
-from tasks.slo.objectives import read_objectives
+from tasks.slo import read_objectives
 
 # Of a file that is there, as much as shows whether it is a page of a day.
 _BEGINNING = 2048

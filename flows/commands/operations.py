@@ -31,7 +31,7 @@ from infra.records.nodes import KINDS, NodeRecord, decide, has_mishaps, nodes_of
 from infra.store import Store, layout
 from tasks.costs.months import keep_months
 from tasks.run.run import known_store_list, not_found, open_spec_store
-from tasks.schedules.sensors import sensor_of
+from tasks.schedules import sensor_of
 from tasks.stages.rollback import checked_reason
 
 

@@ -35,8 +35,7 @@ from tasks.pages.facts import facts_of
 from tasks.pages.run_page import UNFINISHED, run_report_page
 from tasks.run.report import latest_report
 from tasks.run.run import known_store_list, reopen_run
-from tasks.slo.ledger import read_ledger
-from tasks.slo.objectives import SHIPPED, WINDOW, Result, are_shipped, read_objectives, results
+from tasks.slo import SHIPPED, WINDOW, Result, are_shipped, read_ledger, read_objectives, results
 
 
 def report(arguments: argparse.Namespace) -> Answer:

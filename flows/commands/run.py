@@ -48,7 +48,7 @@ from tasks.run.progress import RunEnded, notify
 from tasks.run.resolve import DEFAULTS, RunOptions
 from tasks.run.run import Run, open_spec_store, reopen_run
 from tasks.run.spec_check import check_spec
-from tasks.schedules.backfills import Backfill, MissedTimes, windows_between, windows_of
+from tasks.schedules import Backfill, MissedTimes, windows_between, windows_of
 from tasks.stages.stage import EarlierHandoffs
 from tasks.stages.train import train
 from tasks.telemetry import refuse_wrong_settings

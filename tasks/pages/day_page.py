@@ -17,8 +17,7 @@ from tasks.charts.picture import BAD, BLUE, GOOD, SERIES, SOFT, WARN
 from tasks.charts.plots import Bar, DayColumn, bars, day_columns
 from tasks.pages.html import HEAD, NOTHING, Markup, chart, page, section, table, tag
 from tasks.queries.day import STRIP_DAYS, Day, StoreDay
-from tasks.slo.ledger import LedgerRun
-from tasks.slo.objectives import SHIPPED, Result, are_shipped
+from tasks.slo import SHIPPED, LedgerRun, Result, are_shipped
 
 MOST_RUNS = 50
 _TITLE = "Day to "

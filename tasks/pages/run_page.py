@@ -21,7 +21,6 @@ from data_contracts.records import ColumnDrift
 from data_contracts.run_report import RunReport
 from infra.mirrors import newest_delivery, newest_end
 from infra.store import layout
-from tasks.charts.forest import forest, forest_rows, outcome
 from tasks.charts.picture import BAD, BLUE, GOOD, SOFT, WARN, label
 from tasks.charts.plots import (
     Bar,
@@ -31,8 +30,11 @@ from tasks.charts.plots import (
     calibration,
     confusion,
     confusion_counts,
+    forest,
+    forest_rows,
     histogram,
     lineage,
+    outcome,
     panels,
     residuals,
 )

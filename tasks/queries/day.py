@@ -35,8 +35,7 @@ from infra.store.store import read_several
 from tasks.budgets import BudgetBalance, balances_of_month, month_of
 from tasks.run.report import latest_report
 from tasks.run.run import Run, read_inputs
-from tasks.slo.ledger import LedgerRun, read_ledger
-from tasks.slo.objectives import WINDOW, Result, results
+from tasks.slo import WINDOW, LedgerRun, Result, read_ledger, results
 from tasks.stages.canary_tally import stored_standing
 from tasks.stages.validate import contract_key
 

@@ -28,9 +28,8 @@ from infra.models import registry
 from infra.orchestrator.artifacts import as_code, as_code_block, as_text
 from infra.records.handoffs import newest_handoff
 from infra.store.seal import passing_over
-from tasks.charts.forest import forest, forest_rows
 from tasks.charts.picture import as_image as picture_as_image
-from tasks.charts.plots import panels
+from tasks.charts.plots import forest, forest_rows, panels
 from tasks.gates.gates import ledger_sentences
 from tasks.run.report import cost_sentence
 from tasks.run.run import Run

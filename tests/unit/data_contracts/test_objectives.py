@@ -8,7 +8,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from data_contracts.rules import Objective
-from tasks.slo.objectives import read_objectives
+from tasks.slo import read_objectives
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from prefect.states import Cancelled, Completed, State
 from flows import flow_runs
 from infra.stopping import HandedOver
 from infra.store import layout, open_store
-from tasks.schedules.turns import Skipped, Turn
+from tasks.schedules import Skipped, Turn
 from tests.support.tiny import write_project
 
 AT = datetime(2026, 11, 25, 3, tzinfo=UTC)

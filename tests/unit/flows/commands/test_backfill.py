@@ -21,7 +21,7 @@ from flows.cli import main
 from infra.processes.processes import CODE_ROOT, module_command
 from infra.sources.resolve import Window
 from infra.store import layout, open_store
-from tasks.schedules.backfills import Backfill, windows_between
+from tasks.schedules import Backfill, windows_between
 from tests.support.pool import until
 from tests.support.tiny import answer, home_with_server, trainwright, write_project
 

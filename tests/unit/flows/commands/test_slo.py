@@ -11,7 +11,7 @@ import pytest
 from flows.cli import main
 from infra.store import Store, open_store
 from tasks.pages.html import escaped
-from tasks.slo.objectives import SHIPPED
+from tasks.slo import SHIPPED
 from tests.support.ledger_runs import report, run_id_at, usage, write
 
 NOW = datetime.now(UTC)

@@ -10,7 +10,6 @@ import pytest
 
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.records import GateResult
-from tasks.charts.forest import Gate, forest, forest_rows, outcome
 from tasks.charts.picture import label, scale_of
 from tasks.charts.plots import (
     MOST_CLASSES,
@@ -18,14 +17,18 @@ from tasks.charts.plots import (
     Bar,
     Box,
     Curve,
+    Gate,
     Mark,
     bars,
     calibration,
     confusion,
     confusion_counts,
     curves,
+    forest,
+    forest_rows,
     histogram,
     lineage,
+    outcome,
     panels,
     residuals,
     short,

@@ -26,8 +26,8 @@ from data_contracts.load import load_spec
 from data_contracts.records import GateResult
 from data_contracts.run_report import CiCase, CiReport, ModelName, RunReport, StageResult, StageStatus
 from infra.gang.ledger import Found
-from tasks.ci import report as ci_report
-from tasks.ci.report import report_of_error, report_of_run
+from tasks import ci as ci_report
+from tasks.ci import report_of_error, report_of_run
 from tasks.pages.facts import Facts
 from tasks.run.report import VERDICTS
 from tasks.stages.validate import accepted

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.run_report import CiCase
-from tasks.ci.report import SpecFiles, checkout_root, findings, spec_files
+from tasks.ci import SpecFiles, checkout_root, findings, spec_files
 from tests.support.ci_reports import case, promoted, report
 from tests.support.tiny import SUITE, write_project
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.ci.formats import github_outputs, workflow_commands
-from tasks.ci.report import Finding
+from tasks.ci import Finding, github_outputs, workflow_commands
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tasks.ci.formats import MOST_DOTENV_BYTES, code_quality, dotenv, output_values
-from tasks.ci.report import Finding
+from tasks.ci import MOST_DOTENV_BYTES, Finding, code_quality, dotenv, output_values
 from tests.support.ci_reports import report
 
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tasks.ci.formats import junit
+from tasks.ci import junit
 from tests.support.ci_reports import HOSTILE, case, promoted, report
 
 CASES = [

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tasks.ci.formats import output_values
+from tasks.ci import output_values
 from tests.support.ci_reports import HOSTILE, promoted, report
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tasks.ci.formats import MOST_BYTES, cut, summary
+from tasks.ci import MOST_BYTES, cut, summary
 from tests.support.ci_reports import HOSTILE, case, promoted, report
 
 

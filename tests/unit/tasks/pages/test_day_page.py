@@ -20,7 +20,7 @@ from infra.store import Store, layout, open_store
 from tasks.budgets import BudgetPeriod, month_of
 from tasks.pages.day_page import MOST, MOST_RUNS, age, day_page, day_rows, group_of, is_day_page, needs
 from tasks.queries.day import Day, day_of, store_day
-from tasks.slo.ledger import LedgerRun
+from tasks.slo import LedgerRun
 from tests.support.ledger_runs import report, run_id_at, usage, write, write_month
 
 NOW = datetime.now(UTC)

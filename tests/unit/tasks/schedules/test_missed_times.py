@@ -13,7 +13,7 @@ from data_contracts.executions import ScheduledTime
 from data_contracts.run_report import RunReport
 from infra.store import Store, layout, open_store
 from tasks.run.resolve import scheduled_key
-from tasks.schedules.backfills import MissedTimes, windows_of
+from tasks.schedules import MissedTimes, windows_of
 
 AT = datetime(2026, 11, 25, 3, tzinfo=UTC)
 DEPLOYMENT = "0f0e0d0c-0b0a-4908-8706-050403020100"

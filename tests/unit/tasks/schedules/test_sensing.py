@@ -9,8 +9,8 @@ import pytest
 
 from data_contracts.errors import CorruptError, UsageError
 from infra.store import Store, layout, open_store
-from tasks.schedules import sensors
-from tasks.schedules.sensors import Look, Sensor, StillArriving
+from tasks import schedules
+from tasks.schedules import Look, Sensor, StillArriving
 
 
 class Killed(BaseException):
@@ -194,7 +194,7 @@ def test_a_step_that_is_gone_is_one_sentence(begun: Site) -> None:
 
 
 def test_many_steps_are_read_from_the_last_whole_one(begun: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sensors, "WHOLE_EVERY", 4)
+    monkeypatch.setattr(schedules, "WHOLE_EVERY", 4)
     for n in range(1, 11):
         begun.files[f"/in/{n}"] = "1"
         assert begun.look().new == 1

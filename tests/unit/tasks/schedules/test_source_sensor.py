@@ -13,7 +13,7 @@ from data_contracts.errors import UsageError
 from data_contracts.load import load_spec
 from flows.cli import main
 from infra.store import Store, open_store
-from tasks.schedules.sensors import Sensor, sensor_of
+from tasks.schedules import Sensor, sensor_of
 from tests.support.tiny import write_project
 
 SENSED = {"data": {"source": ["in/*/rows-{{ start }}.csv", "more.csv"], "window": {"path": "%Y-%m-%d"}}}

@@ -15,7 +15,7 @@ from data_contracts.canonical import digest
 from infra.stopping import STOP_FILE, HandedOver
 from infra.store import Store, layout, open_store
 from infra.store.lease import LeaseKeeper, held_lease
-from tasks.schedules.turns import Skipped, Turn
+from tasks.schedules import Skipped, Turn
 
 RUN = "20261125-010203-0a1b2c"
 QUICK: dict[str, Any] = {"patience_s": 0.6, "look_every_s": 0.02, "renew_s": 0.05}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.slo.objectives import BUSY, DAY_S, HOUR_S, NIGHTLY, WINDOW_S, Point, alerts, burn
+from tasks.slo import BUSY, DAY_S, HOUR_S, NIGHTLY, WINDOW_S, Point, alerts, burn
 
 NOW = 1_000 * DAY_S
 

@@ -9,8 +9,7 @@ import pytest
 
 from data_contracts.rules import Objective
 from tasks.costs.charges import charges
-from tasks.slo.ledger import LedgerRun
-from tasks.slo.objectives import left_out, points_of
+from tasks.slo import LedgerRun, left_out, points_of
 from tests.support.ledger_runs import generation, usage
 
 NOW = datetime(2026, 11, 26, 6, tzinfo=UTC)

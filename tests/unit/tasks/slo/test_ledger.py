@@ -10,7 +10,7 @@ import pytest
 
 from data_contracts.executions import StageUsage
 from infra.store import Store, layout, open_store
-from tasks.slo.ledger import LedgerRun, read_ledger
+from tasks.slo import LedgerRun, read_ledger
 from tests.support.ledger_runs import generation, report, run_id_at, usage, write
 
 NOW = datetime(2026, 11, 20, 6, tzinfo=UTC)

@@ -8,7 +8,7 @@ import pytest
 
 from data_contracts.rules import Objectives
 from tasks.costs.charges import charges
-from tasks.slo.objectives import Result, read_objectives, results
+from tasks.slo import Result, read_objectives, results
 from tests.support.ledger_runs import generation, usage
 from tests.unit.tasks.slo.test_indicators import NOW, run
 

@@ -1,1 +1,0 @@
-"""Service level objectives: what the ledger of runs says of them."""
