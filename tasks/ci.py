@@ -1,4 +1,6 @@
-"""The CI report of a run, and the forms in which CI services read it. No person's data is in it: sentences are public.
+"""The CI report of a run, and the forms in which CI services read it.
+
+Everything here may be public, so no value of the data and no error's own text is in it.
 
 - The report: a case for each stage, expectation, checkpoint and gate.
 - The findings: where in the spec and its suite the cases stand that CI should mark, the most important first.
@@ -60,6 +62,31 @@ _PLACED = re.compile(r"(?P<place>[^:\n]+:\d+): (?P<sentence>.+)")
 Level = Literal["error", "warning", "notice"]
 _ORDER = ("spec", "gate", "expectation", "checkpoint", "stage")
 _LINE = re.compile(r"(?P<file>.+):(?P<line>\d+)")
+_JUNIT_SUITES = {
+    "spec": "spec",
+    "stage": "stages",
+    "expectation": "contract",
+    "checkpoint": "checkpoints",
+    "gate": "gates",
+}
+# GitHub drops a step's summary that is larger as a whole.
+MOST_BYTES = 1024 * 1024
+_CUT = "\n\n**The summary is cut here: it would exceed what the host accepts.**\n"
+_MARKS = {"passed": "✅", "failed": "❌", "warned": "⚠️", "skipped": "⏭️"}
+_SUMMARY_HEADS = {
+    "spec": "Spec",
+    "stage": "Stages",
+    "gate": "Gates",
+    "expectation": "Contract",
+    "checkpoint": "Checkpoints",
+}
+# Names of metrics that are safe wherever a workflow puts them, also unquoted in a shell.
+_SAFE = re.compile(r"[\w.@/-]{1,100}", re.ASCII)
+# Of one kind and one step, GitHub shows so many and drops the rest without a word.
+MOST_ANNOTATIONS = 10
+# GitLab refuses a larger dotenv report as a whole.
+MOST_DOTENV_BYTES = 5 * 1024
+_GITLAB_SEVERITIES = {"error": "critical", "warning": "minor", "notice": "info"}
 
 
 def report_of_run(report: RunReport, facts: Facts | None) -> CiReport:
@@ -387,33 +414,6 @@ def _finding(report: CiReport, files: SpecFiles, case: CiCase) -> Finding:
     title = one_line(f"{case.kind} {'failed' if level == 'error' else 'does not hold'}", 200)
     named = "" if case.kind == "spec" else f"{case.name}: "
     return Finding(level, title, one_line(f"{named}{case.sentence}", 2000), file, line)
-
-
-_JUNIT_SUITES = {
-    "spec": "spec",
-    "stage": "stages",
-    "expectation": "contract",
-    "checkpoint": "checkpoints",
-    "gate": "gates",
-}
-# GitHub drops a step's summary that is larger as a whole.
-MOST_BYTES = 1024 * 1024
-_CUT = "\n\n**The summary is cut here: it would exceed what the host accepts.**\n"
-_MARKS = {"passed": "✅", "failed": "❌", "warned": "⚠️", "skipped": "⏭️"}
-_SUMMARY_HEADS = {
-    "spec": "Spec",
-    "stage": "Stages",
-    "gate": "Gates",
-    "expectation": "Contract",
-    "checkpoint": "Checkpoints",
-}
-# Names of metrics that are safe wherever a workflow puts them, also unquoted in a shell.
-_SAFE = re.compile(r"[\w.@/-]{1,100}", re.ASCII)
-# Of one kind and one step, GitHub shows so many and drops the rest without a word.
-MOST_ANNOTATIONS = 10
-# GitLab refuses a larger dotenv report as a whole.
-MOST_DOTENV_BYTES = 5 * 1024
-_GITLAB_SEVERITIES = {"error": "critical", "warning": "minor", "notice": "info"}
 
 
 def junit(report: CiReport) -> str:

@@ -2,15 +2,16 @@
 
 Prefect's part of it is in `flows`; no stage is carried out here.
 
-- A sensor looks whether new data has arrived, and starts one run for it. What has been seen are steps in the store, each
-  created once before its run is started; the cursor is the newest step whose run has been started. Whoever finds a step
-  after the cursor starts its run with the same key and moves the cursor. So two sensors at once, or one that is killed at
-  any point, start one run for a step. The sensor of a spec lists its sources, and knows when a file counts as complete.
+- A sensor looks whether new data has arrived, and starts one run for it. What has been seen are steps in the store,
+  each created once before its run is started; the cursor is the newest step whose run has been started. Whoever finds
+  a step after the cursor starts its run with the same key and moves the cursor. So two sensors at once, or one that
+  is killed at any point, start one run for a step. The sensor of a spec lists its sources, and knows when a file
+  counts as complete.
 - A backfill has windows: which there are, which are done, and which would overlap an earlier one. They are those of a
   span of time, or of a schedule's times that have no run: of a night without a server, a worker, or power.
-- Runs of a pipeline that a schedule or an event started hold one lease in the store, the *turn*, one after the other. Two
-  that begin at once cannot both find nobody, and a holder that died is found as for any lease. A run that a person or CI
-  started takes no turn, but its own lease counts: the others skip or wait for it, and never cancel it.
+- Runs of a pipeline that a schedule or an event started hold one lease in the store, the *turn*, one after the other.
+  Two that begin at once cannot both find nobody, and a holder that died is found as for any lease. A run that a
+  person or CI started takes no turn, but its own lease counts: the others skip or wait for it, and never cancel it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ from tasks.run.resolve import SENSOR_KEY, scheduled_key
 
 # Every so many steps, a step lists all files, so that no look reads more steps than this.
 WHOLE_EVERY = 64
+# A year of hours; more are a mistake in a date.
+MOST_WINDOWS = 10_000
+LOOK_EVERY_S = 2.0
+# A gang ends within seconds of a cancel; after this time people are told that it does not.
+SLOW_S = 120.0
+log = logging.getLogger("trainwright")
 
 
 def sensor_of(spec: PipelineSpec, root: Path, store: Store, sleep: Callable[[float], None] = time.sleep) -> Sensor:
@@ -288,10 +295,6 @@ def key_of(step: SensorStep) -> str:
     return f"{SENSOR_KEY}{step.sensor}:{step.n}"
 
 
-# A year of hours; more are a mistake in a date.
-MOST_WINDOWS = 10_000
-
-
 @dataclass(frozen=True)
 class Backfill:
     """The windows of one pipeline in one store."""
@@ -402,8 +405,7 @@ def _window_name(window: Window) -> str:
 class MissedTimes:
     """The windows of a schedule's times; each has the key that the schedule itself would give its run.
 
-    So a flow run that a worker takes late, a second call and the schedule share one run. The interface is that of
-    `tasks.schedules.Backfill`.
+    So a flow run that a worker takes late, a second call and the schedule share one run. The interface is `Backfill`'s.
     """
 
     store: Store
@@ -452,13 +454,6 @@ def windows_of(times: Sequence[datetime], length: str | None, title: str) -> lis
             remedy="Give it a length with `trainwright deploy --window 1d`, or run the pipeline once.",
         )
     return [parse_window(length, time.astimezone(UTC)) for time in times]
-
-
-LOOK_EVERY_S = 2.0
-# A gang ends within seconds of a cancel; after this time people are told that it does not.
-SLOW_S = 120.0
-
-log = logging.getLogger("trainwright")
 
 
 class Skipped(Exception):

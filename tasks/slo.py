@@ -42,9 +42,14 @@ _LEAST_BAD = 2
 # Ends of a generation that no node and no store caused.
 _PEOPLE = ("cancelled", "over_budget")
 WINDOW = timedelta(seconds=WINDOW_S)
-DEFAULT = Path(__file__).parents[1] / "slo.yaml"
+DEFAULT = Path(__file__).with_suffix(".yaml")
 # Said where these targets are shown.
 SHIPPED = "These targets are Trainwright's starting values, not promises of yours: set your own with --objectives."
+# A process at work renews its sign of life several times a minute; clocks of machines may be apart.
+SILENT_S = 3600.0
+# A run counts at its end, and may have begun so long before.
+LONGEST = timedelta(days=14)
+Blame = Literal["nobody", "infrastructure", "user", "person", "open"]
 
 
 @dataclass(frozen=True)
@@ -309,13 +314,6 @@ def _result(name: str, objective: Objective, runs: Sequence[LedgerRun], now: flo
 
 def _of_a_week(points: Sequence[Point], target: float, now: float) -> float | None:
     return burn(points, target, now - WINDOW_S / 4, now)
-
-
-# A process at work renews its sign of life several times a minute; clocks of machines may be apart.
-SILENT_S = 3600.0
-# A run counts at its end, and may have begun so long before.
-LONGEST = timedelta(days=14)
-Blame = Literal["nobody", "infrastructure", "user", "person", "open"]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The charts of pages: curves, bars, columns of days, squares of counts, boxes of a lineage, and the forest plot of gates.
+"""The charts of pages: curves, bars, columns of days, squares of counts, boxes of a lineage, the gates' forest plot.
 
 What a training logged is drawn as panels of curves: curves of one quantity, such as train_loss and val_loss, share one.
 The forest plot shows for each gate its value with its interval, the limit, and the side on which it is met.
@@ -57,6 +57,9 @@ MOST_CLASSES = 12
 OTHER = "others"
 _SMALL = 10_000
 _BOX_WIDTH, _BOX_HEIGHT, _BOX_GAP, _BOX_BELOW = 132, 84, 24, 128
+_GATES_WIDTH, _GATES_ROW, _GATES_TOP = 1000, 68, 30
+_GATES_LEFT, _GATES_RIGHT = 270, 760
+_GATE_COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}
 
 
 @dataclass(frozen=True)
@@ -501,11 +504,6 @@ def _arrow(picture: Picture, start: tuple[float, float], end: tuple[float, float
     (x, y), across = end, start[1] == end[1]
     corners = [(x, y), (x - 6, y - 4), (x - 6, y + 4)] if across else [(x, y), (x - 4, y + 6), (x + 4, y + 6)]
     picture.area(corners, SOFT)
-
-
-_GATES_WIDTH, _GATES_ROW, _GATES_TOP = 1000, 68, 30
-_GATES_LEFT, _GATES_RIGHT = 270, 760
-_GATE_COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}
 
 
 def forest_rows(gates: Sequence[GateResult], spec: PipelineSpec) -> list[Gate]:
