@@ -54,7 +54,7 @@ from training.predict.raw_rows import label_columns
 FORMAT = 2
 # Seconds between two batches; a longer pause is a hang. Ten times the longest batch so far applies if that is longer.
 HANG_S = 300.0
-ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
+_ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 OWN = "the model's own suite"
 
 
@@ -177,12 +177,12 @@ def _check_contract(model: Model, options: PredictOptions, request: PredictReque
     """How many expectations were checked, and those that were left out because the rows have no label."""
     if options.contract is None:
         return 0, []
-    suite, fail_on = suite_of(model, options.contract)
+    suite, fail_on = _suite_of(model, options.contract)
     left: list[str] = []
     if not options.contract:
         suite, left = without(suite, _label_lacking(model, options, request))
     project = request.path(request.rows_code)
-    return check_input(model, suite, fail_on, request.files, request.sources, project), left
+    return _check_input(model, suite, fail_on, request.files, request.sources, project), left
 
 
 def _label_lacking(model: Model, options: PredictOptions, request: PredictRequest) -> list[str]:
@@ -211,12 +211,12 @@ def resolve_input(text: str, trained_on: Sequence[SourceSpec]) -> tuple[list[Sou
     if is_s3:
         refuse_foreign_credentials(options)
     ending = base_name(text)[0]
-    if ending not in ENDINGS and not is_s3 and os.path.isfile(os.path.expanduser(text)):
+    if ending not in _ENDINGS and not is_s3 and os.path.isfile(os.path.expanduser(text)):
         raise UsageError(
             f"The format of {text} is not clear from its name.",
             remedy="Name a folder, a glob or a file that ends in .csv, .jsonl or .parquet, also compressed.",
         )
-    named = None if ending in ENDINGS and ending not in (".csv", ".tsv") else columns
+    named = None if ending in _ENDINGS and ending not in (".csv", ".tsv") else columns
     sources = [
         SourceSpec(
             uri=text,
@@ -232,7 +232,7 @@ def resolve_input(text: str, trained_on: Sequence[SourceSpec]) -> tuple[list[Sou
     return sources, [file for file in files if file.bytes]
 
 
-def suite_of(model: Model, named: str) -> tuple[Suite, str]:
+def _suite_of(model: Model, named: str) -> tuple[Suite, str]:
     """The suite and what it fails on; "" names the model's own. UsageError if it has none."""
     if named:
         return load_suite(named, Path.cwd()), "critical"
@@ -262,7 +262,7 @@ def _names(kwargs: Any, column: str) -> bool:
     return bool(kwargs == column)
 
 
-def check_input(
+def _check_input(
     model: Model, suite: Suite, fail_on: str, files: list[SourceFile], sources: list[SourceSpec], project: Path
 ) -> int:
     """Check the rows; returns how many expectations were checked. ContractRejected if the rows break the contract."""

@@ -145,7 +145,8 @@ def points_of(objective: Objective, runs: Iterable[LedgerRun], now: float) -> li
     """The points of the runs that an objective is for."""
     counted = [run for run in runs if objective.is_for(run.pipeline, run.tags, run.trigger)]
     if objective.measure == "success":
-        return [_run_point(run) for run in counted if run.blame in ("nobody", "infrastructure")]
+        judged = [run for run in counted if run.blame in ("nobody", "infrastructure")]
+        return [Point(run.ended, float(run.blame == "nobody"), 1.0) for run in judged]
     if objective.measure == "time":
         return [point for run in counted for point in _times(run, objective.within_s, now)]
     if objective.measure == "goodput":
@@ -165,10 +166,6 @@ def left_out(objective: Objective, runs: Iterable[LedgerRun]) -> dict[str, int]:
         if of_it and run.blame not in ("nobody", "infrastructure"):
             out[run.blame] = out.get(run.blame, 0) + 1
     return out
-
-
-def _run_point(run: LedgerRun) -> Point:
-    return Point(run.ended, float(run.blame == "nobody"), 1.0)
 
 
 def _times(run: LedgerRun, within_s: float, now: float) -> Iterator[Point]:
@@ -306,14 +303,10 @@ def _result(name: str, objective: Objective, runs: Sequence[LedgerRun], now: flo
         objective,
         good=sum(point.good for point in points),
         total=sum(point.total for point in points),
-        burning=_of_a_week(points, objective.target, now),
+        burning=burn(points, objective.target, now - WINDOW_S / 4, now),
         alerts=alerts(points, objective.target, now),
         left_out=left_out(objective, [run for run in runs if run.blame == "open" or now - run.ended < WINDOW_S]),
     )
-
-
-def _of_a_week(points: Sequence[Point], target: float, now: float) -> float | None:
-    return burn(points, target, now - WINDOW_S / 4, now)
 
 
 @dataclass(frozen=True)
@@ -393,15 +386,15 @@ def read_ledger(store: Store, since: datetime, now: datetime) -> RunLedger:
 
 
 def _read_or_id(store: Store, run_id: str, *, now: datetime) -> LedgerRun | str | None:
-    """A run as `read_run` has it; its id alone if a record is damaged, which is then noted."""
+    """A run as `_read_run` has it; its id alone if a record is damaged, which is then noted."""
     try:
-        return read_run(store, run_id, now)
+        return _read_run(store, run_id, now)
     except (CorruptError, UsageError) as error:
         pass_over(error)
         return run_id
 
 
-def read_run(store: Store, run_id: str, now: datetime) -> LedgerRun | None:
+def _read_run(store: Store, run_id: str, now: datetime) -> LedgerRun | None:
     """What a store records of one run; None if there is nothing. CorruptError if a record is damaged."""
     usage, report = usage_of(store, run_id), latest_report(store, run_id)
     done = usage.executions

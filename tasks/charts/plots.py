@@ -95,7 +95,7 @@ def curves(drawn: Sequence[Curve], marks: Sequence[Mark] = (), title: str = "") 
     wide = min(values) > 0 and max(values) / min(values) > _WIDE_RATIO
     across = scale_of([*steps, *(one.step for one in marks)], _CURVES_LEFT, _CURVES_RIGHT, pad=0.02)
     up = scale_of(values, bottom, top + 8, log=wide)
-    axes(picture, across, up, "step (values on a logarithmic scale)" if wide else "step")
+    _axes(picture, across, up, "step (values on a logarithmic scale)" if wide else "step")
     for mark in marks:
         x = across.at(mark.step)
         picture.line((x, top + 4, x, bottom), SOFT, 1.2, "3 3")
@@ -110,7 +110,7 @@ def curves(drawn: Sequence[Curve], marks: Sequence[Mark] = (), title: str = "") 
     return picture.svg()
 
 
-def axes(picture: Picture, across: Scale, up: Scale, below: str) -> None:
+def _axes(picture: Picture, across: Scale, up: Scale, below: str) -> None:
     """Grid lines and labels on both axes."""
     for value, words in up.ticks(5):
         y = up.at(value)
@@ -164,7 +164,7 @@ def calibration(shares: Sequence[tuple[float, float, int]], title: str) -> str:
     size = 330
     picture = Picture(size, size, title)
     across, up = Scale(0, 1, 52, size - 14), Scale(0, 1, size - 48, 14)
-    axes(picture, across, up, "how sure the model was")
+    _axes(picture, across, up, "how sure the model was")
     picture.line((across.start, up.start, across.end, up.end), SOFT, 1.2, "4 3")
     points = [(across.at(sure), up.at(true)) for sure, true, _ in known]
     if len(points) > 1:
@@ -260,7 +260,7 @@ def histogram(counts: Sequence[int], edges: Sequence[float], title: str, below: 
         return ""
     picture = Picture(420, 230, title)
     across, up = Scale(edges[0], edges[-1], 56, 408), Scale(0, max(counts) * 1.05, 186, 14)
-    axes(picture, across, up, below)
+    _axes(picture, across, up, below)
     for count, left, right in zip(counts, edges, edges[1:], strict=False):
         x, y = across.at(left), up.at(count)
         picture.rect((x, y, max(across.at(right) - x - 1, 0.8), up.start - y), BLUE, more=' fill-opacity="0.85"')
@@ -421,7 +421,7 @@ def residuals(truth: NDArray, prediction: NDArray) -> str:
     )
     picture = Picture(520, 280, "Residuals over the truth: prediction minus truth")
     across, up = Scale(low, high, 64, 508), Scale(least, most, 236, 14)
-    axes(picture, across, up, "truth (up: prediction minus truth)")
+    _axes(picture, across, up, "truth (up: prediction minus truth)")
     wide, tall = (across.end - across.start) / 36, (up.start - up.end) / 24
     for x, y in np.argwhere(counts):
         depth = 0.15 + 0.8 * float(np.sqrt(counts[x, y] / counts.max()))

@@ -28,7 +28,7 @@ Cause = Literal[
 ]  # fmt: skip
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 # How a generation ended of which an earlier Trainwright kept only a sum.
-ONLY_A_SUM = ""
+_ONLY_A_SUM = ""
 DAY_US = 86_400 * MICRO
 _FAILED = ("failed", "cancelled", "killed")
 
@@ -56,7 +56,7 @@ def spread(used: Resources | None, over: Sequence[Span]) -> list[Resources]:
     return shares
 
 
-def of_process(execution: ExecutionUsage, places: Sequence[Place]) -> list[Resources]:
+def _of_process(execution: ExecutionUsage, places: Sequence[Place]) -> list[Resources]:
     """Each charge's share of what the run's process used: by stage, and the rest between the stages."""
     shares = [NOTHING] * len(places)
     for used, stage, span in _parts(execution):
@@ -89,7 +89,7 @@ def _meets(one: Span, other: Span | None) -> bool:
     return other is None or (one[0] < other[1] and one[1] > other[0])
 
 
-def may_be_estimated(used: Iterable[Resources | None]) -> bool:
+def _may_be_estimated(used: Iterable[Resources | None]) -> bool:
     """Whether energy may be estimated: none of these measured it, or knows of another process that did."""
     return not any(one is not None and (one.millijoules is not None or one.elsewhere) for one in used)
 
@@ -165,7 +165,7 @@ def charges(execution: ExecutionUsage) -> list[Charge]:
             made += _of_gang(execution, gang, following)
     made += [*_of_machine(execution)] or [_at_start(execution)]
     places = [Place(one.stage, (one.began_us, one.ended_us), one.node is None) for one in made]
-    shared = zip(made, of_process(execution, places), strict=True)
+    shared = zip(made, _of_process(execution, places), strict=True)
     made = [replace(one, used=one.used + share) if share.anything else one for one, share in shared]
     return [one for one in made if one.ended_us > one.began_us or one.used.anything]
 
@@ -200,7 +200,7 @@ def _of_gang(execution: ExecutionUsage, gang: GangUsage, following: GangUsage | 
             spans.append(("idle", (released, over)))
         # What a node used, it used until its release.
         shares = spread(node.used, [span for cause, span in spans if cause != "idle"])
-        estimable = may_be_estimated([node.used, *([execution.used] if gang.local else [])])
+        estimable = _may_be_estimated([node.used, *([execution.used] if gang.local else [])])
         shares += [NOTHING] * (len(spans) - len(shares))
         for (cause, (began, ended)), used in zip(spans, shares, strict=True):
             yield Charge(
@@ -222,7 +222,7 @@ def _of_gang(execution: ExecutionUsage, gang: GangUsage, following: GangUsage | 
 def _of_node(gang: GangUsage, node: NodeUsage) -> list[tuple[Cause, Span]]:
     """A node's time from its launch to its release, cut at what happened; later moments never precede earlier ones."""
     started, released = _span(node)
-    if gang.ended == ONLY_A_SUM and gang.met is None and node.joined is None:
+    if gang.ended == _ONLY_A_SUM and gang.met is None and node.joined is None:
         return [("unknown", (started, released))]
     kept_nothing = gang.ended != "done" and gang.kept_step <= gang.first_step
     # Whoever launched the generations before: this one starts again.
@@ -277,7 +277,7 @@ def _of_machine(execution: ExecutionUsage) -> Iterator[Charge]:
                 began_us=free[0],
                 ended_us=free[1],
                 price=execution.price_of(HERE),
-                estimable=may_be_estimated([execution.used]),
+                estimable=_may_be_estimated([execution.used]),
                 machine=execution.machine,
             )
 

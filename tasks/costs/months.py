@@ -325,7 +325,7 @@ def deleted_runs(stores: Iterable[Store], start: datetime, end: datetime, now: d
 
 
 def _counted(store: Store, month: Month, now: datetime) -> MonthCosts:
-    found: dict[str, list[Charged]] = {}
+    found: list[Charged] = []
     unreadable, so_far = [], []
     last = f"{month.end:%Y%m%d-%H%M%S}"
     begun = [run_id for run_id in store.list(layout.runs()) if is_name(run_id) and run_id < last]
@@ -334,16 +334,21 @@ def _counted(store: Store, month: Month, now: datetime) -> MonthCosts:
             unreadable.append(run_id)
             continue
         mine = charged(usage.executions, month.start.timestamp(), month.end.timestamp())
-        found[run_id] = mine
+        found += mine
         if usage.so_far and mine:
             so_far.append(run_id)
     divided: dict[str, list[Charged]] = {}
-    for one, charge in shared([each for mine in found.values() for each in mine]):
+    for one, charge in shared(found):
         divided.setdefault(one.run_id, []).append((one, charge))
     lines = [line for mine in divided.values() for line in lines_of(mine)]
-    made = now.isoformat(timespec="seconds")
-    about = {"month": month.name, "made": made, "has_pools": True}
-    return MonthCosts(lines=lines, unreadable=unreadable, so_far=so_far, **about)
+    return MonthCosts(
+        month=month.name,
+        made=now.isoformat(timespec="seconds"),
+        lines=lines,
+        unreadable=unreadable,
+        so_far=so_far,
+        has_pools=True,
+    )
 
 
 def _readable_usage(store: Store, run_id: str) -> Usage | None:

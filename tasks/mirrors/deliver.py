@@ -78,13 +78,13 @@ def tell_after_run(run: Run) -> None:
         tell_quietly(run.store, EVENTS_S, lambda: due_events(run.store, run.spec.model_name))
         return
     try:
-        accept_mirrors(run)
+        _accept_mirrors(run)
     except Exception as error:  # the run has ended, and a refused update stays due
         log.warning("The mirrors of this run could not be noted (%s).", type(error).__name__)
     tell_quietly(run.store, run.spec.mirrors.wait_s)
 
 
-def accept_mirrors(run: Run) -> None:
+def _accept_mirrors(run: Run) -> None:
     """Let a run's mirrors be told from now on: this user ran it."""
     mirrors.accept(*(_identity(run.resolved, name) for name in run.spec.mirrors.names))
 

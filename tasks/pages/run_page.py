@@ -17,7 +17,6 @@ from data_contracts.contract.reports import Result
 from data_contracts.handoffs import ContractReport, Evaluation, Failure
 from data_contracts.operations import Delivery
 from data_contracts.profile.drift import svg
-from data_contracts.records import ColumnDrift
 from data_contracts.run_report import RunReport
 from infra.mirrors import newest_delivery, newest_end
 from infra.store import layout
@@ -269,7 +268,8 @@ def _worst_table(facts: Facts, worst: Worst, values: dict[int, dict[str, str]]) 
     """A line for each row; a value is masked if its column is sensitive, or may have been computed from one."""
     data = facts.run.spec.data
     sensitive = set() if isinstance(data, str) else set(data.sensitive)
-    computed = bool(sensitive) and _transformed(facts)
+    shards = facts.run.spec.shards
+    computed = bool(sensitive) and shards is not None and shards.transform is not None
     columns = list(dict.fromkeys(name for row in values.values() for name in row))
     if sensitive:  # a name that the spec does not give may come from the data
         named = set(facts.run.spec.train.batch_columns or ()) | sensitive
@@ -284,11 +284,6 @@ def _worst_table(facts: Facts, worst: Worst, values: dict[int, dict[str, str]]) 
         note = f"{MASKED} stands for a value of a sensitive column" + (", or computed from one." if computed else ".")
         return join([made, tag("p", note, kind="soft")])
     return made
-
-
-def _transformed(facts: Facts) -> bool:
-    shards = facts.run.spec.shards
-    return shards is not None and shards.transform is not None
 
 
 def _of_pairs(found: Pairs) -> list[Markup]:
@@ -369,7 +364,10 @@ def drift_part(facts: Facts) -> Markup:
     if drift.note or not drift.moved:
         return section("Drift", tag("p", words, kind="soft"))
     then, now = drift.rows
-    lines = [(*drift_cells(one), _histogram(one)) for one in drift.moved[:DRIFT_SHOWN]]
+    lines = [
+        (*drift_cells(one), Markup(svg(one.bars, one.column)) if one.bars else NOTHING)
+        for one in drift.moved[:DRIFT_SHOWN]
+    ]
     more = len(drift.moved) - DRIFT_SHOWN
     return section(
         "Drift",
@@ -493,10 +491,6 @@ def in_time(seconds: float) -> str:
     raise AssertionError
 
 
-def _histogram(one: ColumnDrift) -> Markup:
-    return Markup(svg(one.bars, one.column)) if one.bars else NOTHING
-
-
 def _expectations_parts(broken: list[Result], held: list[Result]) -> list[Markup]:
     """What was broken, then what held; many of the latter are folded away."""
     if len(held) < _MANY:
@@ -556,6 +550,7 @@ def _boxes(facts: Facts) -> list[Box]:
     resolved, report, dataset = facts.run.resolved, facts.contract, facts.dataset
     checkpoint, evaluation, training = facts.checkpoint, facts.evaluation, facts.training
     again = {one.name for one in facts.stages if one.status == "reused"}
+    size = "" if facts.run.external else in_bytes(sum(one.bytes for one in resolved.files))
     rows = "" if dataset is None else f"{sum(dataset.rows(one) for one in dataset.splits):,} rows"
     scores = [
         f"{name} {label(one.value)}" for name, one in (evaluation.metrics if evaluation is not None else {}).items()
@@ -569,7 +564,7 @@ def _boxes(facts: Facts) -> list[Box]:
     step = "" if checkpoint is None else f"step {checkpoint.step:,}"
     verdict = "accepted" if report is not None and report.accepted else "rejected"
     return [
-        Box("raw data", "external" if facts.run.external else _files(len(resolved.files)), _size(facts)),
+        Box("raw data", "external" if facts.run.external else _files(len(resolved.files)), size),
         Box("contract", verdict, _id(report), report is not None, "validate" in again),
         Box("dataset", rows, _id(dataset), dataset is not None, "shard" in again),
         Box("training", _training(facts), attempt, training is not None, "train" in again, code),
@@ -599,10 +594,6 @@ def _training(facts: Facts) -> str:
         return "begun"
     steps = max(one.last_step for one in facts.spans)
     return f"{steps:,} steps" + (f" ({len(facts.spans)}×)" if len(facts.spans) > 1 else "")
-
-
-def _size(facts: Facts) -> str:
-    return "" if facts.run.external else in_bytes(sum(one.bytes for one in facts.run.resolved.files))
 
 
 def _id(handoff: object) -> str:
@@ -684,6 +675,7 @@ def _head(facts: Facts) -> Markup:
     metrics = [(name, f"{value:.4f}") for name, value in (report.metrics if report is not None else {}).items()]
     model = report.model if report is not None else None
     version = "" if model is None or model.version is None else f"version {model.version}"
+    took = in_time(sum(one.seconds for one in facts.stages)) if facts.stages else ""
     return tag(
         "header",
         tag("p", f"{run.spec.name} · run {run.run_id}", kind="eyebrow"),
@@ -692,7 +684,7 @@ def _head(facts: Facts) -> Markup:
         tag("p", remedy, kind="next") if remedy else NOTHING,
         tag("p", restarts, kind="next") if restarts else NOTHING,
         tag("pre", trace) if trace else NOTHING,
-        pairs([*metrics[:6], (f"{run.spec.model_name}@{run.spec.promote.alias}", version), ("took", _took(facts))]),
+        pairs([*metrics[:6], (f"{run.spec.model_name}@{run.spec.promote.alias}", version), ("took", took)]),
         kind=tone,
     )
 
@@ -735,10 +727,6 @@ def _foot(facts: Facts) -> Markup:
 
 def _time(stamp: str) -> str:
     return stamp.replace("T", " ").replace("+00:00", " UTC")
-
-
-def _took(facts: Facts) -> str:
-    return in_time(sum(one.seconds for one in facts.stages)) if facts.stages else ""
 
 
 def _times(number: int) -> str:

@@ -305,13 +305,10 @@ def _used(store: Store) -> float | None:
 def _champions(store: Store) -> list[Champion]:
     def champion(named: tuple[str, str, int]) -> Champion:
         model, alias, version = named
-        return Champion(model, alias, version, _since(store, model, alias), _beside(store, model, alias))
+        beside = canary_line(store, model).strip("()") if alias == ALIAS else ""
+        return Champion(model, alias, version, _since(store, model, alias), beside)
 
     return read_several(store, champion, registry.aliases(store))
-
-
-def _beside(store: Store, model: str, alias: str) -> str:
-    return canary_line(store, model).strip("()") if alias == ALIAS else ""
 
 
 def _since(store: Store, model: str, alias: str) -> str:

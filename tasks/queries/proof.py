@@ -134,7 +134,7 @@ def prove(
         _check_newest(history[-1], version, alias)
         refs = [one.ref for one in history if one.ref]
         starts += [(f"receipt of {alias}", ref) for ref in refs]
-        require_seal(store, version.name, alias, [ref.seal for ref in refs], at_least)
+        _require_seal(store, version.name, alias, [ref.seal for ref in refs], at_least)
     elif at_least:
         raise UsageError("--at-least needs an alias or --key.", remedy="Name NAME@ALIAS.")
     _read_all(store, starts, proof, on_link, places)
@@ -232,7 +232,7 @@ def checked_seal(seal: str) -> str:
     return seal
 
 
-def require_seal(store: Store, model: str, alias: str, seals: Sequence[str], at_least: str) -> None:
+def _require_seal(store: Store, model: str, alias: str, seals: Sequence[str], at_least: str) -> None:
     """CorruptError if none of the seals of an alias's receipts is the one that a person kept."""
     if at_least and not any(seal.startswith(at_least) for seal in seals):
         raise CorruptError(
@@ -299,9 +299,9 @@ def _of_alias(
         raise CorruptError(f"No signed receipt of {version.name}@{alias} names {version.ref.uri}.")
     _refuse_newer(store, version.name, alias, manifests, len(signed), keys)
     seals = [one.seal for one in manifests]
-    require_seal(store, version.name, alias, seals[: len(signed)], at_least)
+    _require_seal(store, version.name, alias, seals[: len(signed)], at_least)
     before, by = len(manifests) - len(signed), list(dict.fromkeys(signed))
-    approved = proven_approvals(store, trusted)
+    approved = _proven_approvals(store, trusted)
     history = SignedHistory(alias, len(signed), before, by, seals[0], approved)
     return history, [one.ref for one in reversed(manifests)]
 
@@ -384,7 +384,7 @@ class ProvenApproval:
     sentence: str
 
 
-def proven_approvals(store: Store, receipts: Sequence[Receipt]) -> list[ProvenApproval]:
+def _proven_approvals(store: Store, receipts: Sequence[Receipt]) -> list[ProvenApproval]:
     """The approvals of receipts, in their order.
 
     CorruptError if a signed answer is not of the key that the receipt names, or is about something else.
