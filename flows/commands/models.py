@@ -23,8 +23,8 @@ from flows.commands.queries import store_with
 from flows.commands.terminal import draws, table
 from infra.mirrors import Deadline
 from infra.sources.named_places import NamedPlaces
-from tasks.export.export import Export
-from tasks.export.export import export as export_model
+from tasks.export import Export
+from tasks.export import export as export_model
 from tasks.mirrors.deliver import accept_places, tell
 from tasks.mirrors.outbox import PREFECT, Due, due, due_of_run
 from tasks.predict import PredictOptions, PredictSummary

@@ -31,7 +31,7 @@ from infra.mirrors import Deadline, Kept, Mlflow, MlflowRun
 from infra.models import registry
 from infra.settings import on_this_machine
 from infra.store import Store
-from tasks.export.export import RECORD, export
+from tasks.export import RECORD, export
 from tasks.pages.facts import Facts
 
 # A curve is thinned to this many points; the first and the last stay.

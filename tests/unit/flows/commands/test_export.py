@@ -15,7 +15,7 @@ import yaml
 from blake3 import blake3
 
 from flows.cli import main
-from tasks.export import export
+from tasks import export
 from tests.support.exports import run_elsewhere
 from tests.support.tiny import MODEL, trainwright, write_project
 

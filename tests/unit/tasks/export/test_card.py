@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.messages.commands import Exported
-from tasks.export.card import _data, _limitations, _metadata, _training, escaped
+from tasks.export import _data, _limitations, _metadata, _training, escaped
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from tasks.export.export import check_free, made_whole
+from tasks.export import check_free, made_whole
 
 
 def names(folder: Path) -> list[str]:
@@ -76,7 +76,7 @@ def test_a_link_put_in_its_place_is_not_followed(tmp_path: Path) -> None:
 
 def test_the_draft_of_a_killed_process_is_swept_by_the_next(tmp_path: Path) -> None:
     code = (
-        "import os, sys, pathlib; from tasks.export.export import made_whole\n"
+        "import os, sys, pathlib; from tasks.export import made_whole\n"
         "with made_whole(pathlib.Path(sys.argv[1])) as draft:\n"
         "    (draft / 'file').write_text('half'); os.kill(os.getpid(), 9)"
     )

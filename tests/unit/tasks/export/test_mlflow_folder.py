@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from data_contracts.messages.commands import Exported, TensorFacts
-from tasks.export.export import EXAMPLE, MLMODEL, REQUIREMENTS, SERVING, write_mlflow_files
+from tasks.export import EXAMPLE, MLMODEL, REQUIREMENTS, SERVING, write_mlflow_files
 from tests.support import portables
 from tests.support.real_mlflow import environment
 from tests.unit.training.export.test_tracing import LABEL, ROOT, X, portable

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tasks.export.card import without_private
+from tasks.export import without_private
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.messages.commands import Exported, TensorFacts
-from tasks.export.card import lines_for, quoted
+from tasks.export import lines_for, quoted
 from training.formats.schema import tensor_field
 
 
