@@ -1,5 +1,7 @@
 """Exports a model version to a folder: the files, the model card and a record with every digest.
 
+Nothing here reads a tensor; the child in `training.export` does.
+
 The folder is new or empty, and complete or not there. One with an ONNX file is also a folder that MLflow's own
 `load_model` opens, made from facts alone and without MLflow. The format is that of `MLmodel` files of MLflow 3:
 flavours `onnx` and `python_function`, a signature of named tensors, and an input example of zeros.
@@ -80,6 +82,35 @@ EXAMPLE, SERVING = "input_example.json", "serving_input_example.json"
 # The version whose format is written.
 _MLFLOW = "3.17.0"
 _EXAMPLE_ROWS = 2
+WITHHELD = "withheld"
+_PLACE = re.compile(r"(?i)\s*(?:/|~|file:|[a-z]:[\\/]|\\\\)")
+# Tokens whose first letters say whose they are, whatever the argument is called.
+_TOKEN = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20}|gh[a-z]_[A-Za-z0-9]{20}|github_pat_\w{20}|glpat-[\w-]{20}|AKIA[A-Z0-9]{16}|sk-[\w-]{20}"
+    r"|xox[a-z]-[\w-]{10})"
+)
+_TENSOR = re.compile(r"tensor<(\w+)>\[([\d,]+)\]")
+_TIMES = ("timestamp", "duration", "time32", "time64", "date32", "decimal")
+# What the file with the rows is called in the lines.
+ROWS, ARRAYS = "rows.parquet", "inputs.npz"
+# The library that runs each kind of file, and the line that calls it with `{inputs}`.
+_CALLS = {
+    "torch": ("torch", 'with torch.no_grad(): outputs = torch.export.load("model.pt2").module()({inputs})'),
+    "onnx": ("onnxruntime", 'outputs = onnxruntime.InferenceSession("model.onnx").run(None, {inputs})'),
+    "mlflow": ("mlflow", 'outputs = mlflow.pyfunc.load_model(".").predict({inputs})'),
+}
+# As Hugging Face's pages call the libraries.
+_LIBRARIES = {
+    "safetensors": "pytorch",
+    "huggingface": "pytorch",
+    "torch": "pytorch",
+    "onnx": "onnx",
+    "mlflow": "mlflow",
+}
+_RECORD = (
+    "`export.json` has the ids and seals of the version and its checkpoint, the digest of each file, and the largest "
+    "differences that were measured."
+)
 
 
 @dataclass(frozen=True)
@@ -353,37 +384,6 @@ def _zeros(sizes: Sequence[int], dtype: str) -> Any:
     if not sizes or math.prod(sizes) == 0:
         return [] if sizes else zero
     return [_zeros(sizes[1:], dtype) for _ in range(sizes[0])]
-
-
-WITHHELD = "withheld"
-_PLACE = re.compile(r"(?i)\s*(?:/|~|file:|[a-z]:[\\/]|\\\\)")
-# Tokens whose first letters say whose they are, whatever the argument is called.
-_TOKEN = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{20}|gh[a-z]_[A-Za-z0-9]{20}|github_pat_\w{20}|glpat-[\w-]{20}|AKIA[A-Z0-9]{16}|sk-[\w-]{20}"
-    r"|xox[a-z]-[\w-]{10})"
-)
-_TENSOR = re.compile(r"tensor<(\w+)>\[([\d,]+)\]")
-_TIMES = ("timestamp", "duration", "time32", "time64", "date32", "decimal")
-# What the file with the rows is called in the lines.
-ROWS, ARRAYS = "rows.parquet", "inputs.npz"
-# The library that runs each kind of file, and the line that calls it with `{inputs}`.
-_CALLS = {
-    "torch": ("torch", 'with torch.no_grad(): outputs = torch.export.load("model.pt2").module()({inputs})'),
-    "onnx": ("onnxruntime", 'outputs = onnxruntime.InferenceSession("model.onnx").run(None, {inputs})'),
-    "mlflow": ("mlflow", 'outputs = mlflow.pyfunc.load_model(".").predict({inputs})'),
-}
-# As Hugging Face's pages call the libraries.
-_LIBRARIES = {
-    "safetensors": "pytorch",
-    "huggingface": "pytorch",
-    "torch": "pytorch",
-    "onnx": "onnx",
-    "mlflow": "mlflow",
-}
-_RECORD = (
-    "`export.json` has the ids and seals of the version and its checkpoint, the digest of each file, and the largest "
-    "differences that were measured."
-)
 
 
 @dataclass(frozen=True)
