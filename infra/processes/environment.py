@@ -22,12 +22,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import UserCodeError
-from data_contracts.messages.children import Advanced
 from data_contracts.quoting import APPROVED
 from infra.settings import on_this_machine, state_folder
+
+if TYPE_CHECKING:
+    from data_contracts.messages.children import Advanced
 
 # Names or patterns (`WANDB_API_KEY HF_*`) that are passed on anyway; set where the processes are started.
 PASS_ENV = "TRAINWRIGHT_PASS_ENV"
