@@ -26,7 +26,8 @@ from flows.commands.server import QUIET
 from infra import stopping
 from infra.audit import TRIGGER, revision
 from infra.files import replace_text
-from infra.orchestrator import api
+from infra.orchestrator import api, remote_runs
+from infra.orchestrator.server import ensure_server, server_status
 from infra.store import absolute_address
 from infra.written_files import record_written
 from tasks.ci import (
@@ -96,12 +97,9 @@ def _remote(arguments: argparse.Namespace, spec: Path) -> tuple[Answer, CiReport
     """Start the deployment and wait for its run; a signal here cancels it there."""
     check_spec(spec, arguments.set, arguments.window)
     _connect()
-    from infra.orchestrator import remote_runs
-    from infra.orchestrator.api import asking
-
     title = f"retrain/{arguments.deployment.removeprefix('retrain/')}"
     try:
-        with asking(retries=2) as client:
+        with api.asking(retries=2) as client:
             flow_run = remote_runs.begin(client, title, _parameters(arguments))
         log.info("started the remote run %s of %s", flow_run.name, title)
         ended = remote_runs.follow(flow_run)
@@ -116,8 +114,6 @@ def _remote(arguments: argparse.Namespace, spec: Path) -> tuple[Answer, CiReport
 
 def _connect() -> None:
     """Use the Prefect server that is there; StorageUnavailable if none answers. None is started: it would be empty."""
-    from infra.orchestrator.server import ensure_server, server_status
-
     os.environ.update({**QUIET, TRIGGER: "ci"})
     if api.chosen_server(None) is None and server_status() is None:
         raise StorageUnavailable(

@@ -29,7 +29,7 @@ from infra import prices
 from infra.budgets import apply_rules, newest_rules, read_rules
 from infra.quantities import size
 from infra.signing.signatures import configured_key
-from infra.sources.resolve import Window, parse_window
+from infra.sources.resolve import Window, window_since
 from infra.store import Store, layout
 from infra.store.records import parsed
 from infra.store.store import read_several
@@ -50,6 +50,7 @@ from tasks.costs.months import (
     usage_of,
 )
 from tasks.costs.sums import ResourceCosts, Sum, charged, check_words, in_words, sums
+from tasks.pages.cost_page import cost_page, cost_rows, missing_words
 from tasks.run.run import known_store_list
 
 _MOST_CAUSES = 3
@@ -121,35 +122,6 @@ def _idle_pools(found: Found, window: Window) -> list[IdlePool]:
         for name, pool in sorted(book.pools.items())
         if pool.kept
     ]
-
-
-# How a time in ISO format begins.
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?![0-9])")
-
-
-def window_since(since: str) -> Window:
-    """The requested time: a length, START..END, or the first day."""
-    now = datetime.now(UTC)
-    try:
-        day = datetime.fromisoformat(since)
-    except ValueError:
-        try:
-            window = parse_window(since, now)
-        except UsageError as error:
-            if ".." in since:
-                raise
-            remedy = "Name a length such as 7d or 12h, or a day such as 2026-11-20."
-            why = "is a day that no calendar has" if _DAY.match(since.strip()) else "cannot be read"
-            raise UsageError(f"--since: {since!r} {why}.", remedy=remedy) from error
-    else:
-        window = Window(day if day.tzinfo else day.replace(tzinfo=UTC), now)
-    if window.start >= now:
-        raise UsageError(f"--since: {since} lies in the future.", remedy="Name a time that has passed, such as 30d.")
-    try:
-        # In UTC, as run ids and the table are.
-        return Window(window.start.astimezone(UTC), window.end.astimezone(UTC))
-    except OverflowError as error:
-        raise UsageError(f"--since: {since} lies too far away.", remedy="Name a later time, such as 30d.") from error
 
 
 def _warn_of_missing(deleted: DeletedRuns, form: str) -> None:
@@ -280,9 +252,7 @@ def _waste(one: Sum) -> str:
 
 def cost_month(arguments: argparse.Namespace, stores: list[Store]) -> Answer:
     """The figures of the month by pipeline, and the page."""
-    # Imported here, because the import is slow and costs without --month do not need it.
-    from flows.commands.reports import write_page
-    from tasks.pages.cost_page import cost_page, cost_rows, missing_words
+    from flows.commands.reports import write_page  # slow, and costs without --month do not need it
 
     if arguments.format != "table" or arguments.by != "pipeline":
         option = "--by" if arguments.format == "table" else f"--format {arguments.format}"

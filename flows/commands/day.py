@@ -9,6 +9,7 @@ from typing import Any
 from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
 from infra.files import replace_bytes
+from infra.sources.resolve import window_since
 from infra.written_files import record_written
 from tasks.pages.day_page import day_page, day_rows, is_day_page
 from tasks.queries.day import day_of
@@ -29,8 +30,6 @@ def asks_for_page(arguments: argparse.Namespace) -> bool:
 
 def day(arguments: argparse.Namespace) -> Answer:
     """Write the page; an earlier page of a day is replaced, another file is not."""
-    from flows.commands.costs import window_since
-
     path = Path(arguments.html)
     _refuse_other_file(path)
     if ".." in (arguments.since or ""):

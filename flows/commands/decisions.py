@@ -13,7 +13,7 @@ import secrets
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from data_contracts.alias_moves import ALIAS
 from data_contracts.approvals import Answer as Given
@@ -28,20 +28,21 @@ from flows.commands.server import QUIET
 from infra import audit
 from infra.approvals import public_pem, signing_key
 from infra.models import registry
+from infra.orchestrator.events import announce_canary_end
+from infra.orchestrator.server import connect_if_running
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.signatures import configured_key
 from infra.store import Store, layout
 from tasks.queries.affected import Affected
 from tasks.queries.affected import affected as find_affected
+from tasks.queries.day import CanaryView, canary_of
 from tasks.run.run import known_store_list, not_found, reopen_run
 from tasks.stages.approval import answer, checked_name, open_question, unprotect
 from tasks.stages.approval import protect as protect_alias
+from tasks.stages.canary import withdraw
 from tasks.stages.rollback import checked_reason, hold
 from tasks.stages.rollback import release as lift
 from tasks.stages.rollback import rollback as roll_back
-
-if TYPE_CHECKING:
-    from tasks.queries.day import CanaryView
 
 
 def approve(arguments: argparse.Namespace) -> Answer:
@@ -96,8 +97,6 @@ def question_lines(question: Question) -> list[str]:
 
 def _wake_flow_runs(run_id: str, given: Given) -> list[str]:
     """Resume the run's suspended flow runs in Prefect, if a server answers; the answer itself is in the store."""
-    from infra.orchestrator.server import connect_if_running
-
     os.environ.update(QUIET)
     try:
         if not connect_if_running():
@@ -197,10 +196,6 @@ def provenance_of(command: str) -> dict[str, Any]:
 
 def canary(arguments: argparse.Namespace) -> Answer:
     """The `canary` command."""
-    # Imported here, because the import is slow and the other decisions do not need it.
-    from tasks.queries.day import canary_of
-    from tasks.stages.canary import withdraw
-
     model, _, alias = arguments.name.partition("@")
     if alias not in ("", ALIAS):
         raise UsageError(f"{arguments.name} is not a canary.", remedy=f"Name the model alone: {model}.")
@@ -233,13 +228,9 @@ def _canary_lines(view: CanaryView) -> list[str]:
 
 def _announce_end(receipt: Receipt, by: str) -> None:
     """Tell a Prefect server that runs; none is started, and the canary has ended whatever happens."""
-    from infra.orchestrator.server import connect_if_running
-
     try:
         if not connect_if_running():
             return
-        from infra.orchestrator.events import announce_canary_end
-
         announce_canary_end(receipt, by)
     except Exception as error:
         log.warning("The Prefect server was not told that the canary has ended: %s", error)

@@ -14,7 +14,26 @@ from data_contracts.load import load_spec, load_store
 from flows.commands.guard import Answer, log
 from flows.commands.server import connect
 from infra.budgets import refuse_by_policy
-from infra.orchestrator.deployments import POOL
+from infra.orchestrator.automations import (
+    find_blocks,
+    notify_tags,
+    retrain_when_drifted,
+    start_after,
+    stop_retraining,
+    stop_starting_after,
+    tell_people,
+    watch,
+)
+from infra.orchestrator.deployments import (
+    POOL,
+    PipelineDeployment,
+    deploy_pipeline,
+    ensure_pages,
+    ensure_reaper,
+    ensure_sensor,
+    stop_sensor,
+    why_nobody_conducts,
+)
 from infra.orchestrator.worker import ensure_pool
 from infra.store import absolute_address, open_store
 from tasks.policies import pipeline_tags
@@ -29,7 +48,6 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
     from data_contracts.pipeline_spec import PipelineSpec
-    from infra.orchestrator.deployments import PipelineDeployment
 
 
 def deploy(arguments: argparse.Namespace) -> Answer:
@@ -46,14 +64,6 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     from prefect.utilities.callables import parameter_schema
 
     from flows.retrain import retrain
-    from infra.orchestrator.automations import find_blocks, notify_tags, watch
-    from infra.orchestrator.deployments import (
-        PipelineDeployment,
-        deploy_pipeline,
-        ensure_pages,
-        ensure_reaper,
-        why_nobody_conducts,
-    )
 
     wanted = PipelineDeployment(
         name=name,
@@ -126,8 +136,6 @@ def _load(path: Path, arguments: argparse.Namespace) -> PipelineSpec:
 
 def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec, blocks: Mapping[str, UUID]) -> None:
     """Make the automations that `contract.drift.retrain` and `notify` ask for, and delete those of earlier specs."""
-    from infra.orchestrator.automations import retrain_when_drifted, stop_retraining, tell_people
-
     if spec.contract and spec.contract.drift and spec.contract.drift.retrain:
         log.info("automation: %s", retrain_when_drifted(client, title, spec.name))
     elif deleted := stop_retraining(client, title):
@@ -138,8 +146,6 @@ def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec, blocks:
 
 def _look_for_data(client: SyncPrefectClient, wanted: PipelineDeployment, spec: PipelineSpec) -> None:
     """Make the deployment that `schedule.sensor` asks for, or delete it if the spec no longer asks."""
-    from infra.orchestrator.deployments import ensure_sensor, stop_sensor
-
     if spec.schedule.sensor is not None:
         given = {name: value for name, value in wanted.parameters.items() if name in ("set", "store")}
         log.info("sensor: %s", ensure_sensor(client, wanted.name, wanted.pool, {"spec": wanted.spec, **given}))
@@ -149,8 +155,6 @@ def _look_for_data(client: SyncPrefectClient, wanted: PipelineDeployment, spec: 
 
 def _automate_after(client: SyncPrefectClient, title: str, after: list[str] | None) -> None:
     """Make the automation that `--after` asks for, or delete it; None: leave it as it is."""
-    from infra.orchestrator.automations import start_after, stop_starting_after
-
     if after:
         log.info("automation: %s (%s)", start_after(client, title, after), ", ".join(after))
     elif after is not None and (deleted := stop_starting_after(client, title)):

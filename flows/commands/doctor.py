@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import stat
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,9 +20,12 @@ import psutil
 from data_contracts.errors import Interrupted, StorageUnavailable, TrainwrightError, UsageError
 from flows.commands.guard import Answer, log
 from infra import scratch
+from infra.orchestrator.lifecycle import obstacles_here
+from infra.orchestrator.server import expected_server, running_service
 from infra.quantities import duration, size
 from infra.scratch import UNKNOWN_MAKER, Leftover
 from infra.settings import known_stores, state_folder
+from infra.store import check_promises, open_store
 
 GIB = 2**30
 # Leftover folders that are listed one by one.
@@ -95,9 +99,6 @@ def _state() -> Check:
 
 def _prefect() -> list[Check]:
     """The server, this machine's worker, and what the server's schedules need; each obstacle is a failed check."""
-    from infra.orchestrator.lifecycle import obstacles_here
-    from infra.orchestrator.server import expected_server, running_service
-
     server = None
     try:
         server = expected_server()
@@ -132,8 +133,6 @@ def _stores() -> list[Check]:
 
 def _store(uri: str, options: Mapping[str, Any]) -> Check | None:
     """Whether a store answers and takes writes, conditional ones, too; None if it can no longer be opened."""
-    from infra.store import check_promises, open_store
-
     opened = None
     try:
         opened = open_store(uri, options, create=False)
@@ -187,8 +186,6 @@ def _packages() -> Check:
 def _gpus() -> str:
     if shutil.which("nvidia-smi") is None:
         return "no GPU: trains on the CPU"
-    import subprocess
-
     asked = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
     answer = subprocess.run(asked, capture_output=True, text=True, check=False)
     names = [line.strip() for line in answer.stdout.splitlines() if line.strip()]

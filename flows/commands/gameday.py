@@ -24,6 +24,7 @@ from flows.commands.guard import Answer, log
 from flows.commands.server import connect
 from flows.commands.terminal import table
 from infra.files import replace_bytes
+from infra.orchestrator.resuming import refuse_without_consent
 from infra.processes.processes import terminable
 from infra.quantities import duration
 from infra.settings import state_folder
@@ -98,8 +99,6 @@ def _refuse_without_consent(spec: PipelineSpec) -> None:
     if spec.train.pool is None:
         return
     connect("cli")
-    from infra.orchestrator.resuming import refuse_without_consent
-
     refuse_without_consent(spec.train.pool)
 
 

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightError
+from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.quoting import escaped
 from flows.commands.terminal import draws, printable
-from infra import stopping
+from infra import scratch, stopping
 from infra.orchestrator.api import refuse_settings_of
+from infra.processes.environment import NO_SHAKEDOWN
+from infra.settings import state_folder
 from infra.telemetry import LOG_FORMAT, JsonFormatter, json_line
 
 log = logging.getLogger("trainwright")
@@ -45,6 +47,8 @@ class Answer:
 def carry_out(load: Callable[[], Callable[[argparse.Namespace], Answer]], arguments: argparse.Namespace) -> int:
     """Import a command (`load`), run it and print its answer; returns the exit code, never raises."""
     quiet = getattr(arguments, "quiet", False)
+    if getattr(arguments, "no_shakedown", False):
+        os.environ[NO_SHAKEDOWN] = "1"
     _log_to_stderr(quiet)
     try:
         with contextlib.ExitStack() as stack:
@@ -151,8 +155,6 @@ def _show_unless_stopped(unraisable: sys.UnraisableHookArgs) -> None:
 
 def _sweep(arguments: argparse.Namespace) -> None:
     """Remove what killed commands left on this machine; `doctor` reports it instead."""
-    from infra import scratch
-
     # A command that needs the state folder reports its faults; others, such as `schema`, must still work.
     with contextlib.suppress(TrainwrightError, OSError):
         if arguments.command != "doctor":
@@ -187,6 +189,11 @@ def _log_to_stderr(quiet: bool) -> None:
     log.propagate = False
 
 
+def refuse(sentence: str, remedy: str, *, as_json: bool) -> int:
+    """Report arguments that cannot be parsed like any other error; returns its exit code, 2."""
+    return fail(UsageError(sentence, remedy=remedy), argparse.Namespace(json=as_json))
+
+
 def fail(error: TrainwrightError, arguments: argparse.Namespace) -> int:
     """Print an error: its JSON object on stdout if asked for, its sentence on stderr; returns its exit code."""
     if arguments.json:
@@ -212,8 +219,6 @@ def _stopped() -> TrainwrightError:
 
 def _internal(bug: BaseException) -> TrainwrightError:
     """The error for a bug of ours: the traceback goes to a file, and the sentence names that file."""
-    from infra.settings import state_folder
-
     path = state_folder() / "internal-error.log"
     path.write_text("".join(traceback.format_exception(bug)))
     return TrainwrightError(

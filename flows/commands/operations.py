@@ -25,11 +25,13 @@ from flows.commands.server import connect
 from flows.commands.terminal import table
 from infra import audit
 from infra.garbage import DAY_S, Collected, Deletion, Limits, collect
+from infra.orchestrator.resuming import start_lost_again
 from infra.processes.processes import marked_env, module_command, new_mark, run_to_end
 from infra.quantities import size
 from infra.records.nodes import KINDS, NodeRecord, decide, has_mishaps, nodes_of
 from infra.store import Store, layout
 from tasks.costs.months import keep_months
+from tasks.run.executions import reap_apart, reap_stores
 from tasks.run.run import known_store_list, not_found, open_spec_store
 from tasks.schedules import sensor_of
 from tasks.stages.rollback import checked_reason
@@ -40,8 +42,6 @@ def reap(arguments: argparse.Namespace) -> Answer:
     stores = known_store_list(arguments.store)
     connect("cli")
     from flows.reap import summary, tell_ends
-    from infra.orchestrator.resuming import start_lost_again
-    from tasks.run.executions import reap_apart, reap_stores
 
     reaped, away = reap_stores(stores, lambda store: reap_apart(store, arguments.pool, here=True))
     tell_ends(stores)

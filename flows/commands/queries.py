@@ -17,17 +17,20 @@ from data_contracts.errors import StorageUnavailable, UsageError, from_json
 from data_contracts.handoffs import passed_over
 from data_contracts.quoting import escaped
 from data_contracts.run_report import RunReport
+from flows.commands.day import asks_for_page, day
 from flows.commands.guard import Answer, coloured, log
 from flows.commands.terminal import table
 from infra.approvals import protection
 from infra.gang.ledger import Found
 from infra.models import registry
+from infra.orchestrator.lifecycle import obstacles_here
+from infra.orchestrator.server import expected_server
 from infra.quantities import BYTES, SECONDS, in_words
 from infra.records.receipts import holds_after
 from infra.sources.named_places import NamedPlaces
 from infra.store import Store, layout
 from tasks.mirrors.outbox import NEWEST, due
-from tasks.queries.day import standing_of
+from tasks.queries.day import canary_line, standing_of
 from tasks.queries.history import Move, checkpoints_of, logs_of, moves_of
 from tasks.queries.proof import Link, Proof, checked_seal
 from tasks.queries.proof import prove as prove_version
@@ -46,8 +49,6 @@ LOG_LINES = 20
 
 def status(arguments: argparse.Namespace) -> Answer:
     """The `status` command; with `--html` the page of the day."""
-    from flows.commands.day import asks_for_page, day
-
     if asks_for_page(arguments):
         return day(arguments)
     server, lines = _server()
@@ -75,9 +76,6 @@ def status(arguments: argparse.Namespace) -> Answer:
 
 def _server() -> tuple[Server | None, list[str]]:
     """The Prefect server that commands use here, if it answers, and the lines about it and what it should run."""
-    from infra.orchestrator.lifecycle import obstacles_here
-    from infra.orchestrator.server import expected_server
-
     try:
         server = expected_server()
         said = server.ui_url if server else "not running (`trainwright up` starts it)"
@@ -270,16 +268,10 @@ def _run_line(store: Store, run_id: str) -> dict[str, Any]:
     return {"run_id": run_id, "pipeline": name, "verdict": "unfinished"}
 
 
-def _canary_standing(store: Store, model: str) -> str:
-    from tasks.queries.day import canary_line  # SciPy takes a second to import
-
-    return canary_line(store, model)
-
-
 def _models(store: Store) -> list[dict[str, Any]]:
     models: list[dict[str, Any]] = []
     for model, alias, version in registry.aliases(store):
-        said = _canary_standing(store, model) if alias == ALIAS else ""
+        said = canary_line(store, model) if alias == ALIAS else ""
         models.append({"name": model, "alias": alias, "version": version, **({"for": f" {said}"} if said else {})})
     return models
 

@@ -35,7 +35,8 @@ from flows.commands.server import connect
 from flows.commands.terminal import table
 from flows.stages import stages
 from infra.files import replace_bytes
-from infra.orchestrator.api import unreachable
+from infra.orchestrator.api import asking, unreachable
+from infra.orchestrator.deployments import past_times
 from infra.processes.light_imports import light_imports
 from infra.processes.processes import marked_env, module_command, new_mark
 from infra.settings import state_folder
@@ -241,9 +242,6 @@ def _missed_times(
     present = datetime.now(UTC)
     since = None if arguments.since is None else _since(arguments.since, present)
     connect("cli")
-    from infra.orchestrator.api import asking
-    from infra.orchestrator.deployments import past_times
-
     title = f"retrain/{arguments.name or spec.name}"
     with asking(retries=2) as client:
         past = past_times(client, title, since, present)

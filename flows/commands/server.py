@@ -14,33 +14,36 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from data_contracts.errors import StorageUnavailable, UsageError
 from flows.commands.guard import Answer, log
 from infra.audit import TRIGGER
-from infra.orchestrator.api import NO_ANALYTICS
-from infra.orchestrator.team_server import check_settings, read_settings, start, write_proxy
+from infra.orchestrator import lifecycle, team_server
+from infra.orchestrator.api import NO_ANALYTICS, Server, auth_string
+from infra.orchestrator.server import ensure_server, expected_server, sign_in_link
+from infra.orchestrator.worker import ensure_pool, work
 from infra.quantities import size
 
-if TYPE_CHECKING:
-    from infra.orchestrator.api import Server
+# Prefect's settings for a command that shows its own progress.
+QUIET = {
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_CLI_PROMPT": "false",
+    **NO_ANALYTICS,
+}
 
 
 def up(arguments: argparse.Namespace) -> Answer:
     """The `up` command."""
-    from infra.orchestrator.lifecycle import obstacles_here, profiles
-    from infra.orchestrator.lifecycle import up as start
-    from infra.orchestrator.server import sign_in_link
-
-    server = start()
+    server = lifecycle.up()
     link = sign_in_link(server) if sys.stdout.isatty() and not arguments.json else server.ui_url
     lines = [f"Prefect server and worker are up; UI: {link}"]
     elsewhere = f"PREFECT_API_URL={server.url}"
     if server.ours:
         lines.append("To sign in to the UI: trainwright ui (it prints a link that works once, within 60 seconds)")
-        elsewhere = f"PREFECT_PROFILES_PATH={shlex.quote(str(profiles()))}"
-    for _, obstacle in obstacles_here(server):
+        elsewhere = f"PREFECT_PROFILES_PATH={shlex.quote(str(lifecycle.profiles()))}"
+    for _, obstacle in lifecycle.obstacles_here(server):
         log.warning("%s %s", obstacle.sentence, obstacle.remedy)
     lines += ["Deploy a pipeline: trainwright deploy SPEC", f"To use prefect in other folders: export {elsewhere}"]
     return Answer("\n".join(lines), {"ui": server.ui_url, "api": server.url, "started": server.started})
@@ -48,9 +51,6 @@ def up(arguments: argparse.Namespace) -> Answer:
 
 def ui(arguments: argparse.Namespace) -> Answer:
     """The `ui` command; StorageUnavailable if no server runs."""
-    from infra.orchestrator.api import auth_string
-    from infra.orchestrator.server import expected_server, sign_in_link
-
     server = expected_server()
     if server is None:
         raise StorageUnavailable("No Prefect server is running here.", remedy="Start it with `trainwright up`.")
@@ -67,17 +67,12 @@ def ui(arguments: argparse.Namespace) -> Answer:
 
 def down(arguments: argparse.Namespace) -> Answer:
     """The `down` command."""
-    from infra.orchestrator.lifecycle import down as stop
-
-    stopped = stop()
+    stopped = lifecycle.down()
     return Answer(f"stopped: {', '.join(stopped)}" if stopped else "nothing of ours was running", {"stopped": stopped})
 
 
 def worker(arguments: argparse.Namespace) -> Answer:
     """The `worker` command: ends with SIGTERM or Ctrl-C, once its flow runs are handed over."""
-    from infra.orchestrator.server import ensure_server
-    from infra.orchestrator.worker import ensure_pool, work
-
     server = ensure_server()
     ensure_pool(arguments.pool)
     log.info("A worker of the pool %s for the Prefect server at %s.", arguments.pool, server.url)
@@ -100,22 +95,20 @@ def server(arguments: argparse.Namespace) -> Answer:
 def _start_server() -> Answer:
     # How a server ends: uvicorn has answered the signal, and raises it again.
     with contextlib.suppress(KeyboardInterrupt):
-        start()
+        team_server.start()
     return Answer("The Prefect server has stopped.", {"stopped": True})
 
 
 def _write_proxy(folder: Path) -> Answer:
-    settings = read_settings()
-    check_settings(settings)
-    write_proxy(folder, settings)
+    settings = team_server.read_settings()
+    team_server.check_settings(settings)
+    team_server.write_proxy(folder, settings)
     text = f"{folder}/proxy.conf is nginx's configuration for this server. {folder}/server-password holds its password."
     return Answer(text, {"folder": str(folder)})
 
 
 def _back_up(folder: Path) -> Answer:
-    from infra.orchestrator.team_server import back_up
-
-    backup = back_up(folder)
+    backup = team_server.back_up(folder)
     text = (
         f"{folder} is a backup of the Prefect server's database: {size(backup.size)}, schema "
         f"{backup.database_schema}, Prefect {backup.prefect}. It holds the secrets of Prefect's blocks."
@@ -124,10 +117,8 @@ def _back_up(folder: Path) -> Answer:
 
 
 def _restore(folder: Path) -> Answer:
-    from infra.orchestrator.team_server import look_at_database, restore
-
-    backup, old = restore(folder)
-    paused = look_at_database().paused
+    backup, old = team_server.restore(folder)
+    paused = team_server.look_at_database().paused
     text = f"The database holds the backup of {backup.made}."
     if old:
         text += " Its schema is an earlier Prefect's; next: prefect server database upgrade --yes"
@@ -137,23 +128,11 @@ def _restore(folder: Path) -> Answer:
     return Answer(text, {"folder": str(folder), "upgrade_needed": old, "paused": paused, **backup.to_json()})
 
 
-# Prefect's settings for a command that shows its own progress.
-QUIET = {
-    "PREFECT_LOGGING_LEVEL": "CRITICAL",
-    "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
-    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-    "PREFECT_CLI_PROMPT": "false",
-    **NO_ANALYTICS,
-}
-
-
 def connect(trigger: str) -> str:
     """Point this process at the Prefect server (started if necessary) before Prefect is imported; returns its UI.
 
     A person at a terminal gets a link that signs in; a log file, which others may read, gets only the address.
     """
-    from infra.orchestrator.server import ensure_server
-
     os.environ.update({**QUIET, TRIGGER: trigger})
     server = ensure_server()
     _log_ui(replace(server, started=False))
@@ -163,6 +142,4 @@ def connect(trigger: str) -> str:
 @functools.cache
 def _log_ui(server: Server) -> None:
     """Log the address of a server's pages; once, however many flows a command runs."""
-    from infra.orchestrator.server import sign_in_link
-
     log.info("Prefect UI: %s", sign_in_link(server) if sys.stderr.isatty() else server.ui_url)

@@ -57,6 +57,8 @@ _ENDINGS: dict[str, Format] = {
     ".json": "jsonl",
     ".parquet": "parquet",
 }
+# How a time in ISO format begins.
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?![0-9])")
 _PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
 _COLUMN = re.compile(r"\{([^{}]*)\}")
 
@@ -283,6 +285,31 @@ def parse_window(text: str, now: datetime) -> Window:
     if start >= end:
         raise UsageError(f"The window {text!r} is empty: its end is not after its start.", remedy=_REMEDY)
     return Window(start, end)
+
+
+def window_since(since: str) -> Window:
+    """The requested time: a length, START..END, or the first day."""
+    now = datetime.now(UTC)
+    try:
+        day = datetime.fromisoformat(since)
+    except ValueError:
+        try:
+            window = parse_window(since, now)
+        except UsageError as error:
+            if ".." in since:
+                raise
+            remedy = "Name a length such as 7d or 12h, or a day such as 2026-11-20."
+            why = "is a day that no calendar has" if _DAY.match(since.strip()) else "cannot be read"
+            raise UsageError(f"--since: {since!r} {why}.", remedy=remedy) from error
+    else:
+        window = Window(day if day.tzinfo else day.replace(tzinfo=UTC), now)
+    if window.start >= now:
+        raise UsageError(f"--since: {since} lies in the future.", remedy="Name a time that has passed, such as 30d.")
+    try:
+        # In UTC, as run ids and the table are.
+        return Window(window.start.astimezone(UTC), window.end.astimezone(UTC))
+    except OverflowError as error:
+        raise UsageError(f"--since: {since} lies too far away.", remedy="Name a later time, such as 30d.") from error
 
 
 def _aware(moment: datetime) -> datetime:

@@ -193,7 +193,7 @@ def test_no_server_is_one_sentence_and_starts_none(spec: Path, monkeypatch: pyte
     monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    monkeypatch.setattr("infra.orchestrator.server.ensure_server", lambda: pytest.fail("a server is started"))
+    monkeypatch.setattr(ci, "ensure_server", lambda: pytest.fail("a server is started"))
     for name in [*ci.QUIET, ci.TRIGGER]:
         monkeypatch.setenv(name, "")
     with pytest.raises(StorageUnavailable, match=r"No Prefect server is known here .* Set PREFECT_API_URL"):

@@ -15,8 +15,9 @@ from data_contracts.costs import MonthCosts, Resources
 from data_contracts.executions import ExecutionUsage
 from data_contracts.resolved import Price, StoreRates
 from flows.cli import main
-from flows.commands.costs import _idle_pools, _unpriced, window_since
+from flows.commands.costs import _idle_pools, _unpriced
 from infra.prices import THIS_MACHINE, VARIABLE
+from infra.sources.resolve import window_since
 from infra.store import Store, layout, open_store
 from tasks.costs.sums import charged, sums
 from tasks.pages.cost_page import missing_words
