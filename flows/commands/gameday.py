@@ -19,7 +19,6 @@ from data_contracts.load import load_spec
 from data_contracts.messages.gang import GameTraining
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.pipeline_spec.contract import length_of
-from flows.commands import game_training
 from flows.commands.guard import Answer, log
 from flows.commands.server import connect
 from flows.commands.terminal import table
@@ -262,4 +261,4 @@ def _training(day: GameDay, store: Store, fault: Fault | None) -> ConductedTrain
         fault=None if fault is None else fault.planned(train.hang_timeout_s),
         fresh=True,
     )
-    return ConductedTraining(game_training.__name__, wanted, store, train.pool, day.until)
+    return ConductedTraining("flows.commands.game_training", wanted, store, train.pool, day.until)
