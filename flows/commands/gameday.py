@@ -1,11 +1,18 @@
 """`gameday`: inject the faults of docs/recovery.md into short trainings of a pipeline, and say what came of each.
 
 One training after another is carried out in a store of the game day's own, first without a fault, then with each.
+
+`python -m flows.commands.gameday REQUEST` is one training, in a process that can be killed. REQUEST is a `GameTraining`
+as JSON. The last line that it prints is the checkpoint, or the error. Nodes of a work pool need a flow run above them,
+whose id is the first line; on this machine, it does without Prefect.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import signal
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,8 +59,10 @@ from tasks.gameday import (
     own_overrides,
     read_timeline,
     refuse_by_store,
+    train_once,
     why_not,
 )
+from tasks.policies import run_tags
 from tasks.run.report import cost_sentence
 from tasks.run.resolve import run_prices
 from tasks.run.run import new_run_id
@@ -261,4 +270,46 @@ def _training(day: GameDay, store: Store, fault: Fault | None) -> ConductedTrain
         fault=None if fault is None else fault.planned(train.hang_timeout_s),
         fresh=True,
     )
-    return ConductedTraining("flows.commands.game_training", wanted, store, train.pool, day.until)
+    return ConductedTraining("flows.commands.gameday", wanted, store, train.pool, day.until)
+
+
+def main(request: str) -> int:
+    """Train and print the answer; returns the exit code."""
+    wanted = GameTraining.from_json(json.loads(request))
+    # A shell's background job ignores Ctrl-C, and hands that on.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        spec = load_spec(Path(wanted.spec), wanted.overrides)
+        checkpoint = _on_pool(wanted, spec.tags) if spec.train.pool else train_once(wanted)
+    except KeyboardInterrupt:
+        error: TrainwrightError = Cancelled("The training was stopped.")
+    except TrainwrightError as caught:
+        error = caught
+    else:
+        print(json.dumps({"checkpoint": checkpoint.to_json()}), flush=True)
+        return 0
+    print(json.dumps({"error": error.to_json()}), flush=True)
+    return error.exit_code
+
+
+def _on_pool(wanted: GameTraining, cost_tags: dict[str, str]) -> Checkpoint:
+    connect("cli")
+    from prefect import flow, tags
+    from prefect.runtime import flow_run
+
+    from infra.orchestrator.flow_runs import cancellable
+
+    def training() -> Checkpoint:
+        print(json.dumps({"flow_run": str(flow_run.id)}), flush=True)
+        with cancellable():
+            return train_once(wanted)
+
+    title = "no fault" if wanted.fault is None else wanted.fault.name
+    named = flow(name="game-day", flow_run_name=f"game day: {title}")
+    with tags(*run_tags(cost_tags)):
+        checkpoint: Checkpoint = named(training)()
+    return checkpoint
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,6 +1,7 @@
 """`status`, `checkpoints`, `logs`, `show`, `prove`, `history`: show what exists, and prove it.
 
-`history` says who moved an alias, when and why, with approvals, the notes of its rollbacks and what is on hold.
+`status --html` writes the page of a day as one HTML file, which opens offline. `history` says who moved an alias, when
+and why, with approvals, the notes of its rollbacks and what is on hold.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.alias_moves import ALIAS, CanaryNote, Hold, Incident
@@ -17,10 +19,10 @@ from data_contracts.errors import StorageUnavailable, UsageError, from_json
 from data_contracts.handoffs import passed_over
 from data_contracts.quoting import escaped
 from data_contracts.run_report import RunReport
-from flows.commands.day import asks_for_page, day
 from flows.commands.guard import Answer, coloured, log
 from flows.commands.terminal import table
 from infra.approvals import protection
+from infra.files import replace_bytes
 from infra.gang.ledger import Found
 from infra.models import registry
 from infra.orchestrator.lifecycle import obstacles_here
@@ -28,15 +30,19 @@ from infra.orchestrator.server import expected_server
 from infra.quantities import BYTES, SECONDS, in_words
 from infra.records.receipts import holds_after
 from infra.sources.named_places import NamedPlaces
+from infra.sources.resolve import window_since
 from infra.store import Store, layout
+from infra.written_files import record_written
 from tasks.mirrors.outbox import NEWEST, due
-from tasks.queries.day import canary_line, standing_of
+from tasks.pages.day_page import day_page, day_rows, is_day_page
+from tasks.queries.day import canary_line, day_of, standing_of
 from tasks.queries.history import Move, checkpoints_of, logs_of, moves_of
 from tasks.queries.proof import Link, Proof, checked_seal
 from tasks.queries.proof import prove as prove_version
 from tasks.run.report import cost_sentence, latest_report
 from tasks.run.resolve import find_version
 from tasks.run.run import known_store_list, not_found, reopen_run
+from tasks.slo import read_objectives
 
 if TYPE_CHECKING:
     from infra.orchestrator.api import Server
@@ -362,3 +368,53 @@ def _incident_lines(note: Incident) -> list[str]:
 
 def _figure(metrics: dict[str, float], name: str) -> str:
     return f"{metrics[name]:.4g}" if name in metrics else "not scored"
+
+
+# Of a file that is there, as much as shows whether it is a page of a day.
+_BEGINNING = 2048
+
+
+def asks_for_page(arguments: argparse.Namespace) -> bool:
+    """Whether `--html` is given; UsageError for what has no effect without it."""
+    for name in ("since", "objectives"):
+        if arguments.html is None and getattr(arguments, name) is not None:
+            raise UsageError(f"--{name} has no effect without --html.", remedy="Name the page's file: --html day.html.")
+    return arguments.html is not None
+
+
+def day(arguments: argparse.Namespace) -> Answer:
+    """Write the page; an earlier page of a day is replaced, another file is not."""
+    path = Path(arguments.html)
+    _refuse_other_file(path)
+    if ".." in (arguments.since or ""):
+        raise UsageError(
+            "--since: a page of a day ends now, so it has no END.", remedy="Name its beginning: --since 7d."
+        )
+    since = None if arguments.since is None else window_since(arguments.since).start
+    found = day_of(known_store_list(arguments.store), read_objectives(arguments.objectives), since)
+    try:
+        replace_bytes(path, day_page(found).encode())
+        record_written(path)
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}.", remedy="Name a file in a folder of yours with --html."
+        ) from error
+    title, counted, rows = day_rows(found)
+    needed = [{"kind": kind, "sentence": what, "command": command} for kind, what, command in rows]
+    value: dict[str, Any] = {"page": str(path), "stores": [one.uri for one in found.stores], "needs": needed}
+    lines = [f"{path} shows the day: {title}. {counted}", *(f"  {what} ({command})" for _, what, command in rows)]
+    return Answer("\n".join(lines), value, line=lines[0])
+
+
+def _refuse_other_file(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            known = not path.is_symlink() and is_day_page(file.read(_BEGINNING).decode(errors="replace"))
+    except FileNotFoundError:
+        known = not path.is_symlink()
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}.", remedy="Name another file with --html."
+        ) from error
+    if not known:
+        raise UsageError(f"{path} exists, and is not a page of a day.", remedy="Name another file with --html.")
