@@ -118,11 +118,11 @@ def name_flow_run(run: Run, *more: str | None) -> Run:
     if context is not None and context.flow_run is not None:
         from prefect import get_client
 
-        changes: dict[str, Any] = {"name": _name(run.spec.name, run.run_id, *more)}
-        changes["tags"] = sorted({*context.flow_run.tags, *pipeline_tags(run.spec.name, run.spec.tags)})
+        name = _name(run.spec.name, run.run_id, *more)
+        marks = sorted({*context.flow_run.tags, *pipeline_tags(run.spec.name, run.spec.tags)})
         try:
             with get_client(sync_client=True) as client:
-                client.update_flow_run(context.flow_run.id, **changes)
+                client.update_flow_run(context.flow_run.id, name=name, tags=marks)
         except Exception as error:  # both are for people: the run continues without them
             log.warning("Prefect did not store the flow run's name and tags; the run continues: %s", error)
     return run

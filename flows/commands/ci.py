@@ -123,7 +123,7 @@ def _connect() -> None:
     ensure_server()
 
 
-def _parameters(arguments: argparse.Namespace) -> dict[str, Any]:
+def _parameters(arguments: argparse.Namespace) -> dict[str, object]:
     """What the flow gets instead of what the deployment gives it."""
     asked = {
         "window": arguments.window,

@@ -389,7 +389,7 @@ def budget(arguments: argparse.Namespace) -> Answer:
         return _apply_budgets(arguments)
     wanted = _budget_month(arguments.month)
     lines: list[str] = []
-    value: list[dict[str, Any]] = []
+    value: list[dict[str, object]] = []
     for store in known_store_list(arguments.store):
         version = newest_rules(store, "budgets")
         found, more = balances_of_month(store, wanted, None if arguments.json else _MOST_RUNS)
@@ -415,7 +415,7 @@ def policy(arguments: argparse.Namespace) -> Answer:
             f"{store.uri}: {_version_in_words(made)}; it holds for every spec from now on", _version_json(made)
         )
     lines: list[str] = []
-    value: list[dict[str, Any]] = []
+    value: list[dict[str, object]] = []
     for store in known_store_list(arguments.store):
         version = newest_rules(store, "policy")
         if version is not None:
@@ -475,13 +475,13 @@ def _version_in_words(version: RulesVersion) -> str:
     return f"version {version.n} of the {kind}, applied by {version.by} at {version.at[:16]} UTC{signed}"
 
 
-def _in_force(version: RulesVersion | None) -> dict[str, Any]:
+def _in_force(version: RulesVersion | None) -> dict[str, object]:
     """The version that holds, also under the key that it had in earlier releases."""
     value = None if version is None else _version_json(version)
     return {"version": value, "edition": value}
 
 
-def _version_json(version: RulesVersion) -> dict[str, Any]:
+def _version_json(version: RulesVersion) -> dict[str, object]:
     value, path = version.to_json(), layout.rules_version(version.kind, version.n)
     signed = version.signature
     key = None if signed is None else parsed(path, lambda one: str(one["signatures"][0]["keyid"]), signed)

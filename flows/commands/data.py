@@ -94,7 +94,7 @@ def _explain(arguments: argparse.Namespace) -> Answer:
     suite = load_suite(spec.contract.suite, root, spec.contract.parameters)
     lines, listed = _in_sentences(suite)
     lines.insert(0, f"{suite['name']}: {_count(suite)}; {_fails(spec.contract.fail_on)}")
-    value: dict[str, Any] = {"suite": suite["name"], "expectations": listed}
+    value = {"suite": suite["name"], "expectations": listed}
     others = []
     for field, (one, fails) in _other_suites(spec, root).items():
         said, listed = _in_sentences(one)
@@ -343,7 +343,7 @@ def _quoted(value: Any) -> str:
     return text
 
 
-def _write_suite(out: Path, suite: dict[str, Any], section: str, made: Draft) -> str:
+def _write_suite(out: Path, suite: Mapping[str, Any], section: str, made: Draft) -> str:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in ((SUITE, json.dumps(suite, indent=2) + "\n"), (SECTION, section)):

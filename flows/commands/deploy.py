@@ -6,7 +6,7 @@ import argparse
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from data_contracts.canonical import is_name, valid_name
 from data_contracts.errors import SpecError, UsageError
@@ -102,7 +102,7 @@ def _answer(
     """What was deployed, who is told if it fails, and with `--start` the flow run that is started now."""
     from prefect.deployments import run_deployment
 
-    value: dict[str, Any] = {"deployment": wanted.title, "pool": wanted.pool, "spec": wanted.spec, "worker": worker}
+    value: dict[str, object] = {"deployment": wanted.title, "pool": wanted.pool, "spec": wanted.spec, "worker": worker}
     lines = [f"{wanted.title} runs {wanted.spec} on the work pool {wanted.pool}: {when}."]
     value["told"] = told
     if told:
@@ -209,7 +209,7 @@ def _name(name: str) -> str:
         raise UsageError(f"--name: {error}.", remedy="Choose another name for the deployment.") from error
 
 
-def _parameters(arguments: argparse.Namespace) -> dict[str, Any]:
+def _parameters(arguments: argparse.Namespace) -> dict[str, object]:
     """What the flow gets beside the spec."""
     asked = {
         "window": arguments.window,

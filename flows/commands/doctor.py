@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import psutil
 
@@ -50,10 +50,20 @@ class Check:
     problem: str = ""
 
 
+class _Folder(TypedDict):
+    """A folder that was left behind, as `--json` shows it."""
+
+    path: str
+    bytes: int
+    age_s: int
+    made_for: str
+    why_kept: str
+
+
 def doctor(arguments: argparse.Namespace) -> Answer:
     """The `doctor` command; it removes and starts nothing. The largest exit code of a failed check, else 0."""
     checks = inspect_machine()
-    left: list[dict[str, Any]] = []
+    left: list[_Folder] = []
     if all(check.ok for check in checks if check.name == "state"):
         left = [_as_json(one) for one in scratch.leftovers()]
         checks += [*_prefect(), *_stores(), *_scratch(left)]
@@ -147,14 +157,19 @@ def _store(uri: str, options: Mapping[str, Any]) -> Check | None:
         return Check("store", False, error.message.rstrip("."), remedy, error.exit_code)
 
 
-def _as_json(left: Leftover) -> dict[str, Any]:
-    size_and_age = {"bytes": left.num_bytes, "age_s": round(left.age_s)}
-    return {"path": str(left.path), **size_and_age, "made_for": left.made_for, "why_kept": left.why_kept}
+def _as_json(left: Leftover) -> _Folder:
+    return {
+        "path": str(left.path),
+        "bytes": left.num_bytes,
+        "age_s": round(left.age_s),
+        "made_for": left.made_for,
+        "why_kept": left.why_kept,
+    }
 
 
-def _scratch(left: list[dict[str, Any]]) -> list[Check]:
+def _scratch(left: list[_Folder]) -> list[Check]:
     """A line for each folder, or one line for many folders that stay for the same reason."""
-    by_reason: dict[str, list[dict[str, Any]]] = {}
+    by_reason: dict[str, list[_Folder]] = {}
     for one in left:
         by_reason.setdefault(one["why_kept"] or SWEPT, []).append(one)
     facts = []

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from data_contracts.errors import Cancelled, PromiseBroken, TrainwrightError, UsageError
 from data_contracts.handoffs import Checkpoint
@@ -154,7 +153,7 @@ def _preview(spec: PipelineSpec, tried: list[Fault], left_out: dict[str, str], a
         "",
         "Nothing was done. With --yes it begins.",
     ]
-    value: dict[str, Any] = {
+    value: dict[str, object] = {
         "would_try": [fault.name for fault in tried],
         "not_tried": {name: why for name, why in left_out.items() if why},
         "at_most_s": at_most_s,

@@ -11,7 +11,7 @@ import select
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class Answer:
     """
 
     text: str
-    value: dict[str, Any]
+    value: Mapping[str, object]
     exit_code: int = 0
     error: TrainwrightError | None = None
     line: str = ""

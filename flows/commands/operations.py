@@ -15,7 +15,6 @@ from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from data_contracts.errors import NodeLost, UsageError
 from data_contracts.load import load_spec
@@ -46,8 +45,11 @@ def reap(arguments: argparse.Namespace) -> Answer:
     reaped, away = reap_stores(stores, lambda store: reap_apart(store, arguments.pool, here=True))
     tell_ends(stores)
     begun = start_lost_again()
-    value: dict[str, Any] = {"runs": [asdict(one) for one in reaped], "away": [error.message for error in away]}
-    value["begun"] = begun
+    value = {
+        "runs": [asdict(one) for one in reaped],
+        "away": [error.message for error in away],
+        "begun": begun,
+    }
     said, worst = summary(reaped, list(away), begun), max((error.exit_code for error in away), default=0)
     for one in reaped:
         if one.what == "here":
@@ -88,7 +90,7 @@ _NODES_HEAD = ["node", "state", "failures", "stragglers", "corrupt replicas", "l
 def nodes(arguments: argparse.Namespace) -> Answer:
     """The `nodes` command; a figure counts what happened since the node was last restored."""
     lines: list[str] = []
-    value: list[dict[str, Any]] = []
+    value: list[dict[str, object]] = []
     for store in known_store_list(arguments.store or arguments.place):
         if found := nodes_of(store):
             lines += [f"{store.uri}", table(_NODES_HEAD, [_node_row(one) for one in found], right=_NODES_HEAD[2:5]), ""]
@@ -138,7 +140,7 @@ def _node_row(node: NodeRecord) -> list[str]:
     return [node.name, "drained" if node.is_drained else "in use", *figures, last.at[:16] if last else "", why]
 
 
-def _node_json(node: NodeRecord) -> dict[str, Any]:
+def _node_json(node: NodeRecord) -> dict[str, object]:
     return {
         "node": node.name,
         "drained": node.is_drained,

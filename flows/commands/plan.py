@@ -6,7 +6,6 @@ import argparse
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from data_contracts.pipeline_spec import PipelineSpec
 from flows.commands.guard import Answer
@@ -37,7 +36,7 @@ def plan(arguments: argparse.Namespace) -> Answer:
     )
     steps = plan_run(run, stages())
     lines = [step.line for step in steps]
-    value: dict[str, Any] = {"stages": [vars(step) for step in steps]}
+    value: dict[str, object] = {"stages": [vars(step) for step in steps]}
     ahead = [step.name for step in steps if step.action in ("run", "resume")]
     needed = None if arguments.no_estimate else estimate(run, ahead)
     if needed is not None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from data_contracts.alias_moves import ALIAS, CanaryNote, Hold, Incident
 from data_contracts.canonical import is_name, readable
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 # For each rank, if no rank is named.
 LOG_LINES = 20
+# An alias of a model, as `--json` shows it.
+_Model = TypedDict("_Model", {"name": str, "alias": str, "version": int, "for": NotRequired[str]})
 
 
 def status(arguments: argparse.Namespace) -> Answer:
@@ -58,7 +60,7 @@ def status(arguments: argparse.Namespace) -> Answer:
     if asks_for_page(arguments):
         return day(arguments)
     server, lines = _server()
-    value: dict[str, Any] = {"server": server.ui_url if server else None, "stores": []}
+    value: list[dict[str, object]] = []
     stores = known_store_list(arguments.store)
     if not stores:
         lines += ["", "no store is known on this machine; `trainwright run SPEC` makes one"]
@@ -74,10 +76,8 @@ def status(arguments: argparse.Namespace) -> Answer:
         due_texts = [one.sentence for one in due(store, NEWEST)]
         lines += [line for said in due_texts for line in ("", f"  {said} (`trainwright mirror` tells it)")]
         lines += [] if any(tables) else ["  no runs and no models yet; `trainwright run SPEC` makes the first"]
-        value["stores"].append(
-            {"uri": store.uri, "runs": runs, "models": models, "mirrors_due": due_texts, "problem": problem}
-        )
-    return Answer("\n".join(lines), value)
+        value.append({"uri": store.uri, "runs": runs, "models": models, "mirrors_due": due_texts, "problem": problem})
+    return Answer("\n".join(lines), {"server": server.ui_url if server else None, "stores": value})
 
 
 def _server() -> tuple[Server | None, list[str]]:
@@ -262,7 +262,7 @@ def store_with(arguments: argparse.Namespace, what: str = "model") -> Store:
     raise not_found(f"{what} {model}", stores)
 
 
-def _run_line(store: Store, run_id: str) -> dict[str, Any]:
+def _run_line(store: Store, run_id: str) -> dict[str, str]:
     report: RunReport | None = latest_report(store, run_id)
     if report is not None:
         line = {"run_id": run_id, "pipeline": report.pipeline, "verdict": report.verdict}
@@ -274,11 +274,13 @@ def _run_line(store: Store, run_id: str) -> dict[str, Any]:
     return {"run_id": run_id, "pipeline": name, "verdict": "unfinished"}
 
 
-def _models(store: Store) -> list[dict[str, Any]]:
-    models: list[dict[str, Any]] = []
+def _models(store: Store) -> list[_Model]:
+    models: list[_Model] = []
     for model, alias, version in registry.aliases(store):
         said = canary_line(store, model) if alias == ALIAS else ""
-        models.append({"name": model, "alias": alias, "version": version, **({"for": f" {said}"} if said else {})})
+        models.append({"name": model, "alias": alias, "version": version})
+        if said:
+            models[-1]["for"] = f" {said}"
     return models
 
 
@@ -287,18 +289,18 @@ def history(arguments: argparse.Namespace) -> Answer:
     model, _, alias = arguments.name.partition("@")
     store = store_with(arguments)
     lines: list[str] = []
-    value: dict[str, Any] = {"model": model, "aliases": {}}
+    aliases: dict[str, object] = {}
     for name, moves in moves_of(store, model, alias).items():
         held = _held(store, model, name)
         lines += ["", *_history_lines(model, name, moves, held)]
         protected = protection(store, model, name)
         lines += ["", f"protected, because {protected.sentence}"] if protected is not None else []
-        value["aliases"][name] = {
+        aliases[name] = {
             "moves": [one.to_json() for one in moves],
             "held": [one.to_json() for one in held],
             "protection": protected and protected.to_json(),
         }
-    return Answer("\n".join(lines[1:]), value)
+    return Answer("\n".join(lines[1:]), {"model": model, "aliases": aliases})
 
 
 def _held(store: Store, model: str, alias: str) -> tuple[Hold, ...]:
@@ -401,7 +403,7 @@ def day(arguments: argparse.Namespace) -> Answer:
         ) from error
     title, counted, rows = day_rows(found)
     needed = [{"kind": kind, "sentence": what, "command": command} for kind, what, command in rows]
-    value: dict[str, Any] = {"page": str(path), "stores": [one.uri for one in found.stores], "needs": needed}
+    value = {"page": str(path), "stores": [one.uri for one in found.stores], "needs": needed}
     lines = [f"{path} shows the day: {title}. {counted}", *(f"  {what} ({command})" for _, what, command in rows)]
     return Answer("\n".join(lines), value, line=lines[0])
 

@@ -12,7 +12,6 @@ import webbrowser
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from data_contracts.errors import CorruptError, ObjectiveMissed, TrainwrightError, UsageError
 from flows.commands.guard import Answer, log
@@ -148,7 +147,7 @@ def slo(arguments: argparse.Namespace) -> Answer:
     """The `slo` command; with `--check` exit code 4 if an objective is missed."""
     objectives, now = read_objectives(arguments.objectives), datetime.now(UTC)
     lines: list[str] = []
-    value: list[dict[str, Any]] = []
+    value: list[dict[str, object]] = []
     missed: list[str] = []
     for store in known_store_list(arguments.store):
         known = read_ledger(store, now - WINDOW, now)

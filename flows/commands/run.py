@@ -173,7 +173,7 @@ def _profile(run: Run) -> Profiled:
     return profile(run, *EarlierHandoffs(run).inputs(train))
 
 
-def write_profile(run: Run, found: Profiled) -> tuple[str, dict[str, Any]]:
+def write_profile(run: Run, found: Profiled) -> tuple[str, dict[str, object]]:
     """Write page and trace to the state folder, and beside the run's page; returns where, for people and programs."""
     page = profile_page(run, found).encode()
     folder = state_folder() / "pages"
@@ -371,7 +371,7 @@ class _WindowRuns:
 
     def _ended(self, window: Window, printed: str, code: int) -> tuple[str, str, int]:
         try:
-            value: dict[str, Any] = json.loads(printed)
+            value = json.loads(printed)
         except ValueError:
             return f"it ended with {code} and left no report", "", code or 1
         if "error" in value and "verdict" not in value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def opened(arguments: argparse.Namespace, overrides: Sequence[str] = ()) -> Run:
 
 
 def _answer(run: Run, name: str, handoff: HandOff | None, arguments: argparse.Namespace) -> Answer:
-    value: dict[str, Any] = handoff.to_json() if handoff is not None else {"skipped": True}
+    value: Mapping[str, object] = handoff.to_json() if handoff is not None else {"skipped": True}
     if arguments.out:
         write(Path(arguments.out), value)
     result = run.results[name]

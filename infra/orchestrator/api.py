@@ -19,7 +19,7 @@ import logging
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -395,7 +395,7 @@ def _value(text: str | None) -> Any:
         return text
 
 
-def _flat(settings: dict[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+def _flat(settings: Mapping[str, object], before: str) -> Iterator[tuple[str, Any]]:
     for key, value in settings.items():
         # Inside a group, a setting may also have its whole name.
         name = f"{before}{key}".upper().rpartition(_PREFIX)[2]

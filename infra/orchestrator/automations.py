@@ -421,7 +421,7 @@ def retrain_when_drifted(client: SyncPrefectClient, deployment: str, pipeline: s
 
     known = client.read_deployment_by_name(deployment)
     settings = shlex.split(str(known.parameters.get("set") or ""))
-    parameters: dict[str, Any] = {"set": shlex.join([*settings, ACCEPTS])}
+    parameters = {"set": shlex.join([*settings, ACCEPTS])}
     name = _drift_automation(deployment)
     wanted = AutomationCore(
         name=name,

@@ -172,7 +172,7 @@ class PipelineDeployment:
     pool: str
     spec: str
     schema: dict[str, Any]
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, object] = field(default_factory=dict)
     cron: str | None = None
     timezone: str | None = None
     tags: tuple[str, ...] = ()
@@ -235,7 +235,7 @@ def why_nobody_conducts(client: SyncPrefectClient, pool: str) -> GangIncomplete 
     return None if obstacle is None else GangIncomplete(obstacle.sentence, remedy=obstacle.remedy)
 
 
-def checkout_steps(kind: str) -> list[dict[str, Any]]:
+def checkout_steps(kind: str) -> list[dict[str, dict[str, str]]]:
     """The steps by which a worker finds the code."""
     step = {"prefect.deployments.steps.set_working_directory": {"directory": str(CODE_ROOT)}}
     return [step] if kind == PROCESS else []
@@ -526,7 +526,7 @@ SENSOR = Periodic(
 )
 
 
-def ensure_sensor(client: SyncPrefectClient, name: str, pool: str, parameters: dict[str, Any]) -> str:
+def ensure_sensor(client: SyncPrefectClient, name: str, pool: str, parameters: Mapping[str, object]) -> str:
     """Make the sensor of `retrain/<name>`, or let it run this checkout's code; its title."""
     title = f"sensor/{name}"
     known = find_deployment(client, title)
@@ -577,7 +577,7 @@ class PastTimes:
     """A deployment and the times at which it was meant to start a run, oldest first, in UTC."""
 
     deployment: UUID
-    parameters: dict[str, Any]
+    parameters: Mapping[str, Any]
     times: list[datetime]
 
 

@@ -473,7 +473,7 @@ _OF_VERDICT: Mapping[str, Any] = {
 }
 
 
-def question_of(report: RunReport) -> dict[str, Any]:
+def question_of(report: RunReport) -> Mapping[str, object]:
     """The question that a run which waits has asked; {} if there is none."""
     details = (report.error or {}).get("details") or {}
     question = details.get("question") if isinstance(details, dict) else None

@@ -236,7 +236,7 @@ def form_answer(flow_run: FlowRun, n: int) -> FormAnswer | None:
     if not given:
         return None
     newest = max(given, key=lambda one: one.created or datetime.min.replace(tzinfo=UTC))
-    value: dict[str, Any] = newest.decoded_value
+    value = newest.decoded_value
     at = (newest.created or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="seconds")
     decision, reason, by = (str(value.get(name, "")) for name in ("decision", "reason", "your_name"))
     return FormAnswer(decision, reason, by.removeprefix(SIGNED_IN), at, by.startswith(SIGNED_IN))

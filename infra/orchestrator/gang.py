@@ -89,7 +89,7 @@ class PoolGang:
         )
         self._watch = FlowRunStates()
         self._deployment: UUID | None = None
-        self._variables: dict[str, Any] = {}
+        self._variables: dict[str, int] = {}
         # When nodes began to be released, and when the last node was: they end in parallel.
         self._releasing = self.released = -math.inf
 

@@ -20,7 +20,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
 
 from data_contracts.errors import Crashed as CrashedError
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # The tag of a flow run that a CI job waits for.
 CI_TAG = "trainwright-ci"
-_STATES: dict[str, Any] = {
+_STATES: dict[str, Literal["asked", "cancelled", "stopped", "ended"]] = {
     **dict.fromkeys(("SCHEDULED", "PENDING"), "asked"),
     **dict.fromkeys(("CANCELLED", "CANCELLING"), "cancelled"),
     "PAUSED": "stopped",

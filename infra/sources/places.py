@@ -22,7 +22,7 @@ import stat
 import time
 import unicodedata
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
@@ -225,7 +225,7 @@ class Bucket:
 
     rev: str | None = None
 
-    def __init__(self, uri: str, options: dict[str, Any]) -> None:
+    def __init__(self, uri: str, options: Mapping[str, Any]) -> None:
         self.uri = uri
         self.bucket = uri.removeprefix("s3://").partition("/")[0]
         # Listings are never cached: a run lists once, and must see what is there then.
@@ -262,13 +262,13 @@ class Bucket:
             )
         return [f"s3://{self.bucket}/{one['Key']}" for one in page.get("Contents", [])]
 
-    def _info(self, pattern: str) -> list[dict[str, Any]]:
+    def _info(self, pattern: str) -> list[Mapping[str, Any]]:
         try:
             return [self._filesystem.info(pattern)]
         except FileNotFoundError:
             return []
 
-    def _entry(self, one: dict[str, Any]) -> SourceEntry:
+    def _entry(self, one: Mapping[str, Any]) -> SourceEntry:
         # The time is included because not every server's ETag is a digest of the bytes.
         parts = (one["size"], one.get("ETag", ""), one.get("VersionId") or "", one.get("LastModified", ""))
         stamp = ":".join(map(str, parts))

@@ -18,7 +18,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -710,6 +710,18 @@ def look_like_numbers(texts: pa.Array, settings: CsvSpec) -> bool | None:
     return True if pc.any(pc.match_substring_regex(texts, sign)).as_py() else None
 
 
+class _Written(TypedDict, total=False):
+    """Fields of `CsvSpec`, as far as a file shows them."""
+
+    encoding: str | None
+    separator: str | None
+    skip_rows: int
+    quote: str | None
+    comment: str
+    decimal: str
+    thousands: str
+
+
 def guess_csv(head: bytes, file: CsvFile) -> CsvSpec:
     """How a file was written, as far as its beginning shows it; what the spec says stays, unless it cannot be.
 
@@ -717,8 +729,9 @@ def guess_csv(head: bytes, file: CsvFile) -> CsvSpec:
         head: its beginning, read as `file` says (`plain_lines`).
     """
     before = file.settings
-    found: dict[str, Any] = {"encoding": before.encoding or _encoding(head)}
-    text = head.decode("utf-8" if before.encoding else found["encoding"] or "utf-8", errors="ignore")
+    encoding = before.encoding or _encoding(head)
+    text = head.decode("utf-8" if before.encoding else encoding or "utf-8", errors="ignore")
+    found: _Written = {"encoding": encoding}
     text = text.removeprefix("\ufeff")[:_SAMPLE_CHARACTERS]
     if len(head) >= _SAMPLE_CHARACTERS:
         text = text[: max(text.rfind("\n"), text.rfind("\r")) + 1]
@@ -734,10 +747,10 @@ def guess_csv(head: bytes, file: CsvFile) -> CsvSpec:
         rows = file.rows(text, found["separator"])
         found |= _numbers([row for row in itertools.islice(rows, _NUMBER_ROWS) if row][1:])
     given = before.model_dump(exclude_defaults=True)
-    found = {name: one for name, one in found.items() if one}
-    stay = {name: one for name, one in given.items() if name not in ("separator", "skip_rows") or name not in found}
+    guessed = {name: one for name, one in found.items() if one}
+    stay = {name: one for name, one in given.items() if name not in ("separator", "skip_rows") or name not in guessed}
     try:
-        return CsvSpec.model_validate({**found, **stay})
+        return CsvSpec.model_validate({**guessed, **stay})
     except ValidationError:
         return before
 
@@ -764,7 +777,7 @@ def _encoding(head: bytes) -> str | None:
     return None
 
 
-def _sniffed(text: str) -> dict[str, Any]:
+def _sniffed(text: str) -> _Written:
     """Separator, quote, comment and lines to skip, as DuckDB finds them, if that makes several columns."""
     try:
         import duckdb
@@ -772,7 +785,7 @@ def _sniffed(text: str) -> dict[str, Any]:
         return {}
     with scratch.make("csv") as folder:
         (folder.path / "sample.csv").write_text(text, newline="")
-        config: dict[str, Any] = {
+        config: dict[str, str | bool | int | float | list[str]] = {
             "threads": 1,
             "autoload_known_extensions": False,
             "autoinstall_known_extensions": False,
@@ -788,7 +801,7 @@ def _sniffed(text: str) -> dict[str, Any]:
     skipped = _LINE_END.split(text, skip)[:skip]
     if separator not in MARKS or width < 2 or any(re.fullmatch(r"\w+", line) for line in skipped):
         return {}  # a single word is the name of a single column
-    found: dict[str, Any] = {"separator": separator, "skip_rows": skip, "quote": "'" if quote == "'" else None}
+    found: _Written = {"separator": separator, "skip_rows": skip, "quote": "'" if quote == "'" else None}
     signs = {line[:1] for line in skipped if line.strip()}
     if signs == {"#"} or comment == "#":
         found |= {"comment": "#", "skip_rows": 0}
@@ -797,9 +810,9 @@ def _sniffed(text: str) -> dict[str, Any]:
     return found
 
 
-def _numbers(rows: list[list[str]]) -> dict[str, str]:
+def _numbers(rows: list[list[str]]) -> _Written:
     """The decimal mark and the grouping that the columns of numbers have."""
-    found: dict[str, str] = {}
+    found: _Written = {}
     for column in itertools.zip_longest(*rows, fillvalue=""):
         values = [value.strip() for value in column if value.strip()]
         commas = [value for value in values if "," in value]
