@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Callable
 
 EXTRAS = ("prefect", "dvc", "github", "gitlab")
+TIMES = "part of the data to read: START..END (ISO times, END excluded)"
 
 
 def of_init(command: argparse.ArgumentParser) -> None:
@@ -378,9 +379,6 @@ def arguments_of(name: str, *, is_stage: bool) -> Callable[[argparse.ArgumentPar
 
 def _nothing(_: argparse.ArgumentParser) -> None:
     """Add no arguments, for a command without its own."""
-
-
-TIMES = "part of the data to read: START..END (ISO times, END excluded)"
 
 
 def _spec(command: argparse.ArgumentParser, window: str = f"{TIMES}, or a length such as 7d that ends now") -> None:

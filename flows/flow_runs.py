@@ -88,6 +88,13 @@ _KINDS: dict[str, Callable[..., State]] = {
     "waiting": Completed,
     "cancelled": Cancelled,
 }
+# The text in the form of a run that is to end. Only the store says that a question was superseded, and a writer of a
+# store could name any run.
+_SUPERSEDED = "superseded by a later run about the same alias"
+# Nobody watches these: a person or CI that starts a run means now.
+BY_ITSELF = ("schedule", "automation")
+_GAVE_WAY = "A newer run took its place (schedule.overlap: cancel_old)."
+NOTHING = "Nothing"
 
 log = logging.getLogger("trainwright")
 
@@ -313,11 +320,6 @@ def _newer_execution_ends(client: SyncPrefectClient, mine: FlowRun, run: Run | N
     return False
 
 
-# The text in the form of a run that is to end. Only the store says that a question was superseded, and a writer of a
-# store could name any run.
-_SUPERSEDED = "superseded by a later run about the same alias"
-
-
 def take_form_answer(run: Run) -> None:
     """Write what a person answered in this flow run's form into the store, where the first answer counts.
 
@@ -401,11 +403,6 @@ def _answer_of_form(run: Run, question: Question, given: FormAnswer) -> Answer |
         reason=reason,
         at=given.at,
     )
-
-
-# Nobody watches these: a person or CI that starts a run means now.
-BY_ITSELF = ("schedule", "automation")
-_GAVE_WAY = "A newer run took its place (schedule.overlap: cancel_old)."
 
 
 def first_turn(spec: str, set: str, store: str | None, key: str | None) -> Turn | None:
@@ -524,9 +521,6 @@ def chosen_start(spec: PipelineSpec, scheduled: datetime | None, now: datetime) 
         start,
         f"the run waits until {start:%Y-%m-%d %H:%M} UTC, the best hour within {within} of its time ({figures})",
     )
-
-
-NOTHING = "Nothing"
 
 
 def nothing_found(sentence: str) -> State:

@@ -54,6 +54,8 @@ from tasks.run.spec_check import check_spec
 
 SUMMARY, OUTPUT = "GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"
 _FILES = ("junit", "summary", "code_quality", "dotenv")
+# Nobody who writes into the log can know it.
+_TOKEN = secrets.token_hex(16)
 
 
 def ci(arguments: argparse.Namespace) -> Answer:
@@ -234,10 +236,6 @@ class _Host:
 
     def _say(self, lines: list[str]) -> None:
         print("\n".join(lines), file=sys.stderr, flush=True)
-
-
-# Nobody who writes into the log can know it.
-_TOKEN = secrets.token_hex(16)
 
 
 def _append(path: Path, content: str, most_bytes: int | None = None) -> None:

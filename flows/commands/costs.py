@@ -55,6 +55,18 @@ from tasks.run.run import known_store_list
 
 _MOST_CAUSES = 3
 _MOST_PLACES = 3
+_RESOURCES = (
+    "put_requests", "get_requests", "written_bytes", "read_bytes", "joules", "estimated_joules", "grams_co2e",
+)  # fmt: skip
+_CSV_HEAD = (
+    "runs", "node_seconds", "gpu_seconds", "uncounted_gpus_s", "unpriced_s", "goodput", "currency", "amount",
+    "estimate", *_RESOURCES, "store_amount", "store_unpriced",
+)  # fmt: skip
+# The last four are the wide forms, which some programs take for the same.
+_FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
+# Of a budget for each run, the newest are shown.
+_MOST_RUNS = 5
+_BUDGET_HEAD = ["budget", "runs", "period", "spent", "reserved", "left", "limit", "unit", "at limit"]
 
 
 def cost(arguments: argparse.Namespace) -> Answer:
@@ -288,17 +300,6 @@ def cost_month(arguments: argparse.Namespace, stores: list[Store]) -> Answer:
     return Answer(text, value)
 
 
-_RESOURCES = (
-    "put_requests", "get_requests", "written_bytes", "read_bytes", "joules", "estimated_joules", "grams_co2e",
-)  # fmt: skip
-_CSV_HEAD = (
-    "runs", "node_seconds", "gpu_seconds", "uncounted_gpus_s", "unpriced_s", "goodput", "currency", "amount",
-    "estimate", *_RESOURCES, "store_amount", "store_unpriced",
-)  # fmt: skip
-# The last four are the wide forms, which some programs take for the same.
-_FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
-
-
 def sums_csv(by: Sequence[str], groups: Sequence[Sum]) -> str:
     """A line for each sum and currency."""
     return _csv([*by, *_CSV_HEAD], [line for group in groups for line in _csv_lines(group)])
@@ -376,11 +377,6 @@ def _cell(value: Any) -> str:
     except ValueError:
         return f"'{text}"
     return text
-
-
-# Of a budget for each run, the newest are shown.
-_MOST_RUNS = 5
-_BUDGET_HEAD = ["budget", "runs", "period", "spent", "reserved", "left", "limit", "unit", "at limit"]
 
 
 def budget(arguments: argparse.Namespace) -> Answer:

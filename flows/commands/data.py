@@ -55,6 +55,12 @@ from tasks.stages.artifacts import DRIFT_HEAD, drift_cells, own_report, report_r
 from tasks.stages.contract_check import drift_rejects
 from tasks.stages.validate import contract_key, find_report, make_report
 
+SUITE, SECTION = "suite.json", "contract.yaml"
+_UNIQUE = "expect_column_values_to_be_unique"
+DOCS_PAGE = "index.html"
+# Columns that did not move are counted, not listed; of the others at most so many.
+SHOWN_COLUMNS = 20
+
 
 def contract(arguments: argparse.Namespace) -> Answer:
     """The `contract` command."""
@@ -231,10 +237,6 @@ def _of_run(store: Store, run_id: str) -> str | None:
     return None if ref is None else ref.uri
 
 
-SUITE, SECTION = "suite.json", "contract.yaml"
-_UNIQUE = "expect_column_values_to_be_unique"
-
-
 def infer(arguments: argparse.Namespace) -> Answer:
     """Draft a suite, check it on the same data, and write what holds."""
     out = None if arguments.out is None else Path(arguments.out)
@@ -371,9 +373,6 @@ def _from(uri: str, out: Path | None) -> str:
     return os.path.relpath(uri, out) if local and out is not None else uri
 
 
-DOCS_PAGE = "index.html"
-
-
 def docs(arguments: argparse.Namespace) -> Answer:
     """Write the page to the folder of `--out`; an existing file is not replaced."""
     [run_id] = arguments.names
@@ -406,10 +405,6 @@ def docs(arguments: argparse.Namespace) -> Answer:
     return Answer(
         f"{path} shows {len(results)} expectations: {verdict}.", {"page": str(path), "accepted": report.accepted}
     )
-
-
-# Columns that did not move are counted, not listed; of the others at most so many.
-SHOWN_COLUMNS = 20
 
 
 def drift(arguments: argparse.Namespace) -> Answer:

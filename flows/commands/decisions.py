@@ -44,6 +44,9 @@ from tasks.stages.rollback import checked_reason, hold
 from tasks.stages.rollback import release as lift
 from tasks.stages.rollback import rollback as roll_back
 
+# How long the mirrors may take after a rollback, which is done by then.
+MIRRORS_S = 20.0
+
 
 def approve(arguments: argparse.Namespace) -> Answer:
     """The `approve` command."""
@@ -150,10 +153,6 @@ def _store_of_alias(uri: str | None, model: str) -> Store:
     if having or len(stores) == 1:
         return (having or stores)[0]
     raise not_found(f"model {model}", stores)
-
-
-# How long the mirrors may take after a rollback, which is done by then.
-MIRRORS_S = 20.0
 
 
 def rollback(arguments: argparse.Namespace) -> Answer:

@@ -35,6 +35,9 @@ from tasks.run.progress import sentence
 from tasks.run.run import known_store_list, reopen_run
 
 _CLEAR = "\r\x1b[2K"
+_LICENSE = re.compile(r"([a-z0-9][a-z0-9.+-]{0,62})?")
+# Of an id, for a person.
+SHOWN = 16
 
 
 def predict(arguments: argparse.Namespace) -> Answer:
@@ -109,9 +112,6 @@ def _progress_line(*, quiet: bool) -> Iterator[Callable[[ShardProgress], None]]:
         sys.stderr.flush()
 
 
-_LICENSE = re.compile(r"([a-z0-9][a-z0-9.+-]{0,62})?")
-
-
 def export(arguments: argparse.Namespace) -> Answer:
     """The `export` command."""
     tolerance = _tolerance(arguments.atol, arguments.rtol)
@@ -152,10 +152,6 @@ def _export_lines(made: Export, target: str) -> list[str]:
     if exported.transform is False:
         lines.append(f"  train.transform is not included: {exported.transform_fault}")
     return [*lines, f"  {made.folder / 'README.md'} is its page"]
-
-
-# Of an id, for a person.
-SHOWN = 16
 
 
 def reproduce(arguments: argparse.Namespace) -> Answer:

@@ -35,6 +35,8 @@ from tasks.run.run import known_store_list, not_found, open_spec_store
 from tasks.schedules import sensor_of
 from tasks.stages.rollback import checked_reason
 
+_NODES_HEAD = ["node", "state", "failures", "stragglers", "corrupt replicas", "last", "why"]
+
 
 def reap(arguments: argparse.Namespace) -> Answer:
     """The `reap` command: as the deployment `reap/POOL` does; without a worker, runs are resumed here, one by one."""
@@ -82,9 +84,6 @@ def sensor(arguments: argparse.Namespace) -> Answer:
         return Answer(said, {"reset": arguments.reset, "sentence": said})
     look = watched.look()
     return Answer(look.sentence, asdict(look))
-
-
-_NODES_HEAD = ["node", "state", "failures", "stragglers", "corrupt replicas", "last", "why"]
 
 
 def nodes(arguments: argparse.Namespace) -> Answer:

@@ -29,6 +29,7 @@ TEMPLATE = EXAMPLES / "digits"
 FILES = ("pyproject.toml", "pipeline.yaml", "lightning.yaml", "suite.json", "model.py")
 # A person's own model and data replace what prepare.py makes.
 FINE_TUNING = (*FILES, "requirements.txt", "prepare.py")
+_CREDENTIAL = re.compile(rf"env:[A-Za-z_]\w*|profile:.+|block:.+|{PREFECT_SETTINGS}")
 
 
 def init(arguments: argparse.Namespace) -> Answer:
@@ -93,9 +94,6 @@ def schema(arguments: argparse.Namespace) -> Answer:
     """The `schema` command."""
     value = json_schema()
     return Answer(json.dumps(value, indent=2), value)
-
-
-_CREDENTIAL = re.compile(rf"env:[A-Za-z_]\w*|profile:.+|block:.+|{PREFECT_SETTINGS}")
 
 
 def store(arguments: argparse.Namespace) -> Answer:

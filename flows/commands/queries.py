@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 LOG_LINES = 20
 # An alias of a model, as `--json` shows it.
 _Model = TypedDict("_Model", {"name": str, "alias": str, "version": int, "for": NotRequired[str]})
+# Of a file that is there, as much as shows whether it is a page of a day.
+_BEGINNING = 2048
 
 
 def status(arguments: argparse.Namespace) -> Answer:
@@ -370,10 +372,6 @@ def _incident_lines(note: Incident) -> list[str]:
 
 def _figure(metrics: dict[str, float], name: str) -> str:
     return f"{metrics[name]:.4g}" if name in metrics else "not scored"
-
-
-# Of a file that is there, as much as shows whether it is a page of a day.
-_BEGINNING = 2048
 
 
 def asks_for_page(arguments: argparse.Namespace) -> bool:

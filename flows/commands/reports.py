@@ -36,6 +36,15 @@ from tasks.run.report import latest_report
 from tasks.run.run import known_store_list, reopen_run
 from tasks.slo import SHIPPED, WINDOW, Result, are_shipped, read_ledger, read_objectives, results
 
+# For each part; --json and the page have more.
+DIFF_LINES = 30
+_SLO_HEAD = ["objective", "state", "target", "28 days", "good", "budget left", "burn of 7 days", "alert"]
+_WHY_LEFT_OUT = {
+    "user": "failed in the user's code or spec",
+    "person": "were ended by a person or a budget",
+    "open": "not ended",
+}
+
 
 def report(arguments: argparse.Namespace) -> Answer:
     """Write the page; open it if asked."""
@@ -93,10 +102,6 @@ def open_in_browser(path: Path) -> None:
         )
 
 
-# For each part; --json and the page have more.
-DIFF_LINES = 30
-
-
 def diff(arguments: argparse.Namespace) -> Answer:
     """The `diff` command; with `--out` also as a page."""
     out = None if arguments.out is None else free_file(arguments.out)
@@ -133,14 +138,6 @@ def _diff_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) 
     more = len(rows) - DIFF_LINES
     rest = [f"… and {more} more (all of them with --json)"] if more > 0 else []
     return ["", title, table(head, rows[:DIFF_LINES]), *rest]
-
-
-_SLO_HEAD = ["objective", "state", "target", "28 days", "good", "budget left", "burn of 7 days", "alert"]
-_WHY_LEFT_OUT = {
-    "user": "failed in the user's code or spec",
-    "person": "were ended by a person or a budget",
-    "open": "not ended",
-}
 
 
 def slo(arguments: argparse.Namespace) -> Answer:

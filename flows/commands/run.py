@@ -54,6 +54,16 @@ from tasks.stages.stage import EarlierHandoffs
 from tasks.stages.train import train
 from tasks.telemetry import refuse_wrong_settings
 
+# After one of these, the other windows would end in the same way.
+_STOPPING_CODES = (1, 2, 130)
+# A refusal repeats its exit code.
+_REFUSED_CODES = {"rejected": 3, "not_promoted": 4}
+_WINDOWS_HEAD = ["window", "verdict", "run"]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
+EXAMPLE_SPEC = EXAMPLE / "pipeline.yaml"
+WIDTH = 150
+FAULTY = "data.source=data/digits_faulty.parquet"
+
 
 def run(arguments: argparse.Namespace) -> Answer:
     """The `run` command: waits for the verdict; a second run with the same key attaches to the first."""
@@ -192,13 +202,6 @@ def write_profile(run: Run, found: Profiled) -> tuple[str, dict[str, object]]:
     files = {name: str(path) for name, (path, _) in shown.items()}
     trace = f"; trace for ui.perfetto.dev: {files['trace']}" if "trace" in files else ""
     return f"{sentence(found)}\n            page: {files['page']}{trace}", {**found.to_json(), **files}
-
-
-# After one of these, the other windows would end in the same way.
-_STOPPING_CODES = (1, 2, 130)
-# A refusal repeats its exit code.
-_REFUSED_CODES = {"rejected": 3, "not_promoted": 4}
-_WINDOWS_HEAD = ["window", "verdict", "run"]
 
 
 def backfill(arguments: argparse.Namespace) -> Answer:
@@ -381,10 +384,6 @@ class _WindowRuns:
         return report.verdict, report.run_id, code
 
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
-EXAMPLE_SPEC = EXAMPLE / "pipeline.yaml"
-
-
 @dataclass(frozen=True)
 class Step:
     """One run of the quickstart: what it shows, its overrides, and its expected verdict and exit code."""
@@ -395,8 +394,6 @@ class Step:
     exit_code: int
 
 
-WIDTH = 150
-FAULTY = "data.source=data/digits_faulty.parquet"
 STEPS = (
     Step("data with planted faults: the contract rejects it", (FAULTY,), ("rejected",), 3),
     Step("the true data: from raw rows to digits@champion", (), ("promoted", "unchanged"), 0),

@@ -18,6 +18,9 @@ _LAYOUT = re.compile(r"([\n\t])")
 _VERDICT = re.compile(r"\x1b\[3[1-3]m[a-z_]+\x1b\[0m")
 # How a line begins that GitHub takes for a command.
 _COMMAND = re.compile(r"^(\s*):(?=:)", re.MULTILINE)
+# Wider than any row: for a program or a file nothing is wrapped.
+UNBOUNDED = 100_000
+GAP = 2
 
 
 def printable(text: str, *, coloured: bool = False) -> str:
@@ -35,11 +38,6 @@ def printable(text: str, *, coloured: bool = False) -> str:
 def draws(stream: TextIO) -> bool:
     """Whether a stream is a terminal that can show more than plain lines."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
-
-
-# Wider than any row: for a program or a file nothing is wrapped.
-UNBOUNDED = 100_000
-GAP = 2
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> str:

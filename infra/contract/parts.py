@@ -52,6 +52,14 @@ from infra.store import Store, Writer
 KNOWN, NEW = "known", "new"
 
 P = TypeVar("P", FilePart, PartGroup)
+# Of DuckDB's before it spills, at most; what Arrow, Parquet and Great Expectations hold comes on top.
+MEMORY_BYTES = 512 * 2**20
+# Of the files of one piece of work, as stored. Starting a piece takes as long as measuring some MB.
+LEAST_PIECE_BYTES, MOST_PIECE_BYTES = 2**22, 2**28
+PROFILE_FILE = "profile.json"
+# Of `format: files`; each is a whole file, which the profile does not open.
+_CONTENT = "bytes"
+
 log = logging.getLogger("trainwright")
 
 
@@ -207,11 +215,6 @@ class FileParts:
         return part
 
 
-# Of DuckDB's before it spills, at most; what Arrow, Parquet and Great Expectations hold comes on top.
-MEMORY_BYTES = 512 * 2**20
-# Of the files of one piece of work, as stored. Starting a piece takes as long as measuring some MB.
-LEAST_PIECE_BYTES, MOST_PIECE_BYTES = 2**22, 2**28
-
 KnownFile = tuple[SourceFile, FileFacts]
 
 
@@ -326,11 +329,6 @@ def in_pieces(sizes: Sequence[int], at_once: int) -> Iterable[range]:
         if piece >= enough or at + 1 == len(sizes):
             yield range(start, at + 1)
             start, piece = at + 1, 0
-
-
-PROFILE_FILE = "profile.json"
-# Of `format: files`; each is a whole file, which the profile does not open.
-_CONTENT = "bytes"
 
 
 def profiled(

@@ -85,6 +85,16 @@ _ABSENT = re.compile(r"(\S+) was not found in")
 log = logging.getLogger("trainwright")
 # Environments that this process uses, and the handles that keep them until it ends.
 _in_use: dict[str, tuple[Path, int]] = {}
+RECORD = "whole.json"
+# What uv notes about an installation, and our own files: not contents of packages.
+_INSTALLER_FILES = frozenset({"INSTALLER", "REQUESTED", "RECORD", "direct_url.json", "uv_cache.json", "uv_build.json"})
+_OUR_FILES = frozenset(
+    {"pyvenv.cfg", "requirements.txt", "constraints.txt", RECORD, ".lock", ".gitignore", "CACHEDIR.TAG"}
+)
+_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
+_LINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.+!_-]*")
+# Trainwright runs from its sources.
+OWN = "trainwright"
 
 
 def rank_needs() -> list[str]:
@@ -303,14 +313,6 @@ def _put_in_place(made: Path, target: Path, key: str) -> Path:
     return target
 
 
-RECORD = "whole.json"
-# What uv notes about an installation, and our own files: not contents of packages.
-_INSTALLER_FILES = frozenset({"INSTALLER", "REQUESTED", "RECORD", "direct_url.json", "uv_cache.json", "uv_build.json"})
-_OUR_FILES = frozenset(
-    {"pyvenv.cfg", "requirements.txt", "constraints.txt", RECORD, ".lock", ".gitignore", "CACHEDIR.TAG"}
-)
-
-
 @dataclass(frozen=True)
 class InstallPlan:
     """What an environment is made of.
@@ -440,9 +442,6 @@ def _compile(site: Path, linked: set[str]) -> None:
         run_tied(command, {}, Path("/"))
 
 
-_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
-
-
 def seed(names: Iterable[str], target: Path) -> set[str]:
     """Link packages of this installation into the folder of packages `target`; returns the names of those linked.
 
@@ -494,11 +493,6 @@ def _link_file(source: Path, target: Path) -> None:
         if error.errno not in _NO_LINKS:
             raise
         os.symlink(source, target)
-
-
-_LINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.+!_-]*")
-# Trainwright runs from its sources.
-OWN = "trainwright"
 
 
 def make_locked(folder: Path, lock: Sequence[str], wheels: Path | None) -> Path:

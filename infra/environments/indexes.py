@@ -45,6 +45,12 @@ _UV_PREFIX = "UV_"
 _ADDRESS = re.compile(r"\b(?!file:)([A-Za-z][\w+.-]*)://(\S*?)(?=[])}`'\",.;:>]*(?:\s|$))")
 _AUTHORITY = re.compile(r"([^/?#]*)(.*)")
 _HOST = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d+)?")
+# Settings that change nothing of what is installed.
+HARMLESS = {
+    *("retries", "disable-pip-version-check", "no-cache-dir", "cache-dir", "quiet", "config-file", "no-input"),
+    *("progress-bar", "root-user-action", "no-color"),
+}
+KNOWN = HARMLESS | CONNECTION_SETTINGS.keys() | INDEX_SETTINGS.keys() | {NO_INDEX}
 
 
 def pip_settings(listed: str) -> dict[str, str]:
@@ -166,14 +172,6 @@ def _host_alone(found: re.Match[str]) -> str:
     # A password with a slash ends the part that has the host too early.
     known = "@" not in rest and _HOST.fullmatch(host.rpartition("@")[2])
     return f"{scheme}://{known[0] if known else '…'}"
-
-
-# Settings that change nothing of what is installed.
-HARMLESS = {
-    *("retries", "disable-pip-version-check", "no-cache-dir", "cache-dir", "quiet", "config-file", "no-input"),
-    *("progress-bar", "root-user-action", "no-color"),
-}
-KNOWN = HARMLESS | CONNECTION_SETTINGS.keys() | INDEX_SETTINGS.keys() | {NO_INDEX}
 
 
 def uv_can(settings: Mapping[str, str]) -> bool:

@@ -52,6 +52,39 @@ _CONTENTS = re.compile(r"(?:[0-9a-f]{64})?")
 _TIME = re.compile(r"(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00)?")
 _MAX_ENTRY_LENGTH = 128
 _MAX_ENTRIES = 10_000
+FIELD = "environment"
+LOCK = "uv.lock"
+_NESTED = re.compile(r"(-r|--requirement|-c|--constraint)[ =]?\s*(\S.*)$")
+_COMMENT = re.compile(r"(^|\s)#.*$")
+_HASHES = re.compile(r"\s--hash[ =]\S+")
+_OUR_NAME = "trainwright"
+MOST_NESTED = 50
+# Options that a message may name; a line that begins with a dash may be anything.
+_OPTIONS = ("--extra-index-url", "--index-url", "--no-index", "--find-links", "--editable", "--pre", "-e", "-i", "-f")
+_DIST_INFO = ".dist-info"
+_REQUIRES = re.compile(r"^Requires-Dist:\s*(.+)$", re.MULTILINE)
+MAX_CHARACTERS = 700
+# The ends of sentences about releases whose age counts.
+UNDATED = "does not say when it got its files, so their age is not known."
+TOO_YOUNG = "Only files that the index got before"
+_UNDATED_FILE = re.compile(r"^warning: `([^`]*)` is missing an upload date.*\n?", re.MULTILINE)
+_LEFT_OUT = re.compile(r"filtered by `exclude-newer` to only include packages uploaded before (\S+)\. ")
+# uv reads no configuration that a person made for other projects.
+_UV_VARIABLES = {
+    "UV_NO_CONFIG": "1",
+    "UV_NO_PROGRESS": "1",
+    "UV_PYTHON_DOWNLOADS": "never",
+    "NO_COLOR": "1",
+}
+_UNREACHABLE = re.compile(
+    r"error sending request|failed to (?:fetch|download)|connect(?:ion)? (?:error|refused|reset)|timed out|dns error|"
+    r"status (?:server )?error|\b50\d\b",
+    re.IGNORECASE,
+)
+# A retry does not change this, so it is looked for before the words of an outage.
+_HASH_MISMATCH = re.compile(r"hash mismatch|hashes? (?:do|does) not match", re.IGNORECASE)
+_REFUSED = re.compile(r"\b(?:401 unauthorized|403 forbidden|404 not found|status code:? 40[134])\b", re.IGNORECASE)
+_DISK = re.compile(r"no space left|disk quota|permission denied|read-only file system", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -200,17 +233,6 @@ def _checked_name(name: str) -> str:
     if not _NAME.fullmatch(name) or canonicalize_name(name) != name or len(name) > _MAX_ENTRY_LENGTH:
         raise ValueError(f"{name[:_MAX_ENTRY_LENGTH]!r} is not a package's name")
     return name
-
-
-FIELD = "environment"
-LOCK = "uv.lock"
-_NESTED = re.compile(r"(-r|--requirement|-c|--constraint)[ =]?\s*(\S.*)$")
-_COMMENT = re.compile(r"(^|\s)#.*$")
-_HASHES = re.compile(r"\s--hash[ =]\S+")
-_OUR_NAME = "trainwright"
-MOST_NESTED = 50
-# Options that a message may name; a line that begins with a dash may be anything.
-_OPTIONS = ("--extra-index-url", "--index-url", "--no-index", "--find-links", "--editable", "--pre", "-e", "-i", "-f")
 
 
 @dataclass(frozen=True)
@@ -420,10 +442,6 @@ def _refuse_another_python(lock: Path) -> None:
         )
 
 
-_DIST_INFO = ".dist-info"
-_REQUIRES = re.compile(r"^Requires-Dist:\s*(.+)$", re.MULTILINE)
-
-
 def packages_folder() -> Path:
     """The folder of this installation's packages."""
     return Path(sysconfig.get_path("purelib"))
@@ -483,30 +501,6 @@ def _applies(requirement: Requirement, extras: frozenset[str]) -> bool:
     """Whether a requirement counts here, for a package that is wanted with `extras`."""
     marker = requirement.marker
     return marker is None or any(marker.evaluate({"extra": extra}) for extra in extras or {""})
-
-
-MAX_CHARACTERS = 700
-# The ends of sentences about releases whose age counts.
-UNDATED = "does not say when it got its files, so their age is not known."
-TOO_YOUNG = "Only files that the index got before"
-_UNDATED_FILE = re.compile(r"^warning: `([^`]*)` is missing an upload date.*\n?", re.MULTILINE)
-_LEFT_OUT = re.compile(r"filtered by `exclude-newer` to only include packages uploaded before (\S+)\. ")
-# uv reads no configuration that a person made for other projects.
-_UV_VARIABLES = {
-    "UV_NO_CONFIG": "1",
-    "UV_NO_PROGRESS": "1",
-    "UV_PYTHON_DOWNLOADS": "never",
-    "NO_COLOR": "1",
-}
-_UNREACHABLE = re.compile(
-    r"error sending request|failed to (?:fetch|download)|connect(?:ion)? (?:error|refused|reset)|timed out|dns error|"
-    r"status (?:server )?error|\b50\d\b",
-    re.IGNORECASE,
-)
-# A retry does not change this, so it is looked for before the words of an outage.
-_HASH_MISMATCH = re.compile(r"hash mismatch|hashes? (?:do|does) not match", re.IGNORECASE)
-_REFUSED = re.compile(r"\b(?:401 unauthorized|403 forbidden|404 not found|status code:? 40[134])\b", re.IGNORECASE)
-_DISK = re.compile(r"no space left|disk quota|permission denied|read-only file system", re.IGNORECASE)
 
 
 class UvFailed(Exception):

@@ -61,6 +61,12 @@ ANY_SERVER = {
 REACH_TIMEOUT_S = 5.0
 # Between two questions of one who waits for something on the server.
 ASK_S = 2.0
+# As variables, without PREFECT_.
+_NOT_BY_A_FOLDER = (
+    "API_", "CLIENT_", "EXPERIMENTS_PLUGINS", "HOME", "LOGGING_CONFIG_PATH", "LOGGING_SETTINGS_PATH", "MEMO_STORE_PATH",
+    "MESSAGING_", "PLUGINS", "PROFILE", "SERVER_", "UI_",
+)  # fmt: skip
+_PREFIX = "PREFECT_"
 
 log = logging.getLogger("trainwright")
 
@@ -325,14 +331,6 @@ def _expect(url: str) -> None:
 def _without_password(url: str) -> str:
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
-# As variables, without PREFECT_.
-_NOT_BY_A_FOLDER = (
-    "API_", "CLIENT_", "EXPERIMENTS_PLUGINS", "HOME", "LOGGING_CONFIG_PATH", "LOGGING_SETTINGS_PATH", "MEMO_STORE_PATH",
-    "MESSAGING_", "PLUGINS", "PROFILE", "SERVER_", "UI_",
-)  # fmt: skip
-_PREFIX = "PREFECT_"
 
 
 def refuse_settings_of(folder: Path) -> None:

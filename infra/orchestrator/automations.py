@@ -66,6 +66,31 @@ _NOTIFIES = "notify"
 # Prefect fills these in; a text from an event's payload is not a template again.
 _SUBJECT = "{{ event.payload.subject or event.event }}"
 _BODY = "{{ event.payload.body or event.payload.sentence or event.event }}"
+# Tags of a deployment, followed by the pipeline, and by a block with its causes of _OF_STORES. Deployments of earlier
+# versions have none, so nobody is told of them until they are deployed again.
+_PIPELINE, _NOTIFY = "pipeline:", "notify:"
+# What Trainwright runs on each pool by itself.
+SYSTEM_FLOWS = ("reap", "day-page", "cost-report", "sensor")
+# A worker that is started again, or one of a server that starts, reports within this time.
+WITHOUT_WORKER = timedelta(seconds=30)
+LATE = timedelta(minutes=10)
+# A worker reports a death a second time when the last process that had the flow run's output has ended, which may be
+# when the reaper has had the run resumed already.
+REPORTED_AGAIN = timedelta(minutes=10)
+# The reaper runs every three minutes, and fails each time while a store is away.
+REPEATED = timedelta(hours=6)
+_WATCH_TAG = "trainwright-watch"
+_OF_STORES = {"page": f"{BURNS}page", "ticket": f"{BURNS}ticket", "store_full": STORE_FULL}
+# Names alone, and no state's message, which may quote a value of the data.
+_NAME, _DEPLOYMENT = "{{ event.resource.name }}", "{{ event.resource_in_role['deployment'].name }}"
+# As `deployments.obstacle_of` has them, for the pool of an event.
+_UP = f"{{{{ '`trainwright up`, or ' if event.resource.name == '{POOL}' }}}}"
+_WORKER = (
+    f"{{{{ 'trainwright worker' if event.resource['prefect.work-pool.type'] == '{PROCESS}' "
+    f"else 'prefect worker start' }}}} --pool {_NAME}"
+)
+# The run that the automation starts trains on the data that was rejected, so no event can follow from it.
+ACCEPTS = "contract.drift.fail_on=never"
 
 
 @dataclass(frozen=True)
@@ -240,31 +265,6 @@ def _core(name: str, tag: str, parts: Mapping[str, Any], enabled: bool) -> Any:
     return AutomationCore(name=name, enabled=enabled, tags=["trainwright", tag], **parts)
 
 
-# Tags of a deployment, followed by the pipeline, and by a block with its causes of _OF_STORES. Deployments of earlier
-# versions have none, so nobody is told of them until they are deployed again.
-_PIPELINE, _NOTIFY = "pipeline:", "notify:"
-# What Trainwright runs on each pool by itself.
-SYSTEM_FLOWS = ("reap", "day-page", "cost-report", "sensor")
-# A worker that is started again, or one of a server that starts, reports within this time.
-WITHOUT_WORKER = timedelta(seconds=30)
-LATE = timedelta(minutes=10)
-# A worker reports a death a second time when the last process that had the flow run's output has ended, which may be
-# when the reaper has had the run resumed already.
-REPORTED_AGAIN = timedelta(minutes=10)
-# The reaper runs every three minutes, and fails each time while a store is away.
-REPEATED = timedelta(hours=6)
-_WATCH_TAG = "trainwright-watch"
-_OF_STORES = {"page": f"{BURNS}page", "ticket": f"{BURNS}ticket", "store_full": STORE_FULL}
-# Names alone, and no state's message, which may quote a value of the data.
-_NAME, _DEPLOYMENT = "{{ event.resource.name }}", "{{ event.resource_in_role['deployment'].name }}"
-# As `deployments.obstacle_of` has them, for the pool of an event.
-_UP = f"{{{{ '`trainwright up`, or ' if event.resource.name == '{POOL}' }}}}"
-_WORKER = (
-    f"{{{{ 'trainwright worker' if event.resource['prefect.work-pool.type'] == '{PROCESS}' "
-    f"else 'prefect worker start' }}}} --pool {_NAME}"
-)
-
-
 @dataclass
 class Receiver:
     """What one block is told of, by all deployments together; ids are those of Prefect's resources."""
@@ -399,10 +399,6 @@ def _deployments(client: SyncPrefectClient, flows: Sequence[str]) -> list[Any]:
     while page := client.read_deployments(flow_filter=wanted, offset=len(found)):
         found += page
     return [one for one in found if one.work_pool_name]
-
-
-# The run that the automation starts trains on the data that was rejected, so no event can follow from it.
-ACCEPTS = "contract.drift.fail_on=never"
 
 
 def retrain_when_drifted(client: SyncPrefectClient, deployment: str, pipeline: str) -> str:

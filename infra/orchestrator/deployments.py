@@ -28,6 +28,41 @@ if TYPE_CHECKING:
 POOL = "trainwright"
 # Pools whose workers start processes on their own machine; on all others, an image holds the code.
 PROCESS = "process"
+NODE_FLOW = "node"
+# Modules, not files: a file's folder would come first on the import path and stay there.
+NODE_ENTRYPOINT = "flows.node.node"
+CONDUCTOR = "flows.retrain.retrain"
+NODE_TAG = "trainwright-node"
+# Of what looks after runs and belongs to no pipeline.
+SYSTEM_TAGS = ("trainwright", "system")
+# Instead of a schedule: none.
+OFF = "off"
+_NODE_PARAMETERS = {
+    "store": {"title": "store", "description": "address of the store", "position": 0, "type": "string"},
+    "training": {"title": "training", "description": "its URI in the store", "position": 1, "type": "string"},
+    "generation": {"title": "generation", "description": "of the gang", "position": 2, "type": "integer"},
+    "node": {"title": "node", "description": "its number in the gang", "position": 3, "type": "integer"},
+}
+NODE_SCHEMA: dict[str, Any] = {
+    "title": "Parameters",
+    "type": "object",
+    "properties": _NODE_PARAMETERS,
+    "required": list(_NODE_PARAMETERS),
+}
+# Looks of one deployment that may be at work at once. One may be dead: Prefect counts it for five more minutes. And a
+# worker that was away for a night must not begin with a hundred looks.
+MOST_LOOKS = 2
+# A parameter that is a text or is left out, as JSON Schema.
+OPTIONAL_TEXT: Mapping[str, Any] = {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}
+RESUME_ENTRYPOINT = "flows.retrain.resume"
+_RESUME_PARAMETERS = {
+    "run_id": {"title": "run_id", "description": "the run", "position": 0, "type": "string"},
+    "store": {"title": "store", "description": "address of the store", **OPTIONAL_TEXT, "position": 1},
+}
+# A year of hours; more are a mistake in a date.
+MOST_TIMES = 10_000
+# How far back one looks if nobody says.
+AT_MOST = timedelta(days=30)
 
 
 @dataclass(frozen=True)
@@ -95,29 +130,6 @@ def obstacle_of(client: SyncPrefectClient, pool: Any) -> Obstacle | None:
 def worker_command(pool: Any) -> str:
     """The command that starts a worker of a pool in the foreground."""
     return f"{'trainwright worker' if pool.type == PROCESS else 'prefect worker start'} --pool {pool.name}"
-
-
-NODE_FLOW = "node"
-# Modules, not files: a file's folder would come first on the import path and stay there.
-NODE_ENTRYPOINT = "flows.node.node"
-CONDUCTOR = "flows.retrain.retrain"
-NODE_TAG = "trainwright-node"
-# Of what looks after runs and belongs to no pipeline.
-SYSTEM_TAGS = ("trainwright", "system")
-# Instead of a schedule: none.
-OFF = "off"
-_NODE_PARAMETERS = {
-    "store": {"title": "store", "description": "address of the store", "position": 0, "type": "string"},
-    "training": {"title": "training", "description": "its URI in the store", "position": 1, "type": "string"},
-    "generation": {"title": "generation", "description": "of the gang", "position": 2, "type": "integer"},
-    "node": {"title": "node", "description": "its number in the gang", "position": 3, "type": "integer"},
-}
-NODE_SCHEMA: dict[str, Any] = {
-    "title": "Parameters",
-    "type": "object",
-    "properties": _NODE_PARAMETERS,
-    "required": list(_NODE_PARAMETERS),
-}
 
 
 def ensure_node_deployment(client: SyncPrefectClient, pool: str, kind: str) -> UUID:
@@ -313,13 +325,6 @@ def _not_valid(option: str, value: str) -> UsageError:
     return UsageError(f"{option}: {value!r} is not valid.", remedy=f"Give a value {example}.")
 
 
-# Looks of one deployment that may be at work at once. One may be dead: Prefect counts it for five more minutes. And a
-# worker that was away for a night must not begin with a hundred looks.
-MOST_LOOKS = 2
-# A parameter that is a text or is left out, as JSON Schema.
-OPTIONAL_TEXT: Mapping[str, Any] = {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}
-
-
 @dataclass(frozen=True)
 class Periodic:
     """What such a deployment does.
@@ -409,7 +414,6 @@ def parameter_schema(properties: Mapping[str, Any], required: tuple[str, ...]) -
     return {"title": "Parameters", "type": "object", "properties": dict(properties), "required": list(required)}
 
 
-RESUME_ENTRYPOINT = "flows.retrain.resume"
 REAPER = Periodic(
     flow="reap",
     entrypoint="flows.reap.reap",
@@ -425,10 +429,6 @@ REAPER = Periodic(
         "pool": {"title": "pool", "description": "its workers resume", "type": "string", "default": "trainwright"},
     },
 )
-_RESUME_PARAMETERS = {
-    "run_id": {"title": "run_id", "description": "the run", "position": 0, "type": "string"},
-    "store": {"title": "store", "description": "address of the store", **OPTIONAL_TEXT, "position": 1},
-}
 
 
 def ensure_reaper(pool: str) -> None:
@@ -564,12 +564,6 @@ def start_once(title: str, key: str) -> str:
             )
         run = client.create_flow_run_from_deployment(known.id, parameters={"key": key}, idempotency_key=key)
         return str(run.name)
-
-
-# A year of hours; more are a mistake in a date.
-MOST_TIMES = 10_000
-# How far back one looks if nobody says.
-AT_MOST = timedelta(days=30)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,36 @@ _IDS = uuid.UUID("5a0b4c1e-6a35-4c5f-9d0e-0d6c3f0f7d55")
 _EVER = {"since": "2000-01-01T00:00:00Z", "until": "2200-01-01T00:00:00Z"}
 # An event with more than 100 related resources is refused.
 MOST_PIPELINES = 90
+# Followed by the verdict.
+ENDED = "trainwright.run."
+FAILED = f"{ENDED}failed"
+RESUMED = f"{ENDED}resumed"
+NOT_RESUMED = f"{ENDED}not_resumed"
+HUNG = "trainwright.training.hung"
+RESTARTED = "trainwright.training.restarted"
+STALLED = f"{ENDED}stalled"
+# Of a crash: whether Prefect's server has told people of it (`automations.watch`) before the reaper found it.
+TOLD = "trainwright.told"
+PROMOTED = "trainwright.model.promoted"
+ROLLED_BACK = "trainwright.model.rolled_back"
+CANARY_ENDED = "trainwright.model.canary_ended"
+# By the verdict that each one tells of; all other verdicts change nothing of a model.
+MODEL_EVENTS = {
+    "promoted": PROMOTED,
+    "canary": "trainwright.model.canary",
+    "not_promoted": "trainwright.model.not_promoted",
+    "waiting": "trainwright.model.waiting",
+}
+# `MODEL@ALIAS`, by which automations choose.
+MODEL_NAME = "trainwright.name"
+DRIFTED = "trainwright.data.drifted"
+IS_REJECTED = "trainwright.rejected"
+OWN_DEPLOYMENT = "trainwright.deployment"
+BUDGET_WARNED = "trainwright.budget.warned"
+BUDGET_EXCEEDED = "trainwright.budget.exceeded"
+# Followed by `page` or `ticket`.
+BURNS = "trainwright.objective."
+STORE_FULL = "trainwright.store.full"
 
 log = logging.getLogger("trainwright")
 
@@ -117,18 +147,6 @@ def _is_known(client: SyncPrefectClient, event: uuid.UUID) -> bool:
         return False
 
 
-# Followed by the verdict.
-ENDED = "trainwright.run."
-FAILED = f"{ENDED}failed"
-RESUMED = f"{ENDED}resumed"
-NOT_RESUMED = f"{ENDED}not_resumed"
-HUNG = "trainwright.training.hung"
-RESTARTED = "trainwright.training.restarted"
-STALLED = f"{ENDED}stalled"
-# Of a crash: whether Prefect's server has told people of it (`automations.watch`) before the reaper found it.
-TOLD = "trainwright.told"
-
-
 def announce_end(report: RunReport, flow_run: str | None = None) -> bool:
     """Emit the event of a run's verdict, once for each cause of a run; a failure is one warning and False.
 
@@ -195,20 +213,6 @@ def _send_of_pipeline(
     return send(event, {**resource, **(labels or {})}, payload, key, pipeline)
 
 
-PROMOTED = "trainwright.model.promoted"
-ROLLED_BACK = "trainwright.model.rolled_back"
-CANARY_ENDED = "trainwright.model.canary_ended"
-# By the verdict that each one tells of; all other verdicts change nothing of a model.
-MODEL_EVENTS = {
-    "promoted": PROMOTED,
-    "canary": "trainwright.model.canary",
-    "not_promoted": "trainwright.model.not_promoted",
-    "waiting": "trainwright.model.waiting",
-}
-# `MODEL@ALIAS`, by which automations choose.
-MODEL_NAME = "trainwright.name"
-
-
 def announce_verdict(report: RunReport) -> bool:
     """Emit the event of a run's verdict, if there is one; a failure is one warning and False."""
     event, model = MODEL_EVENTS.get(report.verdict), report.model
@@ -261,11 +265,6 @@ def _model_resource(model: str, alias: str) -> dict[str, str]:
     }
 
 
-DRIFTED = "trainwright.data.drifted"
-IS_REJECTED = "trainwright.rejected"
-OWN_DEPLOYMENT = "trainwright.deployment"
-
-
 def announce_drift(pipeline: str, run_id: str, report: DriftReport, rejected: bool) -> None:
     """Emit the event; a failure is one warning, because nothing of the run depends on it.
 
@@ -288,10 +287,6 @@ def announce_drift(pipeline: str, run_id: str, report: DriftReport, rejected: bo
     send(DRIFTED, resource, payload, f"{run_id}/{rejected}", pipeline)
 
 
-BUDGET_WARNED = "trainwright.budget.warned"
-BUDGET_EXCEEDED = "trainwright.budget.exceeded"
-
-
 def budget_resource(name: str) -> str:
     """The id of a budget as a resource of events."""
     return f"trainwright.budget.{name}"
@@ -310,11 +305,6 @@ def announce_budget(warning: BudgetWarning, pipeline: str) -> None:
     payload = {**warning.to_json(), "sentence": warning.sentence, "subject": subject}
     key = f"{warning.budget}/{warning.period}/{warning.share}/{warning.limit}"
     send(event, resource, payload, key, pipeline)
-
-
-# Followed by `page` or `ticket`.
-BURNS = "trainwright.objective."
-STORE_FULL = "trainwright.store.full"
 
 
 def announce_burn(store: str, objective: str, severity: str, sentence: str, day: str, pipelines: Sequence[str]) -> None:

@@ -45,6 +45,14 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+# Of a worker that lives, the signal comes within seconds, and SIGKILL 30 s later.
+ORPHAN_ASK_S = 20.0
+ORPHAN_GRACE_S = 40.0
+# Answers that one suspension can have had; Prefect's pages take the first.
+_MOST_INPUTS = 100
+# A process has one server. An outage that spans a stage's end, the next stage's begin and the run's end is one outage,
+# with one deadline.
+_OUTAGE = Outage()
 
 log = logging.getLogger("trainwright")
 
@@ -116,10 +124,6 @@ def _outlive_worker() -> None:
                 logger.addHandler(plain)
 
 
-# Of a worker that lives, the signal comes within seconds, and SIGKILL 30 s later.
-ORPHAN_ASK_S = 20.0
-ORPHAN_GRACE_S = 40.0
-
 _stopped_here = threading.Event()
 
 
@@ -181,10 +185,6 @@ def was_cancelled() -> bool:
 def _is_cancelled(client: SyncPrefectClient, run_id: UUID) -> bool:
     state = client.read_flow_run(run_id).state
     return state is not None and (state.is_cancelling() or state.is_cancelled())
-
-
-# Answers that one suspension can have had; Prefect's pages take the first.
-_MOST_INPUTS = 100
 
 
 @dataclass(frozen=True)
@@ -290,11 +290,6 @@ def _form(page: str) -> Any:
         )
 
     return Approval.with_initial_data(description=page)
-
-
-# A process has one server. An outage that spans a stage's end, the next stage's begin and the run's end is one outage,
-# with one deadline.
-_OUTAGE = Outage()
 
 
 def wait_for_server(patience_s: float) -> None:

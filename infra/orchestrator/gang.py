@@ -45,6 +45,14 @@ CANCEL_AFTER_S = 2.0
 LOG_LINES = 30
 # A busy server takes long to make a run, and signals wait for as long. The caller retries.
 START_TIMEOUT_S = 15.0
+# Flow runs that Prefect's server returns in one answer by default (PREFECT_API_DEFAULT_LIMIT).
+AT_ONCE = 200
+# Longer than a restart of the server takes; longer than a killed conductor's nodes continue.
+LEASE_S = 120.0
+RENEW_S = 20.0
+_LOCKED = 423
+_GONE = (404, 410)
+_SECRET_BLOCK = "trainwright-launches"
 
 log = logging.getLogger("trainwright")
 
@@ -230,10 +238,6 @@ class PoolNode:
         return f"{state.name}: {state.message}" if state.message else str(state.name)
 
 
-# Flow runs that Prefect's server returns in one answer by default (PREFECT_API_DEFAULT_LIMIT).
-AT_ONCE = 200
-
-
 class FlowRunStates:
     """The newest known state of each run; the thread ends with the last run."""
 
@@ -290,13 +294,6 @@ class FlowRunStates:
                 self.look()
             except Exception as error:
                 log.debug("The states of the nodes' flow runs could not be read from Prefect: %s", error)
-
-
-# Longer than a restart of the server takes; longer than a killed conductor's nodes continue.
-LEASE_S = 120.0
-RENEW_S = 20.0
-_LOCKED = 423
-_GONE = (404, 410)
 
 
 @dataclass
@@ -496,9 +493,6 @@ class PoolAdmission:
                 "they are no longer free; the gang continues without slots.",
                 self._pool,
             )
-
-
-_SECRET_BLOCK = "trainwright-launches"
 
 
 def launch_secret() -> bytes | None:

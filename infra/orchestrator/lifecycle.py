@@ -42,6 +42,13 @@ from infra.written_files import record_written
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
+
+_HEADER = "# Written by `trainwright up`, taken away by `trainwright down`: `prefect` here talks to its server."
+# A pool that works may be busy; a flow run that has waited for so long needs a person.
+LATE_S = 900.0
+# The most that a Prefect server returns in one answer (PREFECT_API_DEFAULT_LIMIT).
+_PAGE = 200
+
 log = logging.getLogger(__name__)
 
 
@@ -77,9 +84,6 @@ def down() -> list[str]:
     url = stop_server()
     unlink_project()
     return stopped if url is None else [*stopped, f"Prefect server at {url}"]
-
-
-_HEADER = "# Written by `trainwright up`, taken away by `trainwright down`: `prefect` here talks to its server."
 
 
 def profiles() -> Path:
@@ -136,12 +140,6 @@ def _is_ours(path: Path) -> bool:
 
 def _note() -> Path:
     return state_folder() / "linked"
-
-
-# A pool that works may be busy; a flow run that has waited for so long needs a person.
-LATE_S = 900.0
-# The most that a Prefect server returns in one answer (PREFECT_API_DEFAULT_LIMIT).
-_PAGE = 200
 
 
 def obstacles_here(server: Server | None) -> list[tuple[Literal["worker", "schedules"], Obstacle]]:

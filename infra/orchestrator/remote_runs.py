@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 REAPED_S = 300.0
 
 T = TypeVar("T")
+_TYPE = "trainwright-ci"
+
 log = logging.getLogger("trainwright")
 
 
@@ -228,9 +230,6 @@ def without_report(ended: Ended) -> TrainwrightError:
         remedy="Look at its log in Prefect; then start the job again, which continues it.",
         details=details,
     )
-
-
-_TYPE = "trainwright-ci"
 
 
 def is_for_ci() -> bool:

@@ -61,6 +61,17 @@ _RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 
 # Crashes of one run that are looked through; the default budget is three in a row.
 _MOST_CRASHES = 100
+# So many of Prefect's heartbeats that did not come mean that a process is dead: with the default of 180 s, longer than
+# an image takes to be fetched. If it lives nevertheless, the second process attaches to the first.
+MISSED_HEARTBEATS = 5
+# A flow run is given back so often; what kills its process each time would kill the next one, too.
+MOST_STARTS = 5
+# An older crash is left to a person, as what an earlier version left.
+CRASHED_S = 3 * 86400.0
+_RUNS = ("retrain", "resume")
+_LOOKS = (REAPER.flow, DAY_PAGE.flow, COST_REPORT.flow, SENSOR.flow)
+_PROCESS_DIED = "Its process died."
+GAME_DAY_VARIABLE = "trainwright_gameday"
 
 log = logging.getLogger("trainwright")
 
@@ -299,18 +310,6 @@ def end_dead(client: SyncPrefectClient, flow_run: UUID, sentence: str) -> None:
     client.set_flow_run_state(flow_run, Crashed(name=_DIED, message=sentence), force=True)
 
 
-# So many of Prefect's heartbeats that did not come mean that a process is dead: with the default of 180 s, longer than
-# an image takes to be fetched. If it lives nevertheless, the second process attaches to the first.
-MISSED_HEARTBEATS = 5
-# A flow run is given back so often; what kills its process each time would kill the next one, too.
-MOST_STARTS = 5
-# An older crash is left to a person, as what an earlier version left.
-CRASHED_S = 3 * 86400.0
-_RUNS = ("retrain", "resume")
-_LOOKS = (REAPER.flow, DAY_PAGE.flow, COST_REPORT.flow, SENSOR.flow)
-_PROCESS_DIED = "Its process died."
-
-
 def start_lost_again(silent_s: float | None = None) -> list[str]:
     """Let workers take flow runs again whose process is lost, or end them; what was done, in sentences.
 
@@ -424,9 +423,6 @@ def _start_again(client: SyncPrefectClient, flow_run: FlowRun) -> str:
     said = f"the flow run {flow_run.name} was {was} without a process, and is given to a worker again"
     log.info("%s", said)
     return said
-
-
-GAME_DAY_VARIABLE = "trainwright_gameday"
 
 
 def agreed(value: Any, pool: str) -> bool:

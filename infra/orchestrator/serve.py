@@ -69,6 +69,38 @@ if TYPE_CHECKING:
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _READING = ("GET", "HEAD", "OPTIONS")
+PERSON, ROLE = b"x-trainwright-person", b"x-trainwright-role"
+_FORM = re.compile(r"/api/flow_runs/.*/resume/*", re.DOTALL)
+# Before Prefect checks values, it fills in variables, and it fetches what a schema refers to. Pages ask for this check
+# before they send an answer, which is checked again then.
+_FORM_CHECK = "/api/ui/schemas/validate"
+# sign_in.html sets it.
+_CHECKED = b"trainwright-checked=1"
+TOKEN_S = 60.0
+# More than a person prints in a minute; the oldest are dropped first.
+_MOST_TOKENS = 100
+_MOST_TOKEN_BYTES = 1024
+# Prefect's own pages compile some of their forms and start workers from blobs. Their analytics requests are blocked:
+# the pages send them even if the server has switched analytics off. Images from elsewhere (logos of blocks, images in
+# an artifact's Markdown) would reveal to others who looks at what.
+_PREFECT_PAGES = (
+    "script-src 'self' 'unsafe-eval' blob:; object-src 'none'; base-uri 'self'; form-action 'self'; "
+    "img-src 'self' data: blob:; frame-ancestors 'none'; "
+    "connect-src 'self' "
+)
+# Flow runs that ended earlier are not read: a scrape must cost little, however old the server is.
+_LAST = timedelta(days=1)
+_ENDS = ("COMPLETED", "FAILED", "CRASHED")
+# How late a task may be that is not due at once, such as the search for new schedules every 5 s.
+LOOKS_EVERY = timedelta(seconds=1)
+# Tasks at once: all are taken at one look, and Prefect has 10 where it looks four times per second.
+TASKS_AT_ONCE = 40
+# For other servers, of which there are none.
+TELLS_EVERY = timedelta(seconds=60)
+# Searches that Prefect makes every 5 s, for what may wait: late flow runs, pauses that have expired, and orders to
+# workers that nobody confirmed.
+UNHURRIED = ("monitor_late_runs", "monitor_expired_pauses", "reconcile_cleanup_delivery")
+SEARCHES_EVERY = timedelta(seconds=15)
 
 
 def addresses(host: str, port: int, pages_url: str | None = None) -> frozenset[str]:
@@ -174,13 +206,6 @@ async def _refuse(scope: Scope, send: Send, status: int, sentence: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-PERSON, ROLE = b"x-trainwright-person", b"x-trainwright-role"
-_FORM = re.compile(r"/api/flow_runs/.*/resume/*", re.DOTALL)
-# Before Prefect checks values, it fills in variables, and it fetches what a schema refers to. Pages ask for this check
-# before they send an answer, which is checked again then.
-_FORM_CHECK = "/api/ui/schemas/validate"
-
-
 class SignedIn:
     """ASGI middleware that puts the name of who signed in at the proxy into what they answer.
 
@@ -282,22 +307,6 @@ def _greeting(receive: Receive, password: str) -> Receive:
         return message
 
     return receive_greeting
-
-
-# sign_in.html sets it.
-_CHECKED = b"trainwright-checked=1"
-TOKEN_S = 60.0
-# More than a person prints in a minute; the oldest are dropped first.
-_MOST_TOKENS = 100
-_MOST_TOKEN_BYTES = 1024
-# Prefect's own pages compile some of their forms and start workers from blobs. Their analytics requests are blocked:
-# the pages send them even if the server has switched analytics off. Images from elsewhere (logos of blocks, images in
-# an artifact's Markdown) would reveal to others who looks at what.
-_PREFECT_PAGES = (
-    "script-src 'self' 'unsafe-eval' blob:; object-src 'none'; base-uri 'self'; form-action 'self'; "
-    "img-src 'self' data: blob:; frame-ancestors 'none'; "
-    "connect-src 'self' "
-)
 
 
 class Tokens:
@@ -436,11 +445,6 @@ def _hash(element: re.Match[str] | None) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(element[1].encode()).digest()).decode()}'"
 
 
-# Flow runs that ended earlier are not read: a scrape must cost little, however old the server is.
-_LAST = timedelta(days=1)
-_ENDS = ("COMPLETED", "FAILED", "CRASHED")
-
-
 def serve_metrics(api: FastAPI) -> None:
     """Let the server's API answer with its metrics."""
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -499,18 +503,6 @@ async def _rows() -> list[list[Row]]:
                 for of, name, kind, at in await session.execute(of_deployments(ended))
             ],
         ]
-
-
-# How late a task may be that is not due at once, such as the search for new schedules every 5 s.
-LOOKS_EVERY = timedelta(seconds=1)
-# Tasks at once: all are taken at one look, and Prefect has 10 where it looks four times per second.
-TASKS_AT_ONCE = 40
-# For other servers, of which there are none.
-TELLS_EVERY = timedelta(seconds=60)
-# Searches that Prefect makes every 5 s, for what may wait: late flow runs, pauses that have expired, and orders to
-# workers that nobody confirmed.
-UNHURRIED = ("monitor_late_runs", "monitor_expired_pauses", "reconcile_cleanup_delivery")
-SEARCHES_EVERY = timedelta(seconds=15)
 
 
 def do_less_when_idle() -> None:

@@ -73,6 +73,13 @@ START_TIMEOUT_S = 180.0
 STOP_GRACE_S = 10.0
 # The caller's Prefect settings that apply to our server, too; all others describe other servers and databases.
 _KEPT = ("PREFECT_LOGGING_", PAGES_URL)
+# A shell starts jobs with `&` with SIGINT ignored, and all children inherit that. A worker that inherits it ignores its
+# first signal and continues to take runs.
+_FRESH_SIGNALS = (
+    "import os, signal, sys\n"
+    "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(number, signal.SIG_DFL)\n"
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
 
 log = logging.getLogger("trainwright")
 
@@ -358,15 +365,6 @@ def ensure_password(chosen: str | None = None) -> str:
 def forget_password() -> None:
     """Delete the password: the next server gets another."""
     password_path().unlink(missing_ok=True)
-
-
-# A shell starts jobs with `&` with SIGINT ignored, and all children inherit that. A worker that inherits it ignores its
-# first signal and continues to take runs.
-_FRESH_SIGNALS = (
-    "import os, signal, sys\n"
-    "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(number, signal.SIG_DFL)\n"
-    "os.execv(sys.argv[1], sys.argv[1:])"
-)
 
 
 @dataclass(frozen=True)

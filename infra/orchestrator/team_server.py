@@ -72,6 +72,18 @@ _WITH_REDIS = {
 }
 # What does not use PREFECT_REDIS_MESSAGING_URL: background tasks, and the queue of clean-ups.
 _REDIS_TOO = ("PREFECT_SERVER_DOCKET_URL", "PREFECT_REDIS_WORKER_CLEANUP_QUEUE_URL")
+_UPGRADE = "prefect server database upgrade --yes"
+# Any number that no other program takes in this database.
+_BLOCKS_LOCK = 0x747261696E
+_PAUSED = "SELECT name FROM work_pool WHERE is_paused ORDER BY name"
+_TABLES = "SELECT count(*) FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
+RECORD = "backup.json"
+DUMP = "prefect.dump"
+# From the role that may do least to the one that may do most.
+ROLES = ("reader", "reviewer", "operator")
+_HERE = Path(__file__).parent
+# One part of a path, in which no character has a second meaning: neither "%2f" nor a leading dot.
+_SEGMENT = "(?:[A-Za-z0-9_~-]|%20)(?:[A-Za-z0-9._~:@+-]|%20)*"
 
 log = logging.getLogger("trainwright")
 
@@ -201,13 +213,6 @@ def _listen(host: str, port: int) -> socket.socket:
             f"This machine cannot listen on {host} port {port}: {error.strerror}.",
             remedy="Correct PREFECT_SERVER_API_HOST or PREFECT_SERVER_API_PORT.",
         ) from error
-
-
-_UPGRADE = "prefect server database upgrade --yes"
-# Any number that no other program takes in this database.
-_BLOCKS_LOCK = 0x747261696E
-_PAUSED = "SELECT name FROM work_pool WHERE is_paused ORDER BY name"
-_TABLES = "SELECT count(*) FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
 
 
 @dataclass(frozen=True)
@@ -414,10 +419,6 @@ async def _register_blocks() -> None:
         await engine.dispose()
 
 
-RECORD = "backup.json"
-DUMP = "prefect.dump"
-
-
 def back_up(folder: Path) -> ServerBackup:
     """Write a backup of the database into a new folder.
 
@@ -544,13 +545,6 @@ def _call(command: list[str], stdout: IO[bytes] | int = subprocess.DEVNULL) -> N
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         raise StorageUnavailable(f"{command[0]} failed: {lines[-1] if lines else done.returncode}.")
-
-
-# From the role that may do least to the one that may do most.
-ROLES = ("reader", "reviewer", "operator")
-_HERE = Path(__file__).parent
-# One part of a path, in which no character has a second meaning: neither "%2f" nor a leading dot.
-_SEGMENT = "(?:[A-Za-z0-9_~-]|%20)(?:[A-Za-z0-9._~:@+-]|%20)*"
 
 
 def write_proxy(folder: Path, settings: Settings) -> None:

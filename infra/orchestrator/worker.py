@@ -42,6 +42,15 @@ from infra.telemetry import prefect_env
 QUERY_S = 1
 ONLINE_TIMEOUT_S = 60.0
 STOP_GRACE_S = 10.0
+# A cancelled flow run ends its gang and reports; after this time it is killed.
+CANCEL_GRACE_S = 30.0
+# A server that is restarted beside the worker answers again within this many of Prefect's retries.
+_RETRIES = 5
+# A checkpoint has 30 s (`Launch.grace_s`), and is committed after that. The unit's TimeoutStopSec is longer.
+GRACE_S = 75.0
+POLL_S = 0.2
+# Between two starts of a worker that ended by itself: Prefect's does so when its server is away for minutes.
+AGAIN_S = 5.0
 
 log = logging.getLogger("trainwright")
 
@@ -155,10 +164,6 @@ def _wait_until_online(worker: Service, pool: str, before: datetime | None) -> N
         time.sleep(0.1)
 
 
-# A cancelled flow run ends its gang and reports; after this time it is killed.
-CANCEL_GRACE_S = 30.0
-
-
 def runs_of(mark: str) -> set[UUID]:
     """Ids of the flow runs that have a live process below the worker with this mark."""
     ids = set()
@@ -198,10 +203,6 @@ def cancel_runs_of(worker: Service) -> list[str]:
         return sorted(str(run_id) for run_id in ids)
 
 
-# A server that is restarted beside the worker answers again within this many of Prefect's retries.
-_RETRIES = 5
-
-
 def give_to_worker_again() -> None:
     """Let another worker take the flow run that this process executes; StorageUnavailable."""
     from prefect.context import FlowRunContext
@@ -230,13 +231,6 @@ def give_again(flow_runs: list[UUID]) -> None:
                 message = "Its worker was stopped as planned."
                 client.set_flow_run_state(number, Scheduled(name="AwaitingRetry", message=message), force=True)
                 log.info("the flow run %s is given to a worker again", current.name)
-
-
-# A checkpoint has 30 s (`Launch.grace_s`), and is committed after that. The unit's TimeoutStopSec is longer.
-GRACE_S = 75.0
-POLL_S = 0.2
-# Between two starts of a worker that ended by itself: Prefect's does so when its server is away for minutes.
-AGAIN_S = 5.0
 
 
 def work(pool: str | None, options: Sequence[str] = ()) -> list[str]:

@@ -38,6 +38,11 @@ _FILES_BYTES = 1 << 25
 _LARGEST = 2**31 - 1
 # The ends of the pieces in some bytes; if these are the last, then of all pieces.
 _Cut = Callable[[bytes, bool], list[int]]
+_COUNTS: dict[tuple[str, str, str], int] = {}
+_MOST_COUNTS = 50_000  # some 20 MB
+# A piece has at most as many characters as a tokenizer is given at once, of four bytes each.
+MOST_PIECE_BYTES = 1 << 26
+_BYTES_OF_PIECE = 8
 
 
 @dataclass(frozen=True)
@@ -124,10 +129,6 @@ def _count(file: SourceFile, place: Place, pieces: PiecesSpec) -> int:
             _COUNTS.pop(next(iter(_COUNTS)), None)
         _COUNTS[key] = count
     return count
-
-
-_COUNTS: dict[tuple[str, str, str], int] = {}
-_MOST_COUNTS = 50_000  # some 20 MB
 
 
 def _cut_stream(opened: BinaryIO, cut: _Cut, file: SourceFile, pieces: PiecesSpec) -> Iterator[_Block]:
@@ -291,11 +292,6 @@ def _file_batch(files: list[SourceFile], place: Place, columns: list[str]) -> pa
     if "bytes" in columns:
         arrays["bytes"] = pa.array([whole(file, place) for file in files], pa.binary())
     return pa.RecordBatch.from_pydict(arrays) if arrays else without_columns(len(files))
-
-
-# A piece has at most as many characters as a tokenizer is given at once, of four bytes each.
-MOST_PIECE_BYTES = 1 << 26
-_BYTES_OF_PIECE = 8
 
 
 class Unfit(ValueError):

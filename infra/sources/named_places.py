@@ -26,6 +26,9 @@ from infra.processes.environment import PASS_ENV, named_variables, patterns_to_p
 from infra.sources.places import Places
 from infra.sources.resolve import digest_now
 
+# A path below a device, which nobody can make.
+_NO_FILE = f"{os.devnull}/none"
+
 
 @dataclass(frozen=True)
 class NamedPlaces:
@@ -114,10 +117,6 @@ def digests_now(
     digests = iter(run_child(DIGESTS, request).digests if apart else ())
     here = Places(sources, root)
     return [next(digests) if is_apart(file) else digest_now(places.moved(file, root), here) for file in files]
-
-
-# A path below a device, which nobody can make.
-_NO_FILE = f"{os.devnull}/none"
 
 
 def main(request: DigestRequest, report: Report) -> FileDigests:

@@ -44,6 +44,26 @@ from infra.store.s3 import connect, translate
 _TICK_NS = 2 * 10**9
 # Of names that are compared with one that does not exist; the second is the most that a server gives at once.
 _MOST_NAMES, _MOST_KEYS = 10_000, 1_000
+# Names that Spark, Hive, Databricks and table formats write beside data, also where a glob matches them.
+_MARKER = re.compile(
+    r"(^|/)((_SUCCESS|_metadata|_common_metadata|_(started|committed)_\d+|[^/]*\.crc)$|_(temporary|delta_log)/)"
+)
+_DOT = re.compile(r"(^|/)\.")
+_MARKER_OR_HIDDEN = re.compile(f"{_MARKER.pattern}|{_DOT.pattern}")
+_HIDDEN = re.compile(r"(^|/)(\.|_[^/=]*(/|$))")
+# How many folders of a source are looked at for the files of a table format; each costs requests to a bucket.
+_MOST_FOLDERS = 16
+_FOLDER_OF_VALUES = re.compile(r"(/[^/=]+=[^/]*)*/[^/]*$")
+# The folder that a table format keeps in a table's folder, or, as Iceberg does, beside the folder of its data.
+_TABLES = {"_delta_log": ("Delta", ".json"), "metadata": ("Iceberg", ".metadata.json"), ".hoodie": ("Hudi", "")}
+_PIECE = 1 << 22
+# A compressed Parquet file is copied in full before it is read, up to the larger of both: some kilobytes could fill the
+# disk.
+_MOST_TIMES, _FREE_BYTES = 100, 1 << 30
+# Of how many bytes at most one is left, by a file's compression: reached by a character that repeats.
+_MOST_COMPRESSED = {"": 1, ".gz": 1 << 11, ".xz": 1 << 14, ".zst": 1 << 15, ".bz2": 1 << 21}
+# Errors of decompressors. The system's own OSErrors, from reading and copying, are told apart where they occur.
+_DAMAGED = (lzma.LZMAError, zlib.error, EOFError, OSError)
 
 
 class Stamp(NamedTuple):
@@ -473,20 +493,6 @@ def _readable(folder: Path, *told_apart: type[Exception]) -> Iterator[None]:
         ) from error
 
 
-# Names that Spark, Hive, Databricks and table formats write beside data, also where a glob matches them.
-_MARKER = re.compile(
-    r"(^|/)((_SUCCESS|_metadata|_common_metadata|_(started|committed)_\d+|[^/]*\.crc)$|_(temporary|delta_log)/)"
-)
-_DOT = re.compile(r"(^|/)\.")
-_MARKER_OR_HIDDEN = re.compile(f"{_MARKER.pattern}|{_DOT.pattern}")
-_HIDDEN = re.compile(r"(^|/)(\.|_[^/=]*(/|$))")
-# How many folders of a source are looked at for the files of a table format; each costs requests to a bucket.
-_MOST_FOLDERS = 16
-_FOLDER_OF_VALUES = re.compile(r"(/[^/=]+=[^/]*)*/[^/]*$")
-# The folder that a table format keeps in a table's folder, or, as Iceberg does, beside the folder of its data.
-_TABLES = {"_delta_log": ("Delta", ".json"), "metadata": ("Iceberg", ".metadata.json"), ".hoodie": ("Hudi", "")}
-
-
 def find_files(place: Place, uri: str) -> tuple[list[SourceEntry], bool]:
     """The files that a path, folder or glob names, by name, without those that are not data; and if it is a folder.
 
@@ -576,16 +582,6 @@ def _matching(pattern: str, names: list[str]) -> list[str]:
 
 def _same_form(text: str) -> str:
     return unicodedata.normalize("NFC", text)
-
-
-_PIECE = 1 << 22
-# A compressed Parquet file is copied in full before it is read, up to the larger of both: some kilobytes could fill the
-# disk.
-_MOST_TIMES, _FREE_BYTES = 100, 1 << 30
-# Of how many bytes at most one is left, by a file's compression: reached by a character that repeats.
-_MOST_COMPRESSED = {"": 1, ".gz": 1 << 11, ".xz": 1 << 14, ".zst": 1 << 15, ".bz2": 1 << 21}
-# Errors of decompressors. The system's own OSErrors, from reading and copying, are told apart where they occur.
-_DAMAGED = (lzma.LZMAError, zlib.error, EOFError, OSError)
 
 
 def base_name(uri: str) -> tuple[str, str]:

@@ -39,6 +39,24 @@ from infra.sources.resolve import CSV, NAMED, Window, partition_schema, partitio
 from infra.sources.tables import CsvFile, csv_batches, csv_schema, json_batches, json_schema
 from infra.sources.types import cast_exactly, common, converted, plain, refuse_twice_named
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Of texts that a file holds once and names in many rows.
+_DECODED_BYTES = 1 << 26
+# Of the differences between files, and of the files with one, that a message lists.
+_MOST_CLAUSES, _MOST_FILES = 50, 5
+_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+_FACTS: dict[tuple[object, ...], FileFacts] = {}
+# Bytes of a Parquet file's batch, as its footer estimates them, and of a column that is buffered for decoding.
+_BATCH_BYTES = 1 << 23
+_BUFFER_BYTES = 1 << 20
+_HIDDEN_INDEX = re.compile(r"__index_level_\d+__")
+# A process may usually have 1024 open files.
+_MOST = 256
+# The open files of this process: a path below it opens the file that is open, even if its name was given to another.
+_OPEN = Path("/proc/self/fd")
+T = TypeVar("T")
+_AHEAD = 2
+
 
 @dataclass(frozen=True)
 class FileFacts:
@@ -248,14 +266,6 @@ def _some_of(texts: Sequence[str], most: int, between: str = ", ") -> str:
     return between.join(texts[:most]) + (f"{between}and {more} more" if more > 0 else "")
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Of texts that a file holds once and names in many rows.
-_DECODED_BYTES = 1 << 26
-# Of the differences between files, and of the files with one, that a message lists.
-_MOST_CLAUSES, _MOST_FILES = 50, 5
-_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-
-
 class _Reading:
     """Reads the files of some sources into batches."""
 
@@ -372,9 +382,6 @@ def _key(file: SourceFile, sources: list[SourceSpec]) -> tuple[object, ...]:
     return (file.uri, file.blake3, file.format, tuple(columns), tuple(types.items()), source.csv)
 
 
-_FACTS: dict[tuple[object, ...], FileFacts] = {}
-
-
 @lru_cache
 def _text_facts(named: tuple[str, ...]) -> FileFacts:
     """The facts about a document; there may be millions of them."""
@@ -425,12 +432,6 @@ def in_window(batch: pa.RecordBatch, window: Window, column: str) -> pa.BooleanA
     start, end = ((moment - _EPOCH) // timedelta(microseconds=1) for moment in (window.start, window.end))
     # Times are compared unrounded: rounded to microseconds, a time just before END would fall on it.
     return pc.fill_null(pc.and_not(before(times, end), before(times, start)), False)
-
-
-# Bytes of a Parquet file's batch, as its footer estimates them, and of a column that is buffered for decoding.
-_BATCH_BYTES = 1 << 23
-_BUFFER_BYTES = 1 << 20
-_HIDDEN_INDEX = re.compile(r"__index_level_\d+__")
 
 
 def parquet_schema(opened: BinaryIO, file: SourceFile) -> pa.Schema:
@@ -519,12 +520,6 @@ def _parquet(opened: BinaryIO, file: SourceFile, coded: Sequence[str] = ()) -> p
         raise UsageError(f"{file.uri} is not a Parquet file ({text_of(error)}).", remedy="Write it again.") from error
 
 
-# A process may usually have 1024 open files.
-_MOST = 256
-# The open files of this process: a path below it opens the file that is open, even if its name was given to another.
-_OPEN = Path("/proc/self/fd")
-
-
 @contextlib.contextmanager
 def parquet_in_place(files: list[SourceFile], sources: list[SourceSpec], root: Path) -> Iterator[ParquetFiles | None]:
     """The files, all rows of them in order, to be read until this ends; None if they are not all Parquet.
@@ -552,10 +547,6 @@ def parquet_in_place(files: list[SourceFile], sources: list[SourceSpec], root: P
             name: tuple(partition_value(file, name, pa.string()).as_py() for file in files) for name in files[0].columns
         }
         yield ParquetFiles(paths, tuple(itertools.accumulate(rows[:-1], initial=0)), constants)
-
-
-T = TypeVar("T")
-_AHEAD = 2
 
 
 def read_ahead(items: Iterable[T]) -> Generator[T]:

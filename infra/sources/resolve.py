@@ -61,6 +61,16 @@ _ENDINGS: dict[str, Format] = {
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?![0-9])")
 _PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
 _COLUMN = re.compile(r"\{([^{}]*)\}")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_LENGTH = re.compile(r"(\d+)([smhdw])")
+_REMEDY = "Write START..END in ISO format, such as 2026-01-01..2026-02-01, or a length, such as 7d or 12h."
+_FILE = "sources.json"
+_FOOTER_BYTES = 2**26
+_INDEX = b"__index_level_"
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_WHOLE = re.compile("0|-?[1-9][0-9]*")
+_DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_WITHOUT = "set hive_partitioning: false for this source, and folders' names give no columns"
 
 
 def resolve_sources(
@@ -238,11 +248,6 @@ def _pattern(text: str, ours: tuple[str, ...], here: str) -> tuple[list[str], st
     return names, rf"(?:^|/){''.join(literal)}\z"
 
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_LENGTH = re.compile(r"(\d+)([smhdw])")
-_REMEDY = "Write START..END in ISO format, such as 2026-01-01..2026-02-01, or a length, such as 7d or 12h."
-
-
 @dataclass(frozen=True)
 class Window:
     """Times t with start <= t < end, both with a time zone; `parse_window` reads what `str` writes."""
@@ -314,11 +319,6 @@ def window_since(since: str) -> Window:
 
 def _aware(moment: datetime) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-
-
-_FILE = "sources.json"
-_FOOTER_BYTES = 2**26
-_INDEX = b"__index_level_"
 
 
 class Digests:
@@ -401,12 +401,6 @@ def _hash(place: Place, file: SourceEntry) -> str:
             remedy="Delete it from DVC's cache and run `dvc pull`.",
         )
     return found
-
-
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-_WHOLE = re.compile("0|-?[1-9][0-9]*")
-_DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_WITHOUT = "set hive_partitioning: false for this source, and folders' names give no columns"
 
 
 def folder_columns(path: str, here: str) -> dict[str, str]:

@@ -64,6 +64,23 @@ _MISSING = [
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
     "NULL", "NaN", "None", "n/a", "nan", "null",
 ]  # fmt: skip
+_READ_BYTES = 1 << 20
+# The largest value or comment, and all lines that are skipped.
+_MOST_BYTES = 1 << 23
+_PIECE = 1 << 20  # bytes that are looked at together, so that they stay in the processor's cache
+MARKS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+_SAMPLE_CHARACTERS = 1 << 18
+_LOOK_ROWS = 20
+_NUMBER_ROWS = 1000
+# What Excel writes before the header, perhaps with the separators of empty cells.
+_SAYS = re.compile(r'"?sep=([^\r\n])"?[,;\t|]*(?:\r\n|\r|\n|\Z)', re.IGNORECASE)
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_GROUPS = ". \u00a0\u202f"
+_DECIMAL_COMMA = rf"[+-]?(?:\d+|\d{{1,3}}(?:[{_GROUPS}]\d{{3}})+)(?:,\d+)?"
+# With a decimal point: 1,234.50, or 1'234.50 as in Switzerland.
+_GROUPED = re.compile(r"[+-]?\d{1,3}(?:([,'\u2019])\d{3}(?:\1\d{3})*)?(?:\.\d+)?|[+-]?\d+(?:\.\d+)?")
+# Of cp1252: a sign amid a word, and a word of accented letters alone. Such a text is of another encoding.
+_NOT_WESTERN = re.compile(r"[^\W\d_][¡-©«-´¶-¹»-¿×÷][^\W\d_]|[À-ÿ]{4}")
 
 
 def csv_schema(stream: BinaryIO, file: CsvFile) -> tuple[pa.Schema, dict[str, int]]:
@@ -436,11 +453,6 @@ def _json_error(error: pa.ArrowInvalid, lines: Lines, name: str, schema: pa.Sche
     )
 
 
-_READ_BYTES = 1 << 20
-# The largest value or comment, and all lines that are skipped.
-_MOST_BYTES = 1 << 23
-
-
 @dataclass(frozen=True)
 class CsvFile:
     """How a CSV file is read.
@@ -576,9 +588,6 @@ class _Joined(io.RawIOBase):
         return len(part)
 
 
-_PIECE = 1 << 20  # bytes that are looked at together, so that they stay in the processor's cache
-
-
 class Quotes:
     """Watches the bytes of a CSV file pass by, and raises UsageError if a quoted value does not end as it must.
 
@@ -654,21 +663,6 @@ class Quotes:
             remedy="Close the quotes, and write a quote inside a quoted value twice; or write data.csv: {quote: none}"
             " if quotes are letters like others.",
         )
-
-
-MARKS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-_SAMPLE_CHARACTERS = 1 << 18
-_LOOK_ROWS = 20
-_NUMBER_ROWS = 1000
-# What Excel writes before the header, perhaps with the separators of empty cells.
-_SAYS = re.compile(r'"?sep=([^\r\n])"?[,;\t|]*(?:\r\n|\r|\n|\Z)', re.IGNORECASE)
-_LINE_END = re.compile(r"\r\n|\r|\n")
-_GROUPS = ". \u00a0\u202f"
-_DECIMAL_COMMA = rf"[+-]?(?:\d+|\d{{1,3}}(?:[{_GROUPS}]\d{{3}})+)(?:,\d+)?"
-# With a decimal point: 1,234.50, or 1'234.50 as in Switzerland.
-_GROUPED = re.compile(r"[+-]?\d{1,3}(?:([,'\u2019])\d{3}(?:\1\d{3})*)?(?:\.\d+)?|[+-]?\d+(?:\.\d+)?")
-# Of cp1252: a sign amid a word, and a word of accented letters alone. Such a text is of another encoding.
-_NOT_WESTERN = re.compile(r"[^\W\d_][¡-©«-´¶-¹»-¿×÷][^\W\d_]|[À-ÿ]{4}")
 
 
 def says_separator(head: bytes) -> bool:

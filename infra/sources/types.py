@@ -47,6 +47,10 @@ _WIDEST = {pa.int64(): pa.float64(), pa.uint64(): pa.float64(), _DAY: _MICROS, _
 _WHOLE = r"^[+-]?\d+$"
 _EXACT = 2**53
 _PROBE = 32
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_WRITE = "Write JSON Lines, one object a line."
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_KINDS = {list: "an array", str: "a text", bool: "true or false"}
 
 
 class Misfit(UsageError):
@@ -278,12 +282,6 @@ def _rounds(values: pa.Array, cast: pa.Array) -> bool:
     texts, infinite = values.filter(large), pc.is_inf(cast).filter(large)
     written = [pc.match_substring_regex(texts, _WHOLE), pc.and_(infinite, pc.match_substring_regex(texts, r"\d"))]
     return bool(pc.any(pc.or_(*written)).as_py())
-
-
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_WRITE = "Write JSON Lines, one object a line."
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
-_KINDS = {list: "an array", str: "a text", bool: "true or false"}
 
 
 class Lines(NamedTuple):
