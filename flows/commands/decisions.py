@@ -228,9 +228,8 @@ def _canary_lines(view: CanaryView) -> list[str]:
 def _announce_end(receipt: Receipt, by: str) -> None:
     """Tell a Prefect server that runs; none is started, and the canary has ended whatever happens."""
     try:
-        if not connect_if_running():
-            return
-        announce_canary_end(receipt, by)
+        if connect_if_running():
+            announce_canary_end(receipt, by)
     except Exception as error:
         log.warning("The Prefect server was not told that the canary has ended: %s", error)
 

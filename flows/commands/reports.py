@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from data_contracts.errors import CorruptError, ObjectiveMissed, TrainwrightError, UsageError
+from data_contracts.errors import CorruptError, ObjectiveMissed, UsageError
 from flows.commands.guard import Answer, log
 from flows.commands.terminal import table
 from infra.files import replace_bytes
@@ -161,16 +161,12 @@ def slo(arguments: argparse.Namespace) -> Answer:
         results_json = [one.to_json() for one in found]
         value.append({"store": store.uri, "objectives": results_json, "unreadable": list(known.unreadable)})
     text = "\n".join(lines).rstrip() or "No store is known on this machine."
-    error = _objectives_missed(missed) if arguments.check and missed else None
     answer = {"since": (now - WINDOW).isoformat(timespec="seconds"), "until": now.isoformat(timespec="seconds")}
-    code = 0 if error is None else error.exit_code
-    if error is not None:
-        text = f"{text}\n\n{error}"
-    return Answer(text, {**answer, "stores": value, "missed": missed}, code, error)
-
-
-def _objectives_missed(names: list[str]) -> TrainwrightError:
-    return ObjectiveMissed(f"{len(names)} objective{'' if len(names) == 1 else 's'} missed: {', '.join(names)}.")
+    shown = {**answer, "stores": value, "missed": missed}
+    if not (arguments.check and missed):
+        return Answer(text, shown)
+    error = ObjectiveMissed(f"{len(missed)} objective{'' if len(missed) == 1 else 's'} missed: {', '.join(missed)}.")
+    return Answer(f"{text}\n\n{error}", shown, error.exit_code, error)
 
 
 def _slo_row(one: Result) -> tuple[str, ...]:

@@ -54,6 +54,7 @@ from infra.environments.indexes import folder_listing, source_digests
 from infra.environments.packages import (
     FIELD,
     INSTALL,
+    OWN,
     SEALED,
     TOO_YOUNG,
     UNDATED,
@@ -93,8 +94,6 @@ _OUR_FILES = frozenset(
 )
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
 _LINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.+!_-]*")
-# Trainwright runs from its sources.
-OWN = "trainwright"
 
 
 def rank_needs() -> list[str]:

@@ -57,7 +57,8 @@ LOCK = "uv.lock"
 _NESTED = re.compile(r"(-r|--requirement|-c|--constraint)[ =]?\s*(\S.*)$")
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _HASHES = re.compile(r"\s--hash[ =]\S+")
-_OUR_NAME = "trainwright"
+# Trainwright runs from its sources.
+OWN = "trainwright"
 MOST_NESTED = 50
 # Options that a message may name; a line that begins with a dash may be anything.
 _OPTIONS = ("--extra-index-url", "--index-url", "--no-index", "--find-links", "--editable", "--pre", "-e", "-i", "-f")
@@ -395,7 +396,7 @@ def _checked_line(line: str, place: str) -> str:
             f"{FIELD}: {place}: {requirement.name} is required from an address or a folder, where nodes cannot get it.",
             remedy="Put its wheel on an index or into the folder of environment.wheels, and name its version.",
         )
-    if canonicalize_name(requirement.name) == _OUR_NAME:
+    if canonicalize_name(requirement.name) == OWN:
         raise SpecError(f"{FIELD}: {place}: Trainwright itself is not installed there.", remedy="Remove the line.")
     return line
 

@@ -59,6 +59,8 @@ ANY_SERVER = {
 
 
 REACH_TIMEOUT_S = 5.0
+# The most that a Prefect server returns in one answer by default (PREFECT_API_DEFAULT_LIMIT).
+MOST_ITEMS = 200
 # Between two questions of one who waits for something on the server.
 ASK_S = 2.0
 # As variables, without PREFECT_.

@@ -27,7 +27,7 @@ from uuid import UUID
 from data_contracts.canonical import digest
 from data_contracts.errors import GangIncomplete, StorageUnavailable, UsageError
 from infra.gang.rank_files import store_env
-from infra.orchestrator.api import ASK_S, asking, unreachable, unreachable_is_unavailable
+from infra.orchestrator.api import ASK_S, MOST_ITEMS, asking, unreachable, unreachable_is_unavailable
 from infra.orchestrator.deployments import ensure_node_deployment, find_pool, lacks_worker, worker_command
 from infra.processes.processes import uninterrupted
 from infra.store import Store, layout
@@ -45,8 +45,6 @@ CANCEL_AFTER_S = 2.0
 LOG_LINES = 30
 # A busy server takes long to make a run, and signals wait for as long. The caller retries.
 START_TIMEOUT_S = 15.0
-# Flow runs that Prefect's server returns in one answer by default (PREFECT_API_DEFAULT_LIMIT).
-AT_ONCE = 200
 # Longer than a restart of the server takes; longer than a killed conductor's nodes continue.
 LEASE_S = 120.0
 RENEW_S = 20.0
@@ -270,8 +268,8 @@ class FlowRunStates:
         asked = list(self._states)
         runs: list[FlowRun] = []
         with asking() as client:
-            for start in range(0, len(asked), AT_ONCE):
-                part = asked[start : start + AT_ONCE]
+            for start in range(0, len(asked), MOST_ITEMS):
+                part = asked[start : start + MOST_ITEMS]
                 filtered = FlowRunFilter(id=FlowRunFilterId(any_=part))
                 # A server may be configured to return fewer flow runs in one answer than were requested.
                 num_read = 0

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from infra.files import replace_private, replace_text
 from infra.orchestrator import api
-from infra.orchestrator.api import API_AUTH, API_URL, Server, asking
+from infra.orchestrator.api import API_AUTH, API_URL, MOST_ITEMS, Server, asking
 from infra.orchestrator.deployments import (
     POOL,
     Obstacle,
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 _HEADER = "# Written by `trainwright up`, taken away by `trainwright down`: `prefect` here talks to its server."
 # A pool that works may be busy; a flow run that has waited for so long needs a person.
 LATE_S = 900.0
-# The most that a Prefect server returns in one answer (PREFECT_API_DEFAULT_LIMIT).
-_PAGE = 200
 
 log = logging.getLogger(__name__)
 
@@ -207,7 +205,7 @@ def _worker_obstacle(worker: Service | None, server: Server | None) -> Obstacle 
 def _deployments(client: SyncPrefectClient) -> list[Any]:
     """All deployments that run flows of ours."""
     found: list[Any] = []
-    while page := client.read_deployments(limit=_PAGE, offset=len(found)):
+    while page := client.read_deployments(limit=MOST_ITEMS, offset=len(found)):
         found += page
     return [one for one in found if (one.entrypoint or "").startswith("flows.")]
 
@@ -229,4 +227,4 @@ def _waiting(client: SyncPrefectClient, deployments: list[Any], before: datetime
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
         next_scheduled_start_time=FlowRunFilterNextScheduledStartTime(before_=before),
     )
-    return [pools[run.deployment_id] for run in client.read_flow_runs(flow_run_filter=due, limit=_PAGE)]
+    return [pools[run.deployment_id] for run in client.read_flow_runs(flow_run_filter=due, limit=MOST_ITEMS)]

@@ -307,8 +307,6 @@ def connection() -> dict[str, str]:
 
 def server_settings() -> ServerSettings:
     """Prefect's settings of a server; UsageError if it cannot read one, whose value is not shown."""
-    from pydantic import ValidationError
-
     try:
         from prefect.settings import get_current_settings
 
@@ -502,7 +500,7 @@ def read_backup(folder: Path) -> ServerBackup:
         ) from None
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", remedy=error.remedy) from error
-    except (OSError, ValueError, RecursionError, ValidationError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CorruptError(f"{path} is not the record of a backup.", remedy="Use another backup.") from error
 
 

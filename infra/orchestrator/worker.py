@@ -98,7 +98,7 @@ def start_worker(url: str, pool: str = POOL) -> Service:
             def online(worker: Service) -> None:
                 _wait_until_online(worker, pool, before)
 
-            env = _background_environment(mark)
+            env = {**server.service_environment(mark), "PREFECT_WORKER_QUERY_SECONDS": str(QUERY_S)}
             command = module_command("infra.orchestrator.worker", pool)
             worker = server.start_service("worker", command, mark=mark, env=env, url=url, wait=online)
         return worker
@@ -133,10 +133,6 @@ def _knows_password(worker: Service) -> bool:
 
 def _worker_name() -> str:
     return platform.node() or "local"
-
-
-def _background_environment(mark: str) -> dict[str, str]:
-    return {**server.service_environment(mark), "PREFECT_WORKER_QUERY_SECONDS": str(QUERY_S)}
 
 
 def _last_heartbeat(pool: str) -> datetime | None:
