@@ -236,7 +236,7 @@ def trained_with(run: HasStore, checkpoint: Checkpoint) -> TrainedWith:
         raise CorruptError(
             f"{checkpoint.ref.uri}/{TRAIN} holds other settings than {checkpoint.training} was made for."
         )
-    _check_code(run, code, sealed["code_digest"])
+    _check_code(run, code, str(sealed["code_digest"]))
     dataset = next((parent for parent in parents if parent.id == sealed["dataset_id"]), None)
     return TrainedWith(sealed, code, dataset)
 

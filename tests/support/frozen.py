@@ -68,7 +68,7 @@ WRITERS = (
     *("tasks.run.run.Run.provenance", "tasks.run.run.Run.raw_provenance"),
     *("infra.models.registry.move_alias", "infra.models.registry._seal_next", "infra.models.registry._seal_receipt"),
     *("infra.orchestrator.events.announce_end", "infra.orchestrator.events._model_resource"),
-    *("infra.telemetry.json_line", "tasks.ci.values", "flows.commands.guard.fail"),
+    *("infra.telemetry.json_line", "tasks.ci.output_values", "flows.commands.guard.fail"),
 )
 # Specs of which validate and shard are carried out; their bytes are those of no library.
 MADE = ("evaluation sets", "documents by tokens")
