@@ -15,8 +15,7 @@ from flows.flow_runs import nothing_found
 from infra.orchestrator.flow_runs import begin_flow_run_logs
 from infra.orchestrator.resuming import start_lost_again
 from infra.store import Store
-from tasks.mirrors.deliver import EVENTS_S, tell_quietly
-from tasks.mirrors.outbox import due_events
+from tasks.mirrors.deliver import EVENTS_S, due_events, tell_quietly
 from tasks.run.executions import reap_apart, reap_stores
 from tasks.run.run import known_store_list
 

@@ -35,8 +35,8 @@ from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageErr
 from data_contracts.foreign_files import parse_json
 from data_contracts.operations import Delivery
 from infra import settings
+from infra.audit import run_git
 from infra.files import locked, replace_private
-from infra.git import run_git
 from infra.settings import check_approved
 from infra.store import Store, layout
 from infra.store.s3 import looked_up

@@ -39,9 +39,8 @@ from data_contracts.errors import UsageError
 from data_contracts.expressions import syntax_tree
 from data_contracts.foreign_files import parse_json, read_plain
 from infra import audit, scratch
-from infra.audit import revision
+from infra.audit import revision, run_git
 from infra.files import TAG
-from infra.git import run_git
 from infra.processes.processes import CODE_ROOT
 from infra.scratch import NOTE, PREFIX
 from infra.settings import state_folder

@@ -25,8 +25,7 @@ from infra.mirrors import Deadline
 from infra.sources.named_places import NamedPlaces
 from tasks.export import Export
 from tasks.export import export as export_model
-from tasks.mirrors.deliver import accept_places, tell
-from tasks.mirrors.outbox import PREFECT, Due, due, due_of_run
+from tasks.mirrors.deliver import PREFECT, Due, accept_places, due, due_of_run, tell
 from tasks.predict import PredictOptions, PredictSummary
 from tasks.predict import predict as predict_rows
 from tasks.reproduction.reproduce import Comparison, Reproduction, Request

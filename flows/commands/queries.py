@@ -33,7 +33,7 @@ from infra.sources.named_places import NamedPlaces
 from infra.sources.resolve import window_since
 from infra.store import Store, layout
 from infra.written_files import record_written
-from tasks.mirrors.outbox import NEWEST, due
+from tasks.mirrors.deliver import NEWEST, due
 from tasks.pages.day_page import day_page, day_rows, is_day_page
 from tasks.queries.day import canary_line, day_of, standing_of
 from tasks.queries.history import Move, checkpoints_of, logs_of, moves_of

@@ -11,7 +11,7 @@ import pytest
 
 from infra import audit, mirrors
 from infra import project as project_module
-from infra.git import run_git
+from infra.audit import run_git
 from tests.support.frozen import PACKAGES, ROOT
 
 
@@ -133,4 +133,4 @@ def test_filters_of_the_user_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_one_function_calls_git() -> None:
     files = [path for package in PACKAGES for path in (ROOT / package.rstrip(".")).rglob("*.py")]
     calling = [path.relative_to(ROOT) for path in files if re.search(r"[\[(]\s*[\"']git[\"'],", path.read_text())]
-    assert calling == [Path("infra/git.py")]
+    assert calling == [Path("infra/audit.py")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flows.commands.models import _mirror_answer
-from tasks.mirrors.outbox import Due
+from tasks.mirrors.deliver import Due
 
 
 @pytest.mark.parametrize(

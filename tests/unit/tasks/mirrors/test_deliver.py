@@ -26,8 +26,8 @@ from flows.cli import main
 from infra.mirrors import Deadline
 from infra.models import registry
 from infra.store import Store, layout, open_store
-from tasks.mirrors import deliver, outbox
-from tasks.mirrors.outbox import PREFECT, Due, due, due_events
+from tasks.mirrors import deliver
+from tasks.mirrors.deliver import PREFECT, Due, due, due_events
 from tasks.mirrors.updates import lineage_events
 from tasks.pages.facts import Facts, facts_of
 from tasks.pages.run_page import run_report_page
@@ -165,7 +165,7 @@ def test_prefect_hears_of_a_rollback_later_if_no_server_ran(
     assert (left.mirror, left.alias, left.attempts) == ("prefect", ("tiny", "champion"), 1)
     assert due_events(store, "another") == []
     with monkeypatch.context() as later:
-        later.setattr(outbox, "LATEST", timedelta(0))
+        later.setattr(deliver, "LATEST", timedelta(0))
         assert due_events(store) == []
     with home_with_server(tmp_path / "served", shared_folder):
         site = Site(server_url(), tmp_path / "site", password_in(tmp_path / "served"))

@@ -16,7 +16,7 @@ from flows.cli import main
 from infra.mirrors import Deadline, Endpoint, Kept, Mlflow
 from infra.store import Store
 from tasks.mirrors import deliver, updates
-from tasks.mirrors.outbox import due, due_of_run
+from tasks.mirrors.deliver import due, due_of_run
 from tasks.mirrors.updates import FILES_TAG, NOT_WANTED, put_folder, put_version
 from tests.support.real_mlflow import WHO, environment, served
 from tests.support.stub_server import FakeMlflow, serving
