@@ -169,12 +169,57 @@ class _Printable(logging.Formatter):
         return printable(super().formatException(ei))
 
 
-def _stages_shown(arguments: argparse.Namespace, quiet: bool) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def _stages_shown(arguments: argparse.Namespace, quiet: bool) -> Iterator[None]:
+    """Show stages inside on stderr if it is a terminal; log lines are printed either way."""
     if arguments.json or not sys.stderr.isatty():
-        return contextlib.nullcontext()
-    from flows.commands.progress_output import stages_shown
+        yield
+        return
+    from tasks.run.progress import listening
 
-    return stages_shown(live=not quiet and draws(sys.stderr), colour=not getattr(arguments, "no_color", False))
+    view = _Watching(coloured=not getattr(arguments, "no_color", False))
+    live = not quiet and draws(sys.stderr)
+    try:
+        with listening(view.handle if live else lambda _: None, owns_terminal=True):
+            yield
+    finally:
+        view.end()
+
+
+class _Watching:
+    """Hands events to the live view. Rich is imported when the first stage begins; most commands run none."""
+
+    def __init__(self, *, coloured: bool) -> None:
+        self._coloured = coloured
+        self._view: Any = None
+        self._failed = False
+
+    def handle(self, event: Any) -> None:
+        if self._failed:
+            return
+        try:
+            self._begun().handle(event)
+        except Exception as error:  # a failing view must not end the run
+            self._failed = True
+            self.end()
+            log.warning(
+                "The live view failed and is switched off; the run continues (%s: %s).", type(error).__name__, error
+            )
+
+    def end(self) -> None:
+        if self._view is not None:
+            self._view.end()
+
+    def _begun(self) -> Any:
+        if self._view is None:
+            from infra.processes.processes import uninterrupted
+
+            # Not every library's import survives an exception from a signal.
+            with uninterrupted():
+                from flows.commands.live_view import LiveView
+
+                self._view = LiveView(colour=self._coloured)
+        return self._view
 
 
 def _log_to_stderr(quiet: bool) -> None:
