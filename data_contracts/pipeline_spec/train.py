@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePosixPath
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -269,17 +269,14 @@ class BatchTransform(CallableSpec):
     """The function's argument: a `batch`, or one `sample` at a time, which is slower; default batch."""
 
 
-class TrainSpec(Placed):
-    """The training. `strategy` and the Lightning config decide the result; nodes and devices do not."""
+class TrainRecipe(Section):
+    """What decides the result of a training."""
 
     lightning: str | dict[str, object]
     """A LightningCLI config (`model`, `data`, `trainer`, `optimizer`, `lr_scheduler`): a YAML file's path, or
     inline."""
     global_batch_size: int = Field(ge=1)
     """Rows per optimizer step, over all ranks."""
-    micro_batch_size: int | None = Field(default=None, ge=1)
-    """Maximum rows that a device takes at once; gradient accumulation makes up the rest. Default: global batch /
-    ranks."""
     select: SelectSpec | None = None
     """Which checkpoint is handed over to verify; default the last."""
     strategy: Literal["ddp", "fsdp", "hsdp", "single"] = "ddp"
@@ -288,8 +285,6 @@ class TrainSpec(Placed):
     shard_modules: list[str] | int | None = None
     """For `fsdp` and `hsdp`: class names of the modules to shard, or a number of parameters from which a module is
     sharded; default: the root module alone."""
-    shard_ranks: int | None = Field(default=None, ge=2)
-    """For `hsdp`: ranks over which a replica is sharded; default: the devices of a node."""
     batch: list[Columns] | dict[str, Columns] | None = None
     """What a batch contains: a tuple or dictionary of columns; a list of columns is stacked into one float tensor.
     Default: a dictionary of all columns."""
@@ -299,6 +294,21 @@ class TrainSpec(Placed):
     """The initial weights; default: those that the module makes."""
     loader: LoaderSpec = LoaderSpec()
     """How Trainwright's loader orders and caches rows and makes batches."""
+    seed: int = 0
+    """Seed of initialisation, dropout and sample order; default 0."""
+    checkpoint: CheckpointingSpec = CheckpointingSpec()
+    """When a checkpoint is written and how many are kept."""
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """These settings as JSON, without those parts of them that change no result."""
+        written = self.model_dump(mode="json", include=set(TrainRecipe.model_fields))
+        return {**written, "checkpoint": {"every_steps": self.checkpoint.every_steps}, "loader": self.loader.result}
+
+
+class TrainPlacement(Placed):
+    """Where a training is carried out, how its ranks share it, and when it counts as failed."""
+
     nodes: int = Field(default=1, ge=1)
     """Number of nodes; default 1."""
     min_nodes: int | None = Field(default=None, ge=1)
@@ -307,10 +317,11 @@ class TrainSpec(Placed):
     """Ranks per node; default 1."""
     machine: str = "local"
     """Entry of the price book that gives a node's price and memory; default: the pool's entry, else `local`."""
-    seed: int = 0
-    """Seed of initialisation, dropout and sample order; default 0."""
-    checkpoint: CheckpointingSpec = CheckpointingSpec()
-    """When a checkpoint is written and how many are kept."""
+    micro_batch_size: int | None = Field(default=None, ge=1)
+    """Maximum rows that a device takes at once; gradient accumulation makes up the rest. Default: global batch /
+    ranks."""
+    shard_ranks: int | None = Field(default=None, ge=2)
+    """For `hsdp`: ranks over which a replica is sharded; default: the devices of a node."""
     rollcall_timeout_s: float = Field(default=120, gt=0)
     """Seconds within which every node must answer the roll-call; default 120."""
     collective_timeout_s: float = Field(default=300, gt=0)
@@ -321,6 +332,10 @@ class TrainSpec(Placed):
     spike_factor: float | None = Field(default=None, gt=1)
     """A loss above this multiple of its running mean counts as diverged; default: only a loss that is not finite
     does."""
+
+
+class TrainSpec(TrainPlacement, TrainRecipe):
+    """The training. `strategy` and the Lightning config decide the result; nodes and devices do not."""
 
     @property
     def world_size(self) -> int:

@@ -9,18 +9,19 @@ from typing import Any
 from data_contracts.canonical import digest
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import ShardsSpec
+from data_contracts.pipeline_spec.train import TrainPlacement
 from infra import code_bundle
 from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run
 from tasks.stages.approval import refuse_early
 from tasks.stages.stage import EarlierHandoffs, PlannedAction, Stage
-from tasks.stages.trainings import PLACEMENT, recorded
+from tasks.stages.trainings import recorded
 
 # Fields that no result depends on, so no stage runs again because of them.
 NO_RESULT = {
     *("store", "tags", "retry", "train.checkpoint.every_s", "train.checkpoint.keep"),
     *("train.loader.memory_bytes", "train.loader.cache_bytes"),
-    *(f"train.{name}" for name in PLACEMENT),
+    *(f"train.{name}" for name in TrainPlacement.model_fields),
     *(f"shards.{name}" for name in ShardsSpec.UNKEYED),
 }
 Line = Sequence[Stage[..., Any]]

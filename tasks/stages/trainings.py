@@ -26,22 +26,6 @@ from tasks.run.run import Run
 VERSION = 1
 log = logging.getLogger("trainwright")
 
-# Where a training runs, and how long it waits, does not affect its result.
-PLACEMENT = {
-    "launcher",
-    "pool",
-    "nodes",
-    "min_nodes",
-    "devices",
-    "machine",
-    "micro_batch_size",
-    "shard_ranks",
-    "rollcall_timeout_s",
-    "collective_timeout_s",
-    "hang_timeout_s",
-    "spike_factor",
-}
-
 
 def training_key(run: Run, dataset: Dataset | None) -> str:
     """Reuse key of a training: covers what decides its result, but not where it ran."""
@@ -57,15 +41,15 @@ def sealed_settings(run: Run, dataset: Dataset | None) -> dict[str, object]:
     """The settings that decide a training's result. They are sealed in every checkpoint, which is rebuilt from them
     alone.
     """
-    settings = {name: value for name, value in run.train_settings().items() if name not in PLACEMENT}
-    settings["checkpoint"] = {"every_steps": settings["checkpoint"]["every_steps"]}
-    settings["loader"] = run.spec.train.loader.result
-    begin = settings.pop("init_from")
+    recipe = run.spec.train.recipe
+    settings = {**recipe, "lightning": run.resolved.lightning}
+    del settings["init_from"]
     if run.resolved.init_from is not None:
-        settings["init_from"] = {"id": run.resolved.init_from.id, "strict": begin["strict"]}
+        settings["init_from"] = {"id": run.resolved.init_from.id, "strict": recipe["init_from"]["strict"]}
     if run.resolved.mixture:
         others = {name: other.ref.id for name, other in run.resolved.mixture.items()}
-        settings["loader"]["mixture"] = {**settings["loader"]["mixture"], "datasets": others}
+        loader = recipe["loader"]
+        settings["loader"] = {**loader, "mixture": {**loader["mixture"], "datasets": others}}
     return {
         "train": settings,
         "code_digest": run.resolved.code_digest,

@@ -32,8 +32,7 @@ def key(change: dict[str, Any]) -> str:
     spec = TrainSpec.model_validate({**BASE, **change})
     run: Any = SimpleNamespace(
         spec=SimpleNamespace(train=spec),
-        train_settings=lambda: spec.model_dump(mode="json"),
-        resolved=SimpleNamespace(code_digest="c", mixture={}, init_from=None),
+        resolved=SimpleNamespace(code_digest="c", lightning={}, mixture={}, init_from=None),
     )
     return training_key(run, None)
 
