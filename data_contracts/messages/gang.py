@@ -24,7 +24,7 @@ Stores keep these files: a key that this version does not know is ignored, and a
 from __future__ import annotations
 
 import operator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypedDict, cast
 
 from pydantic import Field, model_validator
 
@@ -330,6 +330,23 @@ class RankEnd(Record, extra="ignore"):
     stack: str = ""
 
 
+class RankLayout(TypedDict, total=False):
+    """How ranks share the parameters, as fields of the spec's section `train`."""
+
+    strategy: str
+    shard_modules: list[str] | int | None
+    shard_ranks: int | None
+    collective_timeout_s: float
+
+
+class TrainSettings(RankLayout, total=False):
+    """What conductors read of the spec's section `train`, with the Lightning config inlined."""
+
+    lightning: dict[str, Any]
+    global_batch_size: int
+    micro_batch_size: int | None
+
+
 class Launch(Message, extra="ignore"):
     """The settings of one generation. Its defaults are the only ones: nobody else fills in a setting.
 
@@ -358,7 +375,8 @@ class Launch(Message, extra="ignore"):
         skip: samples (from, to) that are skipped, because a training with them diverged.
         stop: where it ends; None: with the training.
         threads: of a rank; None: this machine's cores, divided among its ranks.
-        train: the spec's section, with the Lightning config inlined.
+        train: the spec's section, with the Lightning config inlined, which each rank checks as a `TrainSpec`; of a
+            remote job's ranks, a `RankLayout`. Read it by `settings`.
         targets: entries of a batch that metrics take for the truth.
         sealed: what every checkpoint holds as `train.json`: everything that a module is rebuilt from.
         provenance: of every checkpoint.
@@ -402,6 +420,11 @@ class Launch(Message, extra="ignore"):
     fault: PlannedFault | None = Field(default=None, exclude_if=operator.not_)
 
     @property
+    def settings(self) -> TrainSettings:
+        """`train`, typed; a store of an earlier version may lack a key."""
+        return cast(TrainSettings, self.train)
+
+    @property
     def asked_nodes(self) -> int:
         """How many nodes the spec asks for."""
         return self.nodes if self.asked is None else self.asked
@@ -414,7 +437,7 @@ class Launch(Message, extra="ignore"):
     @property
     def global_batch_size(self) -> int:
         """Rows of a step over all ranks; 0 where the section does not say."""
-        return int(self.train.get("global_batch_size", 0))
+        return self.settings.get("global_batch_size", 0)
 
     @property
     def code_digest(self) -> str | None:

@@ -704,7 +704,7 @@ def refuse_short(launch: Launch, last: Checkpoint, *, knows_length: bool) -> Non
         knows_length: whether the loader has a length, as ours has. Else the last step's checkpoint may be written
             before the loader says that the epoch is over, and so be of the epoch before.
     """
-    trainer = (launch.train.get("lightning") or {}).get("trainer") or {}
+    trainer = (launch.settings.get("lightning") or {}).get("trainer") or {}
     ends = [
         ("epoch", last.epoch + (not knows_length), trainer.get("max_epochs")),
         ("step", last.step, trainer.get("max_steps")),

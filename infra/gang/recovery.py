@@ -75,7 +75,7 @@ class Recovery:
     @property
     def launch(self) -> Launch:
         """The launch of the next generation, without its number, token and checkpoint."""
-        train = self._launch.train
+        train = self._launch.settings
         if self._micro_batch is not None:
             train = {**train, "micro_batch_size": self._micro_batch}
         hosts = [name for name in self._left_out if "#" not in name]
@@ -138,7 +138,7 @@ class Recovery:
         """Whether an earlier conductor's micro-batch still fits, and the spec does not ask for a smaller one."""
         if rows is None or not self._shares_evenly(rows):
             return False
-        wanted = self._launch.train.get("micro_batch_size")
+        wanted = self._launch.settings.get("micro_batch_size")
         return wanted is None or rows < int(wanted)
 
     def _skip(self, error: Diverged) -> str:
@@ -203,9 +203,9 @@ class Replay:
         step = 0 if launch.resume is None else launch.resume.step
         segment, stop = next((one, stop) for one, stop in self.parts() if stop is None or step < stop.step)
         train = {
-            **launch.train,
+            **launch.settings,
             "shard_ranks": segment.shard_ranks,
-            "strategy": segment.strategy or launch.train["strategy"],
+            "strategy": segment.strategy or launch.settings["strategy"],
         }
         if segment.micro_batch:
             train["micro_batch_size"] = segment.micro_batch

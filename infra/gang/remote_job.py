@@ -19,7 +19,7 @@ from typing import Literal
 from data_contracts.errors import Interrupted, Preempted, StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Dataset, Ref
 from data_contracts.messages.children import RemoteJob
-from data_contracts.messages.gang import Launch, RankAnswer, RankReport, Retries
+from data_contracts.messages.gang import Launch, RankAnswer, RankLayout, RankReport, Retries
 from infra import stopping
 from infra.child import run_module
 from infra.code_bundle import unpack
@@ -78,7 +78,7 @@ class RemoteJobRequest(GangRequest):
     nodes: int = 1
     devices: int = 1
     entry: str = __name__
-    layout: dict[str, object] = field(default_factory=dict)
+    layout: RankLayout = field(default_factory=RankLayout)
 
     @property
     def local(self) -> bool:
@@ -93,7 +93,7 @@ class RemoteJobRequest(GangRequest):
             entry=self.entry,
             # A rank of another entry imports the user's code itself, so it is started with the packages of that code.
             code=None if self.entry == __name__ else self.job.code[0],
-            train=self.layout,
+            train=dict(self.layout),
             **size,
             hang_s=self.hang_s,
             errand=self.job.to_json(),

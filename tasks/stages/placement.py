@@ -16,7 +16,7 @@ from typing import Any, Literal
 from data_contracts.errors import Hung, UsageError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.children import A, Child, LaidOut, RemoteJob
-from data_contracts.messages.gang import Launch
+from data_contracts.messages.gang import Launch, RankLayout
 from data_contracts.pipeline_spec.base import Placed, Spread, in_same_place
 from data_contracts.pipeline_spec.train import SHARDED, is_hsdp, mesh_of
 from data_contracts.resolved import Price
@@ -46,7 +46,7 @@ class ScoringLayout:
 
     nodes: int
     devices: int
-    settings: dict[str, Any]
+    settings: RankLayout
 
     @property
     def is_gang(self) -> bool:
@@ -146,7 +146,7 @@ def _as_trained(run: Run, checkpoint: Checkpoint | None) -> tuple[int, int, int 
     launch = run.store.find_as(path, Launch.from_json)
     if launch is None or checkpoint.world_size % launch.devices:
         return 1, checkpoint.world_size, None
-    shards = launch.train.get("shard_ranks")  # a plain record, which no seal covers
+    shards = launch.settings.get("shard_ranks")  # no seal covers a launch, so it may be anything
     is_one = type(shards) is int and shards > 0 and checkpoint.world_size % shards == 0
     return checkpoint.world_size // launch.devices, launch.devices, shards if is_one else None
 

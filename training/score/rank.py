@@ -48,7 +48,7 @@ def main() -> int:
         traceback.print_exc()
         from training.fit.failures import classify
 
-        timeout_s = float(launch.train["collective_timeout_s"])
+        timeout_s = launch.settings["collective_timeout_s"]
         # A broken connection surfaces in whichever step of the user's met a collective.
         under = None if error.__cause__ is None else classify(error.__cause__, project, timeout_s=timeout_s)
         failed = under if isinstance(under, Interrupted) else classify(error, project, timeout_s=timeout_s)
@@ -77,7 +77,7 @@ def do_job(launch: Launch, job: RemoteJob, paths: Mapping[str, str], reports: Re
         reports.activity.stepped()
         reports.activity.enter("hooks" if message.long else "between")
 
-    team, request = team_of(launch.train, os.environ, launch.devices), job.request_at(paths)
+    team, request = team_of(launch.settings, os.environ, launch.devices), job.request_at(paths)
     if job.module == VERIFY.module:
         verified = verify_worker.verified_by(VerifyRequest.from_json(request), report, team)
         return verified.to_json() if team.rank == 0 else {}

@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor
 from data_contracts.errors import CorruptError, from_json
 from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.children import Advanced
+from data_contracts.messages.gang import RankLayout
 from data_contracts.pipeline_spec.train import mesh_of
 from infra.records.handoffs import verify_checkpoint
 from infra.store import Manifest, Store
@@ -240,7 +241,7 @@ class _Shards(ShardedStrategy):
             self._team.load(module, self.placed_reader(reader))
 
 
-def team_of(layout: Mapping[str, Any], environ: Mapping[str, str], devices: int) -> Team:
+def team_of(layout: RankLayout, environ: Mapping[str, str], devices: int) -> Team:
     """The team of a launch.
 
     Args:
@@ -248,7 +249,7 @@ def team_of(layout: Mapping[str, Any], environ: Mapping[str, str], devices: int)
         environ: torchrun's variables of this rank.
         devices: ranks of each node.
     """
-    world_size, strategy = int(environ["WORLD_SIZE"]), str(layout["strategy"])
+    world_size, strategy = int(environ["WORLD_SIZE"]), layout["strategy"]
     return Team(
         rank=int(environ["RANK"]),
         world_size=world_size,
@@ -257,7 +258,7 @@ def team_of(layout: Mapping[str, Any], environ: Mapping[str, str], devices: int)
         strategy=strategy,
         mesh=mesh_of(strategy, layout.get("shard_ranks") or devices, world_size),
         shard_modules=layout.get("shard_modules"),
-        timeout_s=float(layout["collective_timeout_s"]),
+        timeout_s=layout["collective_timeout_s"],
     )
 
 

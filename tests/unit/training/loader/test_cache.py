@@ -20,7 +20,7 @@ from data_contracts.handoffs import Dataset
 from tests.support import program
 from tests.support.splits import write_split
 from training.formats import Shards
-from training.loader import MemoryBudget, Split, split
+from training.loader import MemoryBudget, Split
 
 ROWS = 60
 TABLE = pa.table({"x": np.arange(ROWS, dtype=np.int64), "text": [str(at) for at in range(ROWS)]})
@@ -97,7 +97,12 @@ def test_a_full_disk_is_named_and_leaves_nothing(
         def write(self, data: object) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(split, "_opened", lambda path: Full(path, "w"))
+    opened = Path.open
+    monkeypatch.setattr(
+        Path,
+        "open",
+        lambda path, mode="r", *rest, **how: Full(path, "w") if mode == "wb" else opened(path, mode, *rest, **how),
+    )
     with pytest.raises(StorageUnavailable, match="columns is full: decoding stopped at shard 0 of split train"):
         cached(tmp_path / "data", dataset)
     assert folders(columns) == []

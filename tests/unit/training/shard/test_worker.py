@@ -177,12 +177,12 @@ def test_unsealed_work_is_continued_file_by_file(given, tmp_path):
 def test_work_killed_at_any_file_system_call_goes_on_to_the_same_dataset(given, tmp_path, step):
     request = tmp_path / "request.json"
     request.write_text(json.dumps(given(shards={"memory_bytes": 2**20})))
-    # A folder of its own: the work looks at every file in it, and others write into the machine's meanwhile.
+    # Folders of its own: the work looks at every file in them, and others write into the shared ones meanwhile.
     (tmp_path / "tmp").mkdir()
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.kill_sweep", str(request), str(step)],
         capture_output=True, text=True, cwd=Path(__file__).parents[4], check=False,
-        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp"), "TRAINWRIGHT_HOME": str(tmp_path / "home")},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
