@@ -202,13 +202,13 @@ def _follow(
     ended = False
     while not ended:
         stopping.check()
+        for poll in polls:
+            poll()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=POLL_S)
         ended = process.returncode is not None
         if on_report and files.reports.exists():
             position = _hear(files.reports, position, on_report)
-        for poll in [] if ended else polls:
-            poll()
         if not ended and deadline is not None and time.monotonic() > deadline:
             raise Hung(f"{module} had not ended after {limit:g} s and was killed.")
         if not ended and idle is not None and (seconds := idle.overdue_s()):
