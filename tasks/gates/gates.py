@@ -20,6 +20,7 @@ from data_contracts.handoffs import Evaluation, MetricValue
 from data_contracts.pipeline_spec import GateSpec
 from data_contracts.pipeline_spec.promote import MEASURES
 from data_contracts.records import GateResult
+from tasks.run.run import Run
 
 TOLERANCE = Fraction(1, 2**23)
 _EXACT_INTEGERS = 2**53
@@ -168,6 +169,40 @@ def rows_named(set_name: str, slice_name: str | None) -> str:
     place = f"set {set_name}" if set_name else ""
     part = f"slice {slice_name}" if slice_name else ""
     return f"{', '.join(one for one in (place, part) if one)}: " if place or part else ""
+
+
+def is_undecided(gate: GateResult) -> bool:
+    """Whether a gate is not met for want of evidence."""
+    return not gate.met and (
+        gate.skipped or gate.sealed or (gate.evidence is not None and gate.evidence.verdict == "insufficient")
+    )
+
+
+def refusing(run: Run, gates: Sequence[GateResult]) -> list[GateResult]:
+    """The gates that keep the candidate from being promoted."""
+    missed = [gate for gate in gates if not gate.met]
+    # A sealed set does not reveal whether it shows a candidate to be worse, so the candidate is not promoted without
+    # that evidence. If a gate was not evaluated because its rows are used up, nothing is known of the candidate, so it
+    # is not promoted either.
+    undecided = missed and all(is_undecided(gate) and not gate.sealed and not gate.skipped for gate in missed)
+    if undecided and run.spec.promote.when_insufficient == "promote":
+        return []
+    decided = [gate for gate in missed if not gate.skipped]
+    return decided or missed
+
+
+def more_rows(run: Run, missed: Sequence[GateResult]) -> str:
+    """What to do if the rows do not suffice for these gates."""
+    advice = "Give the set more test rows, or fresh ones, or train a better candidate"
+    if run.spec.promote.when_insufficient == "promote" or any(gate.sealed or gate.skipped for gate in missed):
+        return f"{advice}."
+    return f"{advice}; promote.when_insufficient: promote accepts a candidate that is not shown to be worse."
+
+
+def lacking(gates: Sequence[GateResult]) -> str:
+    """What a promotion still lacks, as the end of a sentence; "" if all gates are met."""
+    missed = [gate for gate in gates if not gate.met]
+    return f", promoted although the evidence is insufficient ({missed[0].sentence})" if missed else ""
 
 
 def _scored(gate: GateSpec, evaluation: Evaluation, models: Models, mine: MetricValue | None = None) -> MetricValue:

@@ -9,7 +9,7 @@ another gate refuses.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ from infra.models import canaries, registry
 from infra.records.handoffs import read_handoff
 from infra.records.receipts import without_hold
 from infra.store import PointerMoved, Versioned
-from tasks.gates.gates import judge, names_measure
+from tasks.gates.gates import is_undecided, judge, lacking, more_rows, names_measure, refusing
 from tasks.run.run import Run
 from tasks.stages import approval, canary
 from tasks.stages.approval import met_requirements, signing_key
@@ -320,40 +320,6 @@ def judged(run: Run, sets: Callable[[], Sets], candidate: Evaluation, champion: 
 
 def _looks_at_rows(gate: GateSpec) -> bool:
     return bool(gate.confidence or gate.slice or gate.max_gap is not None or names_measure(gate))
-
-
-def is_undecided(gate: GateResult) -> bool:
-    """Whether a gate is not met for want of evidence."""
-    return not gate.met and (
-        gate.skipped or gate.sealed or (gate.evidence is not None and gate.evidence.verdict == "insufficient")
-    )
-
-
-def refusing(run: Run, gates: Sequence[GateResult]) -> list[GateResult]:
-    """The gates that keep the candidate from being promoted."""
-    missed = [gate for gate in gates if not gate.met]
-    # A sealed set does not reveal whether it shows a candidate to be worse, so the candidate is not promoted without
-    # that evidence. If a gate was not evaluated because its rows are used up, nothing is known of the candidate, so it
-    # is not promoted either.
-    undecided = missed and all(is_undecided(gate) and not gate.sealed and not gate.skipped for gate in missed)
-    if undecided and run.spec.promote.when_insufficient == "promote":
-        return []
-    decided = [gate for gate in missed if not gate.skipped]
-    return decided or missed
-
-
-def more_rows(run: Run, missed: Sequence[GateResult]) -> str:
-    """What to do if the rows do not suffice for these gates."""
-    advice = "Give the set more test rows, or fresh ones, or train a better candidate"
-    if run.spec.promote.when_insufficient == "promote" or any(gate.sealed or gate.skipped for gate in missed):
-        return f"{advice}."
-    return f"{advice}; promote.when_insufficient: promote accepts a candidate that is not shown to be worse."
-
-
-def lacking(gates: Sequence[GateResult]) -> str:
-    """What a promotion still lacks, as the end of a sentence; "" if all gates are met."""
-    missed = [gate for gate in gates if not gate.met]
-    return f", promoted although the evidence is insufficient ({missed[0].sentence})" if missed else ""
 
 
 def exports_that_agree(run: Run, checkpoint: Checkpoint, stays: str) -> dict[str, object]:

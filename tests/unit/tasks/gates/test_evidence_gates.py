@@ -20,7 +20,8 @@ from infra.store import Store, open_store
 from tasks.evidence.decision import Spent, level
 from tasks.evidence.significance import PairedCounts, Proportion
 from tasks.gates.evidence_gates import judge_evidence
-from tasks.stages.promote import is_undecided, judged, lacking, more_rows, refusing
+from tasks.gates.gates import is_undecided, lacking, more_rows, refusing
+from tasks.stages.promote import judged
 
 ROWS = TestRows.of(np.arange(1_000, dtype=np.uint64))
 BETTER = GateSpec(metric="accuracy", min_gain=0, confidence=0.95)
