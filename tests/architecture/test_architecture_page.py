@@ -1,4 +1,7 @@
-"""docs/architecture.md is so: its picture is that of the imports, and every function that it names exists."""
+"""docs/architecture.md is so: its picture is that of the imports, and every function that it names exists.
+
+Its paths are short: each names no more files and folders than one can read in a sitting.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,15 @@ import pytest
 
 PAGE = "docs/architecture.md"
 LINK = re.compile(r"\[`([A-Za-z_.]+)`[^]]*\]\(\.\./([\w/]+\.py)\)")
+FILE = re.compile(r"\]\(\.\./([\w/]+\.py)\)")
+# The most files and folders of each path.
+PATHS = {
+    "a checkpoint is saved": (12, 4),
+    "a run resumes": (10, 4),
+    "a gate decides": (9, 3),
+    "validate scans a Parquet file": (10, 4),
+    "the conductor recovers": (9, 3),
+}
 WALKS = ("a spec", "a batch", "a checkpoint", "a gate's decision", "a failure")
 RUN = re.compile(r"-m (?!prefect)([a-z_.]+\.[a-z_.]+)( [a-z_.]+\.[a-z_.]+)?`")
 
@@ -35,6 +47,18 @@ def unknown(page: str, repository: Path) -> list[str]:
     return [f"{path.name}: {name}" for name, path in links if name != path.name and name not in defined(path)]
 
 
+def section(page: str, heading: str) -> str:
+    """The text below a heading, up to the next one."""
+    _, found, rest = page.partition(f"\n{heading}\n")
+    assert found, heading
+    return re.split(r"\n##+ ", rest)[0]
+
+
+def steps_of(text: str) -> list[str]:
+    """The numbered steps of a section."""
+    return re.split(r"\n\d+\. ", text)[1:]
+
+
 def test_the_picture_is_that_of_the_imports(repository: Path) -> None:
     command = [sys.executable, ".ci/rooms.py"]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True)
@@ -49,11 +73,25 @@ def test_every_function_that_the_page_names_exists(repository: Path) -> None:
 
 @pytest.mark.parametrize("subject", WALKS)
 def test_each_step_of_a_walk_leads_to_code(subject: str, repository: Path) -> None:
-    _, found, rest = (repository / PAGE).read_text().partition(f"\n## The life of {subject}\n")
-    steps = re.split(r"\n\d+\. ", rest.partition("\n## ")[0])[1:]
-    assert found
+    steps = steps_of(section((repository / PAGE).read_text(), f"## The life of {subject}"))
     assert 5 < len(steps) < 12
     assert [step for step in steps if not LINK.search(step)] == []
+
+
+@pytest.mark.parametrize("subject", PATHS)
+def test_a_path_names_few_files_and_says_how_many(subject: str, repository: Path) -> None:
+    text = section((repository / PAGE).read_text(), f"### How {subject}")
+    files = set(FILE.findall(text))
+    folders = {Path(file).parent for file in files}
+    assert [step for step in steps_of(text) if not LINK.search(step)] == []
+    assert f"\nThese are {len(files)} files in {len(folders)} folders.\n" in text
+    most_files, most_folders = PATHS[subject]
+    assert len(files) <= most_files
+    assert len(folders) <= most_folders
+
+
+def test_every_path_is_counted(repository: Path) -> None:
+    assert re.findall(r"\n### How (.+)\n", (repository / PAGE).read_text()) == list(PATHS)
 
 
 def test_a_function_that_is_gone_would_be_found(repository: Path) -> None:
