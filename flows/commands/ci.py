@@ -50,7 +50,7 @@ from tasks.ci import (
 from tasks.pages.facts import facts_of, tried
 from tasks.run.resolve import RunOptions
 from tasks.run.run import reopen_run
-from tasks.run.spec_check import check_spec
+from tasks.run.spec_check import read_spec
 
 SUMMARY, OUTPUT = "GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"
 _FILES = ("junit", "summary", "code_quality", "dotenv")
@@ -97,7 +97,7 @@ def _here(arguments: argparse.Namespace, spec: Path) -> tuple[Answer, CiReport, 
 
 def _remote(arguments: argparse.Namespace, spec: Path) -> tuple[Answer, CiReport, list[str]]:
     """Start the deployment and wait for its run; a signal here cancels it there."""
-    check_spec(spec, arguments.set, arguments.window)
+    read_spec(spec, arguments.set).check(arguments.window)
     _connect()
     title = f"retrain/{arguments.deployment.removeprefix('retrain/')}"
     try:

@@ -27,7 +27,7 @@ from data_contracts.foreign_files import parse_json, read_plain
 from data_contracts.handoffs import ContractReport, SourceFile, Suite
 from data_contracts.load import load_spec
 from data_contracts.messages.raw_data import CONTRACT, DRAFT, ContractRequest, LookRequest
-from data_contracts.pipeline_spec import CsvSpec, PipelineSpec, SourceSpec, SuiteSpec
+from data_contracts.pipeline_spec import CsvSpec, SourceSpec, SuiteSpec
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from data_contracts.records import DriftReport
 from data_contracts.resolved import Resolved
@@ -43,14 +43,7 @@ from infra.store import Store, layout
 from infra.store.seal import noting_damage
 from infra.written_files import record_written
 from tasks.run.run import Run, known_store_list, reopen_run
-from tasks.run.spec_check import (
-    FEATURES,
-    PREDICTIONS,
-    features_suite,
-    predictions_suite,
-    set_contract_field,
-    set_suites,
-)
+from tasks.run.spec_check import DATA, FEATURES, PREDICTIONS, LoadedSpec, set_contract_field
 from tasks.stages.artifacts import DRIFT_HEAD, drift_cells, own_report, report_results
 from tasks.stages.contract_check import drift_rejects
 from tasks.stages.validate import contract_key, find_report, make_report
@@ -94,15 +87,16 @@ def _explain(arguments: argparse.Namespace) -> Answer:
         return Answer(
             "\n".join([f"{suite['name']}: {_count(suite)}", *lines]), {"suite": suite["name"], "expectations": listed}
         )
-    spec, root = load_spec(path), path.resolve().parent
+    loaded = LoadedSpec(path.resolve(), load_spec(path))  # its errors name the file as it was given
+    spec = loaded.spec
     if spec.contract is None:
         raise UsageError(f"{name} has no contract: its data is external.", remedy="Name a spec with a contract.")
-    suite = load_suite(spec.contract.suite, root, spec.contract.parameters)
+    suite = loaded.suite(DATA)
     lines, listed = _in_sentences(suite)
     lines.insert(0, f"{suite['name']}: {_count(suite)}; {_fails(spec.contract.fail_on)}")
     value = {"suite": suite["name"], "expectations": listed}
     others = []
-    for field, (one, fails) in _other_suites(spec, root).items():
+    for field, (one, fails) in _other_suites(loaded).items():
         said, listed = _in_sentences(one)
         lines += ["", f"{field}: {one['name']}: {_count(one)}; {_fails(fails)}", *said]
         others.append({"field": field, "suite": one["name"], "expectations": listed})
@@ -115,22 +109,13 @@ def _explain(arguments: argparse.Namespace) -> Answer:
     return Answer("\n".join(lines), {**value, **({"others": others} if others else {})})
 
 
-def _other_suites(spec: PipelineSpec, root: Path) -> dict[str, tuple[Suite, str]]:
+def _other_suites(loaded: LoadedSpec) -> dict[str, tuple[Suite, str]]:
     """The suites beside that of the raw data, by their field, and what each fails on."""
-    found: dict[str, tuple[Suite, str]] = {}
-    features = features_suite(spec, root)
-    if features is not None:
-        assert spec.contract is not None
-        assert spec.contract.features is not None
-        found[FEATURES] = features, spec.contract.features.fail_on
-    predictions = predictions_suite(spec, root)
-    if predictions is not None and spec.contract is not None and spec.contract.predictions is not None:
-        found[PREDICTIONS] = predictions, spec.contract.predictions.fail_on
-    for name, suite in set_suites(spec, root).items():
-        one = spec.evaluate.sets[name].contract
-        assert isinstance(one, SuiteSpec)
-        found[set_contract_field(name)] = suite, one.fail_on
-    return found
+    contract, sets = loaded.spec.contract, loaded.spec.evaluate.sets
+    assert contract is not None
+    named: dict[str, object] = {FEATURES: contract.features, PREDICTIONS: contract.predictions}
+    named |= {set_contract_field(name): one.contract for name, one in sets.items()}
+    return {field: (loaded.suite(field), one.fail_on) for field, one in named.items() if isinstance(one, SuiteSpec)}
 
 
 def _in_sentences(suite: Mapping[str, Any]) -> tuple[list[str], list[dict[str, str]]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from data_contracts.canonical import is_name, valid_name
 from data_contracts.errors import SpecError, UsageError
-from data_contracts.load import load_spec, load_store
+from data_contracts.load import load_store
 from flows.commands.guard import Answer, log
 from flows.commands.server import connect
 from infra.budgets import refuse_by_policy
@@ -37,7 +37,7 @@ from infra.orchestrator.deployments import (
 from infra.orchestrator.worker import ensure_pool
 from infra.store import absolute_address, open_store
 from tasks.policies import pipeline_tags
-from tasks.run.spec_check import check_spec
+from tasks.run.spec_check import LoadedSpec, read_spec
 
 # Instead of a model: none any more.
 OFF = "off"
@@ -54,8 +54,10 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     """The `deploy` command; GangIncomplete with `--start` if no worker would carry out the run."""
     path = Path(arguments.spec).resolve()
     _refuse_without_effect(arguments)
-    check_spec(path, arguments.set, arguments.window)
-    spec = _load(path, arguments)
+    loaded = read_spec(path, arguments.set)
+    loaded.check(arguments.window)
+    _refuse_by_policy_of_store(loaded, arguments.store)
+    spec = loaded.spec
     _refuse_never(spec)
     name = _name(arguments.name or spec.name)
     after = _after(arguments.after, spec)
@@ -121,17 +123,20 @@ def _answer(
     return Answer("\n".join(lines), value, line=lines[-1] if arguments.start else lines[0])
 
 
-def _load(path: Path, arguments: argparse.Namespace) -> PipelineSpec:
-    """The spec; SpecError for a tag that the policy of its store forbids. A store that is not there yet has none."""
-    spec, named = load_spec(path, arguments.set), arguments.store
-    uri = absolute_address(spec.store.uri, path.parent) if named is None else absolute_address(named)
+def _refuse_by_policy_of_store(loaded: LoadedSpec, named: str | None) -> None:
+    """SpecError for a tag that the policy of the store forbids. A store that is not there yet has none.
+
+    Args:
+        named: the store to use instead of the spec's.
+    """
+    spec = loaded.spec
+    uri = absolute_address(spec.store.uri, loaded.root) if named is None else absolute_address(named)
     pointers = spec.store.pointers if named is None else None
     try:
         store = open_store(uri, spec.store.storage_options, pointers=pointers, create=False)
     except UsageError:
-        return spec
-    refuse_by_policy(spec, path, store)
-    return spec
+        return
+    refuse_by_policy(spec, loaded.path, store)
 
 
 def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec, blocks: Mapping[str, UUID]) -> None:

@@ -65,7 +65,7 @@ from tasks.policies import run_tags
 from tasks.run.report import cost_sentence
 from tasks.run.resolve import run_prices
 from tasks.run.run import new_run_id
-from tasks.run.spec_check import check_spec
+from tasks.run.spec_check import read_spec
 
 
 def gameday(arguments: argparse.Namespace) -> Answer:
@@ -79,7 +79,8 @@ def gameday(arguments: argparse.Namespace) -> Answer:
     path, at_most_s = Path(arguments.spec).resolve(), _seconds(arguments.at_most)
     name = load_spec(path, arguments.set).name
     overrides = [*arguments.set, *own_overrides(name)]
-    spec = load_spec(path, overrides)
+    loaded = read_spec(path, overrides)
+    spec = loaded.spec
     wanted = chosen(arguments.only)
     named = arguments.store is not None
     uri = absolute_address(arguments.store) if named else absolute_address(spec.store.uri, path.parent)
@@ -92,7 +93,7 @@ def gameday(arguments: argparse.Namespace) -> Answer:
     _refuse_without_consent(spec)
     if not arguments.yes:
         return _preview(spec, tried, left_out, at_most_s)
-    check_spec(path, overrides, arguments.window)
+    loaded.check(arguments.window)
     day = GameDay(str(path), overrides, arguments.window, spec, time.monotonic() + at_most_s)
     began, started = datetime.now(UTC), time.monotonic()
     with terminable(), own_store(uri, spec.store.storage_options, new_run_id()) as store:

@@ -26,7 +26,6 @@ from typing import Any, Protocol
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.executions import BackfilledWindow
 from data_contracts.load import load_spec
-from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.run_report import RunReport
 from flows.commands.doctor import check_machine
 from flows.commands.guard import Answer, log
@@ -48,7 +47,7 @@ from tasks.run.executions import final_report
 from tasks.run.progress import RunEnded, notify
 from tasks.run.resolve import DEFAULTS, RunOptions
 from tasks.run.run import Run, open_spec_store, reopen_run
-from tasks.run.spec_check import check_spec
+from tasks.run.spec_check import read_spec
 from tasks.schedules import Backfill, MissedTimes, windows_between, windows_of
 from tasks.stages.stage import EarlierHandoffs
 from tasks.stages.train import train
@@ -107,7 +106,7 @@ def run_line(
 ) -> RunReport:
     """Run a spec's whole line in this process and wait for its report."""
     # Mistakes are refused before a server is started.
-    check_spec(Path(spec).resolve(), overrides, options.window)
+    read_spec(spec, overrides).check(options.window)
     refuse_wrong_settings()
     connect(options.trigger)
     with light_imports():
@@ -210,17 +209,17 @@ def backfill(arguments: argparse.Namespace) -> Answer:
         raise UsageError(f"--parallel: {arguments.parallel} is not a number of runs.", remedy="Give 1 or more.")
     _refuse_mixture(arguments)
     windows = [] if arguments.missed else windows_between(arguments.from_, arguments.to, arguments.every or "1d")
-    path = Path(arguments.spec).resolve()
-    spec = load_spec(path, arguments.set)
+    loaded = read_spec(arguments.spec, arguments.set)
+    spec = loaded.spec
     if isinstance(spec.data, str) or spec.data.window is None:
         raise UsageError(
-            f"{path}: data.window: the spec reads no window, so each run would read the same data.",
+            f"{loaded.path}: data.window: the spec reads no window, so each run would read the same data.",
             remedy="Add data.window to the spec, or run it once with `trainwright run`.",
         )
     if arguments.missed:
-        return _run_windows(*_missed_times(arguments, spec, path))
-    check_spec(path, arguments.set, str(windows[0]))
-    planned = Backfill(open_spec_store(spec, path.parent, arguments.store), spec.name, windows)
+        return _run_windows(*_missed_times(arguments, spec.name))
+    loaded.check(str(windows[0]))
+    planned = Backfill(open_spec_store(spec, loaded.root, arguments.store), spec.name, windows)
     planned.refuse_overlaps()
     connect("cli")  # one server for all of them
     return _run_windows(planned, arguments)
@@ -238,14 +237,12 @@ def _run_windows(planned: _PlannedWindows, arguments: argparse.Namespace) -> Ans
     return Answer(said, {"windows": listed}, code)
 
 
-def _missed_times(
-    arguments: argparse.Namespace, spec: PipelineSpec, path: Path
-) -> tuple[MissedTimes, argparse.Namespace]:
+def _missed_times(arguments: argparse.Namespace, pipeline: str) -> tuple[MissedTimes, argparse.Namespace]:
     """The times of the deployment's schedule that are to run, and the arguments with what the deployment adds."""
     present = datetime.now(UTC)
     since = None if arguments.since is None else _since(arguments.since, present)
     connect("cli")
-    title = f"retrain/{arguments.name or spec.name}"
+    title = f"retrain/{arguments.name or pipeline}"
     with asking(retries=2) as client:
         past = past_times(client, title, since, present)
     windows = windows_of(past.times, past.parameters.get("window"), title)
@@ -253,10 +250,11 @@ def _missed_times(
     given.set = [*shlex.split(past.parameters.get("set") or ""), *arguments.set]
     given.store = arguments.store or past.parameters.get("store")
     given.rehash = arguments.rehash or bool(past.parameters.get("rehash"))
+    loaded = read_spec(arguments.spec, given.set)
     if windows:
-        check_spec(path, given.set, str(windows[0]))
-    store = open_spec_store(load_spec(path, given.set), path.parent, given.store)
-    return MissedTimes(store, spec.name, past.deployment, windows), given
+        loaded.check(str(windows[0]))
+    store = open_spec_store(loaded.spec, loaded.root, given.store)
+    return MissedTimes(store, pipeline, past.deployment, windows), given
 
 
 def _since(text: str, present: datetime) -> datetime:

@@ -28,7 +28,7 @@ from data_contracts.errors import CorruptError, SpecError, TrainwrightError, Usa
 from data_contracts.executions import ExecutionUsage
 from data_contracts.foreign_files import parse_json, read_plain
 from data_contracts.handoffs import Dataset, ModelVersion, Ref, SourceFile, Suite
-from data_contracts.lightning_config import check_lightning, inline_lightning
+from data_contracts.lightning_config import check_lightning
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.price_book import PoolEntry
 from data_contracts.records import Profile
@@ -50,20 +50,17 @@ from infra.store import Manifest, Store, layout
 from infra.usage import DAY_S, PastTrainings, executions_of, expected_loss, interval, node_mtbf, past_trainings
 from infra.weights import ENDING, import_weights
 from tasks.run.spec_check import (
+    DATA,
+    FEATURES,
+    PREDICTIONS,
+    LoadedSpec,
     check_layouts,
     check_pool_machine,
-    data_suite,
-    features_suite,
-    named_suites,
     named_tokenizers,
-    predictions_suite,
-    read_spec_requirements,
     refuse_incomplete,
-    refuse_unknown_code,
-    refuse_unknown_expectations,
     refuse_without_expectations,
     run_window,
-    set_suites,
+    set_contract_field,
 )
 
 log = logging.getLogger("trainwright")
@@ -118,11 +115,11 @@ class RunOptions:
 DEFAULTS = RunOptions()
 
 
-def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, options: RunOptions) -> Resolved:
-    """Look up everything that a run of `spec` depends on; UsageError in one sentence if something does not exist."""
-    root = path.parent
-    window = run_window(spec, path, options.window, options.scheduled or datetime.now(UTC))
-    lightning = inline_lightning(spec, root)
+def resolve(loaded: LoadedSpec, store: Store, *, run_id: str, options: RunOptions) -> Resolved:
+    """Look up everything that a run of a spec depends on; UsageError in one sentence if something does not exist."""
+    spec, path, root = loaded.spec, loaded.path, loaded.root
+    window = run_window(loaded, options.window, options.scheduled or datetime.now(UTC))
+    lightning = loaded.lightning
     for warning in check_lightning(lightning, spec):
         log.warning("%s", warning)
     check_layouts(spec, lightning)
@@ -136,9 +133,10 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
     )
     started_by = _audited(root, options.trigger)
     provenance = {**started_by, "run_id": run_id, "tags": spec.tags}
-    packages = resolve_environment(spec, path, store, afresh=options.rehash)
+    packages = resolve_environment(loaded, store, afresh=options.rehash)
     raw = partial(files, [] if isinstance(spec.data, str) else spec.data.source, field="data.source")
-    bundle = _pack(spec, path, store, lightning, provenance, packages, raw)
+    bundle = _pack(loaded, store, provenance, packages, raw)
+    suites, of_sets = loaded.suites, {name: set_contract_field(name) for name in spec.evaluate.sets}
     return Resolved(
         run_id=run_id,
         spec=spec.model_dump(mode="json"),
@@ -152,10 +150,10 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
             for name, one in spec.evaluate.sets.items()
             if one.source is not None
         },
-        suite=data_suite(spec, root),
-        set_suites=set_suites(spec, root),
-        features=features_suite(spec, root),
-        predictions=predictions_suite(spec, root),
+        suite=suites.get(DATA),
+        set_suites={name: suites[field] for name, field in of_sets.items() if field in suites},
+        features=suites.get(FEATURES),
+        predictions=suites.get(PREDICTIONS),
         lightning=lightning,
         code=bundle.ref,
         code_digest=bundle.digest,
@@ -193,33 +191,29 @@ def _audited(root: Path, trigger: Trigger) -> _Started:
 
 
 def _pack(
-    spec: PipelineSpec,
-    path: Path,
+    loaded: LoadedSpec,
     store: Store,
-    lightning: Mapping[str, Any],
     provenance: Mapping[str, object],
     packages: Packages | None,
     raw: Callable[[], list[SourceFile]],
 ) -> code_bundle.CodeBundle:
     """The user's project as a sealed bundle; UsageError if code that the spec names is not in it."""
-    root = path.parent
-    suites = named_suites(spec, root).values()
-    if packages is not None and any(map(own_classes, suites)):
-        refuse_without_expectations(packages, path)
+    spec, root = loaded.spec, loaded.root
+    if packages is not None and loaded.own_expectations:
+        refuse_without_expectations(packages, loaded.path)
     bundle = code_bundle.pack(
         root,
         store,
-        _named_files(spec, lightning, suites, code_bundle.project_root(root)),
+        _named_files(spec, loaded.lightning, loaded.suites.values(), loaded.project),
         provenance,
         include=spec.code.include,
         sources=_local_sources(spec, root),
         packages=packages,
     )
     installed = None if packages is None else packages_in(packages)
-    refuse_unknown_code(spec, path, lightning, bundle.root, installed)
-    refuse_unknown_expectations(spec, root, bundle.root, installed)
-    own = dict.fromkeys(name for suite in suites for name in own_classes(suite).values())
-    refuse_incomplete(store, bundle, spec, lightning, own, raw, root)
+    loaded.refuse_unknown_code(installed)
+    loaded.refuse_unknown_expectations(installed)
+    refuse_incomplete(store, bundle, loaded, raw)
     return bundle
 
 
@@ -439,13 +433,10 @@ def _counted(here: Price) -> Price:
     return here.model_copy(update={"machine": ""} if number is None else {"devices": number})
 
 
-def resolve_environment(
-    spec: PipelineSpec, path: Path, store: Store | None = None, *, afresh: bool = False
-) -> Packages | None:
+def resolve_environment(loaded: LoadedSpec, store: Store | None = None, *, afresh: bool = False) -> Packages | None:
     """The packages of the spec's environment, installed on this machine; None without an environment.
 
     Args:
-        path: the spec's file.
         store: the age of a release counts by the earlier of its clock and this machine's: a wrong clock then refuses
             more, and lets nothing through that is too young.
         afresh: whether requirements that were resolved before are resolved again.
@@ -453,7 +444,7 @@ def resolve_environment(
     Raises:
         SpecError: they cannot be installed, or lack what reads the data.
     """
-    requirements = read_spec_requirements(spec, path)
+    spec, path, requirements = loaded.spec, loaded.path, loaded.requirements
     if spec.environment is None or requirements is None:
         return None
     wheels = None if spec.environment.wheels is None else path.parent / spec.environment.wheels

@@ -19,7 +19,6 @@ from data_contracts.canonical import digest, is_name, valid_name
 from data_contracts.errors import Interrupted, TrainwrightError, UsageError
 from data_contracts.executions import ExecutionUsage, Followed, GangUsage, ScheduledTime, StageUsage
 from data_contracts.handoffs import Ref, SourceFile
-from data_contracts.load import load_spec
 from data_contracts.messages.children import StoreAddress
 from data_contracts.pipeline_spec import PipelineSpec, SourceSpec
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
@@ -34,6 +33,7 @@ from infra.records.nodes import import_places, note_environment
 from infra.signing.signatures import configured_key, sign_inputs
 from infra.store import Store, absolute_address, layout, open_store
 from tasks.run.resolve import DEFAULTS, SCHEDULE_KEY, RunOptions, ci_key, resolve
+from tasks.run.spec_check import read_spec
 
 if TYPE_CHECKING:
     from infra.signing.keys import SigningKey
@@ -223,15 +223,15 @@ def open_run(
         UsageError: the spec, a source or the store cannot be used as given, the policy forbids its tags, or the key is
             of another pipeline's run.
     """
-    path = Path(spec_path).resolve()
-    spec = load_spec(path, overrides)
+    loaded = read_spec(spec_path, overrides)
+    path, spec = loaded.path, loaded.spec
     signer = configured_key(spec.promote.sign, path.parent) if recorded else None
     store = open_spec_store(spec, path.parent, store_uri, remembered=remembered)
     refuse_by_policy(spec, path, store)
     if recorded and (known := resolved_before(store, options.key)) is not None:
         _own_pages(store, spec.name)
         return Run(inputs_of_pipeline(spec.name, options, known), store)
-    resolved = resolve(spec, path, store, run_id=new_run_id(), options=options)
+    resolved = resolve(loaded, store, run_id=new_run_id(), options=options)
     if not recorded:
         return Run(resolved, store, recorded=False)
     _own_pages(store, spec.name)

@@ -1,7 +1,8 @@
-"""Checks a spec before anything is packed or booked.
+"""A spec that was read, and its checks before anything is packed or booked.
 
-`check_spec` reads the files that it names, before a store is opened or a server is started; it neither imports code nor
-reads data. `check_layouts` checks how it spreads its stages over devices.
+`read_spec` reads a spec once for all that follows in a process. `LoadedSpec.check` reads the files that it names,
+before a store is opened or a server is started; it neither imports code nor reads data. `check_layouts` checks how it
+spreads its stages over devices.
 
 `refuse_incomplete` checks, before any stage begins, that the code of a bundle finds its files and the packages that it
 imports. A child imports it from the bundle, and makes the module, the tokenizers and the metrics. This takes seconds,
@@ -17,8 +18,9 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,7 +31,7 @@ from data_contracts.handoffs import SourceFile, Suite
 from data_contracts.lightning_config import inline_lightning
 from data_contracts.load import load_spec
 from data_contracts.messages.children import IMPORT_TRIAL, ImportTrialAnswer, ImportTrialRequest, TrialRows, TriedCall
-from data_contracts.pipeline_spec import ContractSpec, PipelineSpec, SourceSpec, SuiteSpec, TokenizerSpec
+from data_contracts.pipeline_spec import PipelineSpec, SourceSpec, SuiteSpec, TokenizerSpec
 from data_contracts.pipeline_spec.base import DaskRunner, Spread, in_same_place
 from data_contracts.pipeline_spec.train import SHARDED, TrainSpec, is_hsdp
 from data_contracts.yaml_text import FieldPath, dotted, read_document
@@ -63,24 +65,144 @@ TRIAL_MEMORY_SHARE = 0.5
 MOST_ROWS_BYTES, MOST_TEXT_BYTES = 2**26, 2**18
 
 
-def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None:
-    """Raise UsageError for mistakes in a spec, its Lightning config, its suite, its classes or the window.
+@dataclass(frozen=True)
+class LoadedSpec:
+    """A spec that was read once. Each of the files that it names is read when it is first needed, and then kept.
 
-    A setting that is valid but unlikely to be meant gives a warning.
+    What a file holds meanwhile does not count, so a process reads a spec for one run only. Approvals, prices and
+    policies are no part of it: they count as they are now.
+
+    Attributes:
+        path: the spec's file.
+        spec: its content after overrides.
     """
-    spec, root = load_spec(path, overrides), path.parent
-    refuse_by_policy(spec, path)
-    check_pool_machine(spec)
-    run_window(spec, path, window, datetime.now(UTC))
-    _refuse_unapproved(spec)
-    lightning = inline_lightning(spec, root)
-    named_suites(spec, root)
-    read_spec_requirements(spec, path)
-    project = code_bundle.project_root(root)
-    refuse_unknown_code(spec, path, lightning, project)
-    refuse_unknown_expectations(spec, root, project)
-    if (why := why_no_fresh_rows(spec)) is not None:
-        log.warning("%s", why)
+
+    path: Path
+    spec: PipelineSpec
+
+    @property
+    def root(self) -> Path:
+        """The spec's folder, from which the names of other files start."""
+        return self.path.parent
+
+    @cached_property
+    def project(self) -> Path:
+        """The root of the user's project."""
+        return code_bundle.project_root(self.root)
+
+    @cached_property
+    def lightning(self) -> dict[str, object]:
+        """The Lightning config; SpecError as `inline_lightning`."""
+        return inline_lightning(self.spec, self.root)
+
+    @cached_property
+    def suites(self) -> dict[str, Suite]:
+        """Every suite, by its field; SpecError as `load_suite`, and for parameters that no suite uses."""
+        found = {}
+        for field in _written_suites(self.spec):
+            found[field] = self.suite(field)
+            if field == DATA:
+                self._refuse_unused_parameters()
+        return found
+
+    def suite(self, field: str) -> Suite:
+        """The suite of a field alone; SpecError as `load_suite`."""
+        parameters = {} if self.spec.contract is None else self.spec.contract.parameters
+        with suite_called(field, self.spec, self.root):
+            return load_suite(_written_suites(self.spec)[field], self.root, parameters)
+
+    @cached_property
+    def own_expectations(self) -> list[str]:
+        """The dotted paths of the user's own expectations, which the suites name."""
+        return list(dict.fromkeys(name for suite in self.suites.values() for name in own_classes(suite).values()))
+
+    @cached_property
+    def requirements(self) -> Requirements | None:
+        """The requirements of the spec's environment; None without an environment, SpecError if they cannot be read."""
+        if self.spec.environment is None:
+            return None
+        return read_requirements(self.root / self.spec.environment.file, self.project)
+
+    @cached_property
+    def code(self) -> list[NamedCode]:
+        """The user's (or a library's) classes and functions that the spec names, with their fields."""
+        return list(_named_code(self.spec, self.lightning))
+
+    def check(self, window: str | None) -> None:
+        """Raise UsageError for mistakes in the spec, its Lightning config, its suites, its classes or the window.
+
+        A setting that is valid but unlikely to be meant gives a warning.
+        """
+        refuse_by_policy(self.spec, self.path)
+        check_pool_machine(self.spec)
+        run_window(self, window, datetime.now(UTC))
+        _refuse_unapproved(self.spec)
+        _ = self.lightning, self.suites, self.requirements  # what is wrong in a file is said in this order
+        self.refuse_unknown_code()
+        self.refuse_unknown_expectations()
+        if (why := why_no_fresh_rows(self.spec)) is not None:
+            log.warning("%s", why)
+
+    def refuse_unknown_code(self, installed: Path | None = None) -> None:
+        """SpecError, with file, line and field, if a class or function that the spec names does not exist.
+
+        Args:
+            installed: the folder of packages of the spec's environment. Before it is known, packages are not looked
+                into.
+        """
+        for field, name in self.code:
+            if self._is_elsewhere(name, installed):
+                continue
+            try:
+                require_class(self.project, name, installed)
+            except UsageError as error:
+                where = _place(self.spec, self.path, field, name)
+                raise SpecError(f"{where}: {error.message}", remedy=error.remedy) from error
+
+    def refuse_unknown_expectations(self, installed: Path | None = None) -> None:
+        """SpecError, with field, if a class that a suite names does not exist.
+
+        Args:
+            installed: as in `refuse_unknown_code`.
+        """
+        for field, suite in self.suites.items():
+            for index, name in own_classes(suite).items():
+                if self._is_elsewhere(name, installed):
+                    continue
+                with suite_called(field, self.spec, self.root):
+                    try:
+                        require_class(self.project, name, installed)
+                    except UsageError as error:
+                        where = f"{DATA}: expectations.{index}.class_path"
+                        raise SpecError(f"{where}: {error.message}", remedy=error.remedy) from error
+
+    def _is_elsewhere(self, name: str, installed: Path | None) -> bool:
+        """Whether code is in the spec's environment, which is not known yet."""
+        return self.spec.environment is not None and installed is None and not is_in_project(self.project, name)
+
+    def _refuse_unused_parameters(self) -> None:
+        contract = self.spec.contract
+        if contract is None or not contract.parameters:
+            return
+        used = set()
+        for field, suite in _written_suites(self.spec).items():
+            with suite_called(field, self.spec, self.root):
+                used |= parameters_of(suite, self.root)
+        unused = next((name for name in contract.parameters if name not in used), None)
+        if unused is not None:
+            hint = nearest(unused, sorted(used)) or (
+                f"; they use {', '.join(sorted(used))}." if used else "; they use none."
+            )
+            raise SpecError(
+                f"contract.parameters.{unused}: no suite uses this parameter{hint}",
+                remedy="Correct the name, or leave it out.",
+            )
+
+
+def read_spec(path: str | Path, overrides: Sequence[str] = ()) -> LoadedSpec:
+    """Read a spec for a run, with overrides such as `train.seed=3`; SpecError as `load_spec`."""
+    path = Path(path).resolve()
+    return LoadedSpec(path, load_spec(path, overrides))
 
 
 def _refuse_unapproved(spec: PipelineSpec) -> None:
@@ -107,13 +229,6 @@ def check_pool_machine(spec: PipelineSpec) -> None:
         )
 
 
-def read_spec_requirements(spec: PipelineSpec, path: Path) -> Requirements | None:
-    """The requirements of the spec's environment; None without an environment, SpecError if they cannot be read."""
-    if spec.environment is None:
-        return None
-    return read_requirements(path.parent / spec.environment.file, code_bundle.project_root(path.parent))
-
-
 def refuse_without_expectations(packages: Packages, path: Path) -> None:
     """SpecError if an environment lacks what runs the expectations of a user's own.
 
@@ -128,111 +243,22 @@ def refuse_without_expectations(packages: Packages, path: Path) -> None:
         )
 
 
-def data_suite(spec: PipelineSpec, root: Path) -> Suite | None:
-    """The suite of the raw data, loaded; SpecError as `load_suite`, and for parameters that no suite uses."""
-    if spec.contract is None:
-        return None
-    suite = load_suite(spec.contract.suite, root, spec.contract.parameters)
-    _refuse_unused_parameters(spec.contract, spec, root)
-    return suite
-
-
-def _refuse_unused_parameters(contract: ContractSpec, spec: PipelineSpec, root: Path) -> None:
-    if not contract.parameters:
-        return
-    used = set()
-    for field, suite in _written_suites(spec).items():
-        with suite_called(field, spec, root):
-            used |= parameters_of(suite, root)
-    unused = next((name for name in contract.parameters if name not in used), None)
-    if unused is not None:
-        hint = nearest(unused, sorted(used)) or (
-            f"; they use {', '.join(sorted(used))}." if used else "; they use none."
-        )
-        raise SpecError(
-            f"contract.parameters.{unused}: no suite uses this parameter{hint}",
-            remedy="Correct the name, or leave it out.",
-        )
-
-
 def _written_suites(spec: PipelineSpec) -> dict[str, str | dict[str, object]]:
-    """Every suite of a spec as it is written there, by its field."""
-    contract, suites = spec.contract, {}
-    if contract is not None:
-        suites[DATA] = contract.suite
-        if contract.features is not None:
-            suites[FEATURES] = contract.features.suite
-        if contract.predictions is not None:
-            suites[PREDICTIONS] = contract.predictions.suite
-    of_sets = {name: one.contract for name, one in spec.evaluate.sets.items()}
-    return suites | {set_contract_field(name): one.suite for name, one in of_sets.items() if isinstance(one, SuiteSpec)}
-
-
-def set_suites(spec: PipelineSpec, root: Path) -> dict[str, Suite]:
-    """The suites that evaluation sets name themselves, loaded, by the set's name; SpecError as `load_suite`."""
-    found = {}
-    parameters = {} if spec.contract is None else spec.contract.parameters
-    for name, one in spec.evaluate.sets.items():
-        if isinstance(one.contract, SuiteSpec):
-            with suite_called(set_contract_field(name), spec, root):
-                found[name] = load_suite(one.contract.suite, root, parameters)
-    return found
-
-
-def features_suite(spec: PipelineSpec, root: Path) -> Suite | None:
-    """The suite of `contract.features`, loaded; SpecError as `load_suite`."""
-    return None if spec.contract is None else _suite(spec.contract.features, FEATURES, spec, root)
-
-
-def predictions_suite(spec: PipelineSpec, root: Path) -> Suite | None:
-    """The suite of `contract.predictions`, loaded; SpecError as `load_suite`."""
-    return None if spec.contract is None else _suite(spec.contract.predictions, PREDICTIONS, spec, root)
-
-
-def _suite(wanted: SuiteSpec | None, field: str, spec: PipelineSpec, root: Path) -> Suite | None:
-    if wanted is None:
-        return None
-    assert spec.contract is not None
-    with suite_called(field, spec, root):
-        return load_suite(wanted.suite, root, spec.contract.parameters)
+    """Every suite of a spec as it is written there, by its field, in the order in which mistakes in them are said."""
+    contract = spec.contract
+    of_sets = {set_contract_field(name): one.contract for name, one in spec.evaluate.sets.items()}
+    suites = {} if contract is None else {DATA: contract.suite}
+    suites |= {field: one.suite for field, one in of_sets.items() if isinstance(one, SuiteSpec)}
+    if contract is not None and contract.features is not None:
+        suites[FEATURES] = contract.features.suite
+    if contract is not None and contract.predictions is not None:
+        suites[PREDICTIONS] = contract.predictions.suite
+    return suites
 
 
 def set_contract_field(name: str) -> str:
     """The field with the suite of an evaluation set."""
     return f"evaluate.sets.{name}.contract.suite"
-
-
-def named_suites(spec: PipelineSpec, root: Path) -> dict[str, Suite]:
-    """Every suite of a spec, loaded, by its field; SpecError as `load_suite`."""
-    found = {}
-    for field, suite in (
-        (DATA, data_suite(spec, root)),
-        *((set_contract_field(name), suite) for name, suite in set_suites(spec, root).items()),
-        (FEATURES, features_suite(spec, root)),
-        (PREDICTIONS, predictions_suite(spec, root)),
-    ):
-        if suite is not None:
-            found[field] = suite
-    return found
-
-
-def refuse_unknown_expectations(spec: PipelineSpec, root: Path, project: Path, installed: Path | None = None) -> None:
-    """SpecError, with field, if a class that a suite names does not exist.
-
-    Args:
-        root: the spec's folder.
-        installed: as in `refuse_unknown_code`.
-    """
-    for field, suite in named_suites(spec, root).items():
-        for index, name in own_classes(suite).items():
-            if spec.environment is not None and installed is None and not is_in_project(project, name):
-                continue
-            with suite_called(field, spec, root):
-                try:
-                    require_class(project, name, installed)
-                except UsageError as error:
-                    where = f"{DATA}: expectations.{index}.class_path"
-                    raise SpecError(f"{where}: {error.message}", remedy=error.remedy) from error
 
 
 @contextlib.contextmanager
@@ -247,9 +273,10 @@ def suite_called(field: str, spec: PipelineSpec, root: Path) -> Iterator[None]:
         raise SpecError(located, remedy=error.remedy) from error
 
 
-def run_window(spec: PipelineSpec, path: Path, window: str | None, now: datetime) -> Window | None:
+def run_window(loaded: LoadedSpec, window: str | None, now: datetime) -> Window | None:
     """The window that `--window` names, for a spec that reads one; SpecError if only one of the two is given."""
-    wanted = not isinstance(spec.data, str) and spec.data.window is not None
+    path, data = loaded.path, loaded.spec.data
+    wanted = not isinstance(data, str) and data.window is not None
     if wanted and window is None:
         raise SpecError(
             f"{path}: data.window: the spec reads a window, but none was given.",
@@ -263,8 +290,7 @@ def run_window(spec: PipelineSpec, path: Path, window: str | None, now: datetime
     return None if window is None else parse_window(window, now)
 
 
-def named_code(spec: PipelineSpec, lightning: Mapping[str, Any]) -> Iterator[NamedCode]:
-    """The user's (or a library's) classes and functions that a spec names, with their fields."""
+def _named_code(spec: PipelineSpec, lightning: Mapping[str, Any]) -> Iterator[NamedCode]:
     if spec.train.transform:
         yield ("train", "transform"), spec.train.transform.call
     if spec.shards and spec.shards.transform:
@@ -291,24 +317,6 @@ def named_tokenizers(spec: PipelineSpec) -> Iterator[tuple[FieldPath, TokenizerS
         for index, source in enumerate(sources):
             if source.pieces is not None and source.pieces.tokenizer is not None:
                 yield (*field, "source", index, "pieces", "tokenizer"), source.pieces.tokenizer
-
-
-def refuse_unknown_code(
-    spec: PipelineSpec, path: Path, lightning: Mapping[str, Any], project: Path, installed: Path | None = None
-) -> None:
-    """SpecError, with file, line and field, if a class or function that the spec names does not exist.
-
-    Args:
-        installed: the folder of packages of the spec's environment. Before it is known, packages are not looked into.
-    """
-    for field, name in named_code(spec, lightning):
-        if spec.environment is not None and installed is None and not is_in_project(project, name):
-            continue
-        try:
-            require_class(project, name, installed)
-        except UsageError as error:
-            where = _place(spec, path, field, name)
-            raise SpecError(f"{where}: {error.message}", remedy=error.remedy) from error
 
 
 def _place(spec: PipelineSpec, path: Path, field: FieldPath, name: str) -> str:
@@ -428,23 +436,16 @@ def _refuse_own_batches(spec: PipelineSpec) -> None:
 
 
 def refuse_incomplete(
-    store: Store,
-    bundle: CodeBundle,
-    spec: PipelineSpec,
-    lightning: Mapping[str, Any],
-    own: Iterable[str],
-    raw: Callable[[], list[SourceFile]],
-    root: Path,
+    store: Store, bundle: CodeBundle, loaded: LoadedSpec, raw: Callable[[], list[SourceFile]]
 ) -> None:
     """UsageError if the spec's code needs a file that was left out, or a module that is not installed.
 
     Args:
-        own: dotted paths of the suites' own expectations.
         raw: the files of `data.source`.
-        root: the spec's folder.
     """
+    spec, lightning = loaded.spec, loaded.lightning
     environment = None if spec.environment is None else spec.environment.file
-    request = _trial_request(bundle, spec, lightning, own)
+    request = _trial_request(bundle, loaded)
     calls = [*request.made, *([request.transform] if request.transform else [])]
     settings = json.dumps([lightning["model"], lightning.get("data"), [call.args for call in calls]])
     key = digest([bundle.ref.id, sorted(request.names), settings, request.train is None])
@@ -457,7 +458,7 @@ def refuse_incomplete(
         return
     with scratch.make("trial") as folder:
         project = unpack(store, bundle.ref, folder.path / "project", code_digest=bundle.digest)
-        rows = _trial_rows(spec, raw(), root) if request.transform else None
+        rows = _trial_rows(spec, raw(), loaded.root) if request.transform else None
         request = request.model_copy(update={"project": str(project), "rows": rows})
         withhold = not isinstance(spec.data, str) and bool(spec.data.sensitive)
         run = partial(run_child, IMPORT_TRIAL, limit=TRIAL_TIMEOUT_S, memory_share=TRIAL_MEMORY_SHARE)
@@ -487,21 +488,20 @@ def refuse_incomplete(
     _keep_trial(tried, sentences)
 
 
-def _trial_request(
-    bundle: CodeBundle, spec: PipelineSpec, lightning: Mapping[str, Any], own: Iterable[str]
-) -> ImportTrialRequest:
+def _trial_request(bundle: CodeBundle, loaded: LoadedSpec) -> ImportTrialRequest:
     """What is tried of a spec's code, without the folder where it is tried; imports alone without a shakedown."""
+    spec = loaded.spec
     made = [TriedCall(path=one.class_path, args=one.init_args) for _, one in named_tokenizers(spec)]
     for metric in spec.evaluate.metrics.values():
         made += [TriedCall(path=metric.class_path, args=metric.init_args)] if metric.class_path else []
     transform = spec.shards.transform if spec.shards else None
     whole = not os.environ.get(NO_SHAKEDOWN)
     return ImportTrialRequest(
-        names=[*(name for _, name in named_code(spec, lightning)), *own],
+        names=[*(name for _, name in loaded.code), *loaded.own_expectations],
         left_out={one.path: one.why for one in bundle.chosen.left_out},
         project="",
         origin=str(bundle.root),
-        train={"lightning": lightning, "seed": spec.train.seed} if whole else None,
+        train={"lightning": loaded.lightning, "seed": spec.train.seed} if whole else None,
         made=[call for call in made if whole and is_in_project(bundle.root, call.path)],
         transform=TriedCall(path=transform.call, args=transform.args) if transform and whole else None,
     )

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import SpecError, UsageError
-from data_contracts.load import load_spec
 from flows.stages import stages
 from infra import code_bundle
 from infra.environments import cache, packages
@@ -19,7 +18,7 @@ from tasks.queries.affected import affected
 from tasks.queries.proof import Environment, prove
 from tasks.run.resolve import resolve_environment
 from tasks.run.run import Run, open_run
-from tasks.run.spec_check import check_spec
+from tasks.run.spec_check import read_spec
 from tasks.stages.evaluate import score
 from tests.support.tiny import MODEL, write_project
 from tests.support.wheels import write_wheel
@@ -154,7 +153,7 @@ def test_what_cannot_run_is_refused_before_anything_is_booked(
 def test_it_is_read_before_a_server_is_started(tmp_path: Path) -> None:
     path = write_project(tmp_path, {"environment": "requirements.txt"})
     with pytest.raises(SpecError, match=r"environment: \S*requirements\.txt does not exist"):
-        check_spec(path, [], None)
+        read_spec(path).check(None)
 
 
 @pytest.mark.slow
@@ -167,4 +166,4 @@ def test_data_that_dvc_reads_needs_dvc_there(tmp_path: Path) -> None:
     path = write_project(tmp_path, spec)
     (path.parent / "requirements.txt").write_text("")
     with pytest.raises(SpecError, match="the environment of shards.transform lacks it"):
-        resolve_environment(load_spec(path, []), path)
+        resolve_environment(read_spec(path))

@@ -19,6 +19,7 @@ from infra.environments.cache import interpreter_in
 from infra.environments.packages import Packages, packages_folder_in, read_requirements
 from infra.store import open_store
 from tasks.run import resolve as resolving
+from tasks.run.spec_check import read_spec
 from tests.support.tiny import write_project
 from tests.support.wheels import write_wheel
 
@@ -176,7 +177,7 @@ def test_of_two_clocks_the_earlier_counts(
     store = open_store(str(tmp_path / "store"))
     monkeypatch.setattr(store, "now_s", lambda: NOW)
     monkeypatch.setattr(resolving.time, "time", lambda: NOW + 30 * DAY_S)
-    packages = resolving.resolve_environment(load_spec(path, []), path, store)
+    packages = resolving.resolve_environment(read_spec(path), store)
     assert packages is not None
     assert packages.sealed == ("stranger==1.0",)
 

@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts.errors import SpecError, UsageError
 from infra.prices import VARIABLE
-from tasks.run.spec_check import check_spec
+from tasks.run.spec_check import read_spec
 from tests.support.tiny import SPEC, write_project
 
 METRIC = SPEC["evaluate"]["metrics"]["accuracy"]
@@ -39,14 +39,14 @@ def test_code_that_does_not_exist_is_named_with_its_place(case: str, tmp_path: P
     spec = write_project(tmp_path, sections)
     (tmp_path / "lightning.yaml").write_text("model:\n  class_path: nett.Net\n")
     with pytest.raises(SpecError) as error:
-        check_spec(spec, overrides, None)
+        read_spec(spec, overrides).check(None)
     where = place.format(folder=tmp_path, spec=spec)
     assert str(error.value).startswith(f"{where}: 'nett."), str(error.value)
     assert NO_MODULE.format(folder=tmp_path) in str(error.value)
 
 
 def test_a_spec_that_is_right_passes(tmp_path: Path) -> None:
-    check_spec(write_project(tmp_path), [], None)
+    read_spec(write_project(tmp_path)).check(None)
     assert not (tmp_path / ".trainwright").exists()
 
 
@@ -61,20 +61,20 @@ def test_a_parameter_that_no_suite_uses_is_refused(tmp_path: Path) -> None:
     evaluate = {**SPEC["evaluate"], "sets": sets}
     contract = {"suite": suite("of_data"), "features": {"suite": suite("of_features")}}
     values = {"of_data": 1, "of_features": 2, "of_set": 3}
-    check_spec(
-        write_project(tmp_path, {"contract": {**contract, "parameters": values}, "evaluate": evaluate}), [], None
+    read_spec(write_project(tmp_path, {"contract": {**contract, "parameters": values}, "evaluate": evaluate})).check(
+        None
     )
     for more, hint in (("of_dat", "; did you mean of_data?"), ("zzz", "; they use of_data, of_features, of_set.")):
         spec = write_project(
             tmp_path, {"contract": {**contract, "parameters": {**values, more: 1}}, "evaluate": evaluate}
         )
         with pytest.raises(SpecError) as error:
-            check_spec(spec, [], None)
+            read_spec(spec).check(None)
         assert error.value.message == f"contract.parameters.{more}: no suite uses this parameter{hint}"
     with pytest.raises(SpecError, match="no suite uses this parameter; they use none"):
-        check_spec(
-            write_project(tmp_path / "none", {"contract": {"suite": "suite.json", "parameters": {"x": 1}}}), [], None
-        )
+        read_spec(
+            write_project(tmp_path / "none", {"contract": {"suite": "suite.json", "parameters": {"x": 1}}})
+        ).check(None)
 
 
 def test_another_machine_than_the_pools_is_refused_before_a_store_is_opened(
@@ -84,6 +84,6 @@ def test_another_machine_than_the_pools_is_refused_before_a_store_is_opened(
     book.write_text("version: 1\npools: {gpu: aws-p5.48xlarge}\n")
     monkeypatch.setenv(VARIABLE, str(book))
     with pytest.raises(UsageError, match=r"train.machine: aws-m7g.large, but the nodes of the pool gpu are aws-p5"):
-        check_spec(
-            write_project(tmp_path), ["train.launcher=work-pool", "train.pool=gpu", "train.machine=aws-m7g.large"], None
-        )
+        read_spec(
+            write_project(tmp_path), ["train.launcher=work-pool", "train.pool=gpu", "train.machine=aws-m7g.large"]
+        ).check(None)

@@ -14,7 +14,7 @@ from data_contracts.handoffs import ContractReport, Dataset
 from data_contracts.messages.raw_data import CUT
 from infra.records.handoffs import local_dataset
 from tasks.run.run import Run, open_run
-from tasks.run.spec_check import check_spec
+from tasks.run.spec_check import read_spec
 from tasks.stages import contract_check, shard, validate
 from tests.support.damage import overwrite
 from tests.support.tiny import trainwright, write_project
@@ -188,9 +188,9 @@ def test_other_rows_are_not_cut(project: Project) -> None:
 def test_a_class_that_is_not_there_is_refused_with_its_line(project: Project) -> None:
     field = "data.source.0.pieces.tokenizer.class_path"
     with pytest.raises(SpecError, match=rf"pipeline.yaml:\d+.*: {field}: .*words.Word"):
-        check_spec(project.spec(tokenizer="words.Word"), [], None)
+        read_spec(project.spec(tokenizer="words.Word")).check(None)
     with pytest.raises(SpecError, match=f"--set: {field}"):
-        check_spec(project.spec(), ["data.source.pieces.tokenizer=words.Word"], None)
+        read_spec(project.spec(), ["data.source.pieces.tokenizer=words.Word"]).check(None)
 
 
 def test_a_tokenizer_that_raises_ends_the_command_in_one_sentence(project: Project) -> None:
