@@ -33,6 +33,7 @@ from data_contracts.handoffs import Dataset
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from tasks.run.resolve import RunOptions
 from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.shard import shard
 from tasks.stages.train import train
 from tasks.stages.validate import validate
@@ -219,7 +220,7 @@ class _Stopped:
 
 def prepared(spec: Path, store: Path) -> Dataset:
     """The spec's dataset, made or there already."""
-    run = open_run(spec, store_uri=str(store))
+    run = open_run(read_spec(spec), store_uri=str(store))
     dataset = shard(run, validate(run))
     assert dataset is not None
     return dataset
@@ -228,4 +229,4 @@ def prepared(spec: Path, store: Path) -> Dataset:
 if __name__ == "__main__":
     logging.getLogger("trainwright").setLevel(logging.WARNING)
     spec, store = map(Path, sys.argv[1:])
-    train(open_run(spec, store_uri=str(store), options=RunOptions(fresh=True)), prepared(spec, store))
+    train(open_run(read_spec(spec), store_uri=str(store), options=RunOptions(fresh=True)), prepared(spec, store))

@@ -48,6 +48,7 @@ def direct(store: str) -> None:
     """The line without Prefect."""
     from tasks.run.report import report
     from tasks.run.run import open_run
+    from tasks.run.spec_check import read_spec
     from tasks.stages.evaluate import evaluate
     from tasks.stages.promote import promote
     from tasks.stages.shard import shard
@@ -55,7 +56,7 @@ def direct(store: str) -> None:
     from tasks.stages.validate import validate
     from tasks.stages.verify import verify
 
-    run = open_run(SPEC, store_uri=store)
+    run = open_run(read_spec(SPEC), store_uri=store)
     dataset = shard(run, validate(run))
     checkpoint = verify(run, train(run, dataset))
     evaluation = evaluate(run, checkpoint, dataset)

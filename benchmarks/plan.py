@@ -38,6 +38,7 @@ from flows.stages import stages  # noqa: E402
 from tasks.estimates.estimate import Estimate, estimate  # noqa: E402
 from tasks.run.meter import metered  # noqa: E402
 from tasks.run.run import Run, open_run  # noqa: E402
+from tasks.run.spec_check import read_spec  # noqa: E402
 
 BATCH = 64
 # Epochs of the earlier training and of the one that is estimated.
@@ -115,7 +116,7 @@ def write_project(folder: Path, case: Case) -> Path:
 
 def train(spec: Path, epochs: int) -> tuple[float, float]:
     """Train for so many epochs, recorded as a run; the seconds of the train stage, and the machine's load meanwhile."""
-    run = open_run(spec, overrides=[f"train.lightning.trainer.max_epochs={epochs}"])
+    run = open_run(read_spec(spec, [f"train.lightning.trainer.max_epochs={epochs}"]))
 
     @metered
     def work(run: Run) -> Any:
@@ -129,7 +130,7 @@ def train(spec: Path, epochs: int) -> tuple[float, float]:
 
 def planned(spec: Path, epochs: int) -> Estimate:
     """The estimate of a training of so many epochs."""
-    run = open_run(spec, overrides=[f"train.lightning.trainer.max_epochs={epochs}"], recorded=False)
+    run = open_run(read_spec(spec, [f"train.lightning.trainer.max_epochs={epochs}"]), recorded=False)
     found = estimate(run, ["train"])
     assert found is not None
     return found
@@ -157,7 +158,7 @@ def measure(spec: Path) -> Taken:
     from training.loader import Shards, Split
     from training.user.ready import build_module, plain_trainer
 
-    run = open_run(spec, overrides=["train.lightning.trainer.max_epochs=1"], recorded=False)
+    run = open_run(read_spec(spec, ["train.lightning.trainer.max_epochs=1"]), recorded=False)
     dataset = EarlierHandoffs(run).handoff(shard)
     settings = run.train_settings()
     folder = run.store.local(dataset.ref, cache=run.workspace / "data")

@@ -48,6 +48,7 @@ from tasks.budgets import (
 from tasks.pages.html import page, section, table, tag
 from tasks.run.resolve import RunOptions, run_prices
 from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.shard import shard
 from tasks.stages.train import run_training, train
 from tasks.stages.validate import validate
@@ -258,8 +259,7 @@ def train_once(wanted: GameTraining) -> Checkpoint:
     """
     options = RunOptions(window=wanted.window, fresh=wanted.fresh)
     run = open_run(
-        wanted.spec,
-        overrides=wanted.overrides,
+        read_spec(wanted.spec, wanted.overrides),
         store_uri=wanted.store,
         options=options,
         recorded=False,

@@ -20,6 +20,7 @@ from tasks.estimates.offers import Offer
 from tasks.queries.plan import plan as plan_run
 from tasks.run.resolve import RunOptions, chosen_code, look_at_past_checkpoints
 from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
 
 # For the packed files, and for the files that are left out.
 PLAN_LINES = 30
@@ -28,8 +29,7 @@ PLAN_LINES = 30
 def plan(arguments: argparse.Namespace) -> Answer:
     """The `plan` command."""
     run = open_run(
-        arguments.spec,
-        overrides=arguments.set,
+        read_spec(arguments.spec, arguments.set),
         store_uri=arguments.store,
         options=RunOptions(window=arguments.window, rehash=arguments.rehash),
         recorded=False,

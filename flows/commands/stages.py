@@ -16,6 +16,7 @@ from infra.written_files import record_written
 from tasks.queries.history import curves, logged_metrics, write_logger_files
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.stage import EarlierHandoffs
 
 
@@ -66,8 +67,7 @@ def opened(arguments: argparse.Namespace, overrides: Sequence[str] = ()) -> Run:
             remedy="Give the same START..END to each stage command.",
         )
     return open_run(
-        arguments.spec,
-        overrides=[*arguments.set, *overrides],
+        read_spec(arguments.spec, [*arguments.set, *overrides]),
         store_uri=arguments.store,
         options=RunOptions(window=arguments.window, fresh=getattr(arguments, "new", False), rehash=arguments.rehash),
         recorded=False,

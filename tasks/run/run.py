@@ -33,7 +33,7 @@ from infra.records.nodes import import_places, note_environment
 from infra.signing.signatures import configured_key, sign_inputs
 from infra.store import Store, absolute_address, layout, open_store
 from tasks.run.resolve import DEFAULTS, SCHEDULE_KEY, RunOptions, ci_key, resolve
-from tasks.run.spec_check import read_spec
+from tasks.run.spec_check import LoadedSpec
 
 if TYPE_CHECKING:
     from infra.signing.keys import SigningKey
@@ -201,9 +201,8 @@ class Run:
 
 
 def open_run(
-    spec_path: str | Path,
+    loaded: LoadedSpec,
     *,
-    overrides: Sequence[str] = (),
     store_uri: str | None = None,
     options: RunOptions = DEFAULTS,
     recorded: bool = True,
@@ -214,7 +213,6 @@ def open_run(
     The second call resolves nothing: a file that changed or vanished since must not end a run that has its inputs.
 
     Args:
-        overrides: `a.b=c` settings that replace fields of the spec.
         store_uri: store to use instead of the spec's.
         recorded: False for a stage command, which leaves nothing under `runs/`.
         remembered: False for a store that is removed soon, so that no later command looks for it on this machine.
@@ -223,11 +221,10 @@ def open_run(
         UsageError: the spec, a source or the store cannot be used as given, the policy forbids its tags, or the key is
             of another pipeline's run.
     """
-    loaded = read_spec(spec_path, overrides)
-    path, spec = loaded.path, loaded.spec
-    signer = configured_key(spec.promote.sign, path.parent) if recorded else None
-    store = open_spec_store(spec, path.parent, store_uri, remembered=remembered)
-    refuse_by_policy(spec, path, store)
+    spec = loaded.spec
+    signer = configured_key(spec.promote.sign, loaded.root) if recorded else None
+    store = open_spec_store(spec, loaded.root, store_uri, remembered=remembered)
+    refuse_by_policy(spec, loaded.path, store)
     if recorded and (known := resolved_before(store, options.key)) is not None:
         _own_pages(store, spec.name)
         return Run(inputs_of_pipeline(spec.name, options, known), store)

@@ -13,6 +13,7 @@ from infra.models import canaries, registry
 from infra.records.receipts import has_ended
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.evaluate import evaluate
 from tasks.stages.promote import promote
 from tasks.stages.shard import shard
@@ -29,7 +30,7 @@ WORSE = ["train.lightning.trainer.max_epochs=1", "train.lightning.model.init_arg
 
 
 def opened(spec: Path, *overrides: str) -> Run:
-    return open_run(spec, overrides=[GATES, *overrides], options=RunOptions(), recorded=False)
+    return open_run(read_spec(spec, [GATES, *overrides]), options=RunOptions(), recorded=False)
 
 
 def sharded(run: Run) -> Dataset:

@@ -30,6 +30,7 @@ from tasks.run.meter import metered
 from tasks.run.report import latest_report, report
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run, reopen_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.evaluate import evaluate
 from tasks.stages.promote import promote
 from tasks.stages.shard import shard
@@ -74,7 +75,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
         spec = write_project(tmp_path_factory.mktemp("project") / "tiny")
-        run = open_run(spec, store_uri=str(tmp_path_factory.mktemp("store")), options=RunOptions(key="k"))
+        run = open_run(read_spec(spec), store_uri=str(tmp_path_factory.mktemp("store")), options=RunOptions(key="k"))
         dataset = shard(run, validate(run))
         checkpoint = verify(run, train(run, dataset))
         evaluation = evaluate(run, checkpoint, dataset)
@@ -121,7 +122,7 @@ class Reading:
                 lambda: "\n".join(one.line for one in plan_resumed(self.reopened(), stages()))
             ),
             "open": lambda: self.answer(
-                lambda: open_run(self.spec, store_uri=str(root), options=RunOptions(key="k")).run_id
+                lambda: open_run(read_spec(self.spec), store_uri=str(root), options=RunOptions(key="k")).run_id
             ),
             "verified": lambda: self.answer(lambda: str(EarlierHandoffs(self.opened()).handoff(verify))),
             "lease": lambda: self.answer(self.take_leases),
@@ -137,7 +138,7 @@ class Reading:
         return reopen_run(self.run_id, str(self.root))
 
     def opened(self) -> Run:
-        return open_run(self.spec, store_uri=str(self.root), recorded=False)
+        return open_run(read_spec(self.spec), store_uri=str(self.root), recorded=False)
 
     def planned(self) -> str:
         return "\n".join(one.line for one in plan_resumed(self.reopened(), stages()))
@@ -570,7 +571,7 @@ def deciding(made: Run, stocked: Path, tmp_path: Path, capfd: Capture, monkeypat
     root = Path(shutil.copytree(stocked, tmp_path / "waiting"))
     gates = [{"metric": "accuracy", "min": 0.8}]
     spec = write_project(tmp_path / "tiny", {"promote": {"alias": "staging", "approval": "manual", "gates": gates}})
-    waiting = open_run(spec, store_uri=str(root))
+    waiting = open_run(read_spec(spec), store_uri=str(root))
     dataset = shard(waiting, validate(waiting))
     checkpoint = verify(waiting, train(waiting, dataset))
     evaluation = evaluate(waiting, checkpoint, dataset)

@@ -65,7 +65,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def line(project: Path) -> dict[str, Any]:
     """The hand-offs of a run, by stage, and the run."""
-    run = open_run(project, recorded=False)
+    run = open_run(read_spec(project), recorded=False)
     made: dict[str, Any] = {}
     for stage in stages():
         made[stage.name] = stage(run, *(made[taken.name] for taken in stage.takes))
@@ -109,7 +109,7 @@ def test_a_checkpoint_is_scored_in_its_own(ranks: int, line: dict[str, Any], pro
     use(project.parent, "1.3.0")
     # Under another alias: a champion is scored as it was trained, by one process.
     asked = [f"evaluate.devices={ranks}", "promote.alias=other"]
-    later = open_run(project, overrides=asked, recorded=False)
+    later = open_run(read_spec(project, asked), recorded=False)
     assert later.resolved.code_digest != line["run"].resolved.code_digest
     # The code of `line` refuses 1.3.0.
     evaluation, reused = score(later, line["verify"], line["shard"], afresh=True)
@@ -124,7 +124,7 @@ def test_a_second_run_asks_neither_uv_nor_a_child(
     monkeypatch.setattr(cache, "_in_use", {})  # as another process
     monkeypatch.setattr(packages, "run_tied", None)
     monkeypatch.setattr("tasks.run.spec_check.run_child", None)
-    assert open_run(project, recorded=False).resolved.code == line["run"].resolved.code
+    assert open_run(read_spec(project), recorded=False).resolved.code == line["run"].resolved.code
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_what_cannot_run_is_refused_before_anything_is_booked(
     for name, text in files.items():
         (path.parent / name).write_text(text)
     with pytest.raises(UsageError) as caught:
-        open_run(path, overrides=overrides, recorded=False)
+        open_run(read_spec(path, overrides), recorded=False)
     assert caught.value.exit_code == 2
     assert said in caught.value.message
     assert not list((path.parent / ".trainwright").glob("trainings/*"))

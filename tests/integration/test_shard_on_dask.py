@@ -15,6 +15,7 @@ import pytest
 from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
 from infra.code_bundle import ROOMS
 from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages import dask_cluster
 from tasks.stages.shard import ON_CLUSTER, shard
 from tests.support.approved import approve_here
@@ -210,6 +211,6 @@ def test_a_scratch_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 
 def test_outside_of_a_flow_it_is_refused_with_what_to_do(project: Path) -> None:
     runner = json.dumps({"dask": "tcp://127.0.0.1:1", "scratch": str(project / "scratch")})
-    run = open_run(project / "pipeline.yaml", overrides=[f"shards.runner={runner}"], recorded=False)
+    run = open_run(read_spec(project / "pipeline.yaml", [f"shards.runner={runner}"]), recorded=False)
     with pytest.raises(UsageError, match="--set shards.runner=local"):
         shard(run, None)

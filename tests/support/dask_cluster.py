@@ -29,6 +29,7 @@ from prefect.runtime import flow_run
 from data_contracts.errors import TrainwrightError
 from tasks.stages.orchestrated import as_task
 from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
 from flows.stages import stages
 
 [stage] = [one for one in stages() if one.name == sys.argv[2]]
@@ -37,7 +38,7 @@ from flows.stages import stages
 def only(spec, overrides):
     told = {"run": flow_run.id}
     try:
-        made = as_task(stage)(open_run(spec, overrides=overrides, recorded=False), *(None for _ in stage.takes))
+        made = as_task(stage)(open_run(read_spec(spec, overrides), recorded=False), *(None for _ in stage.takes))
         return {**told, "id": made.ref.id, "uri": made.ref.uri}
     except TrainwrightError as error:
         return {**told, "error": type(error).__name__, "exit_code": error.exit_code, "sentence": str(error)}

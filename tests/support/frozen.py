@@ -42,6 +42,7 @@ INTERNAL = {
     "options": "tasks.run.resolve.RunOptions",
     "parser": "flows.cli.parser",
     "predictions_key": "tasks.stages.validate.predictions_key",
+    "read_spec": "tasks.run.spec_check.read_spec",
     "report": "data_contracts.run_report.RunReport",
     "run_key": "tasks.run.resolve.ci_key",
     "set_dataset_key": "tasks.stages.shard.dataset_key",
@@ -319,8 +320,7 @@ def overrides(fields: dict[str, Any]) -> list[str]:
 def keys_of(work: Path, spec: dict[str, Any]) -> dict[str, Any]:
     """The digests of a spec and its code, and the key of each result, after hand-offs that are always the same."""
     run = internal("open_run")(
-        work / spec.get("spec", "project/pipeline.yaml"),
-        overrides=overrides(spec.get("set", {})),
+        internal("read_spec")(work / spec.get("spec", "project/pipeline.yaml"), overrides(spec.get("set", {}))),
         store_uri=str(work / "store"),
         options=internal("options")(window=spec.get("window")),
         recorded=False,

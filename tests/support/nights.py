@@ -16,6 +16,7 @@ from data_contracts.handoffs import Dataset
 from infra.records.handoffs import local_dataset
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages import shard as stage
 from tests.support.tiny import write_project
 from training import formats
@@ -55,7 +56,7 @@ class Nights:
         section = {"split": SPLIT, "target_size_bytes": 2048, "append": True, **shards}
         spec = write_project(self.folder, {"data": self.data, "shards": section})
         options = RunOptions(window=self.window)
-        self.run = open_run(spec, recorded=False, options=options)
+        self.run = open_run(read_spec(spec), recorded=False, options=options)
         return self.run
 
     def shard(self, **shards: Any) -> Dataset:

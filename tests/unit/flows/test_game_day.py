@@ -30,6 +30,7 @@ from tasks.gameday import (
     train_once,
 )
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tests.support.tiny import SPEC, write_project
 
 
@@ -119,7 +120,7 @@ def test_no_later_command_looks_for_the_store_of_a_game_day(tmp_path: Path, monk
     with pytest.raises(Opened):
         train_once(wanted(spec, tmp_path / "own"))
     assert ((tmp_path / "own" / "store.json").exists(), known_stores()) == (True, [])
-    open_run(spec, store_uri=str(tmp_path / "mine"), recorded=False)
+    open_run(read_spec(spec), store_uri=str(tmp_path / "mine"), recorded=False)
     assert [entry["uri"] for entry in known_stores()] == [str(tmp_path / "mine")]
 
 

@@ -11,6 +11,7 @@ import pytest
 from infra.code_bundle import pack, unpack
 from infra.store import open_store
 from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
 from tests.support.tiny import SPEC, write_project
 
 FILES = {
@@ -87,7 +88,7 @@ def test_a_spec_that_names_a_vocabulary_keeps_its_digests(
     folder.mkdir()
     (folder / "words.json").write_text(json.dumps(["a", "b"]))
     spec = write_project(folder, {"train": {**SPEC["train"], "lightning": lightning}})
-    run = open_run(spec, recorded=False)
+    run = open_run(read_spec(spec), recorded=False)
     provenance = run.provenance()
     assert run.resolved.code_digest == "93259e71bb327d7539e7c3194df81d77761af727783a3e40ef3e4eaa81f6d086"
     assert provenance["spec_digest"] == "9323f8df5c3daa1b33b03bcc90701dfc204b3f8c54ac6d323f5624853adca4d1"

@@ -9,6 +9,7 @@ import pytest
 
 from flows import cli
 from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.validate import validate
 from tests.support.tiny import SPEC, write_project
 
@@ -77,14 +78,14 @@ def test_diff_reads_the_report_of_a_rejected_run_that_an_earlier_run_made(
 ) -> None:
     """Its own newest one: with the comparison that it asked for, and not the one without that lies beside it."""
     spec = write_project(tmp_path)
-    good = validate.find_or_make(open_run(spec, recorded=False)).handoff
+    good = validate.find_or_make(open_run(read_spec(spec), recorded=False)).handoff
     rows = (tmp_path / "rows.csv").read_text().splitlines()
     moved = [",".join([*row.split(",")[:3], "0.9", row.split(",")[4]]) for row in rows[1:]]
     (tmp_path / "rows.csv").write_text("\n".join([rows[0], *moved]) + "\n")
     asked = [f"contract.drift.against={good.ref.uri}", "contract.drift.fail_on=critical"]
     rejected = []
     for _ in range(2):  # the second run reuses the first's report
-        run = open_run(spec, overrides=asked)
+        run = open_run(read_spec(spec, asked))
         assert not validate.find_or_make(run).handoff.accepted
         rejected.append(run.run_id)
     store = tmp_path / ".trainwright"
@@ -100,11 +101,11 @@ def test_diff_reads_the_report_of_a_rejected_run_that_an_earlier_run_made(
 
 def test_diff_reads_files_addresses_and_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = write_project(tmp_path)
-    good = validate.find_or_make(open_run(spec, recorded=False)).handoff
+    good = validate.find_or_make(open_run(read_spec(spec), recorded=False)).handoff
     (tmp_path / "good.json").write_text(json.dumps(good.to_json()))
     rows = (tmp_path / "rows.csv").read_text().splitlines()
     (tmp_path / "rows.csv").write_text("\n".join([*rows, "9000,7,0,0,1", "9001,8,0,0,1"]) + "\n")
-    run = open_run(spec)
+    run = open_run(read_spec(spec))
     bad = validate.find_or_make(run).handoff
     assert not bad.accepted
     store = tmp_path / ".trainwright"

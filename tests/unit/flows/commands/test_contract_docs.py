@@ -10,6 +10,7 @@ import pytest
 from data_contracts.errors import ContractRejected
 from flows import cli
 from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.validate import validate
 from tests.support.browser import chromium
 from tests.support.tiny import write_project
@@ -22,7 +23,7 @@ def test_the_page_of_a_rejected_run_opens_offline(tmp_path: Path, capsys: pytest
     spec = write_project(tmp_path / "tiny")
     with (spec.parent / "rows.csv").open("a") as rows:
         rows.write("9000,7,0,0,1\n")
-    run = open_run(spec)
+    run = open_run(read_spec(spec))
     with pytest.raises(ContractRejected):
         validate(run)
     out = tmp_path / "docs"
@@ -40,6 +41,6 @@ def test_the_page_of_a_rejected_run_opens_offline(tmp_path: Path, capsys: pytest
     assert "index.html exists already." in capsys.readouterr().err
     assert cli.main(wanted) == 2
     assert "contract docs needs a folder to write to. Name it: --out DIR." in capsys.readouterr().err
-    plain = open_run(spec, overrides=["contract.fail_on=info"])
+    plain = open_run(read_spec(spec, ["contract.fail_on=info"]))
     assert cli.main(["contract", "docs", plain.run_id, *wanted[3:], "--out", str(tmp_path / "none")]) == 2
     assert "has no contract report. Name a run that got as far as validate." in capsys.readouterr().err

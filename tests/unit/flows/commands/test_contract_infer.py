@@ -18,6 +18,7 @@ from flows.commands import data
 from flows.commands.data import _section
 from infra import child
 from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.validate import validate
 from tests.support.tiny import write_project, write_rows
 
@@ -63,7 +64,7 @@ def test_what_infer_writes_is_a_contract_that_its_data_keeps(
     assert "example.org" not in json.dumps(found) + (tmp_path / "made/contract.yaml").read_text()
     write_project(tmp_path / "line", {**section, "data": {**section["data"], "source": "../rows.csv"}})
     (tmp_path / "line/suite.json").write_text((tmp_path / "made/suite.json").read_text())
-    run = open_run(tmp_path / "line/pipeline.yaml", recorded=False)
+    run = open_run(read_spec(tmp_path / "line/pipeline.yaml"), recorded=False)
     done = validate.find_or_make(run)
     assert done.handoff.accepted
     assert done.handoff.failures == []

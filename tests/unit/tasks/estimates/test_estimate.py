@@ -20,6 +20,7 @@ from tasks.estimates.earlier_runs import Past, Span, add
 from tasks.estimates.estimate import Estimate, StageEstimate, estimate
 from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tests.unit.tasks.costs.test_charges import BEGAN, execution, gang, node
 from tests.unit.tasks.estimates.test_memory import SIZES
 from tests.unit.tasks.estimates.test_past import stage
@@ -67,7 +68,7 @@ def golden(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def opened(golden: Path) -> Run:
     overrides = ["train.seed=10", "train.machine=here"]
-    return open_run(golden / "project/pipeline.yaml", store_uri=f"{golden}/store", overrides=overrides, recorded=False)
+    return open_run(read_spec(golden / "project/pipeline.yaml", overrides), store_uri=f"{golden}/store", recorded=False)
 
 
 def of_a_past_run(run: Run) -> Past:
@@ -153,7 +154,7 @@ def test_a_time_beyond_the_calendar_has_no_day() -> None:
 )
 def test_an_interruption_costs_half_an_interval(golden: Path, overrides: list[str], lost_s: float) -> None:
     spec, store = golden / "project/pipeline.yaml", f"{golden}/store"
-    run = open_run(spec, store_uri=store, overrides=["train.machine=here", *overrides], recorded=False)
+    run = open_run(read_spec(spec, ["train.machine=here", *overrides]), store_uri=store, recorded=False)
     dated = [("2026-01-01", 0.5), ("2999-01-01", 0.1)]
     prices = [
         {"date": day, "currency": "USD", "per_hour": 1, "term": "spot", "interruptions_per_hour": n} for day, n in dated

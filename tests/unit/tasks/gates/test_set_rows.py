@@ -20,6 +20,7 @@ from infra.records.evaluations import TestRows
 from tasks.gates import set_rows
 from tasks.gates.set_rows import SetRows, read_test_rows
 from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.shard import shard
 from tests.support.sealed_rows import sealed
 from tests.support.tiny import write_project
@@ -187,13 +188,13 @@ def test_a_sketch_made_in_pieces_is_the_same() -> None:
 def test_a_run_reads_its_dataset_without_torch(tmp_path: Path, repository: Path) -> None:
     """In a process of its own, as `plan` does."""
     spec = write_project(tmp_path / "tiny", {"store": "../store"})
-    made = shard.find_or_make(open_run(spec, recorded=False), None).handoff
+    made = shard.find_or_make(open_run(read_spec(spec), recorded=False), None).handoff
     assert made is not None
     code = (
-        "import sys; from pathlib import Path; from tasks.run.run import open_run; "
+        "import sys; from tasks.run.run import open_run; from tasks.run.spec_check import read_spec; "
         "from tasks.gates.set_rows import read_test_rows; from data_contracts.handoffs import Dataset; "
         "from data_contracts.pipeline_spec import SliceSpec; "
-        f"run = open_run(Path({str(spec)!r}), recorded=False); dataset = Dataset.from_json({made.to_json()!r}); "
+        f"run = open_run(read_spec({str(spec)!r}), recorded=False); dataset = Dataset.from_json({made.to_json()!r}); "
         "found = read_test_rows(run, dataset, 'test', 'id', {'s': SliceSpec(where='a > b')}); "
         "print(found.num_rows, len(found.rows.digests), found.slices['s'].sum() > 0, "
         "*(one for one in ('torch', 'lightning') if one in sys.modules))"

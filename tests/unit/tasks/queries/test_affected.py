@@ -16,6 +16,7 @@ from infra.records.nodes import note_packages
 from infra.store import Store, open_store
 from tasks.queries.affected import Affected, AffectedVersion, affected
 from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.rollback import release, rollback
 from tests.support.planted_runs import BAD, KINDS, NOT_KNOWN, RUNS, VERSIONS, Planted, installed
 from tests.support.s3 import S3Server
@@ -29,7 +30,7 @@ def resolved(tmp_path_factory: pytest.TempPathFactory) -> Resolved:
     folder = tmp_path_factory.mktemp("resolved")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAINWRIGHT_HOME", str(folder / "home"))
-        return open_run(write_project(folder / "tiny"), recorded=False).resolved
+        return open_run(read_spec(write_project(folder / "tiny")), recorded=False).resolved
 
 
 def planted(store: Store, folder: Path, resolved: Resolved, num_runs: int) -> Planted:

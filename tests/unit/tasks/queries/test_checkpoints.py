@@ -18,6 +18,7 @@ from tasks.queries.history import checkpoints_of
 from tasks.queries.plan import plan, plan_resumed
 from tasks.run.executions import attach
 from tasks.run.run import Run, open_run, reopen_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.trainings import continuation, training_key, training_of
 from tests.support.tiny import SPEC, write_project
 from tests.unit.infra.gang.test_ledger import seal, spoil
@@ -38,7 +39,7 @@ def run(store: Store) -> Run:
     spec = {name: value for name, value in SPEC.items() if name not in ("contract", "shards")}
     spec |= {"data": "external", "train": {**train, "lightning": {**train["lightning"], "data": data}}}
     path.write_text(yaml.safe_dump(spec))
-    return open_run(path, store_uri=store.uri)
+    return open_run(read_spec(path), store_uri=store.uri)
 
 
 def launched(run: Run, attempt: int, generation: int, by: str) -> str:
@@ -63,7 +64,7 @@ def test_a_runs_training_is_the_one_it_reused_else_launched_else_the_newest(run:
 
 
 def test_a_run_that_trained_but_whose_dataset_is_gone_is_not_said_to_have_not_begun(store: Store) -> None:
-    run = open_run(write_project(Path(store.uri).parent / "tiny"), store_uri=store.uri)
+    run = open_run(read_spec(write_project(Path(store.uri).parent / "tiny")), store_uri=store.uri)
     for stage in ("shard", "train"):
         record = {"name": stage, "status": "ran", "seconds": 0, "id": "0" * 64}
         run.store.create_json(layout.stage(run.run_id, stage), record)

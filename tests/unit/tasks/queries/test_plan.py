@@ -12,6 +12,7 @@ from data_contracts.handoffs import Checkpoint
 from flows.stages import stages, verbs
 from tasks.queries.plan import plan
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages import evaluate
 from tasks.stages.stage import EarlierHandoffs
 from tasks.stages.validate import validate
@@ -27,7 +28,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
 
 def opened(golden: Path, *overrides: str) -> Run:
     spec = golden / "project/pipeline.yaml"
-    return open_run(spec, store_uri=str(golden / "store"), overrides=overrides, recorded=False)
+    return open_run(read_spec(spec, overrides), store_uri=str(golden / "store"), recorded=False)
 
 
 def lines(run: Run) -> list[str]:

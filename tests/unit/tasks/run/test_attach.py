@@ -29,6 +29,7 @@ from tasks.run.executions import attach, num_crashed
 from tasks.run.report import report
 from tasks.run.resolve import RunOptions, ci_key
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tests.support.pool import until
 from tests.support.tiny import SPEC, write_project, write_rows
 
@@ -58,7 +59,7 @@ class Line:
 
 
 def opened(spec: Path, key: str = "k") -> Run:
-    return open_run(spec, options=RunOptions(key=key, trigger="ci"))
+    return open_run(read_spec(spec), options=RunOptions(key=key, trigger="ci"))
 
 
 def the_second_while_the_first_is_at_it(line: Line, spec: Path, caplog: pytest.LogCaptureFixture) -> list[Any]:
@@ -180,7 +181,7 @@ def test_a_second_process_needs_no_source_of_the_run_that_it_opens(spec: Path) -
 
 def test_the_key_of_ci_is_the_code_too(spec: Path) -> None:
     def key(*overrides: str) -> str:
-        return ci_key(open_run(spec, overrides=overrides, options=RunOptions(trigger="ci"), recorded=False).resolved)
+        return ci_key(open_run(read_spec(spec, overrides), options=RunOptions(trigger="ci"), recorded=False).resolved)
 
     first = key()
     assert key() == first
@@ -199,7 +200,7 @@ def test_the_key_of_ci_is_the_content_of_every_input_wherever_it_lies(tmp_path: 
         write_rows(spec.parent / "second.csv", rows=20)
         for name, change in changed.items():
             change(spec.parent / name.replace("_", "."))
-        return ci_key(open_run(spec, options=RunOptions(trigger="ci"), recorded=False).resolved)
+        return ci_key(open_run(read_spec(spec), options=RunOptions(trigger="ci"), recorded=False).resolved)
 
     def mend(path: Path) -> None:
         path.write_text(path.read_text().replace("0.", "0.0", 1))

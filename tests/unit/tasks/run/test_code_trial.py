@@ -16,6 +16,7 @@ from infra.written_files import record_written
 from tasks.run import spec_check
 from tasks.run.resolve import explain_left_out
 from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
 from tests.support.tiny import MODEL, SPEC, answer, trainwright, write_project
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
@@ -51,11 +52,11 @@ def test_a_file_that_was_left_out_is_named_and_include_brings_it(
     folder = tmp_path / "tiny"
     spec = project(folder, body, **more)
     with pytest.raises(UsageError) as caught:
-        open_run(spec)
+        open_run(read_spec(spec))
     assert caught.value.message.startswith(f"{ONLY.format(folder=folder, path=path)}because {why}")
     assert caught.value.remedy == f"If it may be stored, add code.include: [{path}] to the spec."
     assert not (folder / ".trainwright/runs").exists()
-    run = open_run(project(folder, body, **more, code={"include": [path]}), recorded=False)
+    run = open_run(read_spec(project(folder, body, **more, code={"include": [path]})), recorded=False)
     assert path in [file.path.removeprefix("project/") for file in run.store.manifest(run.resolved.code).files]
 
 
@@ -64,9 +65,9 @@ def test_a_report_that_the_code_reads_is_named_with_the_reason(tmp_path: Path) -
     spec = project(tmp_path / "tiny", "PAGE = (HERE / 'page.html').read_text()", {"page.html": "a page"})
     record_written(spec.parent / "page.html")
     with pytest.raises(UsageError, match=r"it needs page.html, which is left out, because Trainwright wrote it"):
-        open_run(spec)
+        open_run(read_spec(spec))
     (spec.parent / "net.py").write_text(MODEL)
-    run = open_run(spec, recorded=False)
+    run = open_run(read_spec(spec), recorded=False)
     errors = [
         UserCodeError(f"It raised FileNotFoundError: [Errno 2] No such file or directory: {path!r}.")
         for path in ("/tmp/a/project/page.html", "/tmp/a/project/homepage.html")
@@ -106,7 +107,7 @@ UNFOUND = {
 @pytest.mark.parametrize("raised", UNFOUND)
 def test_a_file_that_a_hook_does_not_find_is_named_with_the_reason(raised: str, tmp_path: Path) -> None:
     files = {"raw/x.h5": "1", "deep/x.npy": "1", "deep/other.py": ""}
-    run = open_run(project(tmp_path / "tiny", "", files, ignored="raw\n*.npy"), recorded=False)
+    run = open_run(read_spec(project(tmp_path / "tiny", "", files, ignored="raw\n*.npy")), recorded=False)
     trace = f'Traceback (most recent call last):\n  File "net.py"\n    open("deep/x.npy")\n{raised}\n'
     error = UserCodeError("The user's code raised what is below.", user_traceback=trace)
     explain_left_out(error, run.resolved, run.store)
@@ -126,24 +127,26 @@ def test_a_bundle_is_tried_once_and_only_if_a_module_mentions_the_file(
 
     monkeypatch.setattr(spec_check, "run_child", count)
     spec = write_project(tmp_path / "tiny")
-    open_run(spec, recorded=False)
+    open_run(read_spec(spec), recorded=False)
     assert tried == [], "nothing in the module speaks of rows.csv"
     (spec.parent / "net.py").write_text(f"{MODEL}\nPATH = 'rows.csv'\n")
     for _ in range(2):
-        open_run(spec, recorded=False)
+        open_run(read_spec(spec), recorded=False)
     assert tried == ["training.user.import_trial"]
 
 
 def test_an_import_that_fails_for_another_reason_is_left_to_its_stage(tmp_path: Path) -> None:
-    run = open_run(project(tmp_path / "tiny", "raise ValueError('no GPU for .csv files')", {}), recorded=False)
+    run = open_run(
+        read_spec(project(tmp_path / "tiny", "raise ValueError('no GPU for .csv files')", {})), recorded=False
+    )
     assert len([*(spec_check.state_folder() / "tried").iterdir()]) == 1, "it was tried, and is not tried again"
     assert "project/net.py" in [file.path for file in run.store.manifest(run.resolved.code).files]
 
 
 def test_a_spec_without_the_section_is_dumped_as_before(tmp_path: Path) -> None:
-    run = open_run(write_project(tmp_path / "tiny"), recorded=False)
+    run = open_run(read_spec(write_project(tmp_path / "tiny")), recorded=False)
     assert "code" not in run.resolved.spec
-    run = open_run(write_project(tmp_path / "tiny", {"code": {"include": ["./suite.json"]}}), recorded=False)
+    run = open_run(read_spec(write_project(tmp_path / "tiny", {"code": {"include": ["./suite.json"]}})), recorded=False)
     assert run.resolved.spec["code"] == {"include": ["suite.json"]}
     assert run.spec.code.include == ["suite.json"]
 
@@ -238,7 +241,7 @@ def test_a_file_that_the_code_opens_when_it_is_used_is_named_before_any_stage(
 ) -> None:
     monkeypatch.delenv(NO_SHAKEDOWN)
     with pytest.raises(UsageError) as caught:
-        open_run(reading(tmp_path / "tiny", place, line))
+        open_run(read_spec(reading(tmp_path / "tiny", place, line)))
     assert caught.value.message.startswith(f"{sentence} from the packed files of the project {tmp_path / 'tiny'}: ")
     assert "it needs words/table.npy, which is left out, because it is " in caught.value.message
     assert caught.value.remedy == "If it may be stored, add code.include: [words/table.npy] to the spec."
@@ -254,7 +257,7 @@ def test_a_file_that_the_code_does_without_or_opens_by_its_full_path_is_named(
     spec = reading(folder, "init", line)
     for _ in range(2):  # the second run, which tries nothing, says the same
         caplog.clear()
-        open_run(spec, recorded=False)
+        open_run(read_spec(spec), recorded=False)
         said = [record.getMessage() for record in caplog.records if "code.include" in record.getMessage()]
         assert len(said) == 2
         assert said[0].startswith("The code tries to open words/table.npy and runs without it, because it is left out")
@@ -267,9 +270,9 @@ def test_scripts_that_no_code_of_the_spec_imports_are_no_reason_to_try_it(
     monkeypatch.setattr(spec_check, "run_child", lambda *_, **__: pytest.fail("tried"))
     spec = write_project(tmp_path / "tiny")
     (spec.parent / "make_data.py").write_text("PATH = 'rows.csv'\n")
-    open_run(spec, recorded=False)
+    open_run(read_spec(spec), recorded=False)
 
 
 def test_nothing_is_made_without_a_shakedown(tmp_path: Path) -> None:
-    run = open_run(reading(tmp_path / "tiny", "init", "open('words/table.npy')"), recorded=False)
+    run = open_run(read_spec(reading(tmp_path / "tiny", "init", "open('words/table.npy')")), recorded=False)
     assert "words/table.npy" not in [file.path for file in run.store.manifest(run.resolved.code).files]

@@ -17,6 +17,7 @@ from data_contracts.handoffs import Checkpoint, Receipt, Ref
 from infra.models import registry
 from infra.store import Store, layout, open_store
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.trainings import sealed_settings, training_key
 from tests.support.damage import overwrite
 from tests.support.tiny import SPEC, write_project
@@ -35,7 +36,7 @@ def store(tmp_path: Path) -> Store:
 def opened(store: Store, init_from: Any, **train: Any) -> Run:
     folder = Path(store.uri).parent / "tiny"
     spec = write_project(folder, {"train": {**SPEC["train"], "init_from": init_from, **train}})
-    return open_run(spec, store_uri=store.uri, recorded=False)
+    return open_run(read_spec(spec), store_uri=store.uri, recorded=False)
 
 
 def sealed(store: Store, step: int = 8, *, verified: bool = True) -> Checkpoint:

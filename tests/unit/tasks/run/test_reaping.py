@@ -46,6 +46,7 @@ from tasks.run.executions import attach, begin_execution, num_ends, reap, reap_a
 from tasks.run.report import latest_report, report
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tests.support.damage import overwrite
 from tests.support.pool import until
 from tests.support.processes import a_process, identified
@@ -62,14 +63,17 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("project")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAINWRIGHT_HOME", str(folder / "home"))
-        open_run(write_project(folder / "tiny", {"retry": {"crashed": 2}}), options=RunOptions(key="k", trigger="ci"))
+        open_run(
+            read_spec(write_project(folder / "tiny", {"retry": {"crashed": 2}})),
+            options=RunOptions(key="k", trigger="ci"),
+        )
     return folder / "tiny"
 
 
 @pytest.fixture
 def site(project: Path, tmp_path: Path, home: Path) -> Site:
     shutil.copytree(project, tmp_path / "tiny")
-    return Site(open_run(tmp_path / "tiny" / "pipeline.yaml", options=RunOptions(key="k", trigger="ci")))
+    return Site(open_run(read_spec(tmp_path / "tiny" / "pipeline.yaml"), options=RunOptions(key="k", trigger="ci")))
 
 
 @contextlib.contextmanager
@@ -241,7 +245,7 @@ def test_a_run_whose_process_is_killed_at_any_of_its_writes_gets_its_verdict(sit
 
     def carry_out(key: str) -> RunReport:
         return attach(lambda run: report(run, error=GateNotMet("No.")))(
-            open_run(spec, options=RunOptions(key=key, trigger="ci"))
+            open_run(read_spec(spec), options=RunOptions(key=key, trigger="ci"))
         )
 
     outcomes: Counter[str] = Counter()
@@ -408,7 +412,9 @@ def test_a_run_of_an_earlier_version_is_resumed_unless_it_had_ended(site: Site, 
 
 def test_a_damaged_run_is_told_and_the_others_go_on(site: Site, tmp_path: Path) -> None:
     site.dies()
-    second = Site(open_run(tmp_path / "tiny" / "pipeline.yaml", options=RunOptions(key="other", trigger="ci")))
+    second = Site(
+        open_run(read_spec(tmp_path / "tiny" / "pipeline.yaml"), options=RunOptions(key="other", trigger="ci"))
+    )
     second.dies()
     file = Path(site.store.uri) / layout.resolved(site.run.run_id)
     file.chmod(0o600)
@@ -452,7 +458,9 @@ def _execution_of_another_run(site: Site) -> None:
 def test_what_others_wrote_into_one_run_resumes_nothing_and_stops_no_other(
     site: Site, tmp_path: Path, forge: Callable[[Site], None]
 ) -> None:
-    second = Site(open_run(tmp_path / "tiny" / "pipeline.yaml", options=RunOptions(key="other", trigger="ci")))
+    second = Site(
+        open_run(read_spec(tmp_path / "tiny" / "pipeline.yaml"), options=RunOptions(key="other", trigger="ci"))
+    )
     for one in (site, second):
         one.dies()
     forge(site)
@@ -491,7 +499,7 @@ def test_a_run_whose_records_end_the_process_is_named_and_the_others_are_looked_
     how: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = tmp_path / "tiny" / "pipeline.yaml"
-    other = Site(open_run(spec, options=RunOptions(key="other", trigger="ci")))
+    other = Site(open_run(read_spec(spec), options=RunOptions(key="other", trigger="ci")))
     site.dies()
     other.dies()
     first, second = sorted([site.run.run_id, other.run.run_id], reverse=True)  # the order in which they are looked at

@@ -15,6 +15,7 @@ import pytest
 from data_contracts.errors import ContractRejected, SpecError, UsageError
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.validate import contract_key, validate
 from tests.support.tiny import write_project
 
@@ -35,7 +36,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 def run_of(spec: Path, window: str, *overrides: str) -> Run:
-    return open_run(spec, overrides=[*ALWAYS, *overrides], options=RunOptions(window=window))
+    return open_run(read_spec(spec, [*ALWAYS, *overrides]), options=RunOptions(window=window))
 
 
 FIRST, SECOND = "2026-06-01..2026-06-02", "2026-06-02..2026-06-03"
@@ -78,7 +79,7 @@ def test_fewer_rows_than_in_the_window_before(spec: Path) -> None:
 def test_a_rejected_run_is_not_the_volume_before(spec: Path) -> None:
     def run_with(rows: int) -> Run:
         (spec.parent / "rows.csv").write_text("t,id\n" + "2026-06-01,1\n" * rows)
-        return open_run(spec, overrides=[ALWAYS[0], "contract.arrival.min_share=0.5"])
+        return open_run(read_spec(spec, [ALWAYS[0], "contract.arrival.min_share=0.5"]))
 
     validate(run_with(100))
     for rows in (2, 3, 0, 1):  # the second would be enough beside the first, and none beside none
@@ -119,10 +120,10 @@ def test_times_that_datetime_does_not_have(spec: Path) -> None:
     times = pa.array([10**18, 4 * 10**17], pa.timestamp("us"))
     pq.write_table(pa.table({"t": times, "id": [1, 2]}), spec.parent / "far.parquet")
     asked = ["data.source=far.parquet", "contract.arrival.column=t", "contract.arrival.max_age=6h"]
-    assert validate(open_run(spec, overrides=[ALWAYS[0], *asked])) is not None
+    assert validate(open_run(read_spec(spec, [ALWAYS[0], *asked]))) is not None
     pq.write_table(pa.table({"t": pa.array([-(10**18)], times.type), "id": [1]}), spec.parent / "far.parquet")
     with pytest.raises(ContractRejected, match="the newest t is before the year 1, "):
-        validate(open_run(spec, overrides=[ALWAYS[0], *asked]))
+        validate(open_run(read_spec(spec, [ALWAYS[0], *asked])))
 
 
 def test_days_without_a_file(spec: Path) -> None:
@@ -153,7 +154,7 @@ def test_a_setting_that_cannot_be_judged_is_refused(spec: Path) -> None:
             run_of(spec, SECOND, f"contract.arrival={json.dumps(settings)}")
     for settings in ({"files": "%d"}, {"column": "t", "max_late": 0}):
         with pytest.raises(SpecError, match=r"contract.arrival.\w+: needs data.window"):
-            open_run(spec, overrides=[ALWAYS[0], f"contract.arrival={json.dumps(settings)}"])
+            open_run(read_spec(spec, [ALWAYS[0], f"contract.arrival={json.dumps(settings)}"]))
     for name, why in (("id", "is not a column of times"), ("u", "is not in the data; it has t, id.")):
         with pytest.raises(UsageError, match=rf"contract.arrival.column: {name} {why}"):
             validate(run_of(spec, SECOND, f"contract.arrival.column={name}", "contract.arrival.max_age=6h"))

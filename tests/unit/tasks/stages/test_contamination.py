@@ -17,6 +17,7 @@ from infra.contract.parts import read_profile
 from infra.records.handoffs import local_dataset, read_handoff
 from infra.store import open_store
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages import shard as stage
 from tasks.stages.shard import comparison, dataset_key, shard
 from tasks.stages.validate import validate
@@ -59,7 +60,7 @@ def opened(folder: Path, asked: Any, rows: list[tuple[Any, ...]] | None = None, 
     shards = {"split": {"column": "part"}, "target_size_bytes": 1024}
     spec = write_project(folder, {"contract": section, "shards": shards, "store": "../store", **sections})
     write(folder / "rows.csv", ROWS + IN_TEST + IN_VAL if rows is None else rows)
-    return open_run(spec, recorded=False)
+    return open_run(read_spec(spec), recorded=False)
 
 
 def ids(run: Run, dataset: Dataset, split: str) -> set[int]:
@@ -289,7 +290,7 @@ def test_pieces_of_documents_are_checked_and_compared_by_their_text_not_by_their
             "contract": {"suite": suite, "contamination": {"on_found": "warn"}},
             "shards": {"split": {"by": "position"}},
         }
-        return open_run(write_project(folder, spec), recorded=False)
+        return open_run(read_spec(write_project(folder, spec)), recorded=False)
 
     run = documents(1)
     report = validate(run)

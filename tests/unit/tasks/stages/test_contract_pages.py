@@ -13,6 +13,7 @@ from data_contracts.contract.reports import results_of
 from data_contracts.errors import ContractRejected
 from data_contracts.handoffs import ContractReport, Failure
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages import artifacts
 from tasks.stages.artifacts import data_section
 from tasks.stages.validate import validate
@@ -62,14 +63,14 @@ def page_of(run: Run) -> str:
 
 
 def test_expectations_observed_values_rows_and_drift(spec: Path) -> None:
-    first = validate(open_run(spec, overrides=[f"contract.suite={json.dumps(SUITE)}", "contract.fail_on=critical",
-                                               "data.source=rows.csv"], recorded=False))  # fmt: skip
+    first = validate(open_run(read_spec(spec, [f"contract.suite={json.dumps(SUITE)}", "contract.fail_on=critical",
+                                               "data.source=rows.csv"]), recorded=False))  # fmt: skip
     assert first is not None
     assert first.ref is not None
     text = (spec.parent / "rows.csv").read_text().splitlines()
     moved = [",".join([*row.split(",")[:3], "0.9", row.split(",")[4]]) for row in text[1:]]
     (spec.parent / "rows.csv").write_text("\n".join([text[0], *moved]) + "\n")
-    run = open_run(spec, overrides=[f"contract.suite={json.dumps(SUITE)}", f"contract.drift.against={first.ref.uri}"])
+    run = open_run(read_spec(spec, [f"contract.suite={json.dumps(SUITE)}", f"contract.drift.against={first.ref.uri}"]))
     page = page_of(run)
     assert page.startswith("# validate: rejected")
     found = rows_of(page)

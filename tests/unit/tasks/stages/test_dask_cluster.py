@@ -16,6 +16,7 @@ from data_contracts.messages.raw_data import ContractRequest, PieceOutcome
 from infra import child
 from infra.code_bundle import installed
 from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.contract_check import ON_CLUSTER
 from tasks.stages.dask_cluster import _piece_request, _Pieces, _shared_folder, do_piece
 from tasks.stages.shard import dataset_key
@@ -79,7 +80,7 @@ def test_the_runner_is_no_part_of_the_key(tmp_path: Path) -> None:
     spec = write_project(tmp_path / "tiny")
 
     def key(setting: str) -> str:
-        return dataset_key(open_run(spec, overrides=[setting], recorded=False))
+        return dataset_key(open_run(read_spec(spec, [setting]), recorded=False))
 
     cluster = f"shards.runner={{dask: '{ADDRESS}', scratch: /shared}}"
     assert key(cluster) == key("shards.runner=local") != key("shards.seed=1")

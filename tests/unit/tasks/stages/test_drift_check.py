@@ -19,6 +19,7 @@ from flows.commands.deploy import _refuse_never
 from infra.contract.parts import PROFILE_FILE
 from infra.orchestrator.automations import ACCEPTS
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages import contract_check
 from tasks.stages.contract_check import drift_alone_rejects
 from tasks.stages.validate import contract_key, validate
@@ -33,7 +34,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 def run_of(spec: Path, *overrides: str) -> Run:
-    return open_run(spec, overrides=overrides, recorded=False)
+    return open_run(read_spec(spec, overrides), recorded=False)
 
 
 def move(spec: Path) -> None:

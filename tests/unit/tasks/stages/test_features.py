@@ -13,6 +13,7 @@ from data_contracts.handoffs import ContractReport
 from infra.contract.parts import read_profile
 from tasks.queries.plan import plan
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages import shard as stage
 from tasks.stages.shard import dataset_key, shard
 from tasks.stages.validate import contract_key, features_key, features_report, validate
@@ -53,7 +54,7 @@ def opened(folder: Path, *expectations: dict[str, Any], **data: Any) -> Run:
         "shards": {"split": {"key": "id"}, "target_size_bytes": 4096, "transform": "mine.build"},
         "data": {"source": "rows.csv", **data},
     }
-    return open_run(write_project(folder, spec), recorded=False)
+    return open_run(read_spec(write_project(folder, spec)), recorded=False)
 
 
 def report_of(run: Run) -> ContractReport:
@@ -125,6 +126,6 @@ def test_what_cannot_be_is_refused_when_the_spec_is_read(folder: Path) -> None:
     suite = json.dumps({"suite": "none.json"})
     spec = write_project(folder)
     with pytest.raises(SpecError, match=r"contract\.features\.suite: there is no file none\.json"):
-        open_run(spec, overrides=[f"contract.features={suite}"], recorded=False)
+        open_run(read_spec(spec, [f"contract.features={suite}"]), recorded=False)
     with pytest.raises(SpecError, match=r"contract\.features: needs shards\.format: parquet"):
-        open_run(spec, overrides=["contract.features.suite=suite.json", "shards.format=tfrecord"], recorded=False)
+        open_run(read_spec(spec, ["contract.features.suite=suite.json", "shards.format=tfrecord"]), recorded=False)

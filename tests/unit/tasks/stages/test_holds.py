@@ -18,6 +18,7 @@ from infra.store import Store, layout, open_store
 from tasks.queries.proof import prove
 from tasks.run.report import latest_report, report
 from tasks.run.run import Run, open_run, reopen_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.evaluate import evaluate
 from tasks.stages.promote import promote
 from tasks.stages.rollback import release, rollback
@@ -72,7 +73,7 @@ def small(tmp_path: Path) -> Store:
 
 
 def scored(spec: Path, store: Path, seed: int) -> Made:
-    run = open_run(spec, store_uri=str(store), overrides=(f"train.seed={seed}", "promote.gates=[]"))
+    run = open_run(read_spec(spec, (f"train.seed={seed}", "promote.gates=[]")), store_uri=str(store))
     dataset = shard(run, validate(run))
     checkpoint = verify(run, train(run, dataset))
     return run, checkpoint, dataset, evaluate(run, checkpoint, dataset)

@@ -11,6 +11,7 @@ import pytest
 from data_contracts.errors import UsageError
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run, reopen_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.evaluate import evaluation_key
 from tasks.stages.shard import dataset_key
 from tasks.stages.trainings import sealed_settings
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 def opened(folder: Path, spec: dict[str, Any] | None = None, **asked: Any) -> Run:
-    return open_run(write_project(folder, spec), recorded=asked.pop("recorded", False), **asked)
+    return open_run(read_spec(write_project(folder, spec)), recorded=asked.pop("recorded", False), **asked)
 
 
 def with_set(source: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from infra.prices import VARIABLE, machine
 from infra.store import layout, open_store
 from tasks.queries.plan import plan
 from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.train import check_memory
 from tests.support.tiny import SPEC, write_project
 
@@ -120,9 +121,9 @@ def test_a_plan_weighs_the_users_module(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(VARIABLE, str(mine))
     path = write_project(tmp_path / "tiny", {"train": {**SPEC["train"], "machine": "exact"}})
     store = str(tmp_path / "store")
-    assert plan(open_run(path, store_uri=store), stages())[2].action == "run"
+    assert plan(open_run(read_spec(path), store_uri=store), stages())[2].action == "run"
     with pytest.raises(UsageError, match=r"^train\.machine: single needs 1\.5 KiB of memory on each device"):
-        plan(open_run(path, store_uri=store, overrides=["train.machine=short"]), stages())
+        plan(open_run(read_spec(path, ["train.machine=short"]), store_uri=store), stages())
     assert not open_store(store).list("trainings"), layout.runs()
 
 
@@ -134,7 +135,7 @@ def test_what_cannot_be_sharded_is_refused_before_a_node_is_booked(
     train = {**SPEC["train"], "strategy": "fsdp", "devices": 2, "shard_modules": ["Block"]}
     path, store = write_project(tmp_path / "tiny", {"train": train}), str(tmp_path / "store")
     with pytest.raises(UsageError, match=r"^train\.shard_modules: the module has no Block\. It has "):
-        plan(open_run(path, store_uri=store), stages())
+        plan(open_run(read_spec(path), store_uri=store), stages())
     assert not open_store(store).list("trainings"), layout.runs()
 
 
@@ -143,7 +144,7 @@ def test_more_devices_than_a_node_has_are_refused(tmp_path: Path, monkeypatch: p
     train = {**SPEC["train"], "strategy": "ddp", "devices": 2, "machine": "azure-nc24ads-a100-v4"}
     path = write_project(tmp_path / "tiny", {"train": train})
     with pytest.raises(UsageError) as refused:
-        open_run(path, store_uri=str(tmp_path / "store"))
+        open_run(read_spec(path), store_uri=str(tmp_path / "store"))
     assert str(refused.value) == (
         "train.devices: 2, but the machine azure-nc24ads-a100-v4 has 1. Ask for at most 1, or for more train.nodes, or "
         "train.machine aws-p4d.24xlarge."

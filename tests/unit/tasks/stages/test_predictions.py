@@ -15,6 +15,7 @@ from data_contracts.errors import SpecError
 from data_contracts.handoffs import Evaluation, MetricValue
 from data_contracts.messages.children import EvaluateRequest
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages import validate as stage
 from tasks.stages.evaluate import evaluation_key
 from tasks.stages.stage import StageOutcome
@@ -38,7 +39,7 @@ RARE = E("values_to_not_be_in_set", value_set=[1], mostly=0.7)
 def opened(folder: Path, *expectations: dict[str, Any], **data: Any) -> Run:
     asked = {"predictions": {"suite": {"name": "p", "expectations": list(expectations)}}} if expectations else {}
     contract = {"contract": {**SPEC["contract"], **asked}, "data": {"source": "rows.csv", **data}}
-    return open_run(write_project(folder, contract), recorded=False)
+    return open_run(read_spec(write_project(folder, contract)), recorded=False)
 
 
 def evaluated(run: Run, tables: dict[str, torch.Tensor], number: int = 0) -> Evaluation:
@@ -134,7 +135,7 @@ def test_only_a_spec_that_asks_has_another_key(tmp_path: Path) -> None:
     assert with_predictions(plain, evaluation, done(evaluation), make=True) == done(evaluation)
     path = write_project(tmp_path)
     with pytest.raises(SpecError, match=r"contract\.predictions\.suite: there is no file none\.json"):
-        open_run(path, overrides=['contract.predictions={"suite": "none.json"}'], recorded=False)
+        open_run(read_spec(path, ['contract.predictions={"suite": "none.json"}']), recorded=False)
 
 
 def test_the_example_in_the_docs_is_as_it_says(tmp_path: Path, repository: Path) -> None:

@@ -17,6 +17,7 @@ from infra.contract.quarantine import FILE
 from infra.records.handoffs import local_dataset, read_handoff
 from tasks.queries.plan import plan
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages import artifacts
 from tasks.stages.shard import dataset_key, shard
 from tasks.stages.validate import contract_key, validate
@@ -40,7 +41,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 def opened(spec: Path, *overrides: str) -> Run:
-    return open_run(spec, overrides=list(overrides), recorded=False)
+    return open_run(read_spec(spec, list(overrides)), recorded=False)
 
 
 def made(run: Run) -> tuple[ContractReport, Dataset]:

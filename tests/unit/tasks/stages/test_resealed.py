@@ -18,6 +18,7 @@ from infra.store import Store, layout
 from tasks.queries.proof import prove, read_again
 from tasks.run.resolve import existing_version, find_version
 from tasks.run.run import Run, open_run, reopen_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.evaluate import evaluate
 from tasks.stages.promote import promote
 from tasks.stages.shard import shard
@@ -46,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     spec = write_project(folder / "tiny")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAINWRIGHT_HOME", str(folder / "home"))
-        line(open_run(spec, store_uri=str(folder / "store")))
+        line(open_run(read_spec(spec), store_uri=str(folder / "store")))
     return spec, folder / "store"
 
 
@@ -85,7 +86,7 @@ def test_code_is_not_run_and_a_new_run_packs_its_own(held: Held) -> None:
         with pytest.raises(CorruptError) as caught:
             consumer()
         assert honest.uri in caught.value.message, name
-    again = open_run(held.spec, store_uri=str(held.folder), recorded=False)
+    again = open_run(read_spec(held.spec), store_uri=str(held.folder), recorded=False)
     assert (again.resolved.code.uri, again.resolved.code.id) == (f"{honest.uri}-1", honest.id)
     assert (again.project() / "net.py").read_text() == MODEL
 
@@ -93,7 +94,7 @@ def test_code_is_not_run_and_a_new_run_packs_its_own(held: Held) -> None:
 def test_a_checkpoint_of_other_code_than_it_was_trained_with(held: Held, tmp_path: Path) -> None:
     other = shutil.copytree(held.spec.parent, tmp_path / "tiny", ignore=shutil.ignore_patterns(".trainwright"))
     (other / "net.py").write_text(EVIL["project/net.py"].decode())
-    evil = open_run(other / held.spec.name, store_uri=str(held.folder), recorded=False).resolved.code
+    evil = open_run(read_spec(other / held.spec.name), store_uri=str(held.folder), recorded=False).resolved.code
     checkpoint = held.version.checkpoint
     ref = held.reseal(checkpoint.ref.uri, provenance=lambda told: told["code"].update(ref=evil.to_json()))
     assert ref.id == checkpoint.ref.id
@@ -131,4 +132,4 @@ def test_a_hand_off_of_another_key_is_not_believed(held: Held) -> None:
     told = json.loads(path.read_text())
     held.reseal(f"datasets/{name}", files={FILE: json.dumps({**told, "key": "a" * 40}).encode()})
     with pytest.raises(CorruptError, match=rf"^datasets/{name}/handoff\.json is the hand-off of another reuse key"):
-        shard(open_run(held.spec, store_uri=str(held.folder), recorded=False), None)
+        shard(open_run(read_spec(held.spec), store_uri=str(held.folder), recorded=False), None)

@@ -16,6 +16,7 @@ from infra.store import layout as store_layout
 from tasks.queries.plan import plan
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.evaluate import evaluate, score
 from tasks.stages.placement import ScoringLayout, layout_of, refuse_too_large
 from tasks.stages.shard import shard
@@ -39,8 +40,8 @@ def planned(run: Run) -> list[str]:
 def test_two_ranks_verify_and_evaluate_as_one_process(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     spec = write_project(tmp_path / "tiny")
     two = ["verify.devices=2", "evaluate.devices=2", "evaluate.strategy=ddp"]
-    run = open_run(spec, options=RunOptions(), recorded=False)
-    wide = open_run(spec, overrides=two, options=RunOptions(), recorded=False)
+    run = open_run(read_spec(spec), options=RunOptions(), recorded=False)
+    wide = open_run(read_spec(spec, two), options=RunOptions(), recorded=False)
     assert planned(wide) == [
         "verify    run     it depends on the result of validate (2 ranks on 1 node, ddp)",
         "evaluate  run     it depends on the result of validate (2 ranks on 1 node, ddp)",

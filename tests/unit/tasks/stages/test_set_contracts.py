@@ -12,6 +12,7 @@ from data_contracts.errors import SpecError
 from infra.contract.parts import read_profile
 from tasks.queries.plan import plan
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages import contract_check
 from tasks.stages import validate as stage
 from tasks.stages.shard import shard
@@ -36,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 def opened(folder: Path, contract: Any = None, *overrides: str, **data: Any) -> Run:
     one = {"source": "hard.csv", **({} if contract is None else {"contract": contract})}
     spec = {"evaluate": {**SPEC["evaluate"], "sets": {"hard": one}}, "data": {"source": "rows.csv", **data}}
-    return open_run(write_project(folder, spec), overrides=list(overrides), recorded=False)
+    return open_run(read_spec(write_project(folder, spec), list(overrides)), recorded=False)
 
 
 def spoil(folder: Path) -> None:
@@ -86,7 +87,7 @@ def test_a_set_may_have_a_suite_of_its_own(folder: Path) -> None:
 def test_a_set_that_is_not_checked_yet_is_checked_without_the_data(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = open_run(write_project(folder), recorded=False)
+    alone = open_run(read_spec(write_project(folder)), recorded=False)
     assert validate.find_or_make(alone).status == "ran"
     run = opened(folder)
     assert plan(run, [validate])[0].why.startswith("the rows of evaluate.sets.hard are not checked yet")
@@ -140,7 +141,7 @@ def test_what_cannot_be_is_refused_with_the_set_s_field(folder: Path) -> None:
         opened(folder, {"suite": "none.json"})
     spec = {"evaluate": {**SPEC["evaluate"], "sets": {"same": {"split": "val", "contract": "none"}}}}
     with pytest.raises(SpecError, match="the contract has seen this split's rows"):
-        open_run(write_project(folder, spec), recorded=False)
+        open_run(read_spec(write_project(folder, spec)), recorded=False)
     wrong = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "a", "min_value": "x"}}
     run = opened(folder, {"suite": {"name": "s", "expectations": [wrong]}})
     with pytest.raises(SpecError, match=r"evaluate\.sets\.hard\.contract\.suite: expectations\.0"):

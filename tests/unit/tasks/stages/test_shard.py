@@ -14,6 +14,7 @@ from data_contracts.errors import SpecError
 from data_contracts.handoffs import Dataset
 from infra.records.handoffs import local_dataset, verify_elsewhere
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages import shard as stage
 from tests.support.damage import overwrite
 from tests.support.tiny import write_project
@@ -44,7 +45,7 @@ class Project:
     def shard(self, **shards: object) -> tuple[Dataset, bool]:
         section = {"split": {"key": "id"}, "target_size_bytes": 2048, "append": True, **shards}
         spec = write_project(self.folder, {"data": {"source": "days/*.csv"}, "shards": section})
-        self.opened.append(open_run(spec, recorded=False))
+        self.opened.append(open_run(read_spec(spec), recorded=False))
         found = stage.find_dataset(self.opened[-1])
         return (found, True) if found else (stage._make(self.opened[-1], None), False)
 
@@ -170,7 +171,7 @@ def test_documents_that_are_not_divided_are_said(tmp_path: Path) -> None:
     source = {"uri": "days/*.txt", "format": "text", "pieces": {"lines": 1}}
     section = {"split": split, "target_size_bytes": 2048}
     spec = write_project(tmp_path, {"data": {"source": source}, "shards": section})
-    run = open_run(spec, recorded=False)
+    run = open_run(read_spec(spec), recorded=False)
     dataset = stage._make(run, None)
     assert dataset.documents == {"all": 12, "undivided": 11}
     assert stage.find_dataset(run) == dataset

@@ -20,6 +20,7 @@ from tasks.queries.proof import prove
 from tasks.run.report import report
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run, reopen_run
+from tasks.run.spec_check import read_spec
 from tasks.stages.evaluate import evaluate, evaluation_key
 from tasks.stages.promote import promote
 from tasks.stages.rollback import rollback
@@ -45,7 +46,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(spec: Path, store: Path, *overrides: str, fresh: bool = False) -> Run:
-    return open_run(spec, store_uri=str(store), overrides=overrides, options=RunOptions(fresh=fresh))
+    return open_run(read_spec(spec, overrides), store_uri=str(store), options=RunOptions(fresh=fresh))
 
 
 def line(run: Run) -> Receipt:

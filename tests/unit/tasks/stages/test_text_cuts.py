@@ -75,7 +75,7 @@ class Project:
         suite = (self.folder / "suite.json").read_text()
         spec = self.spec(**changes)
         (self.folder / "suite.json").write_text(suite)  # write_project writes that of the tiny rows
-        return open_run(spec, recorded=False)
+        return open_run(read_spec(spec), recorded=False)
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_what_decides_the_pieces_is_part_of_the_keys(project: Project) -> None:
 
 
 def test_other_rows_are_not_cut(project: Project) -> None:
-    run = open_run(write_project(project.folder), recorded=False)
+    run = open_run(read_spec(write_project(project.folder)), recorded=False)
     assert contract_check.cut_files(run, run.resolved.files, run.spec.data.source) == run.resolved.files
     assert not list(run.store.attempts(contract_check.AREA, "none"))
     assert project.cut == []

@@ -19,6 +19,7 @@ from infra.sources import resolve_sources
 from tasks.queries.plan import plan
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages import contract_check
 from tasks.stages.contract_check import raw_inputs
 from tasks.stages.validate import contract_key, make_report, named_by_folders, validate
@@ -48,8 +49,7 @@ def test_a_rejection_without_rows_says_whether_the_window_is_the_reason(case: st
     (tmp_path / "tiny/rows.csv").write_text(rows)
     windowed = case != "no window"
     run = open_run(
-        spec,
-        overrides=["data.window.column=t"] if windowed else [],
+        read_spec(spec, ["data.window.column=t"] if windowed else []),
         options=RunOptions(window="2027-01-01..2028-01-01" if windowed else None),
         recorded=False,
     )
@@ -65,17 +65,17 @@ def test_a_pattern_is_searched_for_in_a_process_of_its_own(tmp_path: Path, monke
     monkeypatch.setattr(contract_worker, "main", lambda *_: pytest.fail("it was searched for beside the lease"))
     listed = [{"type": "expect_column_values_to_match_regex", "kwargs": {"column": "t", "regex": r"^(\w+\s?)*$"}}]
     suite = json.dumps({"name": "s", "expectations": listed})
-    done = validate.find_or_make(open_run(spec, overrides=[f"contract.suite={suite}"], recorded=False))
+    done = validate.find_or_make(open_run(read_spec(spec, [f"contract.suite={suite}"]), recorded=False))
     assert "expect_column_values_to_match_regex on t: 1 of 2 rows (row 1) broke it" in str(done.error)
 
 
 @pytest.mark.usefixtures("home")
 def test_a_file_that_takes_more_than_the_specs_share_of_the_memory_ends_the_stage_alone(tmp_path: Path) -> None:
     spec = write_project(tmp_path / "tiny")
-    run = open_run(spec, overrides=["data.memory_share=1e-6"], recorded=False)
+    run = open_run(read_spec(spec, ["data.memory_share=1e-6"]), recorded=False)
     key = contract_key(run)
     assert key is not None
-    assert key == contract_key(open_run(spec, recorded=False))
+    assert key == contract_key(open_run(read_spec(spec), recorded=False))
     with pytest.raises(OutOfMemory, match=r"t took more than 0\.0 GiB of memory.*data\.memory_share"):
         make_report(run, key)
 
@@ -91,7 +91,7 @@ def test_a_plan_names_what_runs_on_great_expectations_and_why(tmp_path: Path) ->
 
     def remark(count: int) -> str:
         suite = {"name": "s", "expectations": listed[:count]}
-        return plan(open_run(spec, overrides=[f"contract.suite={json.dumps(suite)}"], recorded=False), [validate])[
+        return plan(open_run(read_spec(spec, [f"contract.suite={json.dumps(suite)}"]), recorded=False), [validate])[
             0
         ].why
 
@@ -115,7 +115,7 @@ def test_a_contract_that_holds_is_checked_without_great_expectations(
     monkeypatch.setattr(
         contract_check, "run_here", lambda run, child, request, **_: contract_worker.main(request, lambda _: None)
     )
-    run = open_run(spec, overrides=[f"contract.suite={suite}"], recorded=False)
+    run = open_run(read_spec(spec, [f"contract.suite={suite}"]), recorded=False)
     key = contract_key(run)
     assert key is not None
     assert make_report(run, key).sentence == "2 rows meet 1 expectation"
@@ -149,7 +149,7 @@ def test_an_expectation_of_the_users_own_runs_in_a_child_and_its_code_decides_th
     def opened(*classes: str) -> Run:
         listed = [{"class_path": name} for name in classes] or [{"type": "expect_column_to_exist", **COLUMN}]
         suite = json.dumps({"name": "s", "expectations": listed})
-        return open_run(spec, overrides=[f"contract.suite={suite}"], recorded=False)
+        return open_run(read_spec(spec, [f"contract.suite={suite}"]), recorded=False)
 
     run, plain = opened("checks.ExpectLabels"), contract_key(opened())
     key = contract_key(run)
@@ -182,7 +182,7 @@ def test_a_cluster_is_no_part_of_the_key_and_a_plan_says_what_it_does(
     suite = json.dumps({"name": "s", "expectations": [unique, there]})
 
     def opened(*overrides: str) -> Run:
-        return open_run(spec, overrides=[f"contract.suite={suite}", *overrides], recorded=False)
+        return open_run(read_spec(spec, [f"contract.suite={suite}", *overrides]), recorded=False)
 
     one, two = opened(ON_DASK), opened(ON_DASK, "data.source=rows*.csv")
     assert contract_key(one) == contract_key(opened())

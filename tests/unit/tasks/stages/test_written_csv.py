@@ -14,6 +14,7 @@ from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import CsvSpec, SourceSpec
 from tasks.predict import resolve_input
 from tasks.run.run import Run, open_run
+from tasks.run.spec_check import read_spec
 from tasks.stages import shard as stage
 from tasks.stages.validate import validate
 from tests.support.tiny import SPEC, write_project
@@ -39,7 +40,7 @@ def project(folder: Path, csv: dict[str, Any] | None) -> Run:
         text = "sep=;\n# of the till\n" + text.replace(",", ";").replace(".", ",")
         (folder / "rows.csv").write_bytes(text.replace("\n", "\r").encode("utf-16"))
     (folder / "more.csv").write_bytes((folder / "rows.csv").read_bytes())
-    return open_run(spec, recorded=False)
+    return open_run(read_spec(spec), recorded=False)
 
 
 def rows(run: Run, name: str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

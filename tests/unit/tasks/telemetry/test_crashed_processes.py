@@ -26,6 +26,7 @@ from tasks.run.meter import metered, used_by_gang
 from tasks.run.resolve import RunOptions
 from tasks.run.progress import GangReleased, notify
 from tasks.run.run import open_run
+from tasks.run.spec_check import read_spec
 from tasks.telemetry import observed
 
 def line(run):
@@ -37,7 +38,7 @@ def line(run):
     print("ready", flush=True)
     sys.stdin.read()
 
-run = open_run(sys.argv[1], options=RunOptions(key="k", trigger="ci"))
+run = open_run(read_spec(sys.argv[1]), options=RunOptions(key="k", trigger="ci"))
 attach(metered(observed(line)))(run)
 """
 
