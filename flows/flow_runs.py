@@ -14,6 +14,7 @@ import shlex
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,6 @@ from data_contracts.approvals import Answer, Question
 from data_contracts.canonical import readable
 from data_contracts.errors import Cancelled as Stopped
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
-from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.pipeline_spec.contract import length_of
 from data_contracts.price_book import best_start, cost_at
@@ -67,6 +67,7 @@ from tasks.policies import pipeline_tags, run_tags
 from tasks.run.report import latest_report
 from tasks.run.resolve import FLOW_RUN_KEY, SENSOR_KEY, scheduled_key
 from tasks.run.run import Run, artifact_key, open_spec_store
+from tasks.run.spec_check import LoadedSpec, read_spec
 from tasks.schedules import Skipped, Turn
 from tasks.stages import artifacts
 from tasks.stages.approval import checked_name, unsigned_counts
@@ -95,6 +96,8 @@ _SUPERSEDED = "superseded by a later run about the same alias"
 BY_ITSELF = ("schedule", "automation")
 _GAVE_WAY = "A newer run took its place (schedule.overlap: cancel_old)."
 NOTHING = "Nothing"
+# The spec of the flow run that is about to open its run, as it was read last.
+SPEC_AT_HAND: ContextVar[LoadedSpec | None] = ContextVar("spec at hand", default=None)
 
 log = logging.getLogger("trainwright")
 
@@ -111,7 +114,7 @@ def flow_name() -> str:
     asked = flow_run.parameters
     path = Path(asked.get("spec", "retrain"))
     try:
-        name = load_spec(path.resolve(), overrides(asked.get("set") or "")).name
+        name = spec_at_hand(str(path), asked.get("set") or "").spec.name
     except TrainwrightError:  # the flow itself reports it
         name = path.resolve().parent.name if path.stem == "pipeline" else path.stem
     return _name(name, asked.get("window"), asked.get("set"))
@@ -183,6 +186,23 @@ def overrides(text: str) -> list[str]:
             f"set: {text!r} cannot be split into settings: {error}.",
             remedy="Separate a.b=c settings by spaces; quote a value that holds spaces or quotes.",
         ) from error
+
+
+def spec_at_hand(spec: str, set: str) -> LoadedSpec:
+    """The spec of this flow run: read once, and again if its file has changed, as it may while the flow run waits.
+
+    Raises: SpecError as `read_spec`, UsageError as `overrides`.
+    """
+    loaded = read_spec(spec, overrides(set), SPEC_AT_HAND.get())
+    SPEC_AT_HAND.set(loaded)
+    return loaded
+
+
+def take_spec(spec: str, set: str) -> LoadedSpec:
+    """That spec, to open the run; another run in this process reads it, and the files that it names, again."""
+    loaded = spec_at_hand(spec, set)
+    SPEC_AT_HAND.set(None)
+    return loaded
 
 
 def crash_in(error: BaseException) -> BaseException | None:
@@ -414,20 +434,19 @@ def first_turn(spec: str, set: str, store: str | None, key: str | None) -> Turn 
     if started["trigger"] not in BY_ITSELF:
         return None
     try:
-        path = Path(spec).resolve()
-        loaded = load_spec(path, overrides(set))
-        if loaded.schedule.overlap is None:
+        loaded = spec_at_hand(spec, set)
+        if loaded.spec.schedule.overlap is None:
             return None
-        opened = open_spec_store(loaded, path.parent, store)
+        opened = open_spec_store(loaded.spec, loaded.root, store)
         known = opened.exists(layout.trigger(started["key"]))
     except TrainwrightError:
         return None
-    scheduled, overlap = started["scheduled"], loaded.schedule.overlap
+    scheduled, overlap = started["scheduled"], loaded.spec.schedule.overlap
     if overlap == "skip" and started["key"].startswith(SENSOR_KEY):
         overlap = "queue"  # the sensor has moved on: nobody would train on what arrived
     return Turn(
         opened,
-        loaded.name,
+        loaded.spec.name,
         overlap,
         started["key"],
         waits=known,
@@ -482,14 +501,13 @@ def wait_for_hour(spec: str, set: str, store: str | None, key: str | None) -> No
     if started["trigger"] not in BY_ITSELF or flow_run is None:
         return
     try:
-        path = Path(spec).resolve()
-        loaded = load_spec(path, overrides(set))
-        if loaded.schedule.within is None:
+        loaded = spec_at_hand(spec, set)
+        if loaded.spec.schedule.within is None:
             return
         # A run that has begun, and whose flow run is executed again, waits for nothing.
-        if open_spec_store(loaded, path.parent, store).exists(layout.trigger(started["key"])):
+        if open_spec_store(loaded.spec, loaded.root, store).exists(layout.trigger(started["key"])):
             return
-        start, why = chosen_start(loaded, started["scheduled"], datetime.now(UTC))
+        start, why = chosen_start(loaded.spec, started["scheduled"], datetime.now(UTC))
     except TrainwrightError:
         return
     log.info("schedule.within: %s", why)

@@ -19,8 +19,8 @@ from flows.flow_runs import (
     flow_name,
     in_turn,
     name_flow_run,
-    overrides,
     started_by,
+    take_spec,
     wait_for_hour,
     work_in_turn,
 )
@@ -36,7 +36,6 @@ from tasks.run.meter import metered
 from tasks.run.report import report
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run, reopen_run
-from tasks.run.spec_check import read_spec
 from tasks.stages.approval import refuse_early
 from tasks.stages.orchestrated import as_task
 from tasks.telemetry import observed, refuse_wrong_settings
@@ -79,7 +78,7 @@ def retrain(
 
     def opened() -> Run:
         options = RunOptions(window=window, fresh=new, rehash=rehash, **started_by(key))
-        run = open_run(read_spec(spec, overrides(set)), store_uri=store, options=options)
+        run = open_run(take_spec(spec, set), store_uri=store, options=options)
         return name_flow_run(run, window, set)
 
     begin_flow_run_logs()

@@ -106,12 +106,15 @@ def run_line(
 ) -> RunReport:
     """Run a spec's whole line in this process and wait for its report."""
     # Mistakes are refused before a server is started.
-    read_spec(spec, overrides).check(options.window)
+    loaded = read_spec(spec, overrides)
+    loaded.check(options.window)
     refuse_wrong_settings()
     connect(options.trigger)
     with light_imports():
+        from flows.flow_runs import SPEC_AT_HAND
         from flows.retrain import retrain
 
+    SPEC_AT_HAND.set(loaded)
     return run_flow(
         retrain,
         spec=spec,

@@ -46,6 +46,7 @@ from infra.processes.environment import NO_SHAKEDOWN
 from infra.project import SOURCE, ProjectFiles, is_in_project, require_class
 from infra.settings import PREFECT_SETTINGS, check_approved, state_folder
 from infra.sources import Window, parse_window
+from infra.sources.places import Stamp, stamp_of_stat
 from infra.store import Store
 
 # A class or a function that the spec names: its field, and its dotted path.
@@ -75,10 +76,12 @@ class LoadedSpec:
     Attributes:
         path: the spec's file.
         spec: its content after overrides.
+        reading: what was read: the file, the overrides, and the file's stamp before it was read.
     """
 
     path: Path
     spec: PipelineSpec
+    reading: tuple[Path, tuple[str, ...], Stamp | None] | None = None
 
     @property
     def root(self) -> Path:
@@ -199,10 +202,21 @@ class LoadedSpec:
             )
 
 
-def read_spec(path: str | Path, overrides: Sequence[str] = ()) -> LoadedSpec:
-    """Read a spec for a run, with overrides such as `train.seed=3`; SpecError as `load_spec`."""
+def read_spec(path: str | Path, overrides: Sequence[str] = (), earlier: LoadedSpec | None = None) -> LoadedSpec:
+    """Read a spec for a run, with overrides such as `train.seed=3`; SpecError as `load_spec`.
+
+    Args:
+        earlier: an earlier reading, which is returned if it is of the same file and overrides and the file is as it
+            was.
+    """
     path = Path(path).resolve()
-    return LoadedSpec(path, load_spec(path, overrides))
+    stamp = None
+    with contextlib.suppress(OSError):  # `load_spec` reports it
+        stamp = stamp_of_stat(path.stat())
+    reading = path, tuple(overrides), stamp
+    if earlier is not None and earlier.reading == reading:
+        return earlier
+    return LoadedSpec(path, load_spec(path, overrides), reading)
 
 
 def _refuse_unapproved(spec: PipelineSpec) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from prefect.exceptions import Abort
 
-from flows import flow_runs
+from flows import flow_runs, retrain
 from infra.prices import VARIABLE
 from infra.store import layout, open_store
-from tests.support.tiny import write_project
+from tests.support.tiny import SPEC, write_project
 
 NOW = datetime.now(UTC)
 SOON = (NOW + timedelta(hours=2)).replace(minute=0, second=0, microsecond=0)
@@ -51,6 +51,22 @@ def test_it_is_scheduled_again_for_the_best_hour(tmp_path: Path, states: list[An
         wait(tmp_path)
     [(flow_run, state)] = states
     assert (flow_run, state.type.value, state.state_details.scheduled_time) == ("f", "SCHEDULED", SOON)
+
+
+def test_a_spec_that_changes_until_that_hour_is_read_again(
+    tmp_path: Path, states: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(seed: int, within: str) -> str:
+        sections = {"schedule": {"within": within}, "train": {**SPEC["train"], "seed": seed}}
+        return str(write_project(tmp_path / "tiny", sections))
+
+    monkeypatch.setattr(retrain, "started_by", flow_runs.started_by)
+    monkeypatch.setattr(retrain, "begin_flow_run_logs", lambda: None)
+    monkeypatch.setattr(retrain, "end_of", lambda opened, work: opened())
+    with pytest.raises(Abort):
+        retrain.retrain.fn(write(1, "6h"))
+    run: Any = retrain.retrain.fn(write(2, "1m"))
+    assert run.spec.train.seed == 2
 
 
 def test_a_person_waits_for_nothing(tmp_path: Path, states: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,11 +15,12 @@ import pytest
 from prefect.exceptions import Abort
 from prefect.states import Cancelled, Completed, State
 
-from flows import flow_runs
+from flows import flow_runs, retrain
 from infra.stopping import HandedOver
 from infra.store import layout, open_store
+from tasks.run.run import Run
 from tasks.schedules import Skipped, Turn
-from tests.support.tiny import write_project
+from tests.support.tiny import SPEC, SUITE, write_project
 
 AT = datetime(2026, 11, 25, 3, tzinfo=UTC)
 
@@ -58,6 +61,40 @@ def test_a_run_that_nobody_started_by_hand_takes_a_turn(
 def test_what_is_wrong_with_a_spec_is_left_to_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started(monkeypatch, "schedule")
     assert flow_runs.first_turn(str(tmp_path / "missing.yaml"), "", None, None) is None
+
+
+def test_a_spec_that_changes_while_it_waits_for_its_turn_is_read_again(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(seed: int, suite: str) -> Path:
+        sections = {"schedule": {"overlap": "queue"}, "train": {**SPEC["train"], "seed": seed}}
+        spec = write_project(tmp_path / "tiny", sections)
+        (spec.parent / "suite.json").write_text(json.dumps({**SUITE, "name": suite}))
+        return spec
+
+    @contextlib.contextmanager
+    def hold(*_: Any) -> Iterator[Event]:
+        write(2, "after")
+        yield Event()
+
+    opened: list[Run] = []
+
+    def end(open_it: Callable[[], Run], _: Any) -> State[Any]:
+        opened.append(open_it())
+        return Completed()
+
+    spec = write(1, "before")
+    started(monkeypatch, "schedule")
+    monkeypatch.setattr(Turn, "hold", hold)
+    monkeypatch.setattr(flow_runs, "flow_run", SimpleNamespace(parameters={"spec": str(spec)}))
+    monkeypatch.setattr(retrain, "started_by", flow_runs.started_by)
+    monkeypatch.setattr(retrain, "begin_flow_run_logs", lambda: None)
+    monkeypatch.setattr(retrain, "end_of", end)
+    assert flow_runs.flow_name() == "tiny"
+    retrain.retrain.fn(str(spec))
+    [run] = opened
+    assert run.resolved.suite is not None
+    assert (run.spec.train.seed, run.resolved.suite["name"]) == (2, "after")
 
 
 class _Turn:
