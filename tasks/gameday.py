@@ -48,7 +48,7 @@ from tasks.budgets import (
 from tasks.pages.html import page, section, table, tag
 from tasks.run.resolve import RunOptions, run_prices
 from tasks.run.run import open_run
-from tasks.run.spec_check import read_spec
+from tasks.run.spec_check import LoadedSpec
 from tasks.stages.shard import shard
 from tasks.stages.train import run_training, train
 from tasks.stages.validate import validate
@@ -252,19 +252,13 @@ def shortened(lightning: Mapping[str, Any]) -> dict[str, object]:
     return {**lightning, "trainer": {**trainer, "max_steps": STEPS, "max_epochs": -1}}
 
 
-def train_once(wanted: GameTraining) -> Checkpoint:
+def train_once(wanted: GameTraining, loaded: LoadedSpec) -> Checkpoint:
     """Validate, shard and train in the store of a game day; nothing is verified, evaluated or promoted.
 
     Raises: what ended the training, once its retry budget is spent.
     """
     options = RunOptions(window=wanted.window, fresh=wanted.fresh)
-    run = open_run(
-        read_spec(wanted.spec, wanted.overrides),
-        store_uri=wanted.store,
-        options=options,
-        recorded=False,
-        remembered=False,
-    )
+    run = open_run(loaded, store_uri=wanted.store, options=options, recorded=False, remembered=False)
     # What conducts a game day is no flow run of Prefect's tasks, which a Dask cluster would need.
     changes = {"lightning": shortened(run.resolved.lightning), "spec": run_locally(run.resolved.spec)}
     run = replace(run, resolved=run.resolved.model_copy(update=changes))

@@ -65,7 +65,7 @@ from tasks.policies import run_tags
 from tasks.run.report import cost_sentence
 from tasks.run.resolve import run_prices
 from tasks.run.run import new_run_id
-from tasks.run.spec_check import read_spec
+from tasks.run.spec_check import LoadedSpec, read_spec
 
 
 def gameday(arguments: argparse.Namespace) -> Answer:
@@ -279,8 +279,8 @@ def main(request: str) -> int:
     # A shell's background job ignores Ctrl-C, and hands that on.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        spec = load_spec(Path(wanted.spec), wanted.overrides)
-        checkpoint = _on_pool(wanted, spec.tags) if spec.train.pool else train_once(wanted)
+        loaded = read_spec(wanted.spec, wanted.overrides)
+        checkpoint = _on_pool(wanted, loaded) if loaded.spec.train.pool else train_once(wanted, loaded)
     except KeyboardInterrupt:
         error: TrainwrightError = Cancelled("The training was stopped.")
     except TrainwrightError as caught:
@@ -292,7 +292,7 @@ def main(request: str) -> int:
     return error.exit_code
 
 
-def _on_pool(wanted: GameTraining, cost_tags: dict[str, str]) -> Checkpoint:
+def _on_pool(wanted: GameTraining, loaded: LoadedSpec) -> Checkpoint:
     connect("cli")
     from prefect import flow, tags
     from prefect.runtime import flow_run
@@ -302,11 +302,11 @@ def _on_pool(wanted: GameTraining, cost_tags: dict[str, str]) -> Checkpoint:
     def training() -> Checkpoint:
         print(json.dumps({"flow_run": str(flow_run.id)}), flush=True)
         with cancellable():
-            return train_once(wanted)
+            return train_once(wanted, loaded)
 
     title = "no fault" if wanted.fault is None else wanted.fault.name
     named = flow(name="game-day", flow_run_name=f"game day: {title}")
-    with tags(*run_tags(cost_tags)):
+    with tags(*run_tags(loaded.spec.tags)):
         checkpoint: Checkpoint = named(training)()
     return checkpoint
 

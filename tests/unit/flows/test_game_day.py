@@ -118,7 +118,7 @@ def test_no_later_command_looks_for_the_store_of_a_game_day(tmp_path: Path, monk
     monkeypatch.setattr(gameday, "validate", opened)
     spec = write_project(tmp_path / "tiny")
     with pytest.raises(Opened):
-        train_once(wanted(spec, tmp_path / "own"))
+        train_once(wanted(spec, tmp_path / "own"), read_spec(spec, own_overrides("tiny")))
     assert ((tmp_path / "own" / "store.json").exists(), known_stores()) == (True, [])
     open_run(read_spec(spec), store_uri=str(tmp_path / "mine"), recorded=False)
     assert [entry["uri"] for entry in known_stores()] == [str(tmp_path / "mine")]
@@ -139,5 +139,5 @@ def test_the_rows_of_a_game_day_are_read_here_although_the_spec_names_a_dask_clu
     changes = {name: {**SPEC[name], "runner": runner} for name in ("contract", "shards")}
     spec = write_project(tmp_path / "tiny", changes)
     with pytest.raises(Opened) as caught:
-        train_once(wanted(spec, tmp_path / "own"))
+        train_once(wanted(spec, tmp_path / "own"), read_spec(spec, own_overrides("tiny")))
     assert caught.value.args == ("local", "local")
