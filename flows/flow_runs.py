@@ -61,7 +61,7 @@ from infra.stopping import HandedOver
 from infra.store import layout
 from infra.store.lease import PATIENCE_S, held_lease
 from tasks.ci import report_of_error, report_of_run
-from tasks.mirrors.deliver import announce, note_untold, tell_after_run
+from tasks.mirrors.deliver import tell_after_run
 from tasks.pages.facts import gather
 from tasks.policies import pipeline_tags, run_tags
 from tasks.run.report import latest_report
@@ -71,7 +71,7 @@ from tasks.run.spec_check import LoadedSpec, read_spec
 from tasks.schedules import Skipped, Turn
 from tasks.stages import artifacts
 from tasks.stages.approval import checked_name, unsigned_counts
-from tasks.stages.artifacts import data_section, run_image
+from tasks.stages.artifacts import announce, data_section, note_untold, run_image
 from tasks.stages.rollback import checked_reason
 
 if TYPE_CHECKING:

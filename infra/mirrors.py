@@ -35,7 +35,7 @@ from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageErr
 from data_contracts.foreign_files import parse_json
 from data_contracts.operations import Delivery
 from infra import settings
-from infra.audit import run_git
+from infra.audit import now, run_git
 from infra.files import locked, replace_private
 from infra.settings import check_approved
 from infra.store import Store, layout
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 FILE = "mirrors.json"
 _MOST = 1000
 FINAL, ALIAS = "final", "alias"
+# Ends of runs and rollbacks are events in Prefect, whichever mirrors a spec names.
+PREFECT = "prefect"
 MOST_REPEATS = 4
 FIRST_PAUSE_S = 0.25
 # One request of metadata; an upload may take as long as the deadline allows.
@@ -105,6 +107,20 @@ def newest_delivery(store: Store, run_id: str, mirror: str, what: str) -> tuple[
         return 0, None
     path = layout.delivery(run_id, mirror, what, len(names) - 1)
     return len(names), store.find_as(path, Delivery.from_json)
+
+
+def record_delivery(
+    store: Store, run_id: str, mirror: str, what: str, attempts: int, *, delivered: bool, sentence: str
+) -> tuple[Delivery, int]:
+    """Record an attempt to tell a mirror; returns it, and how many there are now.
+
+    Args:
+        attempts: how many there were.
+    """
+    record = Delivery(delivered=delivered, sentence=sentence, at=now())
+    while not store.create_once(layout.delivery(run_id, mirror, what, attempts), record.to_json()):
+        attempts += 1
+    return record, attempts + 1
 
 
 class Deadline:

@@ -21,11 +21,11 @@ from data_contracts.messages.raw_data import ShardProgress
 from flows.commands.guard import Answer
 from flows.commands.queries import store_with
 from flows.commands.terminal import draws, table
-from infra.mirrors import Deadline
+from infra.mirrors import PREFECT, Deadline
 from infra.sources.named_places import NamedPlaces
 from tasks.export import Export
 from tasks.export import export as export_model
-from tasks.mirrors.deliver import PREFECT, Due, accept_places, due, due_of_run, tell
+from tasks.mirrors.deliver import Due, accept_places, due, due_of_run, tell
 from tasks.predict import PredictOptions, PredictSummary
 from tasks.predict import predict as predict_rows
 from tasks.reproduction.reproduce import Comparison, Reproduction, Request

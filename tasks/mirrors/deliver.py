@@ -25,10 +25,10 @@ from data_contracts.pipeline_spec.operations import MlflowSpec, OpenLineageSpec
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
 from infra import mirrors
-from infra.audit import now
 from infra.mirrors import (
     ALIAS,
     PATH,
+    PREFECT,
     TRIED,
     Deadline,
     Endpoint,
@@ -38,9 +38,10 @@ from infra.mirrors import (
     newest_delivery,
     newest_end,
     post_events,
+    record_delivery,
 )
 from infra.models import canaries, registry
-from infra.orchestrator.events import announce_canary_end, announce_end, announce_rollback, announce_verdict
+from infra.orchestrator.events import announce_rollback
 from infra.orchestrator.server import connect_if_running
 from infra.store import Store, layout
 from infra.store.lease import LeaseKeeper
@@ -48,14 +49,12 @@ from infra.store.seal import pass_over, passing_over
 from tasks.mirrors.updates import lineage_events, mlflow_run, put_folder, put_version
 from tasks.pages.facts import Facts, facts_of
 from tasks.run.executions import newest_execution
-from tasks.run.report import FINAL, latest_report
+from tasks.run.report import latest_report
 from tasks.run.run import Run
-from tasks.stages.canary import ended_by
+from tasks.stages.artifacts import announce
 
 # How many of the newest runs are looked at after each run, and for a model's mirrors.
 NEWEST = 20
-# A rollback is an event in Prefect, whichever mirrors a spec names.
-PREFECT = "prefect"
 # An event of a rollback is not sent later than this: a server keeps its events for a week, and an automation should not
 # act on what is long over.
 LATEST = timedelta(days=7)
@@ -130,11 +129,10 @@ def due_events(store: Store, model: str | None = None) -> list[Due]:
 
 def note(store: Store, one: Due, delivered: bool, sentence: str) -> Due:
     """Record an attempt; returns what was due with it."""
-    record = Delivery(delivered=delivered, sentence=sentence, at=now())
-    number = one.attempts
-    while not store.create_once(layout.delivery(one.run_id, one.mirror, one.what, number), record.to_json()):
-        number += 1
-    return replace(one, last=record, attempts=number + 1)
+    record, attempts = record_delivery(
+        store, one.run_id, one.mirror, one.what, one.attempts, delivered=delivered, sentence=sentence
+    )
+    return replace(one, last=record, attempts=attempts)
 
 
 def _aliases(store: Store, runs: list[Resolved]) -> Iterator[Due]:
@@ -493,37 +491,3 @@ def _run_of(store: Store, one: Due) -> tuple[Run, Facts, RunReport]:
 
 def _ended(sentence: str) -> str:
     return sentence if sentence.endswith(".") else f"{sentence}."
-
-
-def announce(run: Run, report: RunReport, flow_run: str | None = None) -> bool:
-    """Emit the events of a run's end; returns whether the server took all of them.
-
-    Args:
-        flow_run: whose page the events name; default: the one that is carried out here.
-    """
-    told = [announce_verdict(report), announce_end(report, flow_run)]
-    if report.verdict in FINAL:  # a run that continues tells it then
-        told.append(_announce_canary_end(run))
-    return all(told)
-
-
-def note_untold(run: Run) -> None:
-    """Record that Prefect was not told of a run's end: the next run's end, or a reaper, tells it."""
-    try:
-        if run.recorded and (what := newest_end(run.store, run.run_id)) is not None:
-            attempts, _ = newest_delivery(run.store, run.run_id, PREFECT, what)
-            note(run.store, Due(run.run_id, None, PREFECT, what, attempts=attempts), False, "the server was away")
-    except TrainwrightError as error:
-        log.warning("Prefect is never told how %s ended: %s", run.run_id, error)
-
-
-def _announce_canary_end(run: Run) -> bool:
-    """Emit the event of the canary that this run ended, if it ended one; a failure is one warning and False."""
-    if run.spec.promote.canary is None:
-        return True
-    try:
-        receipt = ended_by(run)
-    except TrainwrightError as error:
-        log.warning("Prefect was not told whether a canary ended: %s", error)
-        return False
-    return receipt is None or announce_canary_end(receipt, run.resolved.actor)

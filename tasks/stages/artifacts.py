@@ -1,9 +1,9 @@
 """The pages in the Prefect UI, as Markdown: one small page per stage and one per run, verdict first.
 
-Nothing here decides, and Prefect is not imported. The part about a contract has each expectation with what was
-observed, and rows that broke it: these are named by their file and their number in it, and nothing of a sensitive
-column is shown. The part about drift has a table of the columns that moved most, with histograms then and now. Pictures
-show what the gates found, and the curves of a training.
+Prefect is also told by events how a run ended. Nothing here decides, and Prefect is not imported. The part about a
+contract has each expectation with what was observed, and rows that broke it: these are named by their file and their
+number in it, and nothing of a sensitive column is shown. The part about drift has a table of the columns that moved
+most, with histograms then and now. Pictures show what the gates found, and the curves of a training.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from data_contracts.run_report import RunReport
 from infra.contract.parts import read_profile
 from infra.contract.quarantine import FILE as QUARANTINE
 from infra.gang.ledger import Seat
+from infra.mirrors import PREFECT, newest_delivery, newest_end, record_delivery
 from infra.models import registry
 from infra.orchestrator.artifacts import as_code, as_code_block, as_text
+from infra.orchestrator.events import announce_canary_end, announce_end, announce_verdict
 from infra.records.handoffs import newest_handoff
 from infra.store.seal import passing_over
 from tasks.charts.picture import as_image as picture_as_image
 from tasks.charts.plots import forest, forest_rows, panels
 from tasks.gates.gates import ledger_sentences
-from tasks.run.report import cost_sentence
+from tasks.run.report import FINAL, cost_sentence
 from tasks.run.run import Run
+from tasks.stages.canary import ended_by
 from tasks.stages.evaluate import suspect_lines
 from tasks.stages.shard import row_remarks, rows_left_out, rows_read, split_rows
 from tasks.stages.validate import contract_key
@@ -335,3 +338,39 @@ def _lines(draw: Callable[[], list[tuple[str, str]]]) -> list[str]:
     except Exception as error:  # the text may quote a value
         log.warning("A page in the Prefect UI has no picture: %s.", type(error).__name__)
         return []
+
+
+def announce(run: Run, report: RunReport, flow_run: str | None = None) -> bool:
+    """Emit the events of a run's end; returns whether the server took all of them.
+
+    Args:
+        flow_run: whose page the events name; default: the one that is carried out here.
+    """
+    told = [announce_verdict(report), announce_end(report, flow_run)]
+    if report.verdict in FINAL:  # a run that continues tells it then
+        told.append(_announce_canary_end(run))
+    return all(told)
+
+
+def note_untold(run: Run) -> None:
+    """Record that Prefect was not told of a run's end: the next run's end, or a reaper, tells it."""
+    try:
+        if run.recorded and (what := newest_end(run.store, run.run_id)) is not None:
+            attempts, _ = newest_delivery(run.store, run.run_id, PREFECT, what)
+            record_delivery(
+                run.store, run.run_id, PREFECT, what, attempts, delivered=False, sentence="the server was away"
+            )
+    except TrainwrightError as error:
+        log.warning("Prefect is never told how %s ended: %s", run.run_id, error)
+
+
+def _announce_canary_end(run: Run) -> bool:
+    """Emit the event of the canary that this run ended, if it ended one; a failure is one warning and False."""
+    if run.spec.promote.canary is None:
+        return True
+    try:
+        receipt = ended_by(run)
+    except TrainwrightError as error:
+        log.warning("Prefect was not told whether a canary ended: %s", error)
+        return False
+    return receipt is None or announce_canary_end(receipt, run.resolved.actor)

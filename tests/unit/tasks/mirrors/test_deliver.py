@@ -23,11 +23,11 @@ from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec.operations import MirrorsSpec
 from data_contracts.run_report import RunReport
 from flows.cli import main
-from infra.mirrors import Deadline
+from infra.mirrors import PREFECT, Deadline
 from infra.models import registry
 from infra.store import Store, layout, open_store
 from tasks.mirrors import deliver
-from tasks.mirrors.deliver import PREFECT, Due, due, due_events
+from tasks.mirrors.deliver import Due, due, due_events
 from tasks.mirrors.updates import lineage_events
 from tasks.pages.facts import Facts, facts_of
 from tasks.pages.run_page import run_report_page
