@@ -31,7 +31,7 @@ from infra.store import Store, layout
 from infra.store.seal import pass_over
 from infra.store.store import read_several
 from tasks.costs.charges import Charge, charges
-from tasks.costs.months import usage_of
+from tasks.run.meter import usage_of
 from tasks.run.report import FINAL, latest_report
 
 HOUR_S, DAY_S = 3600.0, 86_400.0

@@ -40,17 +40,16 @@ from tasks.costs.months import (
     DeletedRuns,
     IdlePool,
     MetricGain,
-    Usage,
     deleted_runs,
     gains_of,
     idle_pool,
     idle_pools,
     month_costs,
     month_named,
-    usage_of,
 )
 from tasks.costs.sums import ResourceCosts, Sum, charged, check_words, in_words, sums
 from tasks.pages.cost_page import cost_page, cost_rows, missing_words
+from tasks.run.meter import Usage, usage_of
 from tasks.run.run import known_store_list
 
 _MOST_CAUSES = 3

@@ -38,12 +38,12 @@ from tasks.charts.plots import (
     residuals,
 )
 from tasks.costs.charges import CAUSES
-from tasks.costs.months import usage_of_run
 from tasks.costs.sums import Sum, charged, sums
 from tasks.gates.gates import ledger_sentences
 from tasks.pages.facts import MASKED, Facts, Pairs, Worst, gather, rows_at, seconds_between, shown, tried, worst_rows
 from tasks.pages.html import NOTHING, Markup, chart, escaped, join, page, section, table, tag
 from tasks.pages.html import facts as pairs
+from tasks.run.meter import usage_of_run
 from tasks.run.report import FINAL, cost_sentence, num_attempts
 from tasks.run.run import Run
 from tasks.stages.artifacts import DRIFT_HEAD, DRIFT_SHOWN, drift_cells, report_results

@@ -16,8 +16,8 @@ from data_contracts.handoffs import Checkpoint
 from infra.gang.ledger import committed
 from infra.store import layout, open_store
 from tasks.budgets import balances_of_month
-from tasks.costs.months import usage_of
 from tasks.costs.sums import charged
+from tasks.run.meter import usage_of
 from tests.support.tiny import MODEL, SPEC, trainwright, write_project
 
 # Says when it has reached step 20, and is slow from then on while it may be.

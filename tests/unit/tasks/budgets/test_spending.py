@@ -20,8 +20,7 @@ from infra.orchestrator import events
 from infra.store import Store, layout, open_store
 from tasks import budgets
 from tasks.budgets import BudgetPeriod, month_bounds, month_of, nothing_left, settle_all, settle_others
-from tasks.costs.months import usage_of
-from tasks.run.meter import Meter, metered, used_by_gang
+from tasks.run.meter import Meter, metered, usage_of, used_by_gang
 
 # A node for a dollar a second.
 DEAR = Price(machine="gpu", per_hour=3600.0, price_date="2026-01-01", devices=4)

@@ -17,8 +17,7 @@ from infra.machine import machine_id
 from infra.processes.this_process import now_s
 from infra.store import Store, layout, open_store
 from tasks.costs.charges import charges
-from tasks.costs.months import usage_of, usage_of_run
-from tasks.run.meter import Meter, begin_stage, follow, metered, used_by_gang, used_by_stage
+from tasks.run.meter import Meter, begin_stage, follow, metered, usage_of, usage_of_run, used_by_gang, used_by_stage
 
 GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", pool="gpu")
 
