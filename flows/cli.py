@@ -45,8 +45,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "checkpoints": ("queries", "list the checkpoints of a run's training"),
         "diff": ("reports", "compare two runs or versions: data, spec, code, metrics, weights"),
         "cost": ("costs", "show what runs cost, by tag, pipeline, stage or cause"),
-        "budget": ("costs", "show what is left of each budget; `budget apply FILE` sets them"),
-        "policy": ("costs", "show which tags specs must have; `policy apply FILE` sets them"),
+        "budget": ("operations", "show what is left of each budget; `budget apply FILE` sets them"),
+        "policy": ("operations", "show which tags specs must have; `policy apply FILE` sets them"),
     },
     "decide about models": {
         "show": ("queries", "show a model version, an alias or a run"),

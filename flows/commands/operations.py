@@ -1,9 +1,10 @@
-"""`reap`, `sensor`, `nodes`, `drain`, `restore`, `gc`: keep runs going, and stores small.
+"""`reap`, `sensor`, `nodes`, `drain`, `restore`, `gc`, `budget`, `policy`: keep runs going, stores small, and budgets.
 
 `reap` finds runs whose process died without a report, and has them resumed. `sensor` looks whether data has arrived,
 or sets the cursor of a pipeline's sensor. `nodes`, `drain` and `restore` show what a store knows of nodes, and say
 which of them no training may use. `gc` deletes what nothing in a store refers to any more, or lists what it would
-delete.
+delete. `budget` shows what is left of each budget, and `policy` which tags a spec must have; `budget apply` and
+`policy apply` make a new version.
 """
 
 from __future__ import annotations
@@ -16,25 +17,34 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from data_contracts.canonical import iso_month
 from data_contracts.errors import NodeLost, UsageError
 from data_contracts.load import load_spec
 from data_contracts.messages.commands import Reaped
+from data_contracts.rules import Budgets, Kind, Policy, RulesVersion, shown
 from flows.commands.guard import Answer, log
 from flows.commands.server import connect
 from flows.commands.terminal import table
 from infra import audit
+from infra.budgets import apply_rules, newest_rules, read_rules
 from infra.garbage import DAY_S, Collected, Deletion, Limits, collect
 from infra.orchestrator.resuming import start_lost_again
 from infra.processes.processes import marked_env, module_command, new_mark, run_to_end
 from infra.quantities import size
 from infra.records.nodes import KINDS, NodeRecord, decide, has_mishaps, nodes_of
+from infra.signing.signatures import configured_key
 from infra.store import Store, layout
+from infra.store.records import parsed
+from tasks.budgets import BudgetBalance, balances_of_month, settle_all, settle_and_check
 from tasks.costs.months import keep_months
 from tasks.run.executions import reap_apart, reap_stores
 from tasks.run.run import known_store_list, not_found, open_spec_store
 from tasks.schedules import sensor_of
 from tasks.stages.rollback import checked_reason
 
+# Of a budget for each run, the newest are shown.
+_MOST_RUNS = 5
+_BUDGET_HEAD = ["budget", "runs", "period", "spent", "reserved", "left", "limit", "unit", "at limit"]
 _NODES_HEAD = ["node", "state", "failures", "stragglers", "corrupt replicas", "last", "why"]
 
 
@@ -186,3 +196,114 @@ def _kinds_table(store: Store, done: Collected, dry_run: bool) -> str:
     what = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "nothing"
     verb = "would be deleted from" if dry_run else "deleted from"
     return "\n".join([*lines, f"{what} {verb} {store.uri}: {size(done.bytes)}; {done.kept} items stay."])
+
+
+def budget(arguments: argparse.Namespace) -> Answer:
+    """The `budget` command."""
+    if arguments.action == "apply":
+        return _apply_budgets(arguments)
+    wanted = _budget_month(arguments.month)
+    lines: list[str] = []
+    value: list[dict[str, object]] = []
+    for store in known_store_list(arguments.store):
+        version = newest_rules(store, "budgets")
+        found, more = balances_of_month(store, wanted, None if arguments.json else _MOST_RUNS)
+        if version is not None:
+            lines += [
+                f"{store.uri}: {_version_in_words(version)}",
+                table(_BUDGET_HEAD, [_budget_row(one) for one in found], _BUDGET_HEAD[3:7]),
+            ]
+            lines += [f"{name}: … and {count} earlier runs (all of them with --json)" for name, count in more.items()]
+            lines.append("")
+        value.append({"store": store.uri, **_in_force(version), "budgets": [one.to_json() for one in found]})
+    nothing = "No budget is set; `trainwright budget apply FILE` sets them."
+    return Answer("\n".join(lines).rstrip() or nothing, {"month": wanted, "stores": value})
+
+
+def policy(arguments: argparse.Namespace) -> Answer:
+    """The `policy` command."""
+    if arguments.action == "apply":
+        store = _rules_store(arguments)
+        content = read_rules(_rules_file(arguments), Policy)
+        made = apply_rules(store, "policy", content.model_dump(mode="json"))
+        return Answer(
+            f"{store.uri}: {_version_in_words(made)}; it holds for every spec from now on", _version_json(made)
+        )
+    lines: list[str] = []
+    value: list[dict[str, object]] = []
+    for store in known_store_list(arguments.store):
+        version = newest_rules(store, "policy")
+        if version is not None:
+            tags = Policy.model_validate(version.content).tags
+            rows = [[name, allowed if allowed == "any" else ", ".join(allowed)] for name, allowed in tags.items()]
+            lines += [f"{store.uri}: {_version_in_words(version)}", table(["tag", "values"], rows), ""]
+        value.append({"store": store.uri, **_in_force(version)})
+    nothing = "No policy is set; `trainwright policy apply FILE` sets one."
+    return Answer("\n".join(lines).rstrip() or nothing, {"stores": value})
+
+
+def _apply_budgets(arguments: argparse.Namespace) -> Answer:
+    store = _rules_store(arguments)
+    content = read_rules(_rules_file(arguments), Budgets)
+    unknown = settle_and_check(store, content)
+    made = apply_rules(store, "budgets", content.model_dump(mode="json", exclude_none=True))
+    # Executions that ended meanwhile did not know of it.
+    settle_all(store, content)
+    said = f"{store.uri}: {_version_in_words(made)}; it holds from now on, for running runs, too"
+    return Answer("\n".join([said, *unknown]), {**_version_json(made), "unknown": unknown})
+
+
+def _rules_file(arguments: argparse.Namespace) -> Path:
+    if arguments.file is None:
+        raise UsageError(
+            f"{arguments.command} apply: no file is named.", remedy=f"trainwright {arguments.command} apply FILE"
+        )
+    return Path(arguments.file)
+
+
+def _rules_store(arguments: argparse.Namespace) -> Store:
+    """The named store, or the only known one."""
+    stores = known_store_list(arguments.store)
+    if len(stores) == 1:
+        return stores[0]
+    known = ", ".join(store.uri for store in stores) or "none"
+    raise UsageError(f"{arguments.command} apply: which store? Known are: {known}.", remedy="Name it with --store.")
+
+
+def _budget_month(text: str | None) -> str:
+    now = datetime.now(UTC).strftime("%Y-%m")
+    if text is None:
+        return now
+    try:
+        wanted = iso_month(text)
+    except ValueError as error:
+        raise UsageError(f"--month: {error}.") from error
+    if wanted > now:
+        raise UsageError(f"--month: {text} lies in the future.", remedy="Nothing is spent there yet.")
+    return wanted
+
+
+def _version_in_words(version: RulesVersion) -> str:
+    kind: Kind = version.kind
+    checked = "signed" if configured_key() is not None else "with a signature that is not checked here, without the key"
+    signed = f", {checked}" if version.signature is not None else ""
+    return f"version {version.n} of the {kind}, applied by {version.by} at {version.at[:16]} UTC{signed}"
+
+
+def _in_force(version: RulesVersion | None) -> dict[str, object]:
+    """The version that holds, also under the key that it had in earlier releases."""
+    value = None if version is None else _version_json(version)
+    return {"version": value, "edition": value}
+
+
+def _version_json(version: RulesVersion) -> dict[str, object]:
+    value, path = version.to_json(), layout.rules_version(version.kind, version.n)
+    signed = version.signature
+    key = None if signed is None else parsed(path, lambda one: str(one["signatures"][0]["keyid"]), signed)
+    return {**value, "signature": key}
+
+
+def _budget_row(one: BudgetBalance) -> list[str]:
+    limit = one.budget.limit
+    figures = [shown(amount) for amount in (one.spent, one.reserved, one.left, limit.value)]
+    return [one.name, one.budget.runs, one.period, *figures, limit.unit, one.budget.at_limit]
