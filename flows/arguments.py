@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from flows.features import is_present
+
 EXTRAS = ("prefect", "dvc", "github", "gitlab")
 TIMES = "part of the data to read: START..END (ISO times, END excluded)"
 
@@ -270,6 +272,8 @@ def _status(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--store", help="store to look at; default: .trainwright in this folder, then stores used before"
     )
+    if not is_present("pages"):
+        return
     help_ = "write the page of the day, which loads nothing, to this file; an earlier page of a day is replaced"
     command.add_argument("--html", metavar="FILE", help=help_)
     help_ = "with --html: since when runs are listed: a length such as 12h or 7d, or a day; default 1d"
@@ -411,10 +415,13 @@ def _stage(command: argparse.ArgumentParser) -> None:
 
 def _training(command: argparse.ArgumentParser) -> None:
     _stage(command)
-    command.add_argument("--curves", metavar="DIR", help="also write the logged values to DIR, a JSON table per metric")
+    if is_present("queries"):
+        help_ = "also write the logged values to DIR, a JSON table per metric"
+        command.add_argument("--curves", metavar="DIR", help=help_)
     command.add_argument("--new", action="store_true", help="begin a new training of the same key")
     _untried(command)
-    command.add_argument("--profile", action="store_true", help="instead of training: say what bounds its steps")
+    if is_present("step profile"):
+        command.add_argument("--profile", action="store_true", help="instead of training: say what bounds its steps")
 
 
 def _evaluating(command: argparse.ArgumentParser) -> None:
@@ -445,7 +452,8 @@ def _run(command: argparse.ArgumentParser) -> None:
     command.add_argument("--key", help="idempotency key: a second call with the same key attaches to the first run")
     help_ = "ci: derive the key from commit, code, spec, window and inputs, unless --key is given"
     command.add_argument("--trigger", choices=("cli", "ci"), default="cli", help=help_)
-    command.add_argument("--profile", action="store_true", help="afterwards, say what bounds the training's steps")
+    if is_present("step profile"):
+        command.add_argument("--profile", action="store_true", help="afterwards, say what bounds the training's steps")
 
 
 def _deploy(command: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from flows.arguments import arguments_of
+from flows.features import absent_commands
 from flows.stages import verbs
 
 # The commands in the order of `--help`, in groups: the module of `flows.commands`, and what the command does in a line.
@@ -83,6 +84,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "gc": ("operations", "delete what nothing in a store refers to any more"),
     },
 }
+for _absent in absent_commands():
+    for _group in GROUPS.values():
+        _group.pop(_absent, None)
 SUBCOMMANDS: dict[str, tuple[str, str]] = {name: one for group in GROUPS.values() for name, one in group.items()}
 
 

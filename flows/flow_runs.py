@@ -39,6 +39,7 @@ from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.pipeline_spec.contract import length_of
 from data_contracts.price_book import best_start, cost_at
 from data_contracts.run_report import RunReport, Trigger
+from flows.features import call, load_hooks
 from infra import approvals, prices
 from infra.audit import TRIGGER
 from infra.orchestrator.api import ASK_S, asking, unreachable
@@ -54,15 +55,11 @@ from infra.orchestrator.flow_runs import (
     wake,
     was_cancelled,
 )
-from infra.orchestrator.remote_runs import is_for_ci, keep_ci_report
 from infra.orchestrator.resuming import CI_TAG, run_ids_of
 from infra.processes.environment import FLOW_RUN
 from infra.stopping import HandedOver
 from infra.store import layout
 from infra.store.lease import PATIENCE_S, held_lease
-from tasks.ci import report_of_error, report_of_run
-from tasks.mirrors.deliver import tell_after_run
-from tasks.pages.facts import gather
 from tasks.policies import pipeline_tags, run_tags
 from tasks.run.report import latest_report
 from tasks.run.resolve import FLOW_RUN_KEY, SENSOR_KEY, scheduled_key
@@ -234,12 +231,13 @@ def end_of(opened: Callable[[], Run], work: Callable[[Run], RunReport]) -> State
 
     Raises: Abort as `as_state` does, also for a failure that has no report.
     """
+    load_hooks()
     run = None
     try:
         run = opened()
         take_form_answer(run)
         state = as_state(run, work(run))
-        tell_after_run(run)
+        call("after", run)
         return state
     except HandedOver as error:
         raise Abort(error.message) from error
@@ -254,8 +252,7 @@ def _announce_failure(run: Run | None, error: Exception) -> None:
 
     Without a run, the pipeline is the one that the deployment is named after; a person's own command has none.
     """
-    if is_for_ci():
-        keep_ci_report(lambda: report_of_error(as_error(error), str(deployment.name)))
+    call("fail", as_error(error))
     if run is None:
         if deployment.name:
             announce_unopened(str(deployment.name), str(flow_run.id), error)
@@ -292,8 +289,7 @@ def as_state(run: Run, report: RunReport) -> State:
     )
     if not announce(run, report):
         note_untold(run)
-    if is_for_ci():
-        keep_ci_report(lambda: report_of_run(report, gather(run, report)))
+    call("end", run, report)
     if report.verdict == "waiting":
         suspend_if_deployed(run)
     return make(name=name, message=report.sentence, data=report.to_json())

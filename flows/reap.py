@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from functools import partial
 
 from prefect import flow
 from prefect.states import Completed, Failed, State
 
 from data_contracts.errors import Interrupted
 from data_contracts.messages.commands import Reaped
+from flows.features import call
 from flows.flow_runs import nothing_found
 from infra.orchestrator.flow_runs import begin_flow_run_logs
 from infra.orchestrator.resuming import start_lost_again
 from infra.store import Store
-from tasks.mirrors.deliver import EVENTS_S, due_events, tell_quietly
 from tasks.run.executions import reap_apart, reap_stores
 from tasks.run.run import known_store_list
 
@@ -44,7 +43,7 @@ def reap(store: str | None = None, pool: str = "trainwright") -> State:
 def tell_ends(stores: Iterable[Store]) -> None:
     """Tell Prefect what it did not take while it was away; what fails again is told by the next look."""
     for store in stores:
-        tell_quietly(store, EVENTS_S, partial(due_events, store))
+        call("reap", store)
 
 
 def summary(reaped: list[Reaped], away: list[Interrupted], begun: list[str]) -> str:

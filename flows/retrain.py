@@ -10,6 +10,7 @@ from prefect.states import State
 
 from data_contracts.errors import TrainwrightError
 from data_contracts.run_report import RunReport
+from flows.features import call, wrapped
 from flows.flow_runs import (
     as_error,
     cost_tagged,
@@ -29,8 +30,6 @@ from infra.orchestrator.flow_runs import begin_flow_run_logs, cancellable, witho
 from infra.orchestrator.worker import give_to_worker_again
 from infra.stopping import HandedOver
 from tasks.budgets import admit, refuse_over, within_budgets
-from tasks.mirrors.deliver import try_mirrors
-from tasks.pages.run_page import keep_page
 from tasks.run.executions import attach
 from tasks.run.meter import metered
 from tasks.run.report import report
@@ -38,7 +37,6 @@ from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run, reopen_run
 from tasks.stages.approval import refuse_early
 from tasks.stages.orchestrated import as_task
-from tasks.telemetry import observed, refuse_wrong_settings
 
 # The stages in order, each in a module of its own. A stage takes hand-offs of stages above it, which its module names.
 LINE = {
@@ -105,21 +103,23 @@ def resume(run_id: str, store: str | None = None, from_step: int | None = None) 
 @attach
 @within_budgets
 @metered
-@observed
+@wrapped
 def line(run: Run) -> RunReport:
     """The stages in order, then the report."""
     made: dict[str, Any] = {}
     try:
         with cost_tagged(run), cancellable():
-            refuse_wrong_settings()
+            call("settings")
             admit(run)
             refuse_early(run)
-            try_mirrors(run)
+            call("begin", run)
             for stage in stages(LINE):
                 refuse_over(run)
                 made[stage.name] = as_task(stage)(run, *(made[one.name] for one in stage.takes))
         parts = {part: made[name] for part, name in REPORTED.items()}
-        return keep_page(run, report(run, **parts), parts)
+        ended = report(run, **parts)
+        call("report", run, ended, parts)
+        return ended
     except HandedOver:
         give_to_worker_again()
         raise
@@ -128,7 +128,8 @@ def line(run: Run) -> RunReport:
             raise crash from None
         failure = as_error(error)
         parts = {part: made.get(name) for part, name in REPORTED.items()}
-        page = keep_page(run, report(run, error=failure, **parts), parts)
+        ended = report(run, error=failure, **parts)
+        call("report", run, ended, parts)
         if type(failure) is TrainwrightError:  # a bug of ours: its traceback belongs in the log
             raise
-        return page
+        return ended

@@ -38,8 +38,10 @@ from data_contracts.yaml_text import Document, FieldPath, read_document
 from infra.gang.ledger import Found, list_checkpoints
 from infra.orchestrator.artifacts import as_code, as_text
 from infra.orchestrator.events import sentence_of
-from tasks.pages.facts import Facts, tried
+from infra.orchestrator.remote_runs import is_for_ci, keep_ci_report
+from tasks.pages.facts import Facts, gather, tried
 from tasks.run.report import VERDICTS, cost_sentence
+from tasks.run.run import Run
 from tasks.stages.artifacts import report_results
 
 # The section of the spec that a stage is about.
@@ -87,6 +89,20 @@ MOST_ANNOTATIONS = 10
 # GitLab refuses a larger dotenv report as a whole.
 MOST_DOTENV_BYTES = 5 * 1024
 _GITLAB_SEVERITIES = {"error": "critical", "warning": "minor", "notice": "info"}
+
+
+def keep_report(run: Run, report: RunReport) -> None:
+    """Keep the CI report of a run that has ended, if a CI job started the flow run that is carried out here."""
+    if is_for_ci():
+        keep_ci_report(lambda: report_of_run(report, gather(run, report)))
+
+
+def keep_failure(error: TrainwrightError) -> None:
+    """Keep the CI report of a flow run that failed without a report of its run, if a CI job started it."""
+    from prefect.runtime import deployment
+
+    if is_for_ci():
+        keep_ci_report(lambda: report_of_error(error, str(deployment.name)))
 
 
 def report_of_run(report: RunReport, facts: Facts | None) -> CiReport:

@@ -19,8 +19,7 @@ from typing import Any
 from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightError, UsageError, from_json
 from data_contracts.load import load_spec
 from data_contracts.run_report import CiReport
-from flows.commands.guard import Answer, log
-from flows.commands.queries import run_text
+from flows.commands.guard import Answer, log, run_text
 from flows.commands.run import run_line
 from flows.commands.server import QUIET
 from infra import stopping

@@ -13,7 +13,7 @@ import secrets
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from data_contracts.alias_moves import ALIAS
 from data_contracts.approvals import Answer as Given
@@ -22,9 +22,9 @@ from data_contracts.canonical import is_name, readable
 from data_contracts.errors import Cancelled, UsageError
 from data_contracts.handoffs import Receipt
 from data_contracts.quoting import escaped
-from flows.commands.guard import Answer, log
-from flows.commands.queries import store_with
+from flows.commands.guard import Answer, log, store_with
 from flows.commands.server import QUIET
+from flows.features import hooks
 from infra import audit
 from infra.approvals import public_pem, signing_key
 from infra.models import registry
@@ -33,9 +33,6 @@ from infra.orchestrator.server import connect_if_running
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.signatures import configured_key
 from infra.store import Store, layout
-from tasks.queries.affected import Affected
-from tasks.queries.affected import affected as find_affected
-from tasks.queries.day import CanaryView, canary_of
 from tasks.run.run import known_store_list, not_found, reopen_run
 from tasks.stages.approval import answer, checked_name, open_question, unprotect
 from tasks.stages.approval import protect as protect_alias
@@ -43,6 +40,11 @@ from tasks.stages.canary import withdraw
 from tasks.stages.rollback import checked_reason, hold
 from tasks.stages.rollback import release as lift
 from tasks.stages.rollback import rollback as roll_back
+
+if TYPE_CHECKING:
+    from tasks.queries.affected import Affected
+    from tasks.queries.day import CanaryView
+
 
 # How long the mirrors may take after a rollback, which is done by then.
 MIRRORS_S = 20.0
@@ -157,13 +159,13 @@ def _store_of_alias(uri: str | None, model: str) -> Store:
 
 def rollback(arguments: argparse.Namespace) -> Answer:
     """The `rollback` command."""
-    from tasks.mirrors.deliver import tell_quietly  # slow, and no other decision needs it
-
+    tellers = hooks("decide")
     model, _, alias = arguments.name.partition("@")
     about = provenance_of("rollback")
     store, alias = store_with(arguments), alias or "champion"
     receipt = roll_back(store, model, alias, arguments.to, about, arguments.reason, arguments.evidence)
-    tell_quietly(store, MIRRORS_S)
+    for tell in tellers:
+        tell(store, MIRRORS_S)
     return Answer(receipt.sentence, receipt.to_json())
 
 
@@ -195,6 +197,8 @@ def provenance_of(command: str) -> dict[str, Any]:
 
 def canary(arguments: argparse.Namespace) -> Answer:
     """The `canary` command."""
+    from tasks.queries.day import canary_of
+
     model, _, alias = arguments.name.partition("@")
     if alias not in ("", ALIAS):
         raise UsageError(f"{arguments.name} is not a canary.", remedy=f"Name the model alone: {model}.")
@@ -236,6 +240,8 @@ def _announce_end(receipt: Receipt, by: str) -> None:
 
 def affected(arguments: argparse.Namespace) -> Answer:
     """The `affected` command, for every known store."""
+    from tasks.queries.affected import affected as find_affected
+
     if arguments.hold:
         checked_reason(arguments.reason)
     elif arguments.reason:

@@ -1,4 +1,7 @@
-"""Wraps every command: logs go to stderr, the answer to stdout; a failure is one clear sentence and its exit code."""
+"""Wraps every command: logs go to stderr, the answer to stdout; a failure is one clear sentence and its exit code.
+
+What several commands answer, or look for, stands here, too: the screen of a run, and the store that has a model.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightError, UsageError
+from data_contracts.canonical import is_name
+from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightError, UsageError, from_json
 from data_contracts.quoting import escaped
 from flows.commands.terminal import draws, printable
 from infra import scratch, stopping
@@ -24,6 +28,11 @@ from infra.orchestrator.api import refuse_settings_of
 from infra.processes.environment import NO_SHAKEDOWN
 from infra.settings import state_folder
 from infra.telemetry import LOG_FORMAT, JsonFormatter, json_line
+
+if TYPE_CHECKING:
+    from data_contracts.run_report import RunReport
+    from infra.store import Store
+
 
 log = logging.getLogger("trainwright")
 
@@ -269,3 +278,44 @@ def _internal(bug: BaseException) -> TrainwrightError:
     return TrainwrightError(
         f"Internal error: {type(bug).__name__}: {bug}.", remedy=f"This is a bug; please report it with {path}."
     )
+
+
+def run_answer(report: RunReport, arguments: argparse.Namespace) -> Answer:
+    """A run's report for a person (one screen, verdict first) and for a program."""
+    error = None if report.error is None else from_json(report.error)
+    said = run_text(report, coloured(arguments))
+    return Answer(said, report.to_json(), report.exit_code, error, line=said.partition("\n")[0])
+
+
+def run_text(report: RunReport, colour: bool) -> str:
+    """One screen about a run."""
+    from tasks.run.report import cost_sentence  # slow, and most commands are about no run
+
+    shade = {"promoted": 32, "canary": 32, "unchanged": 32, "not_promoted": 33, "waiting": 33}.get(report.verdict, 31)
+    verdict = f"\033[{shade}m{report.verdict}\033[0m" if colour else report.verdict
+    # The verdict's word is not said twice.
+    sentence = report.sentence.removeprefix("Not promoted: ").removeprefix("Not promoted, ")
+    lines = [""]
+    for one in report.stages:
+        reused = f" ← {one.reused_from}" if one.reused_from else ""
+        said = "" if one.sentence and one.sentence in report.sentence else f"  {one.sentence}{reused}"
+        lines.append(f"  {one.name:<9} {one.status:<9} {one.seconds:6.1f} s{said}")
+    if report.metrics:
+        lines += ["", "  metrics   " + ", ".join(f"{name} {value:.4f}" for name, value in report.metrics.items())]
+    lines.append(f"  cost      {cost_sentence(report.cost)}")
+    lines += [f"  budget    {sentence.removeprefix('The budget ')}" for sentence in report.budgets]
+    lines.append(f"  run       {report.run_id}")
+    return "\n".join([f"{verdict}: {sentence}", *map(escaped, lines)])
+
+
+def store_with(arguments: argparse.Namespace, what: str = "model") -> Store:
+    """The known store that has the named model; UsageError that calls it `what` if none has it."""
+    from infra.store import layout  # slow, and not every command needs a store
+    from tasks.run.run import known_store_list, not_found
+
+    model = arguments.name.partition("@")[0]
+    stores = known_store_list(arguments.store)
+    for store in stores if is_name(model) else ():
+        if store.list(layout.models(model)):
+            return store
+    raise not_found(f"{what} {model}", stores)

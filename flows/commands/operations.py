@@ -25,6 +25,7 @@ from data_contracts.rules import Budgets, Kind, Policy, RulesVersion, shown
 from flows.commands.guard import Answer, log
 from flows.commands.server import connect
 from flows.commands.terminal import table
+from flows.features import call
 from infra import audit
 from infra.budgets import apply_rules, newest_rules, read_rules
 from infra.garbage import DAY_S, Collected, Deletion, Limits, collect
@@ -36,7 +37,6 @@ from infra.signing.signatures import configured_key
 from infra.store import Store, layout
 from infra.store.records import parsed
 from tasks.budgets import BudgetBalance, balances_of_month, settle_all, settle_and_check
-from tasks.costs.months import keep_months
 from tasks.run.executions import reap_apart, reap_stores
 from tasks.run.run import known_store_list, not_found, open_spec_store
 from tasks.schedules import sensor_of
@@ -172,7 +172,7 @@ def gc(arguments: argparse.Namespace) -> Answer:
     store = _swept_store(arguments.store)
     if not arguments.dry_run:
         # The costs of deleted runs are kept.
-        keep_months(store, datetime.now(UTC), timedelta(days=min(arguments.keep_days, timedelta.max.days)))
+        call("collect", store, datetime.now(UTC), timedelta(days=min(arguments.keep_days, timedelta.max.days)))
     done = collect(store, by=audit.actor(), limits=limits, dry_run=arguments.dry_run, on_gone=say)
     text = _kinds_table(store, done, arguments.dry_run)
     value = {"store": store.uri, "dry_run": arguments.dry_run} | done.to_json()

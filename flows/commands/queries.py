@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from data_contracts.alias_moves import ALIAS, CanaryNote, Hold, Incident
 from data_contracts.canonical import is_name, readable
-from data_contracts.errors import StorageUnavailable, UsageError, from_json
+from data_contracts.errors import StorageUnavailable, UsageError
 from data_contracts.handoffs import passed_over
 from data_contracts.quoting import escaped
 from data_contracts.run_report import RunReport
-from flows.commands.guard import Answer, coloured, log
+from flows.commands.guard import Answer, log, run_answer, store_with
 from flows.commands.terminal import table
+from flows.features import hooks
 from infra.approvals import protection
 from infra.files import replace_bytes
 from infra.gang.ledger import Found
@@ -33,15 +34,13 @@ from infra.sources.named_places import NamedPlaces
 from infra.sources.resolve import window_since
 from infra.store import Store, layout
 from infra.written_files import record_written
-from tasks.mirrors.deliver import NEWEST, due
-from tasks.pages.day_page import day_page, day_rows, is_day_page
 from tasks.queries.day import canary_line, day_of, standing_of
 from tasks.queries.history import Move, checkpoints_of, logs_of, moves_of
 from tasks.queries.proof import Link, Proof, checked_seal
 from tasks.queries.proof import prove as prove_version
-from tasks.run.report import cost_sentence, latest_report
+from tasks.run.report import latest_report
 from tasks.run.resolve import find_version
-from tasks.run.run import known_store_list, not_found, reopen_run
+from tasks.run.run import known_store_list, reopen_run
 from tasks.slo import read_objectives
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def status(arguments: argparse.Namespace) -> Answer:
         of_runs = [(one["run_id"], one["pipeline"], f"{one['verdict']} {one.get('for', '')}".rstrip()) for one in runs]
         tables = table(("model", "alias", "version"), of_models), table(("run", "pipeline", "verdict"), of_runs)
         lines += [line for said in tables if said for line in ("", said)]
-        due_texts = [one.sentence for one in due(store, NEWEST)]
+        due_texts = [sentence for due in hooks("due") for sentence in due(store)]
         lines += [line for said in due_texts for line in ("", f"  {said} (`trainwright mirror` tells it)")]
         lines += [] if any(tables) else ["  no runs and no models yet; `trainwright run SPEC` makes the first"]
         value.append({"uri": store.uri, "runs": runs, "models": models, "mirrors_due": due_texts, "problem": problem})
@@ -171,32 +170,6 @@ def show(arguments: argparse.Namespace) -> Answer:
     return Answer("\n".join(map(escaped, lines)), {**version.to_json(), "alias": alias, **moves})
 
 
-def run_answer(report: RunReport, arguments: argparse.Namespace) -> Answer:
-    """A run's report for a person (one screen, verdict first) and for a program."""
-    error = None if report.error is None else from_json(report.error)
-    said = run_text(report, coloured(arguments))
-    return Answer(said, report.to_json(), report.exit_code, error, line=said.partition("\n")[0])
-
-
-def run_text(report: RunReport, colour: bool) -> str:
-    """One screen about a run."""
-    shade = {"promoted": 32, "canary": 32, "unchanged": 32, "not_promoted": 33, "waiting": 33}.get(report.verdict, 31)
-    verdict = f"\033[{shade}m{report.verdict}\033[0m" if colour else report.verdict
-    # The verdict's word is not said twice.
-    sentence = report.sentence.removeprefix("Not promoted: ").removeprefix("Not promoted, ")
-    lines = [""]
-    for one in report.stages:
-        reused = f" ← {one.reused_from}" if one.reused_from else ""
-        said = "" if one.sentence and one.sentence in report.sentence else f"  {one.sentence}{reused}"
-        lines.append(f"  {one.name:<9} {one.status:<9} {one.seconds:6.1f} s{said}")
-    if report.metrics:
-        lines += ["", "  metrics   " + ", ".join(f"{name} {value:.4f}" for name, value in report.metrics.items())]
-    lines.append(f"  cost      {cost_sentence(report.cost)}")
-    lines += [f"  budget    {sentence.removeprefix('The budget ')}" for sentence in report.budgets]
-    lines.append(f"  run       {report.run_id}")
-    return "\n".join([f"{verdict}: {sentence}", *map(escaped, lines)])
-
-
 def prove(arguments: argparse.Namespace) -> Answer:
     """The `prove` command; exit code 6 if a byte differs anywhere."""
 
@@ -252,16 +225,6 @@ def _content(link: Link) -> str:
     if not link.files:
         return "record only"
     return f"{link.files} file{'' if link.files == 1 else 's'}, {link.bytes:,} bytes"
-
-
-def store_with(arguments: argparse.Namespace, what: str = "model") -> Store:
-    """The known store that has the named model; UsageError that calls it `what` if none has it."""
-    model = arguments.name.partition("@")[0]
-    stores = known_store_list(arguments.store)
-    for store in stores if is_name(model) else ():
-        if store.list(layout.models(model)):
-            return store
-    raise not_found(f"{what} {model}", stores)
 
 
 def _run_line(store: Store, run_id: str) -> dict[str, str]:
@@ -377,13 +340,15 @@ def _figure(metrics: dict[str, float], name: str) -> str:
 def asks_for_page(arguments: argparse.Namespace) -> bool:
     """Whether `--html` is given; UsageError for what has no effect without it."""
     for name in ("since", "objectives"):
-        if arguments.html is None and getattr(arguments, name) is not None:
+        if getattr(arguments, "html", None) is None and getattr(arguments, name, None) is not None:
             raise UsageError(f"--{name} has no effect without --html.", remedy="Name the page's file: --html day.html.")
-    return arguments.html is not None
+    return getattr(arguments, "html", None) is not None
 
 
 def day(arguments: argparse.Namespace) -> Answer:
     """Write the page; an earlier page of a day is replaced, another file is not."""
+    from tasks.pages.day_page import day_page, day_rows
+
     path = Path(arguments.html)
     _refuse_other_file(path)
     if ".." in (arguments.since or ""):
@@ -407,6 +372,8 @@ def day(arguments: argparse.Namespace) -> Answer:
 
 
 def _refuse_other_file(path: Path) -> None:
+    from tasks.pages.day_page import is_day_page
+
     try:
         with path.open("rb") as file:
             known = not path.is_symlink() and is_day_page(file.read(_BEGINNING).decode(errors="replace"))

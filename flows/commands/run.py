@@ -21,17 +21,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.executions import BackfilledWindow
 from data_contracts.load import load_spec
 from data_contracts.run_report import RunReport
 from flows.commands.doctor import check_machine
-from flows.commands.guard import Answer, log
-from flows.commands.queries import run_answer, run_text
+from flows.commands.guard import Answer, log, run_answer, run_text
 from flows.commands.server import connect
 from flows.commands.terminal import table
+from flows.features import call, hooks
 from flows.stages import stages
 from infra.files import replace_bytes
 from infra.orchestrator.api import asking, unreachable
@@ -41,8 +41,6 @@ from infra.processes.processes import marked_env, module_command, new_mark
 from infra.settings import state_folder
 from infra.sources.resolve import Window, parse_window
 from infra.store import layout
-from tasks.profile import Profiled, profile, profile_page, refuse_elsewhere, sentence
-from tasks.queries.plan import plan_resumed
 from tasks.run.executions import final_report
 from tasks.run.progress import RunEnded, notify
 from tasks.run.resolve import DEFAULTS, RunOptions
@@ -51,7 +49,10 @@ from tasks.run.spec_check import read_spec
 from tasks.schedules import Backfill, MissedTimes, windows_between, windows_of
 from tasks.stages.stage import EarlierHandoffs
 from tasks.stages.train import train
-from tasks.telemetry import refuse_wrong_settings
+
+if TYPE_CHECKING:
+    from tasks.profile import Profiled
+
 
 # After one of these, the other windows would end in the same way.
 _STOPPING_CODES = (1, 2, 130)
@@ -66,7 +67,8 @@ FAULTY = "data.source=data/digits_faulty.parquet"
 
 def run(arguments: argparse.Namespace) -> Answer:
     """The `run` command: waits for the verdict; a second run with the same key attaches to the first."""
-    if arguments.profile:
+    profiles = getattr(arguments, "profile", False)
+    if profiles:
         refuse_spec(arguments)
     report = run_line(
         arguments.spec,
@@ -81,15 +83,16 @@ def run(arguments: argparse.Namespace) -> Answer:
         ),
     )
     said = run_answer(report, arguments)
-    return profiled_run(report, said, arguments) if arguments.profile else said
+    return profiled_run(report, said, arguments) if profiles else said
 
 
 def resume(arguments: argparse.Namespace) -> Answer:
     """The `resume` command: continues from what is sealed, with the inputs that were resolved at the start."""
     run = reopen_run(arguments.run, arguments.store, arguments.from_step)
     if final_report(run) is None:
-        for step in plan_resumed(run, stages()):
-            log.info("%s", step.line)
+        for plan in hooks("resume"):
+            for step in plan(run, stages()):
+                log.info("%s", step.line)
     connect("cli")
     from flows.retrain import resume as resume_flow
 
@@ -108,7 +111,7 @@ def run_line(
     # Mistakes are refused before a server is started.
     loaded = read_spec(spec, overrides)
     loaded.check(options.window)
-    refuse_wrong_settings()
+    call("settings")
     connect(options.trigger)
     with light_imports():
         from flows.flow_runs import SPEC_AT_HAND
@@ -151,6 +154,8 @@ def report_of(state: Any) -> RunReport:
 
 def refuse_spec(arguments: argparse.Namespace) -> None:
     """UsageError, before a run, for a spec that cannot be profiled."""
+    from tasks.profile import refuse_elsewhere
+
     refuse_elsewhere(load_spec(Path(arguments.spec).resolve(), arguments.set).train)
 
 
@@ -181,12 +186,16 @@ def profiled_stage(run: Run, arguments: argparse.Namespace) -> Answer:
 
 
 def _profile(run: Run) -> Profiled:
+    from tasks.profile import profile, refuse_elsewhere
+
     refuse_elsewhere(run.spec.train)
     return profile(run, *EarlierHandoffs(run).inputs(train))
 
 
 def write_profile(run: Run, found: Profiled) -> tuple[str, dict[str, object]]:
     """Write page and trace to the state folder, and beside the run's page; returns where, for people and programs."""
+    from tasks.profile import profile_page, sentence
+
     page = profile_page(run, found).encode()
     folder = state_folder() / "pages"
     folder.mkdir(exist_ok=True)

@@ -13,7 +13,6 @@ from data_contracts.handoffs import HandOff
 from flows.commands.guard import Answer
 from flows.stages import listed, stage_name, stages
 from infra.written_files import record_written
-from tasks.queries.history import curves, logged_metrics, write_logger_files
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
@@ -52,6 +51,8 @@ def _forced(arguments: argparse.Namespace) -> dict[str, str]:
 def _write_parts(run: Run, handoff: Any, arguments: argparse.Namespace) -> None:
     """Write parts of a hand-off to files of their own: `train --curves`, `evaluate --metrics`."""
     if folder := getattr(arguments, "curves", None):
+        from tasks.queries.history import curves, logged_metrics, write_logger_files
+
         for file, records in curves(logged_metrics(run.store, handoff)).items():
             write(Path(folder) / file, records)
         write_logger_files(run.store, handoff, Path(folder))

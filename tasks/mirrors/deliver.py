@@ -102,6 +102,11 @@ def due(store: Store, newest: int | None = None) -> list[Due]:
     return [*told, *_aliases(store, mirrored), *due_events(store)]
 
 
+def sentences_due(store: Store) -> list[str]:
+    """The updates still to be sent about a store's newest runs, for a person."""
+    return [one.sentence for one in due(store, NEWEST)]
+
+
 def due_of_run(store: Store, resolved: Resolved, *, again: bool = False) -> list[Due]:
     """The updates still to be sent about the newest end of a run; with `again`, also those already sent."""
     run_id = resolved.run_id
@@ -267,6 +272,11 @@ def tell_quietly(store: Store, wait_s: float, find: Callable[[], Sequence[Due]] 
             log.warning("%s", _ended(one.sentence))
     except Exception as error:  # the run has ended; the text may quote a value
         log.warning("The mirrors were not told (%s); `trainwright mirror` tells them.", type(error).__name__)
+
+
+def tell_ends(store: Store) -> None:
+    """Send Prefect's events that are due about a store; a failure is a log line."""
+    tell_quietly(store, EVENTS_S, lambda: due_events(store))
 
 
 def tell(
