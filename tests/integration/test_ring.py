@@ -24,6 +24,11 @@ for name, (module, _) in SUBCOMMANDS.items():
     getattr(import_module(f"flows.commands.{module}"), "stage" if module == "stages" else name)
     print(name)
 """
+# Python imports it at its start. An editable installation would find the deleted modules in the checkout.
+SITE = """
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in finder.__module__]
+"""
 
 
 def copy_without(repository: Path, folder: Path, rows: Sequence[Feature]) -> Path:
@@ -32,6 +37,7 @@ def copy_without(repository: Path, folder: Path, rows: Sequence[Feature]) -> Pat
         shutil.copytree(repository / name, folder / name)
     for path in (folder / one for row in rows for one in row.folders):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (folder / "sitecustomize.py").write_text(SITE)
     return folder
 
 
