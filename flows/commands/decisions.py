@@ -13,7 +13,7 @@ import secrets
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from data_contracts.alias_moves import ALIAS
 from data_contracts.approvals import Answer as Given
@@ -22,9 +22,9 @@ from data_contracts.canonical import is_name, readable
 from data_contracts.errors import Cancelled, UsageError
 from data_contracts.handoffs import Receipt
 from data_contracts.quoting import escaped
-from flows.commands.guard import Answer, log, store_with
+from flows.commands.guard import Answer, log
 from flows.commands.server import QUIET
-from flows.features import hooks
+from flows.features import hooks, is_present
 from infra import audit
 from infra.approvals import public_pem, signing_key
 from infra.models import registry
@@ -41,9 +41,10 @@ from tasks.stages.rollback import checked_reason, hold
 from tasks.stages.rollback import release as lift
 from tasks.stages.rollback import rollback as roll_back
 
-if TYPE_CHECKING:
+if is_present("queries"):
     from tasks.queries.affected import Affected
-    from tasks.queries.day import CanaryView
+    from tasks.queries.affected import affected as find_affected
+    from tasks.queries.day import CanaryView, canary_of
 
 
 # How long the mirrors may take after a rollback, which is done by then.
@@ -157,6 +158,16 @@ def _store_of_alias(uri: str | None, model: str) -> Store:
     raise not_found(f"model {model}", stores)
 
 
+def store_with(arguments: argparse.Namespace, what: str = "model") -> Store:
+    """The known store that has the named model; UsageError that calls it `what` if none has it."""
+    model = arguments.name.partition("@")[0]
+    stores = known_store_list(arguments.store)
+    for store in stores if is_name(model) else ():
+        if store.list(layout.models(model)):
+            return store
+    raise not_found(f"{what} {model}", stores)
+
+
 def rollback(arguments: argparse.Namespace) -> Answer:
     """The `rollback` command."""
     tellers = hooks("decide")
@@ -197,8 +208,6 @@ def provenance_of(command: str) -> dict[str, Any]:
 
 def canary(arguments: argparse.Namespace) -> Answer:
     """The `canary` command."""
-    from tasks.queries.day import canary_of
-
     model, _, alias = arguments.name.partition("@")
     if alias not in ("", ALIAS):
         raise UsageError(f"{arguments.name} is not a canary.", remedy=f"Name the model alone: {model}.")
@@ -240,8 +249,6 @@ def _announce_end(receipt: Receipt, by: str) -> None:
 
 def affected(arguments: argparse.Namespace) -> Answer:
     """The `affected` command, for every known store."""
-    from tasks.queries.affected import affected as find_affected
-
     if arguments.hold:
         checked_reason(arguments.reason)
     elif arguments.reason:

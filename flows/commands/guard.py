@@ -1,6 +1,6 @@
 """Wraps every command: logs go to stderr, the answer to stdout; a failure is one clear sentence and its exit code.
 
-What several commands answer, or look for, stands here, too: the screen of a run, and the store that has a model.
+The screen of a run, which several commands answer, stands here, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_contracts.canonical import is_name
 from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightError, UsageError, from_json
 from data_contracts.quoting import escaped
 from flows.commands.terminal import draws, printable
@@ -31,7 +30,6 @@ from infra.telemetry import LOG_FORMAT, JsonFormatter, json_line
 
 if TYPE_CHECKING:
     from data_contracts.run_report import RunReport
-    from infra.store import Store
 
 
 log = logging.getLogger("trainwright")
@@ -306,16 +304,3 @@ def run_text(report: RunReport, colour: bool) -> str:
     lines += [f"  budget    {sentence.removeprefix('The budget ')}" for sentence in report.budgets]
     lines.append(f"  run       {report.run_id}")
     return "\n".join([f"{verdict}: {sentence}", *map(escaped, lines)])
-
-
-def store_with(arguments: argparse.Namespace, what: str = "model") -> Store:
-    """The known store that has the named model; UsageError that calls it `what` if none has it."""
-    from infra.store import layout  # slow, and not every command needs a store
-    from tasks.run.run import known_store_list, not_found
-
-    model = arguments.name.partition("@")[0]
-    stores = known_store_list(arguments.store)
-    for store in stores if is_name(model) else ():
-        if store.list(layout.models(model)):
-            return store
-    raise not_found(f"{what} {model}", stores)

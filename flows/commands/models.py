@@ -2,7 +2,7 @@
 
 `predict` writes a model's predictions for the rows of files. `export` writes a model version to a folder, in a form
 that runs without Trainwright. `reproduce` makes a model again from what is sealed, and compares every id on the way.
-`mirror` tells the mirrors what they were not told yet. Each imports its own feature, as others may be absent.
+`mirror` tells the mirrors what they were not told yet.
 """
 
 from __future__ import annotations
@@ -14,23 +14,30 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from data_contracts.messages.commands import Tolerance
 from data_contracts.messages.raw_data import ShardProgress
-from flows.commands.guard import Answer, store_with
+from flows.commands.decisions import store_with
+from flows.commands.guard import Answer
 from flows.commands.terminal import draws, table
+from flows.features import is_present
 from infra.mirrors import PREFECT, Deadline
 from infra.sources.named_places import NamedPlaces
 from tasks.run.progress import sentence
 from tasks.run.run import known_store_list, reopen_run
 
-if TYPE_CHECKING:
+if is_present("export"):
     from tasks.export import Export
-    from tasks.mirrors.deliver import Due
-    from tasks.predict import PredictSummary
-    from tasks.reproduction.reproduce import Comparison, Reproduction
+    from tasks.export import export as export_model
+if is_present("mirrors"):
+    from tasks.mirrors.deliver import Due, accept_places, due, due_of_run, tell
+if is_present("predict"):
+    from tasks.predict import PredictOptions, PredictSummary
+    from tasks.predict import predict as predict_rows
+if is_present("reproduction"):
+    from tasks.reproduction.reproduce import Comparison, Reproduction, Request
+    from tasks.reproduction.reproduce import reproduce as make_again
 
 _CLEAR = "\r\x1b[2K"
 _LICENSE = re.compile(r"([a-z0-9][a-z0-9.+-]{0,62})?")
@@ -40,9 +47,6 @@ SHOWN = 16
 
 def predict(arguments: argparse.Namespace) -> Answer:
     """The `predict` command."""
-    from tasks.predict import PredictOptions
-    from tasks.predict import predict as predict_rows
-
     if arguments.batch_size is not None and arguments.batch_size < 1:
         raise UsageError("--batch-size must be at least 1.", remedy="Give a number of rows.")
     options = PredictOptions(
@@ -115,8 +119,6 @@ def _progress_line(*, quiet: bool) -> Iterator[Callable[[ShardProgress], None]]:
 
 def export(arguments: argparse.Namespace) -> Answer:
     """The `export` command."""
-    from tasks.export import export as export_model
-
     tolerance = _tolerance(arguments.atol, arguments.rtol)
     if not _LICENSE.fullmatch(arguments.license):
         raise UsageError(
@@ -159,9 +161,6 @@ def _export_lines(made: Export, target: str) -> list[str]:
 
 def reproduce(arguments: argparse.Namespace) -> Answer:
     """The `reproduce` command."""
-    from tasks.reproduction.reproduce import Request
-    from tasks.reproduction.reproduce import reproduce as make_again
-
     folders = {name: _folder(getattr(arguments, name)) for name in ("into", "wheels")}
     places = NamedPlaces.of(arguments.data)
     found = make_again(store_with(arguments), Request(arguments.name, places=places, here=arguments.here, **folders))
@@ -205,8 +204,6 @@ def _verdict(found: Reproduction) -> str:
 
 def mirror(arguments: argparse.Namespace) -> Answer:
     """The `mirror` command: of one run, which is told again, or of all runs and rollbacks of the known stores."""
-    from tasks.mirrors.deliver import Due, accept_places, due, due_of_run, tell
-
     if not arguments.wait > 0:
         raise UsageError(f"--wait: {arguments.wait} is not a time.", remedy="Give a number of seconds above 0.")
     if arguments.accept and arguments.run is None:

@@ -19,9 +19,10 @@ from data_contracts.errors import StorageUnavailable, UsageError
 from data_contracts.handoffs import passed_over
 from data_contracts.quoting import escaped
 from data_contracts.run_report import RunReport
-from flows.commands.guard import Answer, log, run_answer, store_with
+from flows.commands.decisions import store_with
+from flows.commands.guard import Answer, log, run_answer
 from flows.commands.terminal import table
-from flows.features import hooks
+from flows.features import hooks, is_present
 from infra.approvals import protection
 from infra.files import replace_bytes
 from infra.gang.ledger import Found
@@ -43,6 +44,8 @@ from tasks.run.resolve import find_version
 from tasks.run.run import known_store_list, reopen_run
 from tasks.slo import read_objectives
 
+if is_present("pages"):
+    from tasks.pages.day_page import day_page, day_rows, is_day_page
 if TYPE_CHECKING:
     from infra.orchestrator.api import Server
     from infra.signing.keys import PublicKey
@@ -347,8 +350,6 @@ def asks_for_page(arguments: argparse.Namespace) -> bool:
 
 def day(arguments: argparse.Namespace) -> Answer:
     """Write the page; an earlier page of a day is replaced, another file is not."""
-    from tasks.pages.day_page import day_page, day_rows
-
     path = Path(arguments.html)
     _refuse_other_file(path)
     if ".." in (arguments.since or ""):
@@ -372,8 +373,6 @@ def day(arguments: argparse.Namespace) -> Answer:
 
 
 def _refuse_other_file(path: Path) -> None:
-    from tasks.pages.day_page import is_day_page
-
     try:
         with path.open("rb") as file:
             known = not path.is_symlink() and is_day_page(file.read(_BEGINNING).decode(errors="replace"))

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.executions import BackfilledWindow
@@ -31,7 +31,7 @@ from flows.commands.doctor import check_machine
 from flows.commands.guard import Answer, log, run_answer, run_text
 from flows.commands.server import connect
 from flows.commands.terminal import table
-from flows.features import call, hooks
+from flows.features import call, hooks, is_present
 from flows.stages import stages
 from infra.files import replace_bytes
 from infra.orchestrator.api import asking, unreachable
@@ -50,8 +50,8 @@ from tasks.schedules import Backfill, MissedTimes, windows_between, windows_of
 from tasks.stages.stage import EarlierHandoffs
 from tasks.stages.train import train
 
-if TYPE_CHECKING:
-    from tasks.profile import Profiled
+if is_present("step profile"):
+    from tasks.profile import Profiled, profile, profile_page, refuse_elsewhere, sentence
 
 
 # After one of these, the other windows would end in the same way.
@@ -154,8 +154,6 @@ def report_of(state: Any) -> RunReport:
 
 def refuse_spec(arguments: argparse.Namespace) -> None:
     """UsageError, before a run, for a spec that cannot be profiled."""
-    from tasks.profile import refuse_elsewhere
-
     refuse_elsewhere(load_spec(Path(arguments.spec).resolve(), arguments.set).train)
 
 
@@ -186,16 +184,12 @@ def profiled_stage(run: Run, arguments: argparse.Namespace) -> Answer:
 
 
 def _profile(run: Run) -> Profiled:
-    from tasks.profile import profile, refuse_elsewhere
-
     refuse_elsewhere(run.spec.train)
     return profile(run, *EarlierHandoffs(run).inputs(train))
 
 
 def write_profile(run: Run, found: Profiled) -> tuple[str, dict[str, object]]:
     """Write page and trace to the state folder, and beside the run's page; returns where, for people and programs."""
-    from tasks.profile import profile_page, sentence
-
     page = profile_page(run, found).encode()
     folder = state_folder() / "pages"
     folder.mkdir(exist_ok=True)

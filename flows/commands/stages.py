@@ -11,12 +11,16 @@ from typing import Any
 from data_contracts.errors import ContractRejected, UsageError
 from data_contracts.handoffs import HandOff
 from flows.commands.guard import Answer
+from flows.features import is_present
 from flows.stages import listed, stage_name, stages
 from infra.written_files import record_written
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages.stage import EarlierHandoffs
+
+if is_present("queries"):
+    from tasks.queries.history import curves, logged_metrics, write_logger_files
 
 
 def stage(arguments: argparse.Namespace) -> Answer:
@@ -51,8 +55,6 @@ def _forced(arguments: argparse.Namespace) -> dict[str, str]:
 def _write_parts(run: Run, handoff: Any, arguments: argparse.Namespace) -> None:
     """Write parts of a hand-off to files of their own: `train --curves`, `evaluate --metrics`."""
     if folder := getattr(arguments, "curves", None):
-        from tasks.queries.history import curves, logged_metrics, write_logger_files
-
         for file, records in curves(logged_metrics(run.store, handoff)).items():
             write(Path(folder) / file, records)
         write_logger_files(run.store, handoff, Path(folder))
