@@ -125,7 +125,7 @@ def train(spec: Path, epochs: int) -> tuple[float, float]:
             made[stage.name] = stage(run, *(made[one.name] for one in stage.takes))
 
     work(run)
-    return run.results["train"].seconds, os.getloadavg()[0]
+    return run.live.results["train"].seconds, os.getloadavg()[0]
 
 
 def planned(spec: Path, epochs: int) -> Estimate:
@@ -161,7 +161,7 @@ def measure(spec: Path) -> Taken:
     run = open_run(read_spec(spec, ["train.lightning.trainer.max_epochs=1"]), recorded=False)
     dataset = EarlierHandoffs(run).handoff(shard)
     settings = run.train_settings()
-    folder = run.store.local(dataset.ref, cache=run.workspace / "data")
+    folder = run.store.local(dataset.ref, cache=run.live.workspace / "data")
     split = Split(Shards(folder, dataset, "train"), batch=settings["batch"])
     on_gpu = torch.cuda.is_available()
     if on_gpu:

@@ -63,11 +63,11 @@ def within_budgets(work: Callable[[Run], RunReport]) -> Callable[[Run], RunRepor
     @functools.wraps(work)
     def carry_out(run: Run) -> RunReport:
         spending = Spending(run)
-        run.budgets.append(spending)
+        run.live.budget = spending
         try:
             return work(run)
         finally:
-            run.budgets.remove(spending)
+            run.live.budget = None
             with uninterrupted():
                 spending.close()
 
@@ -82,20 +82,19 @@ def admit(run: Run) -> None:
         UsageError: a budget cannot be counted at the prices of the run.
         CorruptError: a record of a budget is damaged.
     """
-    for spending in run.budgets:
-        spending.admit()
+    if run.live.budget is not None:
+        run.live.budget.admit()
 
 
 def refuse_over(run: Run) -> None:
     """OverBudget if a budget of the run was used up meanwhile."""
-    for spending in run.budgets:
-        if (error := spending.over()) is not None:
-            raise error
+    if run.live.budget is not None and (error := run.live.budget.over()) is not None:
+        raise error
 
 
 def allowance(run: Run, section: str, *, local: bool) -> Allowance:
     """What a gang that works for a section may use; `local`: its nodes are processes on this machine."""
-    return run.budgets[0].allowance(section, local=local) if run.budgets else UNLIMITED
+    return UNLIMITED if run.live.budget is None else run.live.budget.allowance(section, local=local)
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ class Spending:
     def admit(self) -> None:
         """See the function `admit`."""
         run = self._run
-        if not run.recorded or not run.meters:
+        if not run.recorded or run.live.meter is None:
             return
         budgets = current_budgets(run.store)
         mine = self._budget_periods(budgets, self._execution())
@@ -284,9 +283,14 @@ class Spending:
         self.sentences.append(warning.sentence)
         announce_budget(warning, self._run.spec.name)
 
+    @property
+    def _so_far(self) -> ExecutionUsage:
+        assert self._run.live.meter is not None
+        return self._run.live.meter.so_far
+
     def _execution(self) -> ExecutionUsage:
         """What this process has used so far, with the gang that works now."""
-        so_far, live = self._run.meters[-1].so_far, self.live
+        so_far, live = self._so_far, self.live
         return so_far if live is None else so_far.model_copy(update={"gangs": [*so_far.gangs, live()]})
 
     def _budget_periods(self, budgets: Budgets | None, execution: ExecutionUsage) -> list[BudgetPeriod]:
@@ -305,7 +309,7 @@ class Spending:
         return nodes * per_second(limit, self._price(section)) + (0.0 if local else per_second(limit, here))
 
     def _price(self, section: str) -> Price:
-        return self._run.meters[-1].so_far.price_of(section)
+        return self._so_far.price_of(section)
 
     def _prices(self) -> Sequence[Price]:
         """The prices of all places where the run may work."""

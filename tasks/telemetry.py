@@ -166,9 +166,10 @@ NOTHING_EARLIER = Earlier()
 
 def earlier_processes(run: Run) -> Earlier:
     """The run's processes before this one; with a warning, none if their records are damaged or cannot be read."""
+    assert run.live.meter is not None
     try:
         executions, _ = executions_of(run.store, run.run_id)
-        own = run.meters[-1].so_far.execution
+        own = run.live.meter.so_far.execution
         return Earlier([one for one in executions if one.execution != own], num_crashed(run.store, run.run_id))
     except TrainwrightError as error:
         log.warning("The metrics count from this process on: %s", error)
@@ -181,7 +182,8 @@ class WatchedRun:
     def __init__(
         self, run: Run, clock: Callable[[], float] = time.monotonic, earlier: Earlier = NOTHING_EARLIER
     ) -> None:
-        self._run, self._meter, self._clock = run, run.meters[-1], clock
+        assert run.live.meter is not None
+        self._run, self._meter, self._clock = run, run.live.meter, clock
         self._began, self._stage = now_s(), ""
         self._usage: Callable[[], GangUsage] | None = None
         self._live: GangUsage | None = None
@@ -262,7 +264,7 @@ class WatchedRun:
         yield Sample("run_start_time_seconds", self._began)
         if self._stage:
             yield Sample("stage_running", 1, (self._stage,))
-        for result in list(self._run.results.values()):
+        for result in list(self._run.live.results.values()):
             yield Sample("stage_duration_seconds", result.seconds, (result.name, result.status))
         waits_s = 0.0 if self._waiting_since is None else self._clock() - self._waiting_since
         yield Sample("queue_wait_seconds", self._waited_s + waits_s)

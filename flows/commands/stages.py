@@ -81,7 +81,7 @@ def _answer(run: Run, name: str, handoff: HandOff | None, arguments: argparse.Na
     value: Mapping[str, object] = handoff.to_json() if handoff is not None else {"skipped": True}
     if arguments.out:
         write(Path(arguments.out), value)
-    result = run.results[name]
+    result = run.live.results[name]
     return Answer(f"{name} {result.status}: {result.sentence}", {"stage": result.to_json(), "handoff": value})
 
 

@@ -506,7 +506,7 @@ class _DeadRun:
         lease.confirm()
         for name in self.store.list(layout.stages(self.run_id)):
             told = self.store.read_as(f"{layout.stages(self.run_id)}/{name}", StageResult.model_validate)
-            self.run.results[told.name] = told
+            self.run.live.add_result(told)
         return report(self.run, error=error)
 
     def _free(self, process: ProcessId | None) -> None:

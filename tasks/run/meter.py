@@ -45,12 +45,12 @@ def metered(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
         except TrainwrightError as error:
             log.warning("what an earlier process of the run used is not settled: %s", error.message)
         meter = Meter(run)
-        run.meters.append(meter)
+        run.live.meter = meter
         try:
             with meter.running():
                 return work(run)
         finally:
-            run.meters.remove(meter)
+            run.live.meter = None
 
     return carry_out
 
@@ -66,7 +66,7 @@ def _settle(run: Run) -> None:
             continue
         for gang in one.gangs:
             seconds = sum(max(node.released - node.started, 0.0) for node in gang.nodes)
-            run.spent.append(cost(seconds, one.price_of(gang.stage)))
+            run.live.add_cost(cost(seconds, one.price_of(gang.stage)))
 
 
 def follow(run: Run, section: str, where: str, local: bool) -> None:
@@ -74,17 +74,18 @@ def follow(run: Run, section: str, where: str, local: bool) -> None:
 
     If this process is killed, the records of the nodes themselves say how long they worked.
     """
-    for meter in run.meters:
-        meter.note(Followed(stage=section, where=where, local=local))
+    if run.live.meter is not None:
+        run.live.meter.note(Followed(stage=section, where=where, local=local))
 
 
 def used_by_gang(run: Run, section: str, usage: GangUsage) -> None:
     """Record what the nodes of a generation used for a section of the run."""
-    for meter in run.meters:
-        meter.gang(usage.model_copy(update={"stage": section}))
-    if run.meters and not run.meters[0].warned_of_machine:
+    if (meter := run.live.meter) is None:
+        return
+    meter.gang(usage.model_copy(update={"stage": section}))
+    if not meter.warned_of_machine:
         sentence = other_machine(run.resolved.price_of(section), usage)
-        run.meters[0].warned_of_machine = bool(sentence)
+        meter.warned_of_machine = bool(sentence)
         if sentence:
             log.warning(sentence)
 
@@ -109,14 +110,14 @@ def other_machine(price: Price | None, usage: GangUsage) -> str:
 
 def begin_stage(run: Run, name: str) -> None:
     """Note on which stage this process works from now on."""
-    for meter in run.meters:
-        meter.note(name)
+    if run.live.meter is not None:
+        run.live.meter.note(name)
 
 
 def used_by_stage(run: Run, name: str, began: float, status: StageStatus) -> None:
     """Record the time that this process has spent on a stage since `began` (by this process's clock)."""
-    for meter in run.meters:
-        meter.stage(StageUsage(name=name, began=began, ended=max(now_s(), began), status=status))
+    if run.live.meter is not None:
+        run.live.meter.stage(StageUsage(name=name, began=began, ended=max(now_s(), began), status=status))
 
 
 class Meter:
@@ -252,10 +253,11 @@ def usage_of(store: Store, run_id: str) -> Usage:
 def usage_of_run(run: Run) -> Usage:
     """What a run has used so far, up to now if this process carries it out."""
     usage = usage_of(run.store, run.run_id) if run.recorded else Usage(run.run_id, [])
-    mine = {meter.so_far.execution: meter.so_far for meter in run.meters}
-    others = [one for one in usage.executions if one.execution not in mine and one.execution != EARLIER]
-    earlier = [] if mine else [one for one in usage.executions if one.execution == EARLIER]
-    return Usage(run.run_id, [*earlier, *others, *mine.values()], usage.so_far)
+    if run.live.meter is None:
+        return usage
+    mine = run.live.meter.so_far
+    others = [one for one in usage.executions if one.execution not in (mine.execution, EARLIER)]
+    return Usage(run.run_id, [*others, mine], usage.so_far)
 
 
 def _seconds(moment: str) -> float:

@@ -60,7 +60,7 @@ def report(
         verdict=verdict,
         exit_code=error.exit_code if error else 0,
         sentence=sentence,
-        stages=list(run.results.values()),
+        stages=list(run.live.results.values()),
         error=error.to_json() if error else None,
         dataset_id=dataset.ref.id if dataset else None,
         checkpoint_id=checkpoint.ref.id if checkpoint else None,
@@ -74,7 +74,7 @@ def report(
         dirty=told.dirty,
         started=told.started,
         finished=now(),
-        budgets=[sentence for one in run.budgets for sentence in one.sentences],
+        budgets=[] if run.live.budget is None else [*run.live.budget.sentences],
     )
     # A person may release the checkpoint; then the same run continues.
     final = verdict in FINAL and not isinstance(error, OnHold)
@@ -129,7 +129,7 @@ def _keep(run: Run, page: RunReport, final: bool) -> RunReport:
 def total_cost(run: Run) -> Cost:
     """The run's cost so far, including earlier attempts: each report holds the sum up to its own end."""
     before = latest_report(run.store, run.run_id) if run.recorded else None
-    return total([*run.spent, *([before.cost] if before else [])], run.resolved.price)
+    return total([*run.live.spent, *([before.cost] if before else [])], run.resolved.price)
 
 
 def _model(run: Run, receipt: Receipt | None) -> ModelName | None:

@@ -74,17 +74,13 @@ class BudgetUse(Protocol):
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run of a pipeline.
+class RunInputs:
+    """What was looked up for one run of a pipeline; enough for code that only reads a stored run.
 
     Attributes:
         recorded: whether it has a place under `runs/`; a stage command called alone has none.
         from_step: step of the committed checkpoint that an unfinished training resumes from; None: the newest.
         replay: the training that `train` makes again, generation by generation; None: it trains as the spec says.
-        results: how the stages ended so far, by name.
-        spent: the cost of nodes so far; meters: record what this process and its nodes use.
-        budgets: what it uses of its budgets; empty outside of a flow.
-        environments: the digests of what its processes on this machine import from, by place (`import_places`).
     """
 
     resolved: Resolved
@@ -92,11 +88,6 @@ class Run:
     recorded: bool = True
     from_step: int | None = None
     replay: Replay | None = None
-    results: dict[str, StageResult] = field(default_factory=dict)
-    spent: list[Cost] = field(default_factory=list)
-    meters: list[UsageMeter] = field(default_factory=list)
-    budgets: list[BudgetUse] = field(default_factory=list)
-    environments: dict[str, str] = field(default_factory=dict)
 
     @property
     def run_id(self) -> str:
@@ -129,34 +120,6 @@ class Run:
         """The spec's folder."""
         return Path(self.resolved.root)
 
-    @cached_property
-    def _workspace(self) -> scratch.Scratch:
-        return scratch.make("project")
-
-    @property
-    def workspace(self) -> Path:
-        """A temporary folder of this process, removed with the run object."""
-        return self._workspace.path
-
-    def project(self, bundle: Ref | None = None) -> Path:
-        """The user's project, unpacked from its sealed bundle into the workspace (this run's own by default)."""
-        ref = bundle or self.resolved.code
-        folder = self.workspace / f"project-{ref.id[:16]}"
-        mine = self.resolved.code_digest if ref == self.resolved.code else None
-        if not folder.exists():
-            code_bundle.unpack(self.store, ref, folder, code_digest=mine)
-            if self.environments:
-                self.note_environments()
-        return folder
-
-    def note_environments(self, *projects: Path) -> list[str]:
-        """Write down what this process, and those that run its unpacked projects, import from; returns the digests."""
-        for project in (None, *projects, *self.workspace.glob("project-*")):
-            for place in import_places(project):
-                if place not in self.environments:
-                    self.environments[place] = note_environment(self.store, self.run_id, place)
-        return sorted(self.environments.values())
-
     def train_settings(self) -> dict[str, Any]:
         """`train` as JSON with the Lightning config inlined, for ranks, verifiers and evaluators."""
         settings = {**self.spec.train.model_dump(mode="json"), "lightning": self.resolved.lightning}
@@ -177,6 +140,69 @@ class Run:
             "raw_sources": [source.model_dump(mode="json") for source in sources],
             "raw": [file.to_json() for file in files],
         }
+
+
+class LiveRun:
+    """What changes while this process carries a run out.
+
+    Attributes:
+        results: how the stages ended so far, by name.
+        spent: the cost of nodes so far.
+        meter: records what this process and its nodes use; None outside of a flow.
+        budget: what it uses of its budgets; None outside of a flow.
+        environments: the digests of what its processes on this machine import from, by place (`import_places`).
+    """
+
+    def __init__(self) -> None:
+        self.results: dict[str, StageResult] = {}
+        self.spent: list[Cost] = []
+        self.meter: UsageMeter | None = None
+        self.budget: BudgetUse | None = None
+        self.environments: dict[str, str] = {}
+
+    @cached_property
+    def _workspace(self) -> scratch.Scratch:
+        return scratch.make("project")
+
+    @property
+    def workspace(self) -> Path:
+        """A temporary folder of this process, removed with this object."""
+        return self._workspace.path
+
+    def add_result(self, result: StageResult) -> None:
+        """Keep how a stage ended."""
+        self.results[result.name] = result
+
+    def add_cost(self, cost: Cost) -> None:
+        """Add the cost of nodes that were released."""
+        self.spent.append(cost)
+
+
+@dataclass(frozen=True)
+class Run(RunInputs):
+    """A run that this process carries out: its inputs, and what changes meanwhile."""
+
+    live: LiveRun = field(default_factory=LiveRun)
+
+    def project(self, bundle: Ref | None = None) -> Path:
+        """The user's project, unpacked from its sealed bundle into the workspace (this run's own by default)."""
+        ref = bundle or self.resolved.code
+        folder = self.live.workspace / f"project-{ref.id[:16]}"
+        mine = self.resolved.code_digest if ref == self.resolved.code else None
+        if not folder.exists():
+            code_bundle.unpack(self.store, ref, folder, code_digest=mine)
+            if self.live.environments:
+                self.note_environments()
+        return folder
+
+    def note_environments(self, *projects: Path) -> list[str]:
+        """Write down what this process, and those that run its unpacked projects, import from; returns the digests."""
+        environments = self.live.environments
+        for project in (None, *projects, *self.live.workspace.glob("project-*")):
+            for place in import_places(project):
+                if place not in environments:
+                    environments[place] = note_environment(self.store, self.run_id, place)
+        return sorted(environments.values())
 
     def with_recipe(self, provenance: dict[str, object]) -> dict[str, object]:
         """The provenance, with the sealed recipe of this run, by which `trainwright reproduce` makes a model again."""

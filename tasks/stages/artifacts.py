@@ -53,7 +53,7 @@ _MOST_CURVES = 4
 
 def stage_page(run: Run, stage: str, *, handoff: Any = None, error: TrainwrightError | None = None) -> str:
     """The page of one stage, from its hand-off or from the error that ended it."""
-    result = run.results.get(stage)
+    result = run.live.results.get(stage)
     status = result.status if result else "failed"
     sentence = error.message if error else (result.sentence if result else "")
     lines = [f"# {stage}: {status}", "", as_text(sentence)]

@@ -55,7 +55,7 @@ def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
         try:
             with listening(on_event):
                 handoff = work(run, *args)
-            bar.end(run.results[name].sentence)
+            bar.end(run.live.results[name].sentence)
         except TrainwrightError as raised:
             handoff, error = None, raised
         page = artifact_key(run, name), artifacts.stage_page(run, name, handoff=handoff, error=error), name
@@ -98,7 +98,7 @@ def _announce_drift(run: Run, handoff: object, error: TrainwrightError | None) -
 
 def _as_state(run: Run, stage: str, handoff: object, error: TrainwrightError | None) -> State:
     """The task run's final state: its name is the stage's status, so that a list of runs shows what happened."""
-    result = run.results[stage]
+    result = run.live.results[stage]
     if isinstance(error, ApprovalPending):
         return Completed(name="Waiting", message=result.sentence, data=error)
     if isinstance(error, GateNotMet):

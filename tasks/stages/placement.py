@@ -226,7 +226,7 @@ def done_by_child(
         secret=launch_secret(),
         hang_s=run.spec.train.hang_timeout_s,
         on_progress=_once(show),
-        on_spent=lambda seconds: run.spent.append(cost(seconds, _price(run, section))),
+        on_spent=lambda seconds: run.live.add_cost(cost(seconds, _price(run, section))),
         on_usage=lambda usage: used_by_gang(run, section, usage),
         allowance=allowance(run, section, local=pool is None),
         start=None if pool is None else pool.start,

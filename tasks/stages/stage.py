@@ -156,7 +156,7 @@ class Stage(Generic[P, T]):
         )
 
     def __call__(self, run: Run, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Carry the stage out: timed, logged, and recorded in `run.results` and under `runs/<run_id>/stages/`."""
+        """Carry the stage out: timed, logged, and recorded in `run.live` and under `runs/<run_id>/stages/`."""
         started, began = time.monotonic(), now_s()
         begin_stage(run, self.name)
         notify(StageBegan(self.name, run.spec.name, run.run_id if run.recorded else ""))
@@ -164,7 +164,7 @@ class Stage(Generic[P, T]):
         def ended(status: StageStatus, sentence: str, **more: Any) -> StageResult:
             seconds = round(time.monotonic() - started, 3)
             result = StageResult(name=self.name, status=status, seconds=seconds, sentence=sentence, **more)
-            run.results[self.name] = result
+            run.live.add_result(result)
             used_by_stage(run, self.name, began, status)
             # An error is reported once, where it ends the run.
             shown = "" if sys.exception() else f"  {sentence}"

@@ -132,10 +132,10 @@ def run_training(
         outcome = conduct(run.store, request)
     except TrainwrightError as error:
         notify_of_gang(run, training)
-        run.spent.append(cost(error.details.get("node_seconds", 0.0), price))
+        run.live.add_cost(cost(error.details.get("node_seconds", 0.0), price))
         raise
     notify_of_gang(run, training)
-    run.spent.append(cost(outcome.node_seconds, price))
+    run.live.add_cost(cost(outcome.node_seconds, price))
     return _trained(run, training, outcome)
 
 

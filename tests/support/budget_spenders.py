@@ -27,6 +27,7 @@ from infra.usage import executions_of
 from tasks import budgets
 from tasks.budgets import BudgetPeriod, settle_all
 from tasks.run import meter
+from tests.support.runs import make_run
 
 RUNS, EVERY_S, CHECKPOINT_S, LIMIT_H = 8, 60.0, 25.0, 0.75
 # 2026-03-02, so that all that is used is of one month.
@@ -39,27 +40,19 @@ BUDGETS = {
 FREE = Price(machine="m", per_hour=0.0, price_date="2026-01-01")
 
 
-def run_in(store: Store, run_id: str) -> Any:
-    """What `tasks.budgets` and the meter read of a run."""
-    spec = SimpleNamespace(name="p", model_name="p", tags={}, train=SimpleNamespace(pool=None))
-    resolved = SimpleNamespace(price=FREE, prices={"here": FREE}, store_rates=None)
-    lists: dict[str, Any] = {"meters": [], "budgets": [], "spent": []}
-    return SimpleNamespace(run_id=run_id, store=store, resolved=resolved, spec=spec, recorded=True, **lists)
-
-
 def use(store: Store, run_id: str, began: float) -> bool:
     """Carry a run out until its budget is used up; returns whether it was refused at once. Time is counted."""
     clock = SimpleNamespace(at=began)
     meter.now_s = budgets.now_s = lambda: clock.at  # type: ignore[assignment]
     budgets.Spending._tell = lambda *_: None  # type: ignore[method-assign]
-    run = run_in(store, run_id)
+    run = make_run(store, run_id=run_id, price=FREE, prices={"here": FREE})
 
     def work(run: Any) -> Any:
-        [mine] = run.budgets
+        mine = run.live.budget
         budgets.admit(run)
         while mine.over() is None:
             clock.at += EVERY_S / 4
-            run.meters[-1].note()  # the beat, up to which a killed process is charged
+            run.live.meter.note()  # the beat, up to which a killed process is charged
             mine._renew()
         clock.at += CHECKPOINT_S
         raise mine.over()

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +20,8 @@ from infra.store import Store, layout, open_store
 from tasks import budgets
 from tasks.budgets import BudgetPeriod, month_bounds, month_of, nothing_left, settle_all, settle_others
 from tasks.run.meter import Meter, metered, usage_of, used_by_gang
+from tasks.run.run import Run
+from tests.support.runs import make_run
 
 # A node for a dollar a second.
 DEAR = Price(machine="gpu", per_hour=3600.0, price_date="2026-01-01", devices=4)
@@ -40,12 +41,9 @@ def limited(store: Store, limit: dict[str, Any], **more: Any) -> BudgetPeriod:
     return BudgetPeriod("all", budget, NOW if budget.per == "month" else "r1")
 
 
-def run_in(store: Store, run_id: str = "r1", here: Price = FREE) -> Any:
-    spec = SimpleNamespace(name="p", model_name="p", tags={"team": "a"}, train=SimpleNamespace(pool="gpu"))
-    lists: dict[str, Any] = {"meters": [], "budgets": [], "spent": []}
-    resolved = SimpleNamespace(price=DEAR, prices={"here": here}, store_rates=None)
-    resolved.price_of = lambda section: DEAR if section == "train" else resolved.prices.get(section)
-    return SimpleNamespace(run_id=run_id, store=store, resolved=resolved, spec=spec, recorded=True, **lists)
+def run_in(store: Store, run_id: str = "r1", here: Price = FREE) -> Run:
+    spec = {"name": "p", "tags": {"team": "a"}, "train": {"launcher": "work-pool", "pool": "gpu"}}
+    return make_run(store, run_id=run_id, spec=spec, price=DEAR, prices={"here": here})
 
 
 def gang(began: float, seconds: float, generation: int = 0) -> GangUsage:
@@ -65,7 +63,7 @@ def training(run: Any, seconds: float, nodes: int = 1) -> None:
     allowed.admit(nodes)
     began = time.time()
     allowed.launched(lambda: gang(began, seconds))
-    run.budgets[0]._renew()
+    run.live.budget._renew()
     used_by_gang(run, "train", gang(began, seconds))
     allowed.released()
 
@@ -112,12 +110,12 @@ def test_a_training_ends_while_half_an_interval_is_reserved(store: Store) -> Non
 
     def work(run: Any) -> Any:
         training(run, 60)
-        assert run.budgets[0].over() is None
+        assert run.live.budget.over() is None
         budgets.refuse_over(run)
         allowed, began = budgets.allowance(run, "train", local=False), time.time()
         allowed.admit(1)
         allowed.launched(lambda: gang(began, 15, generation=1))
-        run.budgets[0]._renew()
+        run.live.budget._renew()
         assert isinstance(allowed.over(), OverBudget), "25 are left of 100, less than half of 60"
         budgets.refuse_over(run)
 
@@ -160,7 +158,7 @@ def test_shares_are_warned_of_once_in_a_period(
 
     def work(run: Any) -> None:
         training(run, 1)
-        seen.extend(run.budgets[0].sentences)
+        seen.extend(run.live.budget.sentences)
 
     for run_id in ("r1", "r2"):
         carry_out(run_in(store, run_id), work)
@@ -196,13 +194,13 @@ def test_an_unknown_price_is_told_and_not_counted_as_nothing(store: Store) -> No
 def killed(store: Store, run_id: str, seconds: float) -> None:
     """A run whose process was killed: it reserved, and its last record is missing."""
     run = run_in(store, run_id)
-    run.budgets.append(budgets.Spending(run))
+    run.live.budget = budgets.Spending(run)
     meter = Meter(run)
-    run.meters.append(meter)
+    run.live.meter = meter
     with meter.running():
         training(run, seconds)
         meter._create = lambda what, record: None  # type: ignore[method-assign]
-    run.budgets[0]._closed.set()
+    run.live.budget._closed.set()
 
 
 def test_a_killed_run_is_settled_from_its_records_by_whoever_needs_the_room(store: Store) -> None:
@@ -240,7 +238,7 @@ def test_what_a_dead_run_holds_warns_of_no_share(store: Store) -> None:
 
     def work(run: Any) -> Any:
         training(run, 1)
-        assert run.budgets[0].sentences == [], "10 are used, and 61 held by this run"
+        assert run.live.budget.sentences == [], "10 are used, and 61 held by this run"
 
     carry_out(run_in(store), work)
 
@@ -316,8 +314,8 @@ def test_a_shorter_interval_that_is_applied_while_a_run_works_is_renewed_as_ofte
         content = {"all": {"per": "month", "limit": {"hours": 1.0}}}
         apply_rules(store, "budgets", {"version": 1, "every_s": 0.2, "budgets": content})
         renewed: list[float] = []
-        mine = run.budgets[0]
-        run.budgets[0]._renew()
+        mine = run.live.budget
+        run.live.budget._renew()
         mine._renew = lambda: renewed.append(mine._every_s) or mine._closed.set()
         mine._keep()
         assert renewed == [0.2]
@@ -330,8 +328,8 @@ def test_a_run_at_an_unknown_price_is_told_of_a_budget_that_is_applied_later(sto
         budgets.admit(run)
         limited(store, {"amount": 10.0, "currency": "USD"})
         for _ in range(2):
-            run.budgets[0]._renew()
-        assert run.budgets[0].sentences == [
+            run.live.budget._renew()
+        assert run.live.budget.sentences == [
             "The budget all is in USD, and a price is unknown: of an unknown machine. What this run uses there does "
             "not count."
         ]

@@ -89,7 +89,7 @@ def test_a_stored_rejection_is_reused_by_the_plan_as_by_validate(golden: Path) -
     first, *others = plan(run, stages())
     with pytest.raises(ContractRejected) as raised:
         validate(run)
-    assert (raised.value.exit_code, run.results["validate"].status) == (3, "rejected")
+    assert (raised.value.exit_code, run.live.results["validate"].status) == (3, "rejected")
     assert sorted((golden / "store/contracts").iterdir()) == before, "the data was checked again"
     rejected = "contracts/c67a6e033f2699ea6907c982f49e0f93c8a69863-0"
     assert (first.action, first.why) == ("reuse", f"{rejected}: {raised.value.message}")

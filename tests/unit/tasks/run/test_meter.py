@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +17,8 @@ from infra.processes.this_process import now_s
 from infra.store import Store, layout, open_store
 from tasks.costs.charges import charges
 from tasks.run.meter import Meter, begin_stage, follow, metered, usage_of, usage_of_run, used_by_gang, used_by_stage
+from tasks.run.run import Run
+from tests.support.runs import make_run
 
 GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", pool="gpu")
 
@@ -27,11 +28,8 @@ def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "store"))
 
 
-def run_in(store: Store) -> Any:
-    resolved = SimpleNamespace(price=GPU, prices={"here": GPU}, store_rates=None)
-    resolved.price_of = lambda section: resolved.price if section == "train" else resolved.prices.get(section)
-    spec = SimpleNamespace(name="tiny", model_name="tiny", tags={"team": "a"}, train=SimpleNamespace(pool=None))
-    return SimpleNamespace(run_id="r1", store=store, resolved=resolved, spec=spec, meters=[], recorded=True, spent=[])
+def run_in(store: Store, price: Price = GPU) -> Run:
+    return make_run(store, spec={"tags": {"team": "a"}}, price=price, prices={"here": GPU})
 
 
 def gang(generation: int, began: float) -> GangUsage:
@@ -116,7 +114,7 @@ def test_a_run_that_two_processes_carry_out_at_once_pays_each_launch_once(store:
 def test_a_killed_process_is_charged_until_its_last_sign_of_life(store: Store) -> None:
     run = run_in(store)
     meter = Meter(run)
-    run.meters.append(meter)
+    run.live.meter = meter
     with meter.running():
         begin_stage(run, "validate")
         used_by_stage(run, "validate", time.time(), "ran")
@@ -139,18 +137,18 @@ def test_a_killed_process_is_charged_until_its_last_sign_of_life(store: Store) -
 def test_whoever_continues_settles_what_a_killed_process_used(store: Store) -> None:
     killed = run_in(store)
     meter = Meter(killed)
-    killed.meters.append(meter)
+    killed.live.meter = meter
     with meter.running():
         used_by_gang(killed, "train", gang(0, time.time()))
         meter._create = lambda what, record: None  # type: ignore[method-assign]
     assert usage_of(store, "r1").so_far
     again, third = run_in(store), run_in(store)
     metered(lambda run: "done")(again)  # type: ignore[arg-type, return-value]
-    [lost] = again.spent
+    [lost] = again.live.spent
     assert (lost.node_seconds, lost.usd) == (pytest.approx(2), pytest.approx(0.02))
     assert not usage_of(store, "r1").so_far
     metered(lambda run: "done")(third)  # type: ignore[arg-type, return-value]
-    assert third.spent == [], "once"
+    assert third.live.spent == [], "once"
 
 
 def test_a_node_that_is_another_machine_is_told_once_and_the_price_stays(
@@ -163,9 +161,7 @@ def test_a_node_that_is_another_machine_is_told_once_and_the_price_stays(
             used_by_gang(run, "train", used.model_copy(update={"nodes": nodes}))
         return "done"
 
-    run = run_in(store)
-    run.resolved.price = run.resolved.prices["train"] = GPU.model_copy(update={"devices": 8})
-    metered(work)(run)
+    metered(work)(run_in(store, GPU.model_copy(update={"devices": 8})))
     [sentence] = [one.getMessage() for one in caplog.records if "price book" in one.getMessage()]
     assert sentence.startswith(
         "Node 0 of the pool gpu has 0 GPUs, but gpu, which the pool has in the price book, has 8"

@@ -75,7 +75,7 @@ def test_data_that_moved_is_told_and_rejected_only_if_asked(spec: Path, monkeypa
     assert report.drift is not None
     assert [one.column for one in report.drift.moved] == ["c"]
     assert report.drift.verdict == "critical"
-    assert "columns moved against contracts/" in told.results["validate"].sentence
+    assert "columns moved against contracts/" in told.live.results["validate"].sentence
     # Another comparison of the same data reads nothing.
     monkeypatch.setattr(contract_check, "run_here", lambda *_, **__: pytest.fail("the data was read again"))
     with pytest.raises(ContractRejected, match=r"rejects the data: 1 of 5 columns moved.*fail_on=never\."):

@@ -62,9 +62,9 @@ def ids(run: Run, dataset: Dataset) -> set[int]:
 def test_rows_are_set_aside_counted_everywhere_and_not_made_again(spec: Path) -> None:
     run = opened(spec, ON)
     report, dataset = made(run)
-    said = run.results["validate"].sentence
+    said = run.live.results["validate"].sentence
     assert said.startswith("597 of 600 rows meet 3 expectations; 3 rows set aside (0.500%): expect_column_values_to_be")
-    assert run.results["shard"].sentence.endswith(" rows; 3 quarantined")
+    assert run.live.results["shard"].sentence.endswith(" rows; 3 quarantined")
     assert dataset.dropped_rows == {"quarantined": 3}
     assert ids(run, dataset) == set(range(600)) - {7, 8, 599}
     assert report.ref is not None
@@ -80,8 +80,8 @@ def test_rows_are_set_aside_counted_everywhere_and_not_made_again(spec: Path) ->
         ("validate", "reuse"), ("shard", "reuse"),
     ]  # fmt: skip
     assert made(again) == (report, dataset)
-    assert {one.status for one in again.results.values()} == {"reused"}
-    assert again.results["validate"].sentence == said
+    assert {one.status for one in again.live.results.values()} == {"reused"}
+    assert again.live.results["validate"].sentence == said
     assert read_handoff(run.store, report.ref, ContractReport) == report
 
 

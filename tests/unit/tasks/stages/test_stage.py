@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,10 +17,12 @@ from data_contracts.errors import (
 )
 from data_contracts.handoffs import Ref
 from data_contracts.run_report import StageResult
-from infra.store import Store, layout
+from infra.store import layout
 from tasks.queries.plan import _look
+from tasks.run.run import Run
 from tasks.stages.stage import EarlierHandoffs, Stage, StageOutcome
-from tests.support.raced import Memory
+from tests.support.runs import make_run
+from tests.support.tiny import SPEC
 
 
 @dataclass
@@ -64,36 +65,26 @@ class Shelf:
 
 
 @pytest.fixture
-def run() -> Any:
-    return SimpleNamespace(
-        run_id="r",
-        spec=SimpleNamespace(name="toy"),
-        recorded=True,
-        resolved=None,
-        external=False,
-        results={},
-        meters=[],
-        budgets=[],
-        store=Store(Memory(), {}),
-    )
+def run() -> Run:
+    return make_run(spec=SPEC)
 
 
-def kept(run: Any) -> StageResult:
-    return run.store.read_as(layout.stage("r", "toy"), StageResult.model_validate)
+def kept(run: Run) -> StageResult:
+    return run.store.read_as(layout.stage(run.run_id, "toy"), StageResult.model_validate)
 
 
-def test_a_result_is_made_once_and_reused(run: Any) -> None:
+def test_a_result_is_made_once_and_reused(run: Run) -> None:
     shelf = Shelf()
     toy = shelf.stage()
     assert toy(run) == "thing"
-    assert (run.results["toy"].status, kept(run).status) == ("ran", "ran")
+    assert (run.live.results["toy"].status, kept(run).status) == ("ran", "ran")
     assert toy(run) == "thing"
-    assert (run.results["toy"].status, run.results["toy"].reused_from) == ("reused", "key of ()")
+    assert (run.live.results["toy"].status, run.live.results["toy"].reused_from) == ("reused", "key of ()")
     assert kept(run).status == "ran", "the first record stands"
     assert shelf.asked == ["find key of ()", "check", "make key of () of ()", "find key of ()"]
 
 
-def test_a_result_that_lacks_something_is_completed(run: Any) -> None:
+def test_a_result_that_lacks_something_is_completed(run: Run) -> None:
     shelf = Shelf(lacks="there is no lid", made={"key of ()": "thing"})
     toy = shelf.stage()
     step, _ = _look(run, toy, EarlierHandoffs(run), [])
@@ -102,7 +93,7 @@ def test_a_result_that_lacks_something_is_completed(run: Any) -> None:
     assert shelf.asked[-1] == "make key of () of ()"
 
 
-def test_hand_offs_that_decide_nothing_are_not_asked_for(run: Any) -> None:
+def test_hand_offs_that_decide_nothing_are_not_asked_for(run: Run) -> None:
     first = Shelf()
     shelf = Shelf(keyed=False)
     toy = shelf.stage(first.stage())
@@ -112,7 +103,7 @@ def test_hand_offs_that_decide_nothing_are_not_asked_for(run: Any) -> None:
     assert first.asked == []
 
 
-def test_a_later_verb_is_told_which_one_to_run_first(run: Any) -> None:
+def test_a_later_verb_is_told_which_one_to_run_first(run: Run) -> None:
     first, then = Shelf(), Shelf()
     toy = first.stage()
     later = then.stage(toy)
@@ -124,17 +115,17 @@ def test_a_later_verb_is_told_which_one_to_run_first(run: Any) -> None:
     assert first.asked.count("find key of ()") == 3, "looked up once by one `EarlierHandoffs`"
 
 
-def test_a_result_that_ends_the_run_ends_it_each_time(run: Any) -> None:
+def test_a_result_that_ends_the_run_ends_it_each_time(run: Run) -> None:
     toy = Shelf(error=ContractRejected("No."), made={"key of ()": "thing"}).stage()
     for _ in range(2):
         with pytest.raises(ContractRejected):
             toy(run)
-        assert run.results["toy"].status == "rejected"
+        assert run.live.results["toy"].status == "rejected"
     with pytest.raises(UsageError, match="There is no toy"):
         EarlierHandoffs(run).handoff(toy)
 
 
-def test_a_corrupt_result_is_set_aside_by_the_stage_and_only_named_by_a_plan(run: Any) -> None:
+def test_a_corrupt_result_is_set_aside_by_the_stage_and_only_named_by_a_plan(run: Run) -> None:
     shelf = Shelf(error=CorruptError("It is damaged."))
     toy = shelf.stage()
     with pytest.raises(CorruptError):
@@ -143,23 +134,22 @@ def test_a_corrupt_result_is_set_aside_by_the_stage_and_only_named_by_a_plan(run
     with pytest.raises(CorruptError):
         toy(run)
     assert shelf.asked[-1] == "corrupt"
-    assert run.results["toy"].status == "failed"
+    assert run.live.results["toy"].status == "failed"
 
 
-def test_without_a_key_a_stage_is_skipped(run: Any) -> None:
-    run.external = True
-    shelf = Shelf()
+def test_without_a_key_a_stage_is_skipped() -> None:
+    run, shelf = make_run(spec={"data": "external"}), Shelf()
     assert shelf.stage()(run) is None
-    assert (run.results["toy"].status, shelf.asked) == ("skipped", [])
+    assert (run.live.results["toy"].status, shelf.asked) == ("skipped", [])
 
 
 @pytest.mark.parametrize(
     ("kind", "status"), [(UsageError, "rejected"), (UserCodeError, "rejected"), (StorageUnavailable, "failed")]
 )
-def test_what_its_check_refuses_is_rejected_and_not_failed(run: Any, kind: type[TrainwrightError], status: str) -> None:
-    def check(run: Any) -> None:
+def test_what_its_check_refuses_is_rejected_and_not_failed(run: Run, kind: type[TrainwrightError], status: str) -> None:
+    def check(run: Run) -> None:
         raise kind("it would fail later")
 
     with pytest.raises(kind, match="later"):
         replace(Shelf().stage(), check=check)(run)
-    assert run.results["toy"].status == status
+    assert run.live.results["toy"].status == status

@@ -72,7 +72,7 @@ def test_a_signal_whose_exception_was_lost_stops_at_the_next_stage(
     monkeypatch.setattr(stopping, "received", [2])
     with pytest.raises(Cancelled):
         validate(run)
-    assert run.results["validate"].status == "cancelled"
+    assert run.live.results["validate"].status == "cancelled"
 
 
 def test_a_panic_of_a_library_is_a_failure_and_no_stop(
@@ -87,7 +87,7 @@ def test_a_panic_of_a_library_is_a_failure_and_no_stop(
     monkeypatch.setattr(stopping, "check", check)
     with pytest.raises(panic):
         validate(run)
-    assert (run.results["validate"].status, run.results["validate"].sentence) == (
+    assert (run.live.results["validate"].status, run.live.results["validate"].sentence) == (
         "failed",
         "PanicException: index out of bounds",
     )
@@ -97,7 +97,7 @@ def test_what_a_model_is_rebuilt_from_is_sealed_beside_its_weights(spec: Path, s
     run = opened(spec, store)
     dataset = shard(run, validate(run))
     checkpoint = train(run, dataset)
-    assert run.results["train"].status == "reused"
+    assert run.live.results["train"].status == "reused"
     told = trained_with(run, checkpoint)
     assert told.train["lightning"]["model"]["class_path"] == "net.Net"
     assert (told.code, told.dataset) == (run.resolved.code, dataset.ref)
@@ -114,7 +114,7 @@ def test_the_same_weights_from_other_arguments_are_another_checkpoint(spec: Path
     one, two = opened(spec, store), opened(spec, store, "train.lightning.trainer.log_every_n_steps=7")
     dataset = shard(one, validate(one))
     first, second = train(one, dataset), train(two, dataset)
-    assert two.results["train"].status == "ran"
+    assert two.live.results["train"].status == "ran"
     assert first.ref.id != second.ref.id
     sets = sets_to_score(one, dataset)
     assert evaluation_key(one, first, sets) != evaluation_key(one, second, sets)
@@ -154,7 +154,7 @@ def test_a_promotion_that_was_cut_off_after_the_alias_moved_still_says_promoted(
     assert line(run).decision == "promoted"
     again = reopen_run(run.run_id, str(tmp_path / "store"))
     receipt = line(again)
-    assert (receipt.decision, again.results["promote"].status) == ("promoted", "ran")
+    assert (receipt.decision, again.live.results["promote"].status) == ("promoted", "ran")
     other = opened(spec, tmp_path / "store")
     assert line(other).decision == "unchanged"
     assert len(registry.history(run.store, "tiny", "champion")) == 1
@@ -179,10 +179,10 @@ def test_a_set_that_was_not_sharded_is_asked_for_and_not_made(spec: Path, store:
 
 def test_cost_is_counted_over_all_attempts(spec: Path, tmp_path: Path) -> None:
     run = opened(spec, tmp_path / "store")
-    run.spent.append(Cost(node_seconds=10, usd=0.5))
+    run.live.add_cost(Cost(node_seconds=10, usd=0.5))
     assert report(run, error=NodeLost("gone")).cost.node_seconds == 10
     again = reopen_run(run.run_id, str(tmp_path / "store"))
-    again.spent.append(Cost(node_seconds=1, usd=0.25))
+    again.live.add_cost(Cost(node_seconds=1, usd=0.25))
     last = report(again, error=GateNotMet("no"))
     assert (last.cost.node_seconds, last.cost.usd) == (11, 0.75)
     assert json.loads((tmp_path / "store" / layout.report(run.run_id)).read_text())["cost"]["node_seconds"] == 11
@@ -214,4 +214,4 @@ def test_a_collection_leaves_all_that_a_model_is_proven_by_and_the_line_reuses_i
     assert {link.uri for link in prove(held, "tiny@champion").links} == before
     run = opened(spec, copy)
     assert line(run).decision == "unchanged"
-    assert {name: one.status for name, one in run.results.items()} == dict.fromkeys(verbs(), "reused")
+    assert {name: one.status for name, one in run.live.results.items()} == dict.fromkeys(verbs(), "reused")

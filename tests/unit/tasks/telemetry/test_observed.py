@@ -18,7 +18,9 @@ from infra.processes.this_process import now_s
 from infra.store import open_store
 from infra.traces import METRICS_PORT, metrics_token
 from tasks.run.progress import StageBegan, notify
+from tasks.run.run import Run
 from tasks.telemetry import observed, refuse_wrong_settings
+from tests.support.runs import make_run
 
 
 @pytest.fixture(autouse=True)
@@ -27,13 +29,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Any:
+def run(tmp_path: Path) -> Run:
     price = Price(machine="here", per_hour=3.6, price_date="2026-01-01")
     usage = ExecutionUsage(
         run_id="r1", execution="e", pipeline="tiny", model="tiny", tags={}, prices={"here": price}, began=now_s()
     )
-    spec, store = SimpleNamespace(name="tiny", train=SimpleNamespace(pool="gpus")), open_store(str(tmp_path / "store"))
-    return SimpleNamespace(run_id="r1", spec=spec, store=store, results={}, meters=[SimpleNamespace(so_far=usage)])
+    run = make_run(open_store(str(tmp_path / "store")), spec={"train": {"launcher": "work-pool", "pool": "gpus"}})
+    run.live.meter = SimpleNamespace(so_far=usage)  # type: ignore[assignment]
+    return run
 
 
 def free_port() -> int:

@@ -15,6 +15,7 @@ from infra.gang.ranks import origin_env
 from infra.telemetry import TRACEPARENT, Context, current, new_context
 from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded
 from tasks.telemetry import TracedRun
+from tests.support.runs import make_run
 
 
 class Kept:
@@ -41,9 +42,8 @@ def kept() -> Kept:
 
 
 def traced(kept: Kept) -> TracedRun:
-    run: Any = SimpleNamespace(run_id="r1", spec=SimpleNamespace(name="tiny"))
     spans: Any = kept
-    return TracedRun(run, spans)
+    return TracedRun(make_run(), spans)
 
 
 def ended(name: str, status: Any) -> StageEnded:

@@ -15,6 +15,7 @@ from infra.processes.this_process import now_s
 from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded, TrainingProgress
 from tasks.telemetry import WatchedRun
 from tests.support.clocks import Clock
+from tests.support.runs import make_run
 
 
 @pytest.fixture
@@ -28,7 +29,8 @@ def watched(clock: Clock) -> WatchedRun:
     usage = ExecutionUsage(
         run_id="r1", execution="e", pipeline="tiny", model="tiny", tags={}, prices={"here": price}, began=now_s()
     )
-    run: Any = SimpleNamespace(run_id="r1", results={}, meters=[SimpleNamespace(so_far=usage)])
+    run, meter = make_run(), SimpleNamespace(so_far=usage)
+    run.live.meter = meter  # type: ignore[assignment]
     return WatchedRun(run, clock)
 
 
@@ -67,7 +69,7 @@ def test_stages_are_running_and_then_have_a_duration(watched: WatchedRun) -> Non
     watched(StageBegan("shard", "tiny", "r1"))
     assert of(watched)["stage_running", "shard"] == 1
     result = StageResult(name="shard", status="ran", seconds=2.5, sentence="")
-    watched._run.results["shard"] = result
+    watched._run.live.add_result(result)
     watched(StageEnded(result))
     found = of(watched)
     assert found["stage_duration_seconds", "shard", "ran"] == 2.5
