@@ -61,7 +61,7 @@ from infra.store import Store, layout
 from tasks.run.report import latest_report
 from tasks.run.resolve import find_version
 from tasks.stages.promote import split_with_rows
-from tasks.stages.trainings import InStore, TrainedWith, trained_with
+from tasks.stages.trainings import TrainedWith, trained_with
 
 Target = Literal["safetensors", "torch", "onnx", "huggingface", "mlflow"]
 # The files that a target's folder is made of.
@@ -452,7 +452,7 @@ def model_facts(store: Store, name: str) -> ModelFacts:
         UsageError: there is no such version. CorruptError: a part of it is changed or gone.
     """
     version, alias = find_version(store, name)
-    trained = trained_with(InStore(store), version.checkpoint)
+    trained = trained_with(store, version.checkpoint)
     checkpoint = store.manifest(version.checkpoint.ref)
     evaluation = read_handoff(store, version.evaluation, Evaluation)
     if evaluation.checkpoint_id != version.checkpoint.ref.id:

@@ -32,7 +32,6 @@ from data_contracts.messages.raw_data import (
 from data_contracts.pipeline_spec import SourceSpec, TrainSpec
 from data_contracts.pipeline_spec.base import CallableSpec
 from data_contracts.pipeline_spec.data import MEMORY_SHARE, may_be_csv
-from data_contracts.resolved import Resolved
 from infra import code_bundle, scratch
 from infra.child import run_child
 from infra.contract.parts import read_profile
@@ -42,11 +41,11 @@ from infra.settings import state_folder
 from infra.sources import resolve_sources
 from infra.sources.named_places import refuse_foreign_credentials
 from infra.sources.places import base_name
-from infra.store import Manifest, Store, layout
-from tasks.run.resolve import find_version
-from tasks.run.run import Run
+from infra.store import Manifest, Store
+from tasks.run.resolve import find_inputs, find_version
+from tasks.run.run import RunInputs
 from tasks.stages.shard import dataset_key
-from tasks.stages.trainings import InStore, TrainedWith, trained_with
+from tasks.stages.trainings import TrainedWith, trained_with
 from tasks.stages.validate import rejection
 from training.predict.output import output_exists, unfinished_work
 from training.predict.raw_rows import label_columns
@@ -338,7 +337,7 @@ def open_model(store: Store, name: str) -> Model:
         CorruptError: something that it was made with is gone or was changed.
     """
     version, _ = find_version(store, name)
-    trained = trained_with(InStore(store), version.checkpoint)
+    trained = trained_with(store, version.checkpoint)
     called = f"{version.name} version {version.version}"
     if trained.dataset is None or trained.train["lightning"].get("data"):
         raise UsageError(
@@ -380,8 +379,8 @@ def _preparation(store: Store, version: ModelVersion, dataset: Dataset, made: Ma
     if "preparation" in made.provenance:
         return dict(made.provenance["preparation"])
     run_id = store.manifest(version.ref).provenance.get("run_id", "")
-    resolved = store.find_as(layout.resolved(run_id), Resolved.from_json) if run_id else None
-    run = None if resolved is None else Run(resolved, store)
+    resolved = find_inputs(store, run_id) if run_id else None
+    run = None if resolved is None else RunInputs(resolved, store)
     # The key is the digest of all that decides the rows: only the run's true settings give it.
     if run is None or run.external or run.spec.shards is None or dataset_key(run) != dataset.key:
         raise UsageError(

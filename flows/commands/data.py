@@ -30,7 +30,6 @@ from data_contracts.messages.raw_data import CONTRACT, DRAFT, ContractRequest, L
 from data_contracts.pipeline_spec import CsvSpec, SourceSpec, SuiteSpec
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from data_contracts.records import DriftReport
-from data_contracts.resolved import Resolved
 from data_contracts.run_report import StageResult
 from flows.commands.guard import Answer
 from flows.commands.stages import opened, write
@@ -42,7 +41,8 @@ from infra.sources import resolve_sources
 from infra.store import Store, layout
 from infra.store.seal import noting_damage
 from infra.written_files import record_written
-from tasks.run.run import Run, known_store_list, reopen_run
+from tasks.run.resolve import read_inputs
+from tasks.run.run import RunInputs, known_store_list, reopen_run
 from tasks.run.spec_check import DATA, FEATURES, PREDICTIONS, LoadedSpec, set_contract_field
 from tasks.stages.artifacts import DRIFT_HEAD, drift_cells, own_report, report_results
 from tasks.stages.contract_check import drift_rejects
@@ -217,7 +217,7 @@ def _of_run(store: Store, run_id: str) -> str | None:
             (uri for uri in uris if store.exists(layout.manifest(uri)) and store.manifest(uri).id == known), None
         )
     # A rejection is not recorded there, and its report may be of an earlier run with the same data.
-    key = contract_key(Run(store.read_as(layout.resolved(run_id), Resolved.from_json), store))
+    key = contract_key(RunInputs(read_inputs(store, run_id), store))
     ref = None if key is None else store.newest("contracts", key)
     return None if ref is None else ref.uri
 

@@ -48,7 +48,7 @@ from tasks.estimates.offers import (
     verdict,
 )
 from tasks.run.resolve import resolved_runs
-from tasks.run.run import Run
+from tasks.run.run import Run, RunInputs
 from tasks.stages.shard import shard
 from tasks.stages.stage import EarlierHandoffs
 from tasks.stages.train import size_request
@@ -345,7 +345,7 @@ def _dataset(run: Run) -> Dataset | None:
     except UsageError:
         pass
     for resolved in itertools.islice(resolved_runs(run.store, run.spec.name), 1):
-        made = recorded(Run(resolved, run.store), "shard")
+        made = recorded(RunInputs(resolved, run.store), "shard")
         if made is not None and made.id is not None:
             return find_dataset_by_id(run.store, made.id)
     return None

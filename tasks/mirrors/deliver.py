@@ -50,7 +50,8 @@ from tasks.mirrors.updates import lineage_events, mlflow_run, put_folder, put_ve
 from tasks.pages.facts import Facts, facts_of
 from tasks.run.executions import newest_execution
 from tasks.run.report import latest_report
-from tasks.run.run import Run
+from tasks.run.resolve import find_inputs, read_inputs
+from tasks.run.run import Run, RunInputs
 from tasks.stages.artifacts import announce
 
 # How many of the newest runs are looked at after each run, and for a model's mirrors.
@@ -198,7 +199,7 @@ def _untold(
 def _resolved(store: Store, run_id: str) -> Resolved | None:
     """A run's inputs; None for a run that was stopped before, or is of a version that cannot be read."""
     with contextlib.suppress(TrainwrightError, ValueError), passing_over():
-        found = store.find_as(layout.resolved(run_id), Resolved.from_json)
+        found = find_inputs(store, run_id)
         if found is not None and "mirrors" in found.spec:
             found.pipeline()
         return found
@@ -484,7 +485,7 @@ def _prefect(store: Store, one: Due, deadline: Deadline) -> str:
 
 
 def _tell_end(store: Store, run_id: str) -> str:
-    run = Run(store.read_as(layout.resolved(run_id), Resolved.from_json), store)
+    run = RunInputs(read_inputs(store, run_id), store)
     report, begun = latest_report(store, run_id), newest_execution(store, run_id)
     assert report is not None, "only ends are due"
     if not announce(run, report, None if begun is None else begun.flow_run):

@@ -34,7 +34,8 @@ from infra.store.seal import pass_over
 from infra.store.store import read_several
 from tasks.budgets import BudgetBalance, balances_of_month, month_of
 from tasks.run.report import latest_report
-from tasks.run.run import Run, read_inputs
+from tasks.run.resolve import find_inputs
+from tasks.run.run import RunInputs
 from tasks.slo import WINDOW, LedgerRun, Result, read_ledger, results
 from tasks.stages.canary_tally import stored_standing
 from tasks.stages.validate import contract_key
@@ -348,9 +349,9 @@ def _drift(store: Store, run_id: str) -> DriftReport | None:
     details = ((report.error if report is not None else None) or {}).get("details", {})
     if "suite_digest" in details:
         return ContractReport.model_validate(details).drift
-    if not store.exists(layout.resolved(run_id)):  # it was stopped before it was resolved
+    if (resolved := find_inputs(store, run_id)) is None:
         return None
-    run = Run(read_inputs(store, run_id), store)
+    run = RunInputs(resolved, store)
     if run.spec.contract is None or run.spec.contract.drift is None:
         return None
     key = contract_key(run)

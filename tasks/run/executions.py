@@ -37,7 +37,6 @@ from data_contracts.errors import (
 from data_contracts.executions import Crash, Execution, FlowRunState, resume_key
 from data_contracts.messages.commands import REAP, Reaped, ReapRequest, RunBegun, RunReaped
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
-from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport, StageResult
 from infra import stopping
 from infra.audit import now
@@ -51,6 +50,7 @@ from infra.store import Lease, Store, Versioned, layout
 from infra.store.lease import PATIENCE_S, LeaseKeeper, held_lease, process_of, standing_still, with_process
 from tasks.run.progress import on_page
 from tasks.run.report import finished_report, latest_report, num_attempts, report
+from tasks.run.resolve import read_inputs
 from tasks.run.run import Run, artifact_key
 
 LOOK_EVERY_S = 0.2
@@ -396,7 +396,7 @@ def _lost(store: Store, run_id: str, why: object) -> Reaped:
 class _DeadRun:
     def __init__(self, store: Store, run_id: str, resumer: Resumer) -> None:
         self.store, self.run_id, self.resumer = store, run_id, resumer
-        self.run = Run(store.read_as(layout.resolved(run_id), Resolved.from_json), store)
+        self.run = Run(read_inputs(store, run_id), store)
         self.lease_path = layout.lease(layout.run(run_id))
 
     def answer(self, seen: Versioned | None) -> Reaped | None:

@@ -18,7 +18,7 @@ from datetime import datetime
 from data_contracts.costs import NOTHING
 from data_contracts.errors import TrainwrightError
 from data_contracts.executions import HERE, ExecutionUsage, Followed, GangUsage, NodeUsage, SignOfLife, StageUsage
-from data_contracts.resolved import UNKNOWN_PRICE, Price, Resolved
+from data_contracts.resolved import UNKNOWN_PRICE, Price
 from data_contracts.run_report import RunReport, StageStatus
 from infra.machine import EnergyMeter, machine_id
 from infra.processes.processes import uninterrupted
@@ -27,6 +27,7 @@ from infra.store import Store, layout
 from infra.store.records import PointerMoved, Versioned, parsed
 from infra.usage import cost, executions_of
 from tasks.run.report import latest_report
+from tasks.run.resolve import find_inputs
 from tasks.run.run import Run
 
 # The execution of a run that was carried out by a Trainwright that kept no records of what it used.
@@ -267,7 +268,7 @@ def _seconds(moment: str) -> float:
 
 def _of_report(store: Store, run_id: str) -> list[ExecutionUsage]:
     """The cost in the report of a run of an earlier Trainwright. CorruptError if its figures cannot be."""
-    resolved = store.find_as(layout.resolved(run_id), Resolved.from_json)
+    resolved = find_inputs(store, run_id)
     report = latest_report(store, run_id)
     if resolved is None or report is None:
         return []

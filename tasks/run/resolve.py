@@ -275,14 +275,32 @@ def _local_sources(spec: PipelineSpec, root: Path) -> list[Path]:
     return local_files(named, root)
 
 
+def read_inputs(store: Store, run_id: str) -> Resolved:
+    """The inputs of a run; CorruptError for those of another, which may be signed, too. FileNotFoundError."""
+
+    def parse(value: dict[str, object]) -> Resolved:
+        found = Resolved.from_json(value)
+        if found.run_id != run_id:
+            raise ValueError(f"these are the inputs of the run {found.run_id[:80]!a}")
+        return found
+
+    return store.read_as(layout.resolved(run_id), parse)
+
+
+def find_inputs(store: Store, run_id: str) -> Resolved | None:
+    """The inputs of a run; None for one that was stopped before it had any. CorruptError as in `read_inputs`."""
+    try:
+        return read_inputs(store, run_id)
+    except FileNotFoundError:
+        return None
+
+
 def resolved_runs(store: Store, pipeline: str) -> Iterator[Resolved]:
     """A pipeline's resolved runs, the newest first."""
     for run_id in filter(is_name, reversed(store.list(layout.runs()))):
-        path = layout.resolved(run_id)
-        if store.exists(path):
-            resolved = store.read_as(path, Resolved.from_json)
-            if resolved.spec["name"] == pipeline:
-                yield resolved
+        resolved = find_inputs(store, run_id)
+        if resolved is not None and resolved.spec["name"] == pipeline:
+            yield resolved
 
 
 def champion(store: Store, spec: PipelineSpec) -> Ref | None:

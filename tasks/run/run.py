@@ -32,7 +32,7 @@ from infra.models.registry import seal_recipe
 from infra.records.nodes import import_places, note_environment
 from infra.signing.signatures import configured_key, sign_inputs
 from infra.store import Store, absolute_address, layout, open_store
-from tasks.run.resolve import DEFAULTS, SCHEDULE_KEY, RunOptions, ci_key, resolve
+from tasks.run.resolve import DEFAULTS, SCHEDULE_KEY, RunOptions, ci_key, find_inputs, read_inputs, resolve
 from tasks.run.spec_check import LoadedSpec
 
 if TYPE_CHECKING:
@@ -361,18 +361,6 @@ def record_inputs(store: Store, resolved: Resolved, signer: SigningKey | None) -
     return read_inputs(store, resolved.run_id)
 
 
-def read_inputs(store: Store, run_id: str) -> Resolved:
-    """The inputs of a run; CorruptError for those of another, which may be signed, too. FileNotFoundError."""
-
-    def parse(value: dict[str, object]) -> Resolved:
-        found = Resolved.from_json(value)
-        if found.run_id != run_id:
-            raise ValueError(f"these are the inputs of the run {found.run_id[:80]!a}")
-        return found
-
-    return store.read_as(layout.resolved(run_id), parse)
-
-
 def claim_key(store: Store, key: str, run_id: str) -> str:
     """The run id that owns this idempotency key: ours, or the first one's."""
     path = layout.trigger(key)
@@ -393,7 +381,7 @@ def resolved_before(store: Store, key: str | None) -> Resolved | None:
     run_id = None if key is None else store.find_as(layout.trigger(key), _run_named)
     if run_id is None or not store.claim(layout.run(run_id)):
         return None
-    return read_inputs(store, run_id) if store.exists(layout.resolved(run_id)) else None
+    return find_inputs(store, run_id)
 
 
 def inputs_of_pipeline(name: str, options: RunOptions, known: Resolved) -> Resolved:

@@ -34,7 +34,7 @@ from tasks.charts.picture import as_image as picture_as_image
 from tasks.charts.plots import forest, forest_rows, panels
 from tasks.gates.gates import ledger_sentences
 from tasks.run.report import FINAL, cost_sentence
-from tasks.run.run import Run
+from tasks.run.run import Run, RunInputs
 from tasks.stages.canary import ended_by
 from tasks.stages.evaluate import suspect_lines
 from tasks.stages.shard import row_remarks, rows_left_out, rows_read, split_rows
@@ -173,7 +173,7 @@ def _rows(left: str, right: str, rows: list[tuple[str, str]]) -> list[str]:
     return [f"| {left} | {right} |", "|---|---|", *(f"| {as_text(a)} | {as_text(b)} |" for a, b in rows)]
 
 
-def own_report(run: Run) -> ContractReport | None:
+def own_report(run: RunInputs) -> ContractReport | None:
     """The report on a run's own data; None if there is none."""
     key = contract_key(run)
     return None if key is None else newest_handoff(run.store, "contracts", key, ContractReport)
@@ -287,7 +287,7 @@ def _drift_row(one: ColumnDrift) -> str:
     return f"| {' | '.join(map(as_text, drift_cells(one)))} | {picture} |"
 
 
-def receipt_of(run: Run, report: RunReport) -> Receipt | None:
+def receipt_of(run: RunInputs, report: RunReport) -> Receipt | None:
     """The receipt of the run's own promotion; None if it promoted nothing, or its receipt is gone."""
     if report.verdict not in ("promoted", "canary"):
         return None
@@ -340,7 +340,7 @@ def _lines(draw: Callable[[], list[tuple[str, str]]]) -> list[str]:
         return []
 
 
-def announce(run: Run, report: RunReport, flow_run: str | None = None) -> bool:
+def announce(run: RunInputs, report: RunReport, flow_run: str | None = None) -> bool:
     """Emit the events of a run's end; returns whether the server took all of them.
 
     Args:
@@ -364,7 +364,7 @@ def note_untold(run: Run) -> None:
         log.warning("Prefect is never told how %s ended: %s", run.run_id, error)
 
 
-def _announce_canary_end(run: Run) -> bool:
+def _announce_canary_end(run: RunInputs) -> bool:
     """Emit the event of the canary that this run ended, if it ended one; a failure is one warning and False."""
     if run.spec.promote.canary is None:
         return True

@@ -40,7 +40,7 @@ from infra.models.canaries import Canary
 from infra.records.handoffs import read_handoff
 from infra.records.receipts import chain, has_ended, read_receipt, with_hold, without_hold
 from infra.store import PointerMoved, Store, Versioned, layout
-from tasks.run.run import Run
+from tasks.run.run import Run, RunInputs
 from tasks.run.spec_check import why_no_fresh_rows
 from tasks.stages import approval
 from tasks.stages.approval import signing_key
@@ -150,7 +150,7 @@ def stood(run: Run) -> StageOutcome[Receipt] | None:
     return StageOutcome(receipt, "ran", receipt.sentence, receipt.candidate)
 
 
-def ended_by(run: Run) -> Receipt | None:
+def ended_by(run: RunInputs) -> Receipt | None:
     """The receipt of the end of a canary that this run ended; None if it ended none."""
     found = registry.read_alias(run.store, run.spec.model_name, ALIAS)
     newest = None if found is None else Ref.model_validate(found[0].value["receipt"])

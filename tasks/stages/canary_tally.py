@@ -285,7 +285,7 @@ class SetDigests:
 def seen_by(run: Run, model: ModelVersion) -> list[Ref]:
     """The datasets that a version was trained on, and those that it was scored on before it was chosen."""
     store = run.store
-    found = [trained_with(run, model.checkpoint).dataset]
+    found = [trained_with(run.store, model.checkpoint).dataset]
     evaluation = read_handoff(store, model.evaluation, Evaluation)
     for uri in (model.checkpoint.ref, evaluation.ref):
         found += [one for one in store.manifest(uri).parents if one.uri.startswith("datasets/")]
@@ -300,7 +300,7 @@ def refuse_other_columns(run: Run, dataset: Dataset, canary: Canary) -> None:
     Args:
         dataset: of this run, with the rows that the canary is to be scored on.
     """
-    ref = trained_with(run, canary.version.checkpoint).dataset
+    ref = trained_with(run.store, canary.version.checkpoint).dataset
     if ref is None:
         return
     before = hashed_columns(run, list(read_handoff(run.store, ref, Dataset).columns))

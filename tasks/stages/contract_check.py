@@ -51,7 +51,7 @@ from infra.store import Manifest, Store
 from infra.store.seal import Writer
 from infra.store.store import newest_sealed, seal_attempt
 from tasks.run.resolve import reference_profile
-from tasks.run.run import Run
+from tasks.run.run import Run, RunInputs
 from tasks.run.spec_check import named_tokenizers
 from tasks.stages.placement import again_after_hangs, run_here
 from tasks.stages.stage import ClusterStage
@@ -147,7 +147,7 @@ def _with_folder(request: ContractRequest) -> Iterator[ContractRequest]:
         yield request.model_copy(update={"folder": str(folder.path)})
 
 
-def code_of(run: Run, suite: Suite, sources: Iterable[SourceSpec] = ()) -> str | None:
+def code_of(run: RunInputs, suite: Suite, sources: Iterable[SourceSpec] = ()) -> str | None:
     """The digest of the user's code, if a suite names classes of it or a source a tokenizer; part of a report's key."""
     return run.resolved.code_digest if own_classes(suite) or runs_tokenizer(sources) else None
 
@@ -221,7 +221,7 @@ def _sealed(
     return read_handoff(run.store, ref, ContractReport)
 
 
-def drift_settings(run: Run) -> dict[str, object]:
+def drift_settings(run: RunInputs) -> dict[str, object]:
     """What the comparison adds to the report's key: its settings and the earlier data; nothing without it."""
     section, reference = _drift_section(run), run.resolved.drift
     if section is None or reference is None:
@@ -270,7 +270,7 @@ def drift_alone_rejects(run: Run, report: ContractReport) -> bool:
     return bool(report.expectations) and not any(is_grave(one, contract.fail_on) for one in report.failures)
 
 
-def _drift_section(run: Run) -> DriftSpec | None:
+def _drift_section(run: RunInputs) -> DriftSpec | None:
     return None if run.spec.contract is None else run.spec.contract.drift
 
 

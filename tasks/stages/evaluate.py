@@ -27,7 +27,7 @@ from infra.orchestrator.artifacts import as_text
 from infra.records.evaluations import shown_of
 from infra.records.handoffs import read_handoff
 from tasks.gates.set_rows import Sets
-from tasks.run.run import Run
+from tasks.run.run import Run, RunInputs
 from tasks.stages.placement import ScoringLayout, done_by_child, layout_in_plan, layout_of
 from tasks.stages.shard import pairs_of, sets_to_score, shard
 from tasks.stages.stage import Stage, StageOutcome
@@ -47,7 +47,8 @@ def find_evaluation(
     run: Run, key: str, checkpoint: Checkpoint, dataset: Dataset | None
 ) -> StageOutcome[Evaluation] | None:
     """The candidate's evaluation; `lacks` is set if its predictions are not checked, or the champion is not scored."""
-    trained_with(run, checkpoint)  # even a reused evaluation needs a checkpoint that was trained with its settings
+    # Even a reused evaluation needs a checkpoint that was trained with its settings.
+    trained_with(run.store, checkpoint)
     ref = run.store.newest("evaluations", key)
     if ref is None:
         return None
@@ -119,7 +120,7 @@ def score(
 ) -> tuple[Evaluation, bool]:
     """The evaluation of a checkpoint on this run's sets, and whether it was reused; `afresh` forbids reuse."""
     sets = sets_to_score(run, dataset)
-    trained = trained_with(run, checkpoint)
+    trained = trained_with(run.store, checkpoint)
     key = evaluation_key(run, checkpoint, sets)
     ref = None if afresh else run.store.newest("evaluations", key)
     if ref is not None:
@@ -153,7 +154,7 @@ def _layout(run: Run, checkpoint: Checkpoint) -> ScoringLayout:
     """The ranks that score a checkpoint."""
     now = _champion(run)
     champion = now is not None and now.ref.id == checkpoint.ref.id
-    return layout_of(run, "evaluate", trained_with(run, checkpoint).train, checkpoint, champion=champion)
+    return layout_of(run, "evaluate", trained_with(run.store, checkpoint).train, checkpoint, champion=champion)
 
 
 def comparable(
@@ -203,7 +204,7 @@ def _rows(run: Run, evaluation: Evaluation) -> dict[str, dict[str, str]]:
     return run.store.manifest(evaluation.ref).provenance.get("rows", {})
 
 
-def evaluation_key(run: Run, checkpoint: Checkpoint, sets: Sets) -> str:
+def evaluation_key(run: RunInputs, checkpoint: Checkpoint, sets: Sets) -> str:
     """Reuse key of an evaluation: the metrics and their code, the sets, and the checkpoint.
 
     The checkpoint's id stands for how its module and batches are made and for their code.
@@ -237,7 +238,7 @@ def _is_of_scores(metric: MetricSpec) -> bool:
     return not ours or task in ("binary", "multilabel") or any(part in kind for part in _OF_SCORES)
 
 
-def _measures(run: Run) -> list[str]:
+def _measures(run: RunInputs) -> list[str]:
     """The properties of the model itself that gates ask for."""
     return [name for name in MEASURES if any(name in gate.name for gate in run.spec.promote.gates)]
 

@@ -125,7 +125,7 @@ def layout_of(
 
 def layout_in_plan(run: Run, section: Section, checkpoint: Checkpoint | None) -> str:
     """The ranks that would verify or score a checkpoint, or the one that the run will train; "" for one process."""
-    train = run.train_settings() if checkpoint is None else trained_with(run, checkpoint).train
+    train = run.train_settings() if checkpoint is None else trained_with(run.store, checkpoint).train
     return layout_of(run, section, train, checkpoint).planned
 
 

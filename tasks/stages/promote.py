@@ -367,7 +367,7 @@ def _compared(run: Run, checkpoint: Checkpoint, gate: ExportGate, stays: str) ->
 
 
 def _export(run: Run, checkpoint: Checkpoint, gate: ExportGate) -> Exported:
-    trained = trained_with(run, checkpoint)
+    trained = trained_with(run.store, checkpoint)
     dataset = None if trained.dataset is None else read_handoff(run.store, trained.dataset, Dataset)
     wanted = run.spec.evaluate
     with scratch.make("export") as folder:

@@ -53,7 +53,7 @@ from infra.store import Store
 from tasks.evidence.resampled_metrics import keeps_pairs
 from tasks.gates.set_rows import Sets
 from tasks.run.progress import shown
-from tasks.run.run import Run
+from tasks.run.run import Run, RunInputs
 from tasks.run.spec_check import FEATURES, suite_called
 from tasks.stages.contract_check import checked, cut_files, raw_inputs, reading_settings, runs_tokenizer
 from tasks.stages.placement import run_here
@@ -94,7 +94,7 @@ UNNAMED = "Unnamed: 0"
 _PLACES = {"uri": "contracts", "dataset_uri": "datasets"}
 
 
-def dataset_key(run: Run, set_name: str | None = None) -> str:
+def dataset_key(run: RunInputs, set_name: str | None = None) -> str:
     """Reuse key of a dataset: the shards' settings, the raw bytes, and the user's code if a transform runs.
 
     A named evaluation set is read as its own sources say and has a key of its own; the window does not apply to it.
@@ -102,12 +102,12 @@ def dataset_key(run: Run, set_name: str | None = None) -> str:
     return _key(run, raw_inputs(_raw(run, set_name)[0]), set_name)
 
 
-def find_dataset(run: Run, set_name: str | None = None) -> Dataset | None:
+def find_dataset(run: RunInputs, set_name: str | None = None) -> Dataset | None:
     """The sealed dataset of this run's raw files, or of a named evaluation set; None if it is not made yet."""
     return newest_dataset(run.store, dataset_key(run, set_name))
 
 
-def shard_key(run: Run, contract: ContractReport | None) -> str | None:
+def shard_key(run: RunInputs, contract: ContractReport | None) -> str | None:
     """Reuse key of the run's own dataset."""
     return None if run.external else dataset_key(run)
 
@@ -219,7 +219,7 @@ def unmade(name: str) -> str:
     return f"there is no dataset of evaluate.sets.{name} for its files and these shard settings"
 
 
-def _key(run: Run, inputs: list[Any] | None, set_name: str | None = None) -> str:
+def _key(run: RunInputs, inputs: list[Any] | None, set_name: str | None = None) -> str:
     """The reuse key with these inputs; with None, the key shared by datasets that can extend one another."""
     shards = run.spec.shards
     assert shards is not None
@@ -239,7 +239,7 @@ def _key(run: Run, inputs: list[Any] | None, set_name: str | None = None) -> str
     return reuse_key("shard", VERSION, settings, inputs or [], run.resolved.code_digest if runs_code else None)
 
 
-def _raw(run: Run, set_name: str | None) -> tuple[list[SourceFile], list[SourceSpec]]:
+def _raw(run: RunInputs, set_name: str | None) -> tuple[list[SourceFile], list[SourceSpec]]:
     """Files and sources of the pipeline's data, or of a named evaluation set."""
     if set_name is not None:
         return run.resolved.sets[set_name], run.spec.evaluate.sets[set_name].source or []
@@ -605,7 +605,7 @@ def _copies_remedy(report: ContaminationReport, section: ContaminationSpec) -> s
     return COPIES_REMEDY
 
 
-def sets_to_score(run: Run, dataset: Dataset | None) -> Sets:
+def sets_to_score(run: RunInputs, dataset: Dataset | None) -> Sets:
     """The sets to score; UsageError if `shard` has not made the dataset of a set."""
     if dataset is None:
         return {}
@@ -622,7 +622,7 @@ def sets_to_score(run: Run, dataset: Dataset | None) -> Sets:
     return sets
 
 
-def pairs_of(run: Run) -> list[str]:
+def pairs_of(run: RunInputs) -> list[str]:
     """The metrics whose gate computes them again on some of the rows, so that the pairs of each row are kept."""
     metrics = run.spec.evaluate.metrics
     gates = [gate for gate in run.spec.promote.gates if gate.confidence or gate.slice or gate.max_gap is not None]

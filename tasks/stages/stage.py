@@ -34,7 +34,7 @@ from infra.store import layout
 from tasks.run.meter import begin_stage, used_by_stage
 from tasks.run.progress import IN_VIEW, StageBegan, StageEnded, notify, on_page
 from tasks.run.resolve import explain_left_out
-from tasks.run.run import Run, artifact_key
+from tasks.run.run import Run, RunInputs, artifact_key
 
 EXTERNAL = "data is external"
 log = logging.getLogger("trainwright")
@@ -109,7 +109,7 @@ class Stage(Generic[P, T]):
     name: str
     sections: tuple[str, ...]
     takes: tuple[Stage[..., Any], ...]
-    key: Callable[Concatenate[Run, P], str | None]
+    key: Callable[Concatenate[RunInputs, P], str | None]
     find: Callable[Concatenate[Run, str, P], StageOutcome[T] | None]
     make: Callable[Concatenate[Run, str, P], StageOutcome[T]]
     missing: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from data_contracts.canonical import reuse_key
 from data_contracts.errors import CorruptError, UsageError
@@ -21,13 +21,13 @@ from infra.gang.ledger import at_step, committed, generations, refuse_forged_res
 from infra.records.handoffs import TRAIN, check_against_seal, find_dataset_by_id, read_trained_with, verify_checkpoint
 from infra.store import Store, layout
 from infra.store.seal import noting_damage
-from tasks.run.run import Run
+from tasks.run.run import RunInputs
 
 VERSION = 1
 log = logging.getLogger("trainwright")
 
 
-def training_key(run: Run, dataset: Dataset | None) -> str:
+def training_key(run: RunInputs, dataset: Dataset | None) -> str:
     """Reuse key of a training: covers what decides its result, but not where it ran."""
     return key_of(sealed_settings(run, dataset))
 
@@ -37,7 +37,7 @@ def key_of(sealed: Mapping[str, Any], version: int = VERSION) -> str:
     return reuse_key("train", version, sealed["train"], sealed["dataset_id"], sealed["code_digest"])
 
 
-def sealed_settings(run: Run, dataset: Dataset | None) -> dict[str, object]:
+def sealed_settings(run: RunInputs, dataset: Dataset | None) -> dict[str, object]:
     """The settings that decide a training's result. They are sealed in every checkpoint, which is rebuilt from them
     alone.
     """
@@ -57,7 +57,7 @@ def sealed_settings(run: Run, dataset: Dataset | None) -> dict[str, object]:
     }
 
 
-def find_training(run: Run, key: str, *, warn: bool = True) -> tuple[str, Checkpoint | None, bool]:
+def find_training(run: RunInputs, key: str, *, warn: bool = True) -> tuple[str, Checkpoint | None, bool]:
     """The training to use for a key: its directory, its checkpoint if finished and whole, and whether it was begun.
 
     Args:
@@ -78,12 +78,12 @@ def find_training(run: Run, key: str, *, warn: bool = True) -> tuple[str, Checkp
     return training, None, begun
 
 
-def _begun_by(run: Run, training: str) -> str | None:
+def _begun_by(run: RunInputs, training: str) -> str | None:
     """The run that began a training: `--new` makes one new training, however often the run is continued."""
     return run.store.find_as(layout.launch(training, 0), _launcher)
 
 
-def usable(run: Run, checkpoint: Checkpoint, *, warn: bool = True) -> bool:
+def usable(run: RunInputs, checkpoint: Checkpoint, *, warn: bool = True) -> bool:
     """Whether a checkpoint may be handed over or started from: it is whole, and not quarantined."""
     level = logging.WARNING if warn else logging.DEBUG
     uri = checkpoint.ref.uri
@@ -101,7 +101,7 @@ def usable(run: Run, checkpoint: Checkpoint, *, warn: bool = True) -> bool:
     return True
 
 
-def training_of(run: Run) -> str | None:
+def training_of(run: RunInputs) -> str | None:
     """The training that the run reused, else the newest with its key that it launched, else the newest with its key."""
     trained, sharded = recorded(run, "train"), recorded(run, "shard")
     if trained is not None and trained.reused_from:
@@ -118,7 +118,7 @@ def training_of(run: Run) -> str | None:
     return next(iter(launched if run.resolved.fresh else [*launched, *attempts]), None)
 
 
-def begun_training(run: Run) -> str:
+def begun_training(run: RunInputs) -> str:
     """The run's training; UsageError if it has not begun, CorruptError if damage keeps it from being found."""
     with noting_damage() as damage:
         training = training_of(run)
@@ -127,7 +127,7 @@ def begun_training(run: Run) -> str:
     return training
 
 
-def not_begun(run: Run) -> UsageError:
+def not_begun(run: RunInputs) -> UsageError:
     """The error for a run that has no training yet, or whose training cannot be found any more."""
     if recorded(run, "train") is not None:
         return UsageError(
@@ -162,7 +162,7 @@ def _launcher(launch: dict[str, object]) -> str:
     return Launch.from_json(launch).run_id
 
 
-def recorded(run: Run, stage: str) -> StageResult | None:
+def recorded(run: RunInputs, stage: str) -> StageResult | None:
     """How a stage of the run ended, if it ended successfully."""
     return run.store.find_as(layout.stage(run.run_id, stage), StageResult.model_validate)
 
@@ -185,29 +185,14 @@ class TrainedWith:
         return self.sealed["train"]
 
 
-class HasStore(Protocol):
-    """A run, or another object that knows the store of a checkpoint."""
-
-    @property
-    def store(self) -> Store:
-        """The store."""
-
-
-@dataclass(frozen=True)
-class InStore:
-    """Where a checkpoint lies, without a run."""
-
-    store: Store
-
-
-def trained_with(run: HasStore, checkpoint: Checkpoint) -> TrainedWith:
+def trained_with(store: Store, checkpoint: Checkpoint) -> TrainedWith:
     """Read what is sealed in the checkpoint; CorruptError if it is changed, gone, or not of its training."""
     try:
-        manifest = run.store.manifest(checkpoint.ref)
+        manifest = store.manifest(checkpoint.ref)
     except FileNotFoundError as error:
         raise CorruptError(f"The checkpoint {checkpoint.ref.uri} is missing.") from error
     check_against_seal(manifest, checkpoint)
-    sealed = read_trained_with(run.store, manifest)
+    sealed = read_trained_with(store, manifest)
     try:
         parents = [Ref.model_validate(parent) for parent in manifest.provenance["parents"]]
         code = Ref.model_validate(manifest.provenance["code"]["ref"])
@@ -220,15 +205,15 @@ def trained_with(run: HasStore, checkpoint: Checkpoint) -> TrainedWith:
         raise CorruptError(
             f"{checkpoint.ref.uri}/{TRAIN} holds other settings than {checkpoint.training} was made for."
         )
-    _check_code(run, code, str(sealed["code_digest"]))
+    _check_code(store, code, str(sealed["code_digest"]))
     dataset = next((parent for parent in parents if parent.id == sealed["dataset_id"]), None)
     return TrainedWith(sealed, code, dataset)
 
 
-def _check_code(run: HasStore, code: Ref, code_digest: str) -> None:
+def _check_code(store: Store, code: Ref, code_digest: str) -> None:
     """CorruptError unless a checkpoint's bundle has the code that its settings were sealed with."""
     try:
-        check_bundle(run.store, run.store.manifest(code), code_digest)
+        check_bundle(store, store.manifest(code), code_digest)
     except FileNotFoundError as error:
         raise CorruptError(f"{code.uri}, the code that a checkpoint was trained with, is missing.") from error
 

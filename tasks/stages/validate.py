@@ -35,7 +35,7 @@ from infra.contract.parts import read_profile
 from infra.records.handoffs import local_dataset, newest_handoff
 from infra.store import layout
 from tasks.run.resolve import resolved_runs
-from tasks.run.run import Run
+from tasks.run.run import Run, RunInputs
 from tasks.run.spec_check import DATA, PREDICTIONS, set_contract_field, suite_called
 from tasks.stages.contract_check import (
     checked,
@@ -68,7 +68,7 @@ PREDICTIONS_FIELD = "contract.predictions"
 PREDICTIONS_REMEDY = "Correct the suite: the predictions have no such column."
 
 
-def contract_key(run: Run, *, drift: bool = True) -> str | None:
+def contract_key(run: RunInputs, *, drift: bool = True) -> str | None:
     """Reuse key of the contract report: the suite, what it fails on, what is masked, the window and the raw bytes.
 
     Args:
@@ -153,7 +153,7 @@ def how_checked(run: Run) -> str:
     return "; ".join(filter(None, known))
 
 
-def named_by_folders(run: Run) -> str:
+def named_by_folders(run: RunInputs) -> str:
     """Which columns of the raw rows folders' names give, and of which types; for a plan."""
     types = {f"{name} ({kind})": None for file in run.resolved.files for name, kind in file.column_types.items()}
     return f"columns from folders' names: {', '.join(types)}" if types else ""
@@ -242,7 +242,7 @@ def _finding(failure: Failure) -> str:
     return f"{failure.sentence}, such as {values}" if values else failure.sentence
 
 
-def reading(run: Run) -> dict[str, object]:
+def reading(run: RunInputs) -> dict[str, object]:
     """The settings that decide which rows the pipeline's raw files give."""
     spec = run.spec
     assert not isinstance(spec.data, str)
@@ -252,7 +252,7 @@ def reading(run: Run) -> dict[str, object]:
     return {**window, **schema, "sources": reading_settings(spec.data.source)}
 
 
-def arrival_failures(run: Run, report: ContractReport, key_of: Callable[[Run], str | None]) -> list[Failure]:
+def arrival_failures(run: Run, report: ContractReport, key_of: Callable[[RunInputs], str | None]) -> list[Failure]:
     """What is wrong with the data's arrival; nothing without `contract.arrival`.
 
     Args:
@@ -368,7 +368,7 @@ def _missing_days(run: Run, section: ArrivalSpec) -> Iterator[Finding]:
 
 
 def _other_volume(
-    run: Run, report: ContractReport, section: ArrivalSpec, key_of: Callable[[Run], str | None]
+    run: RunInputs, report: ContractReport, section: ArrivalSpec, key_of: Callable[[RunInputs], str | None]
 ) -> Iterator[Finding]:
     if section.min_share is None and section.max_share is None:
         return
@@ -384,7 +384,7 @@ def _other_volume(
         yield "volume", None, 0, f"{report.rows:,} rows are {share:.3g} times the {before:,} of {where}, and {bound}"
 
 
-def _rows_before(run: Run, key_of: Callable[[Run], str | None]) -> int | None:
+def _rows_before(run: RunInputs, key_of: Callable[[RunInputs], str | None]) -> int | None:
     """Rows of the window of the same length that ends where this one begins; without windows, of the run before.
 
     A run whose data was rejected, be it by the suite or by how it arrived, says nothing about the usual volume.
@@ -397,7 +397,7 @@ def _rows_before(run: Run, key_of: Callable[[Run], str | None]) -> int | None:
             continue
         if not run.store.exists(layout.stage(resolved.run_id, "validate")):  # which a rejection does not write
             continue
-        earlier = Run(resolved, run.store)
+        earlier = RunInputs(resolved, run.store)
         key = None if earlier.spec.contract is None else key_of(earlier)
         if key is None or key == own:
             continue
@@ -494,7 +494,7 @@ def features_request(run: Run, dataset: Dataset, splits: list[str]) -> ContractR
     )
 
 
-def asked_of(run: Run) -> SuiteSpec | None:
+def asked_of(run: RunInputs) -> SuiteSpec | None:
     """What the spec asks of predictions; None if it asks nothing."""
     return None if run.spec.contract is None else run.spec.contract.predictions
 

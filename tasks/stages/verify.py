@@ -37,7 +37,7 @@ def load_and_mark(run: Run, mark: str, checkpoint: Checkpoint) -> StageOutcome[C
         CorruptError: its bytes, names, shapes, types or values are not what training sealed.
     """
     store = run.store
-    trained = trained_with(run, checkpoint)
+    trained = trained_with(run.store, checkpoint)
     dataset = read_handoff(store, trained.dataset, Dataset) if trained.dataset else None
     request = VerifyRequest(
         store=run.store_address, checkpoint=checkpoint, train=trained.train, dataset=dataset, code=trained.code

@@ -14,7 +14,6 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from data_contracts.errors import TrainwrightError, from_json
@@ -135,7 +134,7 @@ def take_up(scene: Scene, route: str, checkpoint: Checkpoint) -> None:
         }  # fmt: skip
         evaluate_worker.main(EvaluateRequest.from_json({**request, **more}), lambda _: None)
     elif route == "rebuild":
-        trained_with(SimpleNamespace(store=scene.store), checkpoint)  # type: ignore[arg-type]
+        trained_with(scene.store, checkpoint)
     elif route == "conduct":
         pointer = scene.store.pointer(layout.latest(TRAINING))
         value = {"schema_version": 1, "token": 0, "checkpoints": [checkpoint.to_json()], "retiring": []}

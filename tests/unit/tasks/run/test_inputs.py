@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from data_contracts.errors import CorruptError
 from data_contracts.resolved import Resolved
+from flows.commands.data import _of_run as report_of_run
 from infra.signing.signatures import refuse_unsigned_inputs
 from infra.store import Store, layout
-from tasks.run.run import read_inputs, record_inputs
+from tasks.mirrors import deliver
+from tasks.run.resolve import find_inputs, read_inputs, resolved_runs
+from tasks.run.run import record_inputs
 from tests.support.raced import Memory
 from tests.support.signed import pair
 
@@ -41,7 +45,26 @@ def test_what_a_process_resolved_is_signed_and_what_it_found_is_not(
     assert not store.exists(layout.inputs_signature("r2")), "a process signs only what it resolved itself"
 
 
-def test_signed_inputs_of_another_run_are_not_this_runs(store: Store, resolved: Resolved) -> None:
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda store: read_inputs(store, "r2"),
+        lambda store: find_inputs(store, "r2"),
+        lambda store: list(resolved_runs(store, "digits")),
+        lambda store: report_of_run(store, "r2"),
+        lambda store: deliver._tell_end(store, "r2"),
+    ],
+)
+def test_signed_inputs_of_another_run_are_not_this_runs(
+    read: Callable[[Store], object], store: Store, resolved: Resolved
+) -> None:
     store.create_json(layout.resolved("r2"), resolved.to_json())
     with pytest.raises(CorruptError, match=r"runs/r2/resolved\.json .* these are the inputs of the run 'r1'"):
-        read_inputs(store, "r2")
+        read(store)
+
+
+def test_no_mirror_is_told_of_a_run_with_the_inputs_of_another(store: Store, resolved: Resolved) -> None:
+    store.create_json(layout.resolved("r1"), resolved.to_json())
+    assert deliver._resolved(store, "r1") == resolved
+    store.create_json(layout.resolved("r2"), resolved.to_json())
+    assert deliver._resolved(store, "r2") is None

@@ -86,7 +86,7 @@ def test_rows_with_other_columns_than_the_canarys_are_refused_and_not_fresh(
 ) -> None:
     canary = stored(run, monkeypatch)
     before = sealed(tmp_path, "before", {"test": TABLE})
-    monkeypatch.setattr(canary_tally, "trained_with", lambda run, checkpoint: SimpleNamespace(dataset=before.ref))
+    monkeypatch.setattr(canary_tally, "trained_with", lambda store, checkpoint: SimpleNamespace(dataset=before.ref))
     monkeypatch.setattr(canary_tally, "read_handoff", lambda store, ref, kind: before)
     in_another_split = TABLE.append_column("part", pa.array(["test"] * 5))  # names a split, so it is not part of a row
     refuse_other_columns(run, sealed(tmp_path, "same", {"test": in_another_split}), canary)
@@ -94,7 +94,7 @@ def test_rows_with_other_columns_than_the_canarys_are_refused_and_not_fresh(
     with pytest.raises(InsufficientEvidence, match=r"other columns than when it was trained \(age\)") as raised:
         refuse_other_columns(run, more, canary)
     assert "trainwright canary tiny --withdraw" in str(raised.value.remedy)
-    monkeypatch.setattr(canary_tally, "trained_with", lambda run, checkpoint: SimpleNamespace(dataset=None))
+    monkeypatch.setattr(canary_tally, "trained_with", lambda store, checkpoint: SimpleNamespace(dataset=None))
     refuse_other_columns(run, more, canary)  # an import names no dataset
 
 

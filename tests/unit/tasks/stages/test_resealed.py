@@ -78,7 +78,7 @@ def test_code_is_not_run_and_a_new_run_packs_its_own(held: Held) -> None:
     consumers: dict[str, Callable[[], object]] = {
         "resume": held.run.project,
         "resume of a run that was changed, too": Run(told, held.store).project,
-        "evaluate": lambda: trained_with(held.run, checkpoint),
+        "evaluate": lambda: trained_with(held.store, checkpoint),
         "prove": lambda: prove(held.store, "tiny@champion"),
         "prove, the chain changed, too": lambda: read_again(held.store, forged, "a checkpoint"),
     }
@@ -99,7 +99,7 @@ def test_a_checkpoint_of_other_code_than_it_was_trained_with(held: Held, tmp_pat
     ref = held.reseal(checkpoint.ref.uri, provenance=lambda told: told["code"].update(ref=evil.to_json()))
     assert ref.id == checkpoint.ref.id
     with pytest.raises(CorruptError, match=rf"^{evil.uri} does not hold the code that its name, or what refers"):
-        trained_with(held.run, checkpoint.model_copy(update={"ref": ref}))
+        trained_with(held.store, checkpoint.model_copy(update={"ref": ref}))
 
 
 def test_a_version_is_the_one_that_its_receipts_name(held: Held) -> None:

@@ -98,14 +98,14 @@ def test_what_a_model_is_rebuilt_from_is_sealed_beside_its_weights(spec: Path, s
     dataset = shard(run, validate(run))
     checkpoint = train(run, dataset)
     assert run.live.results["train"].status == "reused"
-    told = trained_with(run, checkpoint)
+    told = trained_with(run.store, checkpoint)
     assert told.train["lightning"]["model"]["class_path"] == "net.Net"
     assert (told.code, told.dataset) == (run.resolved.code, dataset.ref)
     path = store / checkpoint.ref.uri / "train.json"
     kept = path.read_bytes()
     overwrite(path, kept.replace(b"net.Net", b"net.Ney"))
     with pytest.raises(CorruptError, match=r"train\.json is not what was sealed"):
-        trained_with(run, checkpoint)
+        trained_with(run.store, checkpoint)
     overwrite(path, kept)
 
 
