@@ -13,7 +13,6 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from prefect import flow
@@ -21,7 +20,6 @@ from prefect.context import FlowRunContext
 from prefect.states import State
 
 from data_contracts.errors import TrainwrightError
-from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.run_report import RunReport
 from flows.flow_runs import as_state
 from infra.gang.members import Progress
@@ -30,6 +28,7 @@ from infra.orchestrator.gang import PoolGang, WorkPool, launch_secret
 from infra.store import open_store
 from tests.support.conducting import TRAINING, run
 from tests.support.foreground import foreground
+from tests.support.runs import make_run
 
 
 @flow
@@ -64,8 +63,7 @@ def pooled(store: str, fake: dict[str, Any], options: dict[str, Any]) -> None:
 @flow
 def waiting(folder: str, failed: dict[str, Any], promoted: dict[str, Any]) -> State:
     """End as `failed` says once `folder` has `go`; executed again, end as `promoted` says."""
-    spec = SimpleNamespace(name="tiny", promote=SimpleNamespace(canary=None), retry=RetrySpec())
-    run: Any = SimpleNamespace(spec=spec, external=True)
+    run = make_run()
     context = FlowRunContext.get()
     assert context is not None
     assert context.flow_run is not None

@@ -14,12 +14,13 @@ from prefect.exceptions import Abort, TerminationSignal
 from prefect.states import Completed, Running, State
 
 from data_contracts.errors import Cancelled, StorageUnavailable, UsageError
-from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.run_report import RunReport
 from flows import flow_runs
 from infra.processes.environment import FLOW_RUN
 from infra.store import Store, layout, open_store
 from infra.store.lease import Lease, LeaseKeeper
+from tasks.run.run import Run
+from tests.support.runs import make_run
 
 FAILED = RunReport(run_id="r", pipeline="tiny", verdict="failed", exit_code=5, sentence="as asked", stages=[])
 PLACE = layout.lease(layout.run("r"))
@@ -32,9 +33,8 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def run(store: Store) -> Any:
-    spec = SimpleNamespace(name="tiny", retry=RetrySpec(server_wait_s=0.1))
-    return SimpleNamespace(run_id="r", store=store, spec=spec, recorded=False)
+def run(store: Store) -> Run:
+    return make_run(store, run_id="r", recorded=False, spec={"retry": {"server_wait_s": 0.1}})
 
 
 @pytest.fixture

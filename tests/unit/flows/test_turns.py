@@ -20,6 +20,7 @@ from infra.stopping import HandedOver
 from infra.store import layout, open_store
 from tasks.run.run import Run
 from tasks.schedules import Skipped, Turn
+from tests.support.runs import make_run
 from tests.support.tiny import SPEC, SUITE, write_project
 
 AT = datetime(2026, 11, 25, 3, tzinfo=UTC)
@@ -150,10 +151,5 @@ def test_a_continued_run_waits_for_its_turn_unless_a_person_continues_it(
 ) -> None:
     store = open_store(str(tmp_path / "store"))
     started(monkeypatch, now)
-    run: Any = SimpleNamespace(
-        run_id="r",
-        store=store,
-        spec=SimpleNamespace(name="tiny", schedule=SimpleNamespace(overlap=overlap)),
-        resolved=SimpleNamespace(trigger=by),
-    )
+    run = make_run(store, spec={"schedule": {"overlap": overlap}}, trigger=by)
     assert flow_runs.work_in_turn(lambda _: cast(Any, store.list("schedules")), run) == (["tiny"] if waits else [])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from data_contracts.errors import (
     UserCodeError,
 )
 from data_contracts.handoffs import ContractReport, Failure, Quarantine
-from data_contracts.load import load_spec
 from data_contracts.records import GateResult
 from data_contracts.run_report import CiCase, CiReport, ModelName, RunReport, StageResult, StageStatus
 from infra.gang.ledger import Found
@@ -31,7 +29,8 @@ from tasks.ci import report_of_error, report_of_run
 from tasks.pages.facts import Facts
 from tasks.run.report import VERDICTS
 from tasks.stages.validate import accepted
-from tests.support.tiny import write_project
+from tests.support.runs import make_run
+from tests.support.tiny import SPEC, write_project
 
 SECRET = "17.5 Ada Lovelace"
 BETWEEN = "`a` is at least -1 and at most 1 in every row"
@@ -72,10 +71,8 @@ def ended(error: TrainwrightError | None, last: str = "promote", status: StageSt
 
 
 def facts(spec_path: Path, report: RunReport, checked: Any = None, sensitive: tuple[str, ...] = ()) -> Facts:
-    spec = load_spec(spec_path, [f"data.sensitive={json.dumps(list(sensitive))}"])
     suite = load_suite("suite.json", spec_path.parent)
-    resolved = SimpleNamespace(suite=suite, features=None, predictions=None, set_suites={})
-    run: Any = SimpleNamespace(spec=spec, resolved=resolved, withholds=bool(sensitive), store=None)
+    run = make_run(spec={**SPEC, "data": {"source": "rows.csv", "sensitive": list(sensitive)}}, suite=suite)
     made = None
     if checked is not None:
         made = ContractReport(key="k", rows=600, expectations=3, suite_digest=suite_digest(suite), **checked)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +11,8 @@ from data_contracts.errors import InsufficientEvidence
 from data_contracts.handoffs import Checkpoint, Evaluation, Ref
 from infra.store import Store, open_store
 from tasks.stages import evaluate
+from tests.support.runs import make_run
+from tests.support.tiny import SPEC
 
 TODAY, YESTERDAY = {"of": "truth", "digest": "1"}, {"of": "truth", "digest": "0"}
 LOGGED, LOGGED_OTHER = {"of": "batches", "digest": "1"}, {"of": "batches", "digest": "0"}
@@ -69,7 +70,7 @@ def test_models_are_scored_again_where_their_rows_differ(
     store = open_store(str(tmp_path / "store"))
     scores = Scores(store, {"candidate": mine, "champion": theirs}, {"candidate": 10, "champion": 10})
     monkeypatch.setattr(evaluate, "score", scores.score)
-    run: Any = SimpleNamespace(store=store, external=external)
+    run = make_run(store, spec={} if external else SPEC)
     ref = Ref(uri="c", id="c", seal="c")
     told = {"training": "t", "step": 1, "epoch": 0, "generation": 0, "world_size": 1}
     candidate, champion = (Checkpoint(ref=ref, key=who, **told) for who in ("candidate", "champion"))

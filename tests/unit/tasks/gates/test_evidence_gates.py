@@ -11,8 +11,7 @@ import pytest
 
 from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.handoffs import Evaluation, MetricValue, Ref
-from data_contracts.pipeline_spec import EvaluateSpec, GateSpec
-from data_contracts.pipeline_spec.promote import PromoteSpec
+from data_contracts.pipeline_spec import GateSpec
 from data_contracts.records import GateResult
 from infra.models.exposures import spent
 from infra.records.evaluations import TestRows
@@ -22,6 +21,8 @@ from tasks.evidence.significance import PairedCounts, Proportion
 from tasks.gates.evidence_gates import judge_evidence
 from tasks.gates.gates import is_undecided, lacking, more_rows, refusing
 from tasks.stages.promote import judged
+from tests.support.runs import make_run
+from tests.support.tiny import SPEC
 
 ROWS = TestRows.of(np.arange(1_000, dtype=np.uint64))
 BETTER = GateSpec(metric="accuracy", min_gain=0, confidence=0.95)
@@ -65,9 +66,7 @@ class Nights:
 
     def __init__(self, store: Store, **promote: Any) -> None:
         metrics = {"accuracy": {"logged": "acc", "mode": "max"}, "f1": {"logged": "f1", "mode": "max"}}
-        evaluate = EvaluateSpec.model_validate({"metrics": metrics})
-        spec = SimpleNamespace(model_name="tiny", promote=PromoteSpec.model_validate(promote), evaluate=evaluate)
-        self.run: Any = SimpleNamespace(store=store, spec=spec, external=False)
+        self.run = make_run(store, spec={**SPEC, "evaluate": {"metrics": metrics}, "promote": promote})
 
     def judge(self, candidate: str, counts: tuple[int, int], *gates: GateSpec, rows: TestRows = ROWS) -> GateResult:
         scores: Any = Scores({candidate: counts}, rows)

@@ -15,7 +15,7 @@ import pytest
 
 from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.handoffs import Evaluation
-from data_contracts.pipeline_spec import EvaluateSpec, GateSpec
+from data_contracts.pipeline_spec import GateSpec
 from infra.records.evaluations import TestRows
 from infra.records.handoffs import put_handoff
 from infra.store import Store, open_store
@@ -24,6 +24,8 @@ from tasks.evidence.significance import PairedCounts, PairedValues, Proportion
 from tasks.gates import set_scores
 from tasks.gates.set_rows import SetRows
 from tasks.gates.set_scores import SetScores
+from tests.support.runs import make_run
+from tests.support.tiny import SPEC
 
 ROWS = 8
 METRICS: dict[str, dict[str, Any]] = {
@@ -73,7 +75,9 @@ def evaluation(store: Store, key: str, outcomes: dict[str, Any], pairs: Any = No
     return Evaluation.from_json({**fields, "ref": writer.seal("evaluation", {}, {}).to_json()})
 
 
-def scores(store: Store, monkeypatch: pytest.MonkeyPatch, unit: str | None = None, units: Any = UNITS) -> SetScores:
+def scores(
+    store: Store, monkeypatch: pytest.MonkeyPatch, unit: str | None = None, units: Any = UNITS, key: str = "id"
+) -> SetScores:
     rows = SetRows(
         TestRows.of(np.arange(ROWS, dtype=np.uint64)),
         None if unit is None else units,
@@ -83,9 +87,8 @@ def scores(store: Store, monkeypatch: pytest.MonkeyPatch, unit: str | None = Non
     )
     monkeypatch.setattr(set_scores, "read_test_rows", lambda *_: rows)
     slices = {"old": {"column": "age", "min": 60}}
-    evaluate = EvaluateSpec.model_validate({"metrics": METRICS, "slices": slices, **({"unit": unit} if unit else {})})
-    spec = SimpleNamespace(evaluate=evaluate, shards=None)
-    run: Any = SimpleNamespace(store=store, spec=spec, external=False)
+    evaluate = {"metrics": METRICS, "slices": slices, "unit": unit}
+    run = make_run(store, spec={**SPEC, "evaluate": evaluate, "promote": {}, "shards": {"split": {"key": key}}})
     dataset: Any = SimpleNamespace(columns={})
     return SetScores(run, lambda: {"": (dataset, "test")})
 
@@ -252,8 +255,7 @@ def test_other_rows_decide_nothing(store: Store, monkeypatch: pytest.MonkeyPatch
 def test_rows_of_one_key_are_warned_of(
     different: int, warns: bool, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = scores(store, monkeypatch)
-    found._run.spec.shards = SimpleNamespace(split=SimpleNamespace(key="customer"))  # type: ignore[misc]
+    found = scores(store, monkeypatch, key="customer")
     found._sets()[""][0].columns["customer"] = "int64"
     monkeypatch.setattr(set_scores, "num_different", lambda *_: different)
     with caplog.at_level(logging.WARNING):

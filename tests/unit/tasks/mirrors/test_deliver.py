@@ -11,7 +11,6 @@ import subprocess
 from datetime import datetime, timedelta
 from html import unescape
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, RunEve
 from openlineage.client.event_v2 import Run as LineageRun
 
 from data_contracts.errors import UsageError
-from data_contracts.pipeline_spec.operations import MirrorsSpec
 from data_contracts.run_report import RunReport
 from flows.cli import main
 from infra.mirrors import PREFECT, Deadline
@@ -34,6 +32,7 @@ from tasks.pages.run_page import run_report_page
 from tasks.run.run import reopen_run
 from tests.support.approved import approve_here
 from tests.support.pool import Site, model_events, password_in, server_url, until
+from tests.support.runs import make_run
 from tests.support.stub_server import FakeMlflow, serving
 from tests.support.tiny import answer, home_with_server, trainwright
 
@@ -60,14 +59,12 @@ def test_credentials_of_mirrors_are_tried_at_the_start(
     status: int, refused: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(lambda asked: (status, {})) as (address, got):
-        mirrors = MirrorsSpec.model_validate(
-            {
-                "mlflow": {"uri": address, "username": "env:ME", "password": "env:WORD"},
-                "openlineage": {"url": address, "token": "env:TOKEN"},
-            }
-        )
+        mirrors = {
+            "mlflow": {"uri": address, "username": "env:ME", "password": "env:WORD"},
+            "openlineage": {"url": address, "token": "env:TOKEN"},
+        }
         approve_here(address, "env:ME", "env:WORD", "env:TOKEN")
-        run: Any = SimpleNamespace(spec=SimpleNamespace(mirrors=mirrors))
+        run = make_run(spec={"mirrors": mirrors})
         monkeypatch.setenv("ME", "me")
         with pytest.raises(UsageError, match=r"^mirrors.mlflow.password names the environment variable WORD, which is"):
             deliver.try_mirrors(run)

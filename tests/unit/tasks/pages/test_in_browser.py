@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +35,7 @@ from tasks.stages.artifacts import gates_image
 from tests.support.browser import Browser, chromium
 from tests.support.ledger_runs import write_month
 from tests.support.reported import RUNS, reported_store
+from tests.support.runs import make_run
 
 pytestmark = pytest.mark.apt("chromium")
 # What is wrong with a page, as sentences: whether it or a table scrolls sideways, charts without shapes, texts that
@@ -223,8 +222,7 @@ def test_the_page_of_a_profile(browser: Browser, tmp_path: Path) -> None:
         failed="",
         trace=b"",
     )
-    run: Any = SimpleNamespace(spec=SimpleNamespace(name="tiny"), run_id="r")
-    all_right(browser, profile_page(run, found), tmp_path)
+    all_right(browser, profile_page(make_run(), found), tmp_path)
 
 
 def test_a_picture_that_stands_alone_can_be_read_on_white_and_on_black(

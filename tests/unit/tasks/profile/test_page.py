@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +9,9 @@ import pytest
 from data_contracts.messages.commands import Operation, StepProfile
 from tasks.profile import PARTS, Change, Comparison, Profiled, Roofline, profile_page, result, sentence
 from tests.support.html_elements import Elements
+from tests.support.runs import make_run
 
-RUN: Any = SimpleNamespace(spec=SimpleNamespace(name="tiny"), run_id="r")
+RUN = make_run()
 HOSTILE = "<script>alert(1)</script>"
 
 

@@ -11,6 +11,8 @@ import pytest
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import EvaluateSpec, TrainSpec
 from tasks.stages.train import check_columns, refuse_unknown
+from tests.support.runs import make_run
+from tests.support.tiny import SPEC
 
 COLUMNS = ["id", "bill_depth_mm", "year", "words", "species"]
 
@@ -105,9 +107,7 @@ TYPES = {"customer": "string", "age": "int32", "image": "tensor<uint8>[8,8]", "a
     ],
 )
 def test_unit_and_slices_are_looked_up_before_anything_is_trained(asked: dict[str, Any], sentence: str) -> None:
-    evaluate = EvaluateSpec.model_validate({"metrics": {"a": {"logged": "a", "mode": "max"}}, **asked})
-    resolved = SimpleNamespace(lightning={"data": {}})
-    run: Any = SimpleNamespace(spec=SimpleNamespace(evaluate=evaluate), resolved=resolved, withholds=False)
+    run = make_run(spec={**SPEC, "evaluate": {**SPEC["evaluate"], **asked}}, lightning={"data": {}})
     dataset: Any = SimpleNamespace(columns=TYPES)
     if not sentence:
         refuse_unknown(run, dataset)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from data_contracts.errors import ContractRejected, SpecError, TrainwrightError, UsageError
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.load import load_spec
-from data_contracts.pipeline_spec import ContractSpec
 from data_contracts.records import ColumnDrift, DriftReport
 from flows.cli import main
 from flows.commands.deploy import _refuse_never
@@ -23,7 +20,8 @@ from tasks.run.spec_check import read_spec
 from tasks.stages import contract_check
 from tasks.stages.contract_check import drift_alone_rejects
 from tasks.stages.validate import contract_key, validate
-from tests.support.tiny import write_project
+from tests.support.runs import make_run
+from tests.support.tiny import SPEC, write_project
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -165,8 +163,7 @@ def test_only_what_drift_alone_rejects_may_start_a_retraining(
     moved = ColumnDrift(column="c", verdict="critical", p=0, nulls=(0, 0), sentence="c moved")
     report = ContractReport(key="k", accepted=False, rows=1, expectations=expectations, failures=failures,
                             suite_digest="", drift=DriftReport(against="x", columns=[moved]))  # fmt: skip
-    contract = ContractSpec.model_validate({"suite": {}, "drift": {"fail_on": fail_on}})
-    run: Any = SimpleNamespace(spec=SimpleNamespace(contract=contract))
+    run = make_run(spec={**SPEC, "contract": {"suite": {}, "drift": {"fail_on": fail_on}}})
     assert drift_alone_rejects(run, report) is alone
 
 

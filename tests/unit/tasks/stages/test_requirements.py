@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import stat
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,15 +12,16 @@ import pytest
 from data_contracts.errors import GateNotMet, SpecError, UsageError
 from data_contracts.handoffs import Dataset, Ref
 from data_contracts.load import load_spec
-from data_contracts.pipeline_spec.promote import PromoteSpec
 from flows.cli import main
 from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE
+from tasks.run.run import Run
 from tasks.stages.approval import met_requirements, refuse_early, signing_key
 from tests.support.reseal import reseal
+from tests.support.runs import make_run
 from tests.support.signed import MODEL, SUITE, SignedStore, pair
-from tests.support.tiny import write_project
+from tests.support.tiny import SPEC, write_project
 
 ALL = ["contract", "clean_commit"]
 
@@ -32,18 +32,9 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SignedStore:
     return SignedStore(tmp_path, None)
 
 
-def run_of(made: SignedStore, *require: str, commit: str | None = "c", dirty: bool = False, **more: Any) -> Any:
-    promote = PromoteSpec.model_validate({"require": list(require), "sign": more.pop("sign", None)})
-    spec = SimpleNamespace(promote=promote, contract=more.pop("contract", "suite.json"))
-    resolved = SimpleNamespace(commit=commit, dirty=dirty)
-    return SimpleNamespace(
-        spec=spec,
-        store=made.store,
-        root=made.project,
-        resolved=resolved,
-        external=more.pop("external", False),
-        recorded=False,
-    )
+def run_of(made: SignedStore, *require: str, sign: str | None = None, external: bool = False, **inputs: Any) -> Run:
+    spec = {**({} if external else SPEC), "promote": {"require": list(require), "sign": sign}}
+    return make_run(made.store, recorded=False, spec=spec, root=str(made.project), **{"commit": "c", **inputs})
 
 
 def judged(made: SignedStore, *require: str) -> list[str]:
@@ -63,7 +54,6 @@ def test_what_is_met_is_named(require: list[str], made: SignedStore) -> None:
     [
         ("signed", {}, "asks for signed, and no key is configured"),
         ("contract", {"external": True}, "asks for contract, and the data is external"),
-        ("contract", {"contract": None}, "asks for contract, and the spec has no contract"),
         ("clean_commit", {"dirty": True}, "and the project has changes that are not committed"),
         ("clean_commit", {"commit": None}, "and the project is not in a Git repository"),
         ("clean_commit", {"sign": "file:no-such-key"}, "promote.sign: the key file .* cannot be read"),

@@ -23,7 +23,8 @@ from tasks.stages.shard import shard
 from tasks.stages.train import train
 from tasks.stages.validate import validate
 from tasks.stages.verify import verify
-from tests.support.tiny import write_project
+from tests.support.runs import make_run
+from tests.support.tiny import SPEC, write_project
 
 pytestmark = pytest.mark.warm
 
@@ -81,18 +82,11 @@ def scoring_layout(
 
     The launch of the checkpoint is gone, and its machine is unknown.
     """
-    section = SimpleNamespace(
-        **{"nodes": None, "devices": None, "strategy": None, **spec, "launcher": launcher, "pool": None}
-    )
-    train = {
-        "launcher": train_launcher,
-        "world_size": ranks,
-        "collective_timeout_s": 60.0,
-        "machine": "local",
-        "pool": None,
-    }
-    sections = SimpleNamespace(verify=section, evaluate=section, train=SimpleNamespace(**train))
-    run: Any = SimpleNamespace(spec=sections, external=False, store=SimpleNamespace(find_as=lambda path, parse: None))
+    place = {HERE: {"launcher": HERE}, POOL: {"launcher": POOL, "pool": "gpus"}}
+    section = {**spec, **place[launcher]}
+    train = {**SPEC["train"], "strategy": "ddp", "devices": ranks, **place[train_launcher]}
+    evaluate = {**SPEC["evaluate"], **section}
+    run = make_run(spec={**SPEC, "train": train, "verify": section, "evaluate": evaluate})
     checkpoint: Any = SimpleNamespace(training="trainings/k-0", generation=0, world_size=4)
     found = layout_of(run, "evaluate", trained, checkpoint)
     if not trained["lightning"]:

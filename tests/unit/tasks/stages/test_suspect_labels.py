@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,10 @@ import pytest
 from data_contracts.handoffs import Evaluation
 from infra.records.handoffs import put_handoff
 from infra.store import Store, open_store
+from tasks.run.run import Run
 from tasks.stages.evaluate import about, first_rows, suspect_labels, suspect_lines
+from tests.support.runs import make_run
+from tests.support.tiny import SPEC
 
 ROWS = 200
 
@@ -45,10 +47,8 @@ def evaluation(store: Store, wrong: list[int]) -> Evaluation:
     return Evaluation.from_json({**fields, "ref": writer.seal("evaluation", {}, {}).to_json()})
 
 
-def run_of(store: Store, withholds: bool = False) -> Any:
-    return SimpleNamespace(
-        store=store, withholds=withholds, spec=SimpleNamespace(evaluate=SimpleNamespace(split="test"))
-    )
+def run_of(store: Store, withholds: bool = False) -> Run:
+    return make_run(store, spec={**SPEC, "data": {"source": "rows.csv", "sensitive": ["a"] if withholds else []}})
 
 
 def test_the_rows_are_named_by_number_the_most_suspicious_first(store: Store) -> None:

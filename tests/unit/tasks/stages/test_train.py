@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from data_contracts.pipeline_spec import TrainSpec
 from tasks.stages.train import REMEDIES, warn_of_waiting
 from tasks.stages.trainings import training_key
+from tests.support.runs import make_run
+from tests.support.tiny import SPEC
 
 BASE: dict[str, Any] = {"lightning": {"model": {}}, "global_batch_size": 8}
 BLOCK = {"shuffle": "block", "block_rows": 4}
@@ -29,12 +29,7 @@ CHANGES = [
 
 
 def key(change: dict[str, Any]) -> str:
-    spec = TrainSpec.model_validate({**BASE, **change})
-    run: Any = SimpleNamespace(
-        spec=SimpleNamespace(train=spec),
-        resolved=SimpleNamespace(code_digest="c", lightning={}, mixture={}, init_from=None),
-    )
-    return training_key(run, None)
+    return training_key(make_run(spec={**SPEC, "train": {**BASE, **change}}), None)
 
 
 @pytest.mark.parametrize(("change", "counts"), CHANGES)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
@@ -23,6 +21,7 @@ from tasks.run.spec_check import read_spec
 from tasks.stages import contract_check
 from tasks.stages.contract_check import raw_inputs
 from tasks.stages.validate import contract_key, make_report, named_by_folders, validate
+from tests.support.runs import make_run
 from tests.support.tiny import write_project, write_rows
 
 PLAIN = {"name": "s", "expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "id"}}]}
@@ -211,10 +210,7 @@ def test_columns_that_folders_name_are_in_the_plan_and_in_the_key(tmp_path: Path
         found[taken] = resolve_sources(
             sources, root=tmp_path, window=None, window_path=None, cache=tmp_path / "cache", rehash=False
         )
-    plans = {
-        taken: named_by_folders(cast(Run, SimpleNamespace(resolved=SimpleNamespace(files=files))))
-        for taken, files in found.items()
-    }
+    plans = {taken: named_by_folders(make_run(files=files)) for taken, files in found.items()}
     assert plans == {True: "columns from folders' names: fold (string)", False: ""}
     before = [{"blake3": file.blake3, "format": "csv", "columns": {}, "source": 0} for file in found[False]]
     assert raw_inputs(found[False]) == before  # the key of a store that was made without these columns
