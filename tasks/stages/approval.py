@@ -380,10 +380,9 @@ def refuse_early(run: Run) -> None:
     if run.spec.promote.approvers:
         approvers_of(run)
     required = run.spec.promote.require
-    if "contract" in required and (run.external or run.spec.contract is None):
+    if "contract" in required and run.external:
         raise UsageError(
-            "promote.require asks for contract, and "
-            + ("the data is external." if run.external else "the spec has no contract."),
+            "promote.require asks for contract, and the data is external.",
             remedy="Give the data a contract, or leave contract out of promote.require.",
         )
     if "clean_commit" in required and (wrong := _not_clean(run.resolved.commit, run.resolved.dirty)):
