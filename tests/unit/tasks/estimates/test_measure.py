@@ -12,21 +12,17 @@ from data_contracts.errors import Hung, UserCodeError
 from data_contracts.messages.commands import ModuleSizes, SizeRequest, StepMemory
 from tasks.estimates import estimate as module
 from tasks.estimates.estimate import MOST_ROWS, MOST_S, measure
+from tasks.run.run import Run
+from tests.support.runs import make_run
+from tests.support.tiny import SPEC
 
 STEP = StepMemory(rows=2, peak=1, step=1, update=1)
 DATASET: Any = SimpleNamespace(columns={"x": "int64"}, rows=lambda split: {"train": 100}[split])
 
 
-def run(**lightning: Any) -> Any:
-    resolved = SimpleNamespace(lightning=lightning, init_from=None)
-    return SimpleNamespace(
-        resolved=resolved,
-        spec=SimpleNamespace(train=SimpleNamespace(global_batch_size=8)),
-        store=SimpleNamespace(is_local=False),
-        withholds=True,
-        project=lambda: Path("p"),
-        train_settings=lambda: {},
-    )
+def run(**lightning: Any) -> Run:
+    train, data = {**SPEC["train"], "global_batch_size": 8}, {"source": "rows.csv", "sensitive": ["a"]}
+    return make_run(spec={**SPEC, "train": train, "data": data}, lightning=lightning)
 
 
 @pytest.fixture
@@ -42,6 +38,7 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return given
 
     monkeypatch.setattr(module, "run_child", child)
+    monkeypatch.setattr(Run, "project", lambda run: Path("p"))
     return state
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,15 @@ from data_contracts.errors import CorruptError, InsufficientEvidence, UsageError
 from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import SliceSpec
 from infra.records.evaluations import TestRows
+from infra.store import Store
 from tasks.gates import set_rows
 from tasks.gates.set_rows import SetRows, read_test_rows
-from tasks.run.run import open_run
+from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages.shard import shard
+from tests.support.runs import make_run
 from tests.support.sealed_rows import sealed
-from tests.support.tiny import write_project
+from tests.support.tiny import SPEC, write_project
 
 ROWS = 40
 TABLE = pa.table(
@@ -40,24 +42,23 @@ TABLE = pa.table(
 
 
 def run_of(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, column: str | None = "part", sensitive: bool = False
-) -> Any:
-    """A run as far as the reader knows one: its spec, and a store with datasets in a folder."""
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, store: Store | None = None, **sections: Mapping[str, Any]
+) -> Run:
+    """A run whose store has its datasets in a folder."""
     monkeypatch.setattr(set_rows, "local_split", lambda store, dataset, split: nullcontext(folder / dataset.ref.uri))
-    spec = SimpleNamespace(shards=SimpleNamespace(split=SimpleNamespace(column=column)), data="external")
-    return SimpleNamespace(store=None, spec=spec, withholds=sensitive)
+    return make_run(store, spec={**SPEC, "promote": {}, "shards": {"split": {"column": "part"}}, **sections})
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run_of(tmp_path, monkeypatch)
 
 
-def read(run: Any, dataset: Dataset, split: str = "test", unit: str | None = None, **slices: Any) -> SetRows:
+def read(run: Run, dataset: Dataset, split: str = "test", unit: str | None = None, **slices: Any) -> SetRows:
     return read_test_rows(run, dataset, split, unit, {name: SliceSpec(**one) for name, one in slices.items()})
 
 
-def test_units_and_slices_follow_the_stored_order(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_and_slices_follow_the_stored_order(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(set_rows, "_BLOCK_ROWS", 3)  # several blocks in a shard
     dataset = sealed(tmp_path, "a", {"train": TABLE, "test": TABLE}, shard_rows=8)
     slices: dict[str, Any] = {
@@ -79,7 +80,7 @@ def test_units_and_slices_follow_the_stored_order(run: Any, tmp_path: Path, monk
     assert read(run, dataset).units is None
 
 
-def test_the_rows_are_in_the_order_in_which_they_are_scored(run: Any, tmp_path: Path) -> None:
+def test_the_rows_are_in_the_order_in_which_they_are_scored(run: Run, tmp_path: Path) -> None:
     """Position i of an evaluation's outcomes is the i-th row that the ordered loader gives."""
     from training.formats import Shards
     from training.loader import OrderedLoader, Split
@@ -103,13 +104,13 @@ SAME = {
 
 
 @pytest.mark.parametrize("how", SAME)
-def test_what_does_not_make_other_rows(run: Any, tmp_path: Path, how: str) -> None:
+def test_what_does_not_make_other_rows(run: Run, tmp_path: Path, how: str) -> None:
     first = read(run, sealed(tmp_path, "a", {"test": TABLE}, shard_rows=9)).rows
     again = read(run, sealed(tmp_path, "b", {"test": SAME[how]}, shard_rows=13)).rows
     assert again.id == first.id
 
 
-def test_other_rows_are_others(run: Any, tmp_path: Path) -> None:
+def test_other_rows_are_others(run: Run, tmp_path: Path) -> None:
     first = read(run, sealed(tmp_path, "a", {"test": TABLE})).rows
     fewer = read(run, sealed(tmp_path, "b", {"test": TABLE.slice(10)})).rows
     changed = read(run, sealed(tmp_path, "c", {"test": TABLE.set_column(6, "x", pa.array(np.ones(ROWS)))})).rows
@@ -120,12 +121,12 @@ def test_other_rows_are_others(run: Any, tmp_path: Path) -> None:
 def test_the_column_that_names_the_splits_alone_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = SAME["a split of another name"]
     datasets = [sealed(tmp_path, name, {"test": rows}) for name, rows in (("a", TABLE), ("b", other))]
-    run = run_of(tmp_path, monkeypatch, column=None)
+    run = run_of(tmp_path, monkeypatch, shards={"split": {"key": "id"}})
     assert len({read(run, one).rows.id for one in datasets}) == 2
 
 
-def test_the_place_of_a_text_makes_no_other_row(run: Any, tmp_path: Path) -> None:
-    run.spec.data = SimpleNamespace(source=[SimpleNamespace(format="text")])
+def test_the_place_of_a_text_makes_no_other_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(tmp_path, monkeypatch, data={"source": {"uri": "*.txt", "format": "text", "pieces": {"bytes": 2048}}})
     texts = [pa.table({"document": [name], "text": ["Once upon a time"], "part": ["test"]}) for name in ("a.txt", "b")]
     first, again = (read(run, sealed(tmp_path, f"d{n}", {"test": one})).rows for n, one in enumerate(texts))
     assert first.id == again.id
@@ -150,7 +151,7 @@ def test_the_place_of_a_text_makes_no_other_row(run: Any, tmp_path: Path) -> Non
     ],
 )  # fmt: skip
 def test_what_is_refused_in_a_sentence(
-    run: Any, tmp_path: Path, asked: dict[str, Any], error: type[UsageError], sentence: str, remedy: str
+    run: Run, tmp_path: Path, asked: dict[str, Any], error: type[UsageError], sentence: str, remedy: str
 ) -> None:
     dataset = sealed(tmp_path, "a", {"train": TABLE, "test": TABLE})
     with pytest.raises(error) as refused:
@@ -160,13 +161,13 @@ def test_what_is_refused_in_a_sentence(
 
 
 def test_a_sensitive_name_is_not_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = run_of(tmp_path, monkeypatch, sensitive=True)
+    run = run_of(tmp_path, monkeypatch, data={"source": "rows.csv", "sensitive": ["customer"]})
     with pytest.raises(UsageError) as refused:
         read(run, sealed(tmp_path, "a", {"test": TABLE}), unit="custmer")
     assert "customer" not in str(refused.value)
 
 
-def test_a_damaged_shard_is_named(run: Any, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_named(run: Run, tmp_path: Path) -> None:
     dataset = sealed(tmp_path, "a", {"test": TABLE})
     path = tmp_path / dataset.ref.uri / "test-00002.parquet"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")

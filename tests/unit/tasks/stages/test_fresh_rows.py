@@ -14,41 +14,40 @@ from data_contracts.alias_moves import Night
 from data_contracts.errors import InsufficientEvidence
 from data_contracts.handoffs import Dataset
 from infra.models import canaries
+from tasks.run.run import Run
 from tasks.stages import canary_tally
 from tasks.stages.canary_tally import SetDigests, refuse_other_columns
 from tests.support.sealed_rows import sealed
 from tests.support.standing_canary import CanaryPlace
+from tests.support.tiny import SPEC
 from tests.unit.tasks.gates.test_set_rows import run_of
 
 TABLE = pa.table({"x": [1.0, 2.0, 3.0, 3.0, 4.0], "customer": ["a", "a", "b", "b", None]})
 
 
-def rows_of(run: Any, dataset: Dataset, unit: str | None = None) -> SetDigests:
-    run.spec.evaluate = SimpleNamespace(unit=unit)
+def rows_of(run: Run, dataset: Dataset) -> SetDigests:
     return SetDigests(run, dataset, "test")
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def canary(run: Run, monkeypatch: pytest.MonkeyPatch) -> canaries.Canary:
+    with monkeypatch.context() as patch:
+        return CanaryPlace(patch, run.store).stands()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run_of(tmp_path, monkeypatch)
 
 
-def night(canary: canaries.Canary, run: Any, digests: Any) -> Night:
+def night(canary: canaries.Canary, run: Run, digests: Any) -> Night:
     rows_id = canaries.put_rows(run.store, canary, digests)
     return Night(run_id="r", at="", rows=0, rows_id=rows_id, tally={}, evaluations=("", ""))
 
 
-def stored(run: Any, monkeypatch: pytest.MonkeyPatch) -> canaries.Canary:
-    with monkeypatch.context() as patch:
-        place = CanaryPlace(patch)
-        run.store = place.store
-        return place.stands()
-
-
 def test_an_equal_row_counts_once_and_a_tallied_row_never_again(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, canary: canaries.Canary, tmp_path: Path
 ) -> None:
-    canary = stored(run, monkeypatch)
     first = rows_of(run, sealed(tmp_path, "one", {"test": TABLE.slice(0, 3)})).fresh(canary, [])
     assert first.mask.tolist() == [True] * 3
     later = rows_of(run, sealed(tmp_path, "two", {"test": TABLE}))
@@ -58,19 +57,20 @@ def test_an_equal_row_counts_once_and_a_tallied_row_never_again(
 
 
 def test_a_customer_who_was_tallied_is_left_out_with_new_rows(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, canary: canaries.Canary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    canary = stored(run, monkeypatch)
-    first = rows_of(run, sealed(tmp_path, "one", {"test": TABLE.slice(0, 1)}), "customer").fresh(canary, [])
-    later = rows_of(run, sealed(tmp_path, "two", {"test": TABLE}), "customer")
+    run = run_of(tmp_path, monkeypatch, store=run.store, evaluate={**SPEC["evaluate"], "unit": "customer"})
+    first = rows_of(run, sealed(tmp_path, "one", {"test": TABLE.slice(0, 1)})).fresh(canary, [])
+    later = rows_of(run, sealed(tmp_path, "two", {"test": TABLE}))
     found = later.fresh(canary, [night(canary, run, first.digests)])
     assert found.mask.tolist() == [False, False, True, False, True]
     assert found.units is not None
     assert len(np.unique(found.units)) == 2, "a row without a customer is a unit of its own"
 
 
-def test_what_a_model_was_trained_on_is_read_once(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    canary = stored(run, monkeypatch)
+def test_what_a_model_was_trained_on_is_read_once(
+    run: Run, canary: canaries.Canary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained = sealed(tmp_path, "trained", {"train": TABLE.slice(0, 2), "test": TABLE.slice(4, 1)})
     monkeypatch.setattr(canary_tally, "seen_by", lambda run, model: [trained.ref])
     monkeypatch.setattr(canary_tally, "read_handoff", lambda store, ref, kind: trained)
@@ -82,9 +82,8 @@ def test_what_a_model_was_trained_on_is_read_once(run: Any, tmp_path: Path, monk
 
 
 def test_rows_with_other_columns_than_the_canarys_are_refused_and_not_fresh(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, canary: canaries.Canary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    canary = stored(run, monkeypatch)
     before = sealed(tmp_path, "before", {"test": TABLE})
     monkeypatch.setattr(canary_tally, "trained_with", lambda store, checkpoint: SimpleNamespace(dataset=before.ref))
     monkeypatch.setattr(canary_tally, "read_handoff", lambda store, ref, kind: before)
@@ -99,9 +98,8 @@ def test_rows_with_other_columns_than_the_canarys_are_refused_and_not_fresh(
 
 
 def test_the_rows_of_many_nights_are_left_out_in_one_pass(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, canary: canaries.Canary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    canary = stored(run, monkeypatch)
     rows = rows_of(run, sealed(tmp_path, "one", {"test": TABLE}))
     digests = rows.fresh(canary, []).digests
     passes: list[int] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from infra.sources import read
 from infra.store import open_store
 from tasks.stages import contract_check
 from tasks.stages.contract_check import MOST_PARTS, parts_key, why_no_parts, worth_it
+from tests.support.runs import make_run
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ class Checker:
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = open_store(str(tmp_path / "store"), {})
-        self.run: Any = SimpleNamespace(store=self.store, provenance=dict)
+        self.run = make_run(self.store)
         self.new = 0
         real = parts.scanned
 
