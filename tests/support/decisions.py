@@ -19,20 +19,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from data_contracts.errors import GateNotMet, InsufficientEvidence, OnHold, StorageUnavailable, UsageError
 from data_contracts.handoffs import Checkpoint, Evaluation
-from data_contracts.pipeline_spec import GateSpec
-from data_contracts.pipeline_spec.promote import PromoteSpec
 from infra.models import registry
 from infra.store import Store, layout
+from tasks.run.run import Run
 from tasks.stages import promote as promote_stage
 from tasks.stages.rollback import release, rollback
 from tests.support.raced import Memory, Raced
+from tests.support.runs import make_run
 
 BEGAN, APART = datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=9)  # what is resumed may look back for a day
 CHECKPOINTS = 5
@@ -285,18 +283,19 @@ class World:
         def comparable(run: Any, mine: Checkpoint, told: Evaluation, theirs: Checkpoint, *_: Any) -> Any:
             return told, evaluation(theirs.step)
 
-        spec = SimpleNamespace(
-            model_name="m",
-            contract=None,
-            promote=PromoteSpec(gates=[GateSpec(metric="x", **{one.kind: float(one.bound)}) for one in gates]),
-        )
-        about = {"run_id": run, "actor": "ann", "finished": self._time(self.count)}
-        resolved = SimpleNamespace(started=self._time(int(run.removeprefix("run-"))), actor="ann")
-        of_run = SimpleNamespace(store=self.store, run_id=run, spec=spec, root=Path(), resolved=resolved, recorded=True)
-        of_run.provenance = lambda *parents: {**about, "parents": []}
-        of_run.with_recipe = lambda provenance: provenance
+        spec = {
+            "name": "m",
+            "evaluate": {"metrics": {"x": {"logged": "x", "mode": self.mode}}},
+            "promote": {"gates": [{"metric": "x", one.kind: float(one.bound)} for one in gates]},
+        }
+        about = {"run_id": run, "actor": "ann", "finished": self._time(self.count), "parents": []}
+        of_run = make_run(self.store, run_id=run, spec=spec, started=self._time(int(run.removeprefix("run-"))))
         try:
-            with mock.patch.object(promote_stage, "comparable", comparable):
+            with (
+                mock.patch.object(promote_stage, "comparable", comparable),
+                mock.patch.object(Run, "provenance", return_value=about),
+                mock.patch.object(Run, "with_recipe", lambda _, provenance: provenance),
+            ):
                 done = decide(of_run, self.checkpoints[of], None, evaluation(of), "why" if forced else None)
             return done.handoff.decision
         except OnHold:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 
 from data_contracts.alias_moves import ALIAS
 from data_contracts.handoffs import Checkpoint, Evaluation, MetricValue, Receipt, Ref
-from data_contracts.pipeline_spec.evaluate import MetricSpec
 from data_contracts.pipeline_spec.promote import CanarySpec, PromoteSpec
 from data_contracts.profile.sketches import mixed
 from infra import approvals
@@ -21,15 +18,18 @@ from infra.models.canaries import Canary
 from infra.records.evaluations import Outcomes
 from infra.records.receipts import has_ended
 from infra.store import Store, layout
+from tasks.run.run import Run
 from tasks.stages import approval, canary, canary_tally, promote
 from tests.support.raced import Memory, Raced
+from tests.support.runs import make_run
+from tests.support.tiny import SPEC
 
 BEGAN = "2026-11-22T10:00:00+00:00"
 # The share of rows on which each model is right.
 SKILL = {1: 0.5, 2: 0.8, 3: 0.2, 4: 0.5, 5: 0.85}
 ANN = {"run_id": "canary-1", "actor": "ann", "finished": BEGAN, "parents": []}
 CLOCKS = (approval, canary, canary, canary, canary_tally, approval, canaries)
-METRIC = MetricSpec(class_path="torchmetrics.classification.MulticlassAccuracy", target="label", mode="max")
+METRIC = {"class_path": "torchmetrics.classification.MulticlassAccuracy", "mode": "max"}
 
 
 def is_right(n: int, rows: np.ndarray) -> np.ndarray:
@@ -64,6 +64,8 @@ class CanaryPlace:
         for module in CLOCKS:
             patch.setattr(module, "now", self.now)
         patch.setattr(approvals, "time_of", lambda _: self.now())
+        patch.setattr(Run, "provenance", lambda run, *parents: self._provenance(run, *parents))
+        patch.setattr(Run, "with_recipe", lambda run, provenance: provenance)
         patch.setattr(promote, "comparable", self._comparable)
         patch.setattr(canary_tally, "comparable", self._comparable)
         patch.setattr(canary_tally, "score", lambda run, checkpoint, dataset: (evaluation(checkpoint.step), True))
@@ -102,30 +104,20 @@ class CanaryPlace:
     def _seen(self, ref: Ref) -> np.ndarray:
         return np.unique(mixed(self.seen.get(int(ref.id, 16), np.empty(0)).astype(np.uint64)))
 
-    def run(self, run_id: str, *, canary: bool = True, alias: str = "champion", gates: Any = ()) -> Any:
-        """A run as promote sees it."""
+    def _provenance(self, run: Run, *parents: Ref | None) -> dict[str, Any]:
+        named = [one.to_json() for one in parents if one is not None]
+        return {"run_id": run.run_id, "actor": "bob", "finished": self.now(), "parents": named}
+
+    def run(
+        self, run_id: str, *, canary: bool = True, alias: str = "champion", gates: Any = (), target: str = "label"
+    ) -> Run:
+        """A run that promotes to an alias, or that lets its candidate stand as canary first."""
         terms = CanarySpec(**self.terms) if canary else None
         section = PromoteSpec(gates=list(gates), canary=terms, alias=alias).model_copy(update=self.more)
-        evaluate = SimpleNamespace(metrics={"a": METRIC}, sets={}, unit=None if self.units is None else "customer")
-        spec = SimpleNamespace(name="tiny", model_name="tiny", promote=section, contract=None, evaluate=evaluate)
-        spec.data = "external"  # nothing is said of where fresh rows would come from
-        resolved = SimpleNamespace(started=self.now(), actor="bob", commit="c", dirty=False, trigger="cli")
-
-        def provenance(*parents: Ref | None) -> dict[str, Any]:
-            named = [one.to_json() for one in parents if one is not None]
-            return {"run_id": run_id, "actor": "bob", "finished": self.now(), "parents": named}
-
-        return SimpleNamespace(
-            store=self.store,
-            run_id=run_id,
-            spec=spec,
-            root=Path(),
-            resolved=resolved,
-            provenance=provenance,
-            with_recipe=lambda about: about,
-            recorded=True,
-            external=False,
-        )
+        evaluate = {"metrics": {"a": {**METRIC, "target": target}}, "unit": None if self.units is None else "customer"}
+        data = {"source": "rows-*.csv"}  # a glob, into which new rows come
+        spec = {**SPEC, "data": data, "evaluate": evaluate, "promote": section}
+        return make_run(self.store, run_id=run_id, spec=spec, started=self.now(), actor="bob", commit="c")
 
     def promoted(self, n: int, run_id: str = "", *, force: str | None = None, **how: Any) -> Receipt:
         """What a run with model `n` as its candidate answers."""

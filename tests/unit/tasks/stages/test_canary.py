@@ -326,8 +326,7 @@ def test_a_plan_says_what_comes(place: CanaryPlace) -> None:
 
 def test_a_metric_that_changed_is_refused(place: CanaryPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     place.stands()
-    run = place.run("x")
-    run.spec.evaluate.metrics = {"a": run.spec.evaluate.metrics["a"].model_copy(update={"target": "y"})}
+    run = place.run("x", target="y")
     with pytest.raises(UsageError, match="is judged by a, and the spec defines it in another way now"):
         promote.find_or_make(run, place.checkpoints[4], None, evaluation(4))
     assert place.store.list(layout.canary_nights("tiny", 0, 1)) == []

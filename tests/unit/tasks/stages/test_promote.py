@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -15,10 +14,12 @@ from data_contracts.pipeline_spec import GateSpec
 from data_contracts.pipeline_spec.promote import PromoteSpec
 from infra.models import registry
 from infra.store import Store, layout
+from tasks.run.run import Run
 from tasks.stages import promote as stage
 from tasks.stages.promote import promote
 from tasks.stages.rollback import rollback
 from tests.support.raced import Memory, Raced
+from tests.support.runs import make_run
 
 NAME = "tiny@champion"
 STARTED = "2026-11-22T10:00:00+00:00"
@@ -37,6 +38,8 @@ class Place:
         self.asked: list[tuple[str, ...]] = []
         self.checkpoints = {n: self._checkpoint(n) for n in SCORES}
         patch.setattr(stage, "comparable", self._comparable)
+        patch.setattr(Run, "provenance", lambda run, *parents: self._provenance(run, *parents))
+        patch.setattr(Run, "with_recipe", lambda run, provenance: provenance)
 
     def _checkpoint(self, n: int) -> Checkpoint:
         writer = self.store.writer(layout.checkpoint("trainings/k-0", n, 0))
@@ -51,26 +54,15 @@ class Place:
         self.compared.append((mine.step, theirs.step, names))
         return told, scored(theirs.step)
 
-    def run(self, run_id: str, *gates: GateSpec) -> Any:
-        """A run as promote sees it; `asked` gets what each provenance names."""
-        promote = PromoteSpec(gates=list(gates))
-        spec = SimpleNamespace(model_name="tiny", promote=promote, contract=None)
-        resolved = SimpleNamespace(started=STARTED, actor="bob", trigger="cli")
+    def _provenance(self, run: Run, *parents: Ref | None) -> dict[str, Any]:
+        self.asked.append(tuple(parent.uri for parent in parents if parent is not None))
+        return {"run_id": run.run_id, "actor": "bob", "finished": STARTED, "parents": []}
 
-        def provenance(*parents: Ref | None) -> dict[str, Any]:
-            self.asked.append(tuple(parent.uri for parent in parents if parent is not None))
-            return {"run_id": run_id, "actor": "bob", "finished": STARTED, "parents": []}
-
-        return SimpleNamespace(
-            store=self.store,
-            run_id=run_id,
-            spec=spec,
-            root=Path(),
-            resolved=resolved,
-            provenance=provenance,
-            with_recipe=lambda about: about,
-            recorded=False,
-        )
+    def run(self, run_id: str, *gates: GateSpec) -> Run:
+        """A run that compares two metrics; `asked` gets what each of its provenances names."""
+        metrics = {name: {"logged": name, "mode": "max"} for name in ("a", "b")}
+        spec = {"evaluate": {"metrics": metrics}, "promote": PromoteSpec(gates=list(gates))}
+        return make_run(self.store, run_id=run_id, recorded=False, spec=spec, started=STARTED, actor="bob")
 
     def promoted(
         self, n: int, *gates: GateSpec, force: str | None = None, run_id: str = "", dataset: Any = None
