@@ -4,8 +4,8 @@ A receipt keeps the approval by which its version was promoted. A rollback leave
 went back and what was known of both versions.
 
 A canary is a version that stands beside the champion until fresh rows show which one is better. Its terms are sealed in
-the receipt by which it began. Its nights and its end are records of their own, each created once. So the first end
-counts, whoever writes it.
+the receipt by which it began. Its observation batches and its end are records of their own, each created once.
+So the first end counts, whoever writes it.
 """
 
 from __future__ import annotations
@@ -173,13 +173,13 @@ class CanaryTerms(Record):
         return datetime.fromisoformat(now) > datetime.fromisoformat(self.until)
 
 
-class Night(HandOff):
-    """The fresh rows of one run, tallied for one canary and one champion.
+class ObservationBatch(HandOff):
+    """The scores of one run's fresh rows, for one canary and one champion.
 
     Attributes:
         run_id, at: the run that scored them, and when (UTC, ISO 8601).
         rows, rows_id: their number, and the name of the file with their digests.
-        tally: as `tasks.evidence.sequential.Tally` writes it.
+        accumulator: as `tasks.evidence.sequential.Accumulator` writes it.
         evaluations: ids of the canary's and the champion's evaluation, shortened.
     """
 
@@ -187,16 +187,16 @@ class Night(HandOff):
     at: str
     rows: int
     rows_id: str
-    tally: dict[str, object]
+    accumulator: dict[str, object] = Field(alias="tally")
     evaluations: tuple[str, str]
 
 
-class Standing(Record):
+class CanaryStatus(Record):
     """What the fresh rows show about a canary so far.
 
     Attributes:
         champion: the version that it was compared with.
-        rows, nights: fresh rows, and runs that scored some.
+        rows, batches: fresh rows, and the runs that scored some.
         verdict: `open` also while there are fewer rows than `min_rows`.
         gain, low, high: of the metric over the champion, and its interval, in the direction of `mode`; None as long as
             nothing is known.
@@ -206,7 +206,7 @@ class Standing(Record):
 
     champion: int
     rows: int
-    nights: int
+    batches: int = Field(alias="nights")
     verdict: Literal["better", "worse", "open"]
     gain: float | None = None
     low: float | None = None
@@ -222,7 +222,7 @@ class CanaryEnd(HandOff):
         reason: as the end of a sentence.
         by: the person, or the run's actor; run_id: "" if no run ended it.
         champion_receipt: with `promoted`: the receipt that the alias named, so that it moves from there or not at all.
-        standing: what the rows said; None if nothing was compared.
+        status: what the rows said; None if nothing was compared.
         gate, approval: of a promotion: the decision as a gate's result, and who approved it.
     """
 
@@ -232,7 +232,7 @@ class CanaryEnd(HandOff):
     at: str
     run_id: str
     champion_receipt: dict[str, object] | None = None
-    standing: Standing | None = None
+    status: CanaryStatus | None = Field(default=None, alias="standing")
     gate: GateResult | None = None
     approval: Approval | None = None
 
@@ -242,12 +242,12 @@ class CanaryAsk(HandOff):
 
     Attributes:
         run_id: the run that asks.
-        standing, gate: what the rows showed then. Later rows do not change it.
+        status, gate: what the rows showed then. Later rows do not change it.
     """
 
     run_id: str
     at: str
-    standing: Standing
+    status: CanaryStatus = Field(alias="standing")
     gate: GateResult
 
 
@@ -258,7 +258,7 @@ class CanaryNote(Record):
         seal: of the receipt by which it began.
         version: that stood.
         terms: as they were agreed.
-        nights: the tallies that were added up, oldest first.
+        batches: what was added up, oldest first.
     """
 
     seal: str
@@ -266,5 +266,5 @@ class CanaryNote(Record):
     outcome: Outcome
     reason: str
     terms: CanaryTerms
-    standing: Standing | None = None
-    nights: list[Night] = Field(default_factory=list)
+    status: CanaryStatus | None = Field(default=None, alias="standing")
+    batches: list[ObservationBatch] = Field(default_factory=list, alias="nights")

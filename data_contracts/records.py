@@ -29,9 +29,9 @@ Error = Annotated[ErrorJson, AS_WRITTEN]
 
 
 class Record(BaseModel):
-    """A frozen JSON record; unknown keys are refused."""
+    """A frozen JSON record; unknown keys are refused. A field whose alias says so is stored under that name."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, serialize_by_alias=True)
 
     def to_json(self) -> dict[str, Any]:
         """The record as Python objects that JSON can hold."""

@@ -288,7 +288,7 @@ def _history_lines(model: str, alias: str, moves: list[Move], held: tuple[Hold, 
             lines += ["", f"{readable(one.at)}: the promotion of version {one.after}"]
             lines += [f"  {one.approval.sentence}"] if one.approval is not None else []
             lines += [f"  {one.force.sentence}"] if one.force is not None else []
-        if one.canary is not None and one.canary.standing is not None:
+        if one.canary is not None and one.canary.status is not None:
             lines += ["", f"{readable(one.at)}: version {one.canary.version} as canary", *_canary_lines(one.canary)]
         if one.incident is not None:
             lines += ["", f"{readable(one.at)}: the rollback from version {one.before} to version {one.after}"]
@@ -310,14 +310,14 @@ def _why(model: str, alias: str, move: Move) -> str:
 
 
 def _canary_lines(note: CanaryNote) -> list[str]:
-    terms, found = note.terms, note.standing
+    terms, found = note.terms, note.status
     assert found is not None
     lines = [
         f"  stood       from {readable(terms.since)}, until {readable(terms.until)} at most",
         f"  ended       {note.reason}",
     ]
-    if note.nights:
-        runs = f"{len(note.nights)} run{'' if len(note.nights) == 1 else 's'}"
+    if note.batches:
+        runs = f"{len(note.batches)} run{'' if len(note.batches) == 1 else 's'}"
         lines.append(f"  rows        {found.rows:,} fresh rows, of {runs}")
     return lines
 

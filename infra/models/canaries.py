@@ -1,13 +1,13 @@
-"""Canaries in the store: which one stands under a model's alias `canary`, what was tallied for it, and how it ended.
+"""Canaries in the store: which one stands under a model's alias `canary`, what was observed of it, and how it ended.
 
     canaries/<model>/<k>/end.json                     how it ended
-                         nights/<champion>/<n>.json   tally n beside a version, of rows that no tally before it has
+                         nights/<champion>/<n>.json   batch n beside a version, of rows that no batch before it has
                          asks/<champion>.json         the run that asks for an approval
                          rows/<id>                    digests of rows, or `<id>-<i>` if they are many
                          seen/<dataset>.json          which of these files has the rows of a dataset
 
-`k` is the number of the receipt by which the canary began. Each file is created once. The number of a tally is what two
-runs at once agree by: the one that comes second counts the rows of the first as tallied.
+`k` is the number of the receipt by which the canary began. Each file is created once. The number of a batch is what two
+runs at once agree by: the one that comes second counts the rows of the first as observed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_contracts.alias_moves import ALIAS, CanaryAsk, CanaryEnd, CanaryTerms, Night
+from data_contracts.alias_moves import ALIAS, CanaryAsk, CanaryEnd, CanaryTerms, ObservationBatch
 from data_contracts.canonical import readable
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import ModelVersion, Receipt, Ref
@@ -162,27 +162,27 @@ def ask(store: Store, canary: Canary, champion: int, wanted: CanaryAsk) -> Canar
     return wanted if store.create_once(path, wanted.to_json()) else store.read_as(path, CanaryAsk.from_json)
 
 
-def nights_of(store: Store, canary: Canary, champion: int) -> list[Night]:
-    """The tallies of a canary beside a version, oldest first; CorruptError if one is damaged or missing."""
-    folder = layout.canary_nights(canary.model, canary.k, champion)
+def observation_batches(store: Store, canary: Canary, champion: int) -> list[ObservationBatch]:
+    """The observation batches of a canary beside a version, oldest first; CorruptError if one is damaged or missing."""
+    folder = layout.canary_batches(canary.model, canary.k, champion)
     count = 1 + max(numbers(store, folder), default=-1)
     try:
-        return [_night(store, layout.canary_night(canary.model, canary.k, champion, n)) for n in range(count)]
+        return [_read_batch(store, layout.canary_batch(canary.model, canary.k, champion, n)) for n in range(count)]
     except CorruptError as error:
         remedy = f"Take the canary back: `trainwright canary {canary.model} --withdraw --reason WHY`."
         raise CorruptError(error.message, remedy=remedy, details=error.details) from error
 
 
-def _night(store: Store, path: str) -> Night:
-    found = store.find_as(path, Night.from_json)
+def _read_batch(store: Store, path: str) -> ObservationBatch:
+    found = store.find_as(path, ObservationBatch.from_json)
     if found is None:
         raise corrupt(path, "is missing, although there is a later one")
     return found
 
 
-def add_night(store: Store, canary: Canary, champion: int, n: int, night: Night) -> bool:
-    """Store tally `n`; False if another process took this number."""
-    return store.create_once(layout.canary_night(canary.model, canary.k, champion, n), night.to_json())
+def add_batch(store: Store, canary: Canary, champion: int, n: int, batch: ObservationBatch) -> bool:
+    """Store batch `n`; False if another process took this number."""
+    return store.create_once(layout.canary_batch(canary.model, canary.k, champion, n), batch.to_json())
 
 
 def ascending(digests: Digests) -> Digests:

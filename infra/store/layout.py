@@ -474,14 +474,14 @@ def canary_ask(model_name: str, k: int, champion: int) -> str:
     return f"{canary(model_name, k)}/asks/{number_part(champion)}.json"
 
 
-def canary_nights(model_name: str, k: int, champion: int) -> str:
-    """Folder of a canary's tallies beside a version: `<n>.json` from 0."""
+def canary_batches(model_name: str, k: int, champion: int) -> str:
+    """Folder of a canary's observation batches beside a version: `<n>.json` from 0."""
     return f"{canary(model_name, k)}/nights/{number_part(champion)}"
 
 
-def canary_night(model_name: str, k: int, champion: int, n: int) -> str:
-    """Tally `n` of a canary beside a version."""
-    return f"{canary_nights(model_name, k, champion)}/{number_part(n)}.json"
+def canary_batch(model_name: str, k: int, champion: int, n: int) -> str:
+    """Observation batch `n` of a canary beside a version."""
+    return f"{canary_batches(model_name, k, champion)}/{number_part(n)}.json"
 
 
 def canary_rows(model_name: str, k: int, rows_id: str) -> str:

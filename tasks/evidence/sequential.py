@@ -1,11 +1,11 @@
 """Better, worse, or not decided yet: what two models' scores on more and more fresh rows say about a gain.
 
-    tally = tally + Tally.of(champion, challenger, larger_is_better=True)     each night, on rows not tallied before
-    decide(tally, bound=0.0, confidence=0.95).verdict                         better, worse or open
+    total = total + Accumulator.of(champion, challenger, larger_is_better=True)  each night, on rows not observed before
+    decide(total, bound=0.0, confidence=0.95).verdict                            better, worse or open
 
 It may be asked after each night, for as long as it takes: the probability that a challenger whose true gain is not
 above `bound` is ever called better is at most 1 - confidence, and so is that of calling one worse whose true gain is
-not below it. Both tests are bets, and depend on the tally alone. For 0/1 scores they are exact. For other scores, and
+not below it. Both tests are bets, and depend on the total alone. For 0/1 scores they are exact. For other scores, and
 for units of several rows, they are so if the range of the scores that were seen is the range of all scores; losses that
 are larger than any score that was seen, and come once in hundreds of rows, remain unprotected.
 
@@ -16,7 +16,7 @@ when they like. Every test of a bounded mean that keeps this promise is of this 
 bets, so it depends on sums over the rows alone: neither on their order nor on the nights that they came in.
 
 A sum of floating-point numbers depends on their order, so what a night adds would depend on the nights before it. Every
-double is an integer times a power of two, so sums are kept as fractions: adding is exact, and two tallies of the same
+double is an integer times a power of two, so sums are kept as fractions: adding is exact, and two totals of the same
 rows are equal.
 """
 
@@ -49,7 +49,7 @@ METHOD = "always-valid, by betting"
 # Scores other than 0 and 1 may have any size, and the rows say how large they are. What happens once in 100 rows is
 # missing from so many with a probability of 5 %; fewer decide nothing.
 FIRST_UNITS = 300
-# No estimate of the rows to go goes beyond so many times the rows that were tallied.
+# No estimate of the rows to go goes beyond so many times the rows that were observed.
 _MOST_TIMES = 2**20
 # Shares of the largest bet, which could lose the whole capital on one row. A bet of a sixteenth has a quarter of the
 # weight: small advantages are found late anyway, and large ones must not wait for the sake of small ones.
@@ -225,8 +225,8 @@ SequentialVerdict = Literal["better", "worse", "open"]
 
 
 @dataclass(frozen=True)
-class Tally:
-    """What is kept of two models' scores on fresh rows. Tallies of different rows are added; `Tally()` has none.
+class Accumulator:
+    """The scores of two models on fresh rows, as counts and sums. Different rows add up; `Accumulator()` has none.
 
     Adding is exact, so neither the order of the rows nor their nights change a decision.
 
@@ -248,10 +248,10 @@ class Tally:
         *,
         larger_is_better: bool,
         sizes: NDArray[Any] | None = None,
-    ) -> Tally:
-        """The tally of one night's rows, or units of rows.
+    ) -> Accumulator:
+        """The accumulator of one night's rows, or units of rows.
 
-        Scores that are all 0 or 1 are counted; anything else is summed. Tallies of both kinds add up, too.
+        Scores that are all 0 or 1 are counted; anything else is summed. Accumulators of both kinds add up, too.
 
         Args:
             champion, challenger: (n,) the scores of the same rows, or of units: the sum over each unit's rows.
@@ -273,8 +273,8 @@ class Tally:
             return cls(won, lost, len(first) - won - lost)
         return cls(sums=Sums.of(first, second, rows, 1 if larger_is_better else -1))
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(self.won + other.won, self.lost + other.lost, self.tied + other.tied, self.sums + other.sums)
+    def __add__(self, other: Accumulator) -> Accumulator:
+        return Accumulator(self.won + other.won, self.lost + other.lost, self.tied + other.tied, self.sums + other.sums)
 
     @property
     def rows(self) -> int:
@@ -286,11 +286,11 @@ class Tally:
         return {"won": self.won, "lost": self.lost, "tied": self.tied, "sums": self.sums.to_json()}
 
     @classmethod
-    def from_json(cls, value: object) -> Tally:
-        """The tally that `to_json` wrote.
+    def from_json(cls, value: object) -> Accumulator:
+        """The accumulator that `to_json` wrote.
 
         Raises:
-            ValueError: no rows have such a tally; the message is one sentence.
+            ValueError: no rows have such an accumulator; the message is one sentence.
         """
         wanted = {"won", "lost", "tied", "sums"}
         try:
@@ -311,7 +311,7 @@ class SequentialDecision:
         gain: the mean gain of a row, positive where the challenger is better; None without rows.
         interval: of the true gain. Each end holds at all times at once with the confidence that was asked for, so the
             verdict is `better` if it lies above the bound. None as long as no gain is ruled out.
-        rows: that were tallied.
+        rows: that were observed.
         rows_to_go: about how many more rows decide if the gain stays as it is; 0 if it is decided; None if they do not.
     """
 
@@ -322,7 +322,7 @@ class SequentialDecision:
     rows_to_go: int | None
 
 
-def decide(tally: Tally, *, bound: float = 0.0, confidence: float) -> SequentialDecision:
+def decide(total: Accumulator, *, bound: float = 0.0, confidence: float) -> SequentialDecision:
     """Say whether the challenger's true gain is above or below `bound`, as far as the rows show it.
 
     Args:
@@ -337,16 +337,16 @@ def decide(tally: Tally, *, bound: float = 0.0, confidence: float) -> Sequential
         raise ValueError(f"the bound {bound} is not a number that a gain can have")
     if not 0.5 < confidence < 1:
         raise ValueError(f"the confidence {confidence} is not above 0.5 and below 1")
-    test = _Test.of(tally, 1 - confidence)
+    test = _Test.of(total, 1 - confidence)
     verdict = test.verdict(bound)
     return SequentialDecision(
-        verdict, test.gain, test.interval(bound, verdict), tally.rows, _rows_to_go(test, bound, tally.rows, verdict)
+        verdict, test.gain, test.interval(bound, verdict), total.rows, _rows_to_go(test, bound, total.rows, verdict)
     )
 
 
 @dataclass(frozen=True)
 class _Test:
-    """The two one-sided tests of a tally.
+    """The two one-sided tests of a total.
 
     Attributes:
         above, below: whether the true gain is shown to be above, or below, a bound by so many times the rows.
@@ -360,10 +360,10 @@ class _Test:
     below: Callable[[float, float], bool]
 
     @classmethod
-    def of(cls, tally: Tally, alpha: float) -> _Test:
-        if tally.sums.units:
-            return cls._of_sums(tally.sums + Sums.of_counts(tally.won, tally.lost, tally.tied), alpha)
-        won, lost, tied = tally.won, tally.lost, tally.tied
+    def of(cls, total: Accumulator, alpha: float) -> _Test:
+        if total.sums.units:
+            return cls._of_sums(total.sums + Sums.of_counts(total.won, total.lost, total.tied), alpha)
+        won, lost, tied = total.won, total.lost, total.tied
 
         def above(bound: float, times: float) -> bool:
             return counts_show(won * times, lost * times, tied * times, bound, alpha)
@@ -371,7 +371,7 @@ class _Test:
         def below(bound: float, times: float) -> bool:
             return counts_show(lost * times, won * times, tied * times, -bound, alpha)
 
-        return cls((won - lost) / tally.rows if tally.rows else None, 1.0, alpha, above, below)
+        return cls((won - lost) / total.rows if total.rows else None, 1.0, alpha, above, below)
 
     @classmethod
     def _of_sums(cls, sums: Sums, alpha: float) -> _Test:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from data_contracts.alias_moves import ALIAS, CanaryTerms, Standing
+from data_contracts.alias_moves import ALIAS, CanaryStatus, CanaryTerms
 from data_contracts.approvals import meaning
 from data_contracts.canonical import readable
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError
@@ -37,7 +37,7 @@ from tasks.run.report import latest_report
 from tasks.run.resolve import find_inputs
 from tasks.run.run import RunInputs
 from tasks.slo import WINDOW, LedgerRun, Result, read_ledger, results
-from tasks.stages.canary_tally import stored_standing
+from tasks.stages.canary_observations import stored_status
 from tasks.stages.validate import contract_key
 
 # Days in the pictures, and pipelines whose newest data is looked at.
@@ -70,7 +70,7 @@ class CanaryView:
     Attributes:
         name: the alias that it moves to if it is shown to be better.
         version, champion: the version that stands, and the one that the alias names now.
-        standing: what the rows beside this champion say.
+        status: what the rows beside this champion say.
         over: why it does not stand any more although its alias has not followed yet; "" if it stands.
         waits: what its promotion waits for; "" for nothing.
     """
@@ -80,13 +80,13 @@ class CanaryView:
     version: int
     champion: int
     terms: CanaryTerms
-    standing: Standing
+    status: CanaryStatus
     over: str
     waits: str
 
     def to_json(self) -> dict[str, object]:
         """The canary as objects that JSON can hold."""
-        figures = {"terms": self.terms.to_json(), "standing": self.standing.to_json()}
+        figures = {"terms": self.terms.to_json(), "standing": self.status.to_json()}
         named = {"version": self.version, "challenges": self.name, "champion": self.champion}
         return {**named, **figures, "stands": not self.over, "over": self.over, "waits": self.waits}
 
@@ -108,13 +108,13 @@ class CanaryView:
     @property
     def rows(self) -> str:
         """The fresh rows so far."""
-        nights = f"{self.standing.nights} run{'' if self.standing.nights == 1 else 's'}"
-        return f"{self.standing.rows:,} fresh rows, of {nights}"
+        runs = f"{self.status.batches} run{'' if self.status.batches == 1 else 's'}"
+        return f"{self.status.rows:,} fresh rows, of {runs}"
 
     @property
     def gain(self) -> str:
         """The gain and its interval; "" as long as there are no rows."""
-        found = self.standing
+        found = self.status
         if found.gain is None:
             return ""
         low, high = ("–" if one is None else f"{one:+.4g}" for one in (found.low, found.high))
@@ -123,7 +123,7 @@ class CanaryView:
     @property
     def decides(self) -> str:
         """What would decide; "" if it is decided."""
-        found, more = self.standing, ""
+        found, more = self.status, ""
         if found.rows < self.terms.min_rows:
             return f"{self.terms.min_rows - found.rows:,} more rows, before anything is decided"
         if found.rows_to_go:
@@ -144,7 +144,7 @@ def canary_of(store: Store, model: str) -> CanaryView | None:
         version=canary.version.version,
         champion=champion,
         terms=canary.terms,
-        standing=stored_standing(store, canary, champion),
+        status=stored_status(store, canary, champion),
         over=canaries.why_over(store, canary, champion),
         waits=_waits(store, canary, champion),
     )

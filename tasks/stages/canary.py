@@ -20,11 +20,11 @@ from data_contracts.alias_moves import (
     CanaryAsk,
     CanaryEnd,
     CanaryNote,
+    CanaryStatus,
     CanaryTerms,
     Hold,
-    Night,
+    ObservationBatch,
     Outcome,
-    Standing,
 )
 from data_contracts.approvals import Question, meaning
 from data_contracts.canonical import readable
@@ -44,14 +44,14 @@ from tasks.run.run import Run, RunInputs
 from tasks.run.spec_check import why_no_fresh_rows
 from tasks.stages import approval
 from tasks.stages.approval import signing_key
-from tasks.stages.canary_tally import (
-    Tallied,
+from tasks.stages.canary_observations import (
+    CanaryObservations,
     check_rows,
     gate_result,
     metric_digest,
-    standing_sentence,
-    stored_standing,
-    tally,
+    observe,
+    status_sentence,
+    stored_status,
 )
 from tasks.stages.rollback import checked_reason, hold_of, on_hold
 from tasks.stages.stage import StageOutcome
@@ -213,23 +213,23 @@ def settle(run: Run, dataset: Dataset | None) -> Settled:
     champion = Champion(found[0], registry.model_version(store, Ref.model_validate(found[0].value["model_version"])))
     ask = canaries.ask_of(store, canary, champion.number)
     if over := _over(run, canary, champion, ask):
-        return _settle_ended(run, canary, _end(run, canary, *over, stored_standing(store, canary, champion.number)))
+        return _settle_ended(run, canary, _end(run, canary, *over, stored_status(store, canary, champion.number)))
     if ask is not None:
         return _approved(run, canary, champion, ask)
-    tallied = tally(run, canary, champion.version, dataset)
+    observed = observe(run, canary, champion.version, dataset)
     # Scoring takes a while, and readers say that a canary is withdrawn from the end of its window on.
     if over := _over(run, canary, champion, ask):
-        return _settle_ended(run, canary, _end(run, canary, *over, tallied.standing))
-    if tallied.standing.verdict == "worse":
-        sentence = standing_sentence(canary.terms, tallied.standing)
-        return _settle_ended(run, canary, _end(run, canary, "worse", sentence, tallied.standing))
-    if tallied.standing.verdict == "better":
-        return _better(run, canary, champion, tallied)
+        return _settle_ended(run, canary, _end(run, canary, *over, observed.status))
+    if observed.status.verdict == "worse":
+        sentence = status_sentence(canary.terms, observed.status)
+        return _settle_ended(run, canary, _end(run, canary, "worse", sentence, observed.status))
+    if observed.status.verdict == "better":
+        return _better(run, canary, champion, observed)
     anew = ""
     if champion.number != canary.terms.against:
         anew = f"{canary.name} is version {champion.number} now, so the tally began anew: "
-    done = _stands(run, canary, champion, f"{anew}{so_far(canary.terms, tallied.standing)}")
-    gates = [gate_result(canary, tallied)] if tallied.standing.rows else []
+    done = _stands(run, canary, champion, f"{anew}{so_far(canary.terms, observed.status)}")
+    gates = [gate_result(canary, observed)] if observed.status.rows else []
     return replace(done, handoff=done.handoff.model_copy(update={"gates": gates})), ""
 
 
@@ -239,7 +239,7 @@ def _of_another_alias(run: Run, canary: Canary) -> Settled:
     end, found = canaries.end_of(store, canary), registry.read_alias(store, canary.model, terms.alias)
     champion = terms.against if found is None else found[1]
     if end is None and canaries.why_over(store, canary, champion):
-        rows = stored_standing(store, canary, champion)
+        rows = stored_status(store, canary, champion)
         reason = f"its window ended at {readable(terms.until)} with {so_far(terms, rows)}"
         end = _end(run, canary, "expired", reason, rows)
     # A promotion needs the approval that the other alias asks for, which this run does not know.
@@ -262,14 +262,14 @@ def tidy(run: Run) -> bool:
     return True
 
 
-def so_far(terms: CanaryTerms, found: Standing) -> str:
-    """What the tallies show and what is still missing, as the end of a sentence."""
+def so_far(terms: CanaryTerms, found: CanaryStatus) -> str:
+    """What the observation batches show and what is still missing, as the end of a sentence."""
     if found.rows < terms.min_rows:
         return f"{found.rows:,} of {terms.min_rows:,} fresh rows against version {found.champion}"
     if found.verdict != "open":  # they decided when the window was over already
-        return standing_sentence(terms, found)
+        return status_sentence(terms, found)
     to_go = f"; about {found.rows_to_go:,} more rows would decide" if found.rows_to_go else ""
-    return f"{standing_sentence(terms, found)}, which does not decide yet{to_go}"
+    return f"{status_sentence(terms, found)}, which does not decide yet{to_go}"
 
 
 def _over(run: Run, canary: Canary, champion: Champion, ask: CanaryAsk | None) -> tuple[Outcome, str] | None:
@@ -290,7 +290,7 @@ def _over(run: Run, canary: Canary, champion: Champion, ask: CanaryAsk | None) -
         means = meaning(question, approvals.answer_to(store, question, at), at)
         return None if means.standing != "refused" or question.run_id == run.run_id else ("refused", means.reason)
     if terms.is_over(now()) and (ask is None or ask.run_id != run.run_id):
-        rows = so_far(terms, stored_standing(store, canary, champion.number))
+        rows = so_far(terms, stored_status(store, canary, champion.number))
         return "expired", f"its window ended at {readable(terms.until)} with {rows}"
     return None
 
@@ -301,13 +301,13 @@ def _question(run: Run, ask: CanaryAsk, champion: Champion) -> Question | None:
     return found if found is not None and found.champion == champion.version.ref else None
 
 
-def _better(run: Run, canary: Canary, champion: Champion, tallied: Tallied) -> Settled:
+def _better(run: Run, canary: Canary, champion: Champion, observed: CanaryObservations) -> Settled:
     """Promote a canary, or ask for it."""
-    gate = gate_result(canary, tallied)
+    gate = gate_result(canary, observed)
     if approval.is_asked_for(run):
-        wanted = CanaryAsk(run_id=run.run_id, at=now(), standing=tallied.standing, gate=gate)
+        wanted = CanaryAsk(run_id=run.run_id, at=now(), status=observed.status, gate=gate)
         return _approved(run, canary, champion, canaries.ask(run.store, canary, champion.number, wanted))
-    return _settle_promoted(run, canary, champion, CanaryAsk(run_id="", at=now(), standing=tallied.standing, gate=gate))
+    return _settle_promoted(run, canary, champion, CanaryAsk(run_id="", at=now(), status=observed.status, gate=gate))
 
 
 def _approved(run: Run, canary: Canary, champion: Champion, ask: CanaryAsk) -> Settled:
@@ -326,7 +326,7 @@ def _approved(run: Run, canary: Canary, champion: Champion, ask: CanaryAsk) -> S
         by = approval.approved(run, checkpoint, evaluation, gates, champion.version, state, ask.run_id)
     except ApprovalRefused as error:
         reason = error.message.removeprefix("Not promoted: ").partition(f"; {canary.name}")[0]
-        _settle_ended(run, canary, _end(run, canary, "refused", reason, ask.standing))
+        _settle_ended(run, canary, _end(run, canary, "refused", reason, ask.status))
         raise
     return _settle_promoted(run, canary, champion, ask, by)
 
@@ -336,21 +336,21 @@ def _settle_promoted(
 ) -> Settled:
     end = CanaryEnd(
         outcome="promoted",
-        reason=standing_sentence(canary.terms, ask.standing),
+        reason=status_sentence(canary.terms, ask.status),
         by=run.resolved.actor,
         at=now(),
         run_id=run.run_id,
         champion_receipt=champion.pointer.value["receipt"],
-        standing=ask.standing,
+        status=ask.status,
         gate=ask.gate,
         approval=by,
     )
     return _settle_ended(run, canary, canaries.end(run.store, canary, end))
 
 
-def _end(run: Run, canary: Canary, outcome: Outcome, reason: str, standing: Standing) -> CanaryEnd:
+def _end(run: Run, canary: Canary, outcome: Outcome, reason: str, status: CanaryStatus) -> CanaryEnd:
     by = run.resolved.actor
-    end = CanaryEnd(outcome=outcome, reason=reason, by=by, at=now(), run_id=run.run_id, standing=standing)
+    end = CanaryEnd(outcome=outcome, reason=reason, by=by, at=now(), run_id=run.run_id, status=status)
     return canaries.end(run.store, canary, end)
 
 
@@ -436,7 +436,11 @@ class Mover:
 
 
 def note(
-    canary: Canary, outcome: Outcome, reason: str, standing: Standing | None = None, nights: list[Night] | None = None
+    canary: Canary,
+    outcome: Outcome,
+    reason: str,
+    status: CanaryStatus | None = None,
+    batches: list[ObservationBatch] | None = None,
 ) -> CanaryNote:
     """What receipts keep of a canary."""
     return CanaryNote(
@@ -445,8 +449,8 @@ def note(
         outcome=outcome,
         reason=reason,
         terms=canary.terms,
-        standing=standing,
-        nights=nights or [],
+        status=status,
+        batches=batches or [],
     )
 
 
@@ -517,7 +521,7 @@ def _promoted(store: Store, canary: Canary, end: CanaryEnd, mover: Mover, refuse
     version, held = canary.version, registry.holds(store, current)
     hold = hold_of(held, version.checkpoint.ref.id)
     try:
-        nights = canaries.nights_of(store, canary, previous)
+        batches = canaries.observation_batches(store, canary, previous)
     except CorruptError as error:
         return None, error.message.rstrip(".")
     sentence = f"{canary.name} is version {version.version}, was {previous}: {end.reason}"
@@ -538,7 +542,7 @@ def _promoted(store: Store, canary: Canary, end: CanaryEnd, mover: Mover, refuse
         approval=end.approval,
         force=lifts,
         required=canary.receipt.required,
-        canary=note(canary, end.outcome, end.reason, end.standing, nights),
+        canary=note(canary, end.outcome, end.reason, end.status, batches),
     )
     about = _parents(mover.about, version.ref, version.evaluation, receipt.champion, canary.receipt.ref)
     kept = without_hold(held, version.checkpoint.ref.id)
@@ -575,7 +579,7 @@ def _ended(store: Store, canary: Canary, end: CanaryEnd, mover: Mover, failed: s
         candidate=version.ref,
         evaluation=version.evaluation,
         sentence=canaries.ending(canary, end, failed),
-        canary=note(canary, "withdrawn" if failed else end.outcome, end.reason, end.standing),
+        canary=note(canary, "withdrawn" if failed else end.outcome, end.reason, end.status),
     )
     about = _parents(mover.about, version.ref, canary.receipt.ref)
     registry.move_alias(store, standing.pointer, version, receipt, about, held, mover.key)
@@ -599,14 +603,14 @@ def free(store: Store, model: str, current: Versioned, reason: str, mover: Mover
 
 
 def end_by_withdrawal(
-    store: Store, canary: Canary, by: str, reason: str, standing: Standing | None, mover: Mover
+    store: Store, canary: Canary, by: str, reason: str, status: CanaryStatus | None, mover: Mover
 ) -> CanaryEnd:
     """Take a canary back; returns the end that counts, which may be an earlier one.
 
     UsageError if it is being promoted, which only a run completes: it checks the approval. PointerMoved as of `follow`.
     """
     wanted = CanaryEnd(
-        outcome="withdrawn", reason=f'{by} took it back: "{reason}"', by=by, at=now(), run_id="", standing=standing
+        outcome="withdrawn", reason=f'{by} took it back: "{reason}"', by=by, at=now(), run_id="", status=status
     )
     try:
         end = canaries.end(store, canary, wanted)
@@ -648,16 +652,16 @@ def withdraw(store: Store, model: str, reason: str, provenance: Mapping[str, obj
                 champion = registry.read_alias(store, model, canary.terms.alias)
                 against = canary.terms.against if champion is None else champion[1]
                 by = str(provenance.get("actor") or "someone")
-                end_by_withdrawal(store, canary, by, why, _known_standing(store, canary, against), mover)
+                end_by_withdrawal(store, canary, by, why, _known_status(store, canary, against), mover)
                 return registry.history(store, model, ALIAS)[-1]
         except PointerMoved:
             continue
 
 
-def _known_standing(store: Store, canary: Canary, champion: int) -> Standing | None:
-    """What the tallies say; None if one is damaged or missing, which must not keep a canary from being taken back."""
+def _known_status(store: Store, canary: Canary, champion: int) -> CanaryStatus | None:
+    """What the batches say; None if one is damaged or missing, which must not keep a canary from being taken back."""
     try:
-        return stored_standing(store, canary, champion)
+        return stored_status(store, canary, champion)
     except CorruptError as error:
         log.warning("what the rows said is not kept: %s", error.message)
         return None

@@ -61,7 +61,7 @@ def test_fresh_rows_promote_a_canary_that_is_better(tmp_path: Path, monkeypatch:
     assert (stands.decision, stands.version) == ("canary", 2)
     canary = canaries.standing_canary(again.store, "tiny")
     assert canary is not None
-    assert canaries.nights_of(again.store, canary, 1) == []
+    assert canaries.observation_batches(again.store, canary, 1) == []
 
     # More rows, of which about a tenth are test rows; those of the first night are among the rows again.
     rows = (spec.parent / "rows.csv").read_text()
@@ -78,7 +78,7 @@ def test_fresh_rows_promote_a_canary_that_is_better(tmp_path: Path, monkeypatch:
         2,
         1,
     ), receipt.sentence
-    [tallied] = receipt.canary.nights
+    [tallied] = receipt.canary.batches
     assert tallied.rows == newer.rows("test") - dataset.rows("test")
-    assert receipt.canary.standing.verdict == "better"
+    assert receipt.canary.status.verdict == "better"
     assert has_ended(registry.read_alias(night.store, "tiny", ALIAS)[0])

@@ -59,6 +59,8 @@ LAUNCHED = (
 )
 # The package whose records a store has, and the module that has its paths.
 RECORDS, PATHS = "data_contracts", "infra.store.layout"
+# Classes of records, with the names under which stored-fields.json lists them. No store has these names.
+LISTED_AS = {"ObservationBatch": "Night", "CanaryStatus": "Standing"}
 # The functions that take a key of Prefect's artifacts (as the last argument), or the key itself (as the first).
 ARTIFACTS = ("artifact_key", "_artifact")
 # Names that are not told by their form: the metrics' path, the work pool and the file of a store.
@@ -214,7 +216,7 @@ def stored_fields(_: Path) -> dict[str, str]:
     kinds = [kind for kind in descendants(internal(f"{RECORDS}.records.Record")) if kind.__module__.startswith(RECORDS)]
     records: dict[str, dict[str, str]] = {}
     for kind in kinds:  # two classes of one name are one entry, with the fields of both
-        records.setdefault(kind.__name__, {}).update(fields(kind.model_json_schema()))
+        records.setdefault(listed_as(kind.__name__), {}).update(fields(kind.model_json_schema()))
     by_hand = set()
     for node in sources():
         if isinstance(node, ast.Dict) and "schema_version" in (keys := [constant(key) for key in node.keys]):
@@ -222,11 +224,18 @@ def stored_fields(_: Path) -> dict[str, str]:
         # Records of other packages, which may import torch, as they are written.
         elif isinstance(node, ast.ClassDef) and {"Record", "HandOff"} & set(map(ast.unparse, node.bases)):
             lines = [line for line in node.body if isinstance(line, ast.AnnAssign)]
-            records.setdefault(node.name, {ast.unparse(line.target): ast.unparse(line.annotation) for line in lines})
+            records.setdefault(
+                listed_as(node.name), {ast.unparse(line.target): ast.unparse(line.annotation) for line in lines}
+            )
     for text in (textwrap.dedent(inspect.getsource(internal(name))) for name in WRITERS):
         tables = [node.keys for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Dict) and node.keys]
         by_hand |= {", ".join(sorted(map(constant, table))) for table in tables}
     return {"stored-fields.json": in_json({"records": records, "by hand": sorted(by_hand), "paths": paths()})}
+
+
+def listed_as(name: str) -> str:
+    """The name under which a record is listed."""
+    return LISTED_AS.get(name, name)
 
 
 def constant(node: ast.expr | None) -> str:
@@ -251,7 +260,7 @@ def fields(schema: dict[str, Any]) -> dict[str, str]:
 def typed(schema: dict[str, Any]) -> str:
     """A JSON schema's type in a few words."""
     if "$ref" in schema:
-        return schema["$ref"].rpartition("/")[2]
+        return listed_as(schema["$ref"].rpartition("/")[2])
     if "anyOf" in schema or "oneOf" in schema:
         return " | ".join(typed(one) for one in schema.get("anyOf") or schema["oneOf"])
     if "enum" in schema or "const" in schema:

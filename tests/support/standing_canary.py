@@ -19,7 +19,7 @@ from infra.records.evaluations import Outcomes
 from infra.records.receipts import has_ended
 from infra.store import Store, layout
 from tasks.run.run import Run
-from tasks.stages import approval, canary, canary_tally, promote
+from tasks.stages import approval, canary, canary_observations, promote
 from tests.support.raced import Memory, Raced
 from tests.support.runs import make_run
 from tests.support.tiny import SPEC
@@ -28,7 +28,7 @@ BEGAN = "2026-11-22T10:00:00+00:00"
 # The share of rows on which each model is right.
 SKILL = {1: 0.5, 2: 0.8, 3: 0.2, 4: 0.5, 5: 0.85}
 ANN = {"run_id": "canary-1", "actor": "ann", "finished": BEGAN, "parents": []}
-CLOCKS = (approval, canary, canary, canary, canary_tally, approval, canaries)
+CLOCKS = (approval, canary, canary, canary, canary_observations, approval, canaries)
 METRIC = {"class_path": "torchmetrics.classification.MulticlassAccuracy", "mode": "max"}
 
 
@@ -67,13 +67,15 @@ class CanaryPlace:
         patch.setattr(Run, "provenance", lambda run, *parents: self._provenance(run, *parents))
         patch.setattr(Run, "with_recipe", lambda run, provenance: provenance)
         patch.setattr(promote, "comparable", self._comparable)
-        patch.setattr(canary_tally, "comparable", self._comparable)
-        patch.setattr(canary_tally, "score", lambda run, checkpoint, dataset: (evaluation(checkpoint.step), True))
-        patch.setattr(canary_tally, "sets_to_score", lambda run, dataset: {"": (None, "test")})
-        patch.setattr(canary_tally, "outcomes_of", self._outcomes)
-        patch.setattr(canary_tally, "row_digests", lambda *_: (mixed(self.rows.astype(np.uint64)), self.units))
-        patch.setattr(canary_tally, "seen_by", lambda run, model: [self._dataset(model.checkpoint.step)])
-        patch.setattr(canary_tally.SetDigests, "_seen", lambda _, canary, ref: self._seen(ref))
+        patch.setattr(canary_observations, "comparable", self._comparable)
+        patch.setattr(
+            canary_observations, "score", lambda run, checkpoint, dataset: (evaluation(checkpoint.step), True)
+        )
+        patch.setattr(canary_observations, "sets_to_score", lambda run, dataset: {"": (None, "test")})
+        patch.setattr(canary_observations, "outcomes_of", self._outcomes)
+        patch.setattr(canary_observations, "row_digests", lambda *_: (mixed(self.rows.astype(np.uint64)), self.units))
+        patch.setattr(canary_observations, "seen_by", lambda run, model: [self._dataset(model.checkpoint.step)])
+        patch.setattr(canary_observations.SetDigests, "_seen", lambda _, canary, ref: self._seen(ref))
         patch.setattr(canary, "read_handoff", lambda store, ref, kind: evaluation(int(ref.id, 16)))
 
     def now(self) -> str:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts import handoffs
-from data_contracts.alias_moves import CanaryAsk, CanaryEnd, Night
+from data_contracts.alias_moves import CanaryAsk, CanaryEnd, ObservationBatch
 from data_contracts.approvals import Answer, Protection, Question
 from data_contracts.contract.parts import FilePart, PartGroup
 from data_contracts.costs import MonthCosts
@@ -27,8 +27,8 @@ from data_contracts.run_report import CiReport, RunReport
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup, TextCuts,
-           Question, Answer, Protection, Recipe, Delivery, Night, CanaryAsk, CanaryEnd, NodeMishap, NodeStanding,
-           Execution, Crash, BackfilledWindow, ScheduledTime, SensorStep, ExecutionUsage,
+           Question, Answer, Protection, Recipe, Delivery, ObservationBatch, CanaryAsk, CanaryEnd, NodeMishap,
+           NodeStanding, Execution, Crash, BackfilledWindow, ScheduledTime, SensorStep, ExecutionUsage,
            RulesVersion, SpendingEntry, BudgetWarning, MonthCosts, CiReport, ServerBackup,
            InstalledPackages]  # fmt: skip
 

@@ -54,9 +54,9 @@ def test_a_tally_that_is_missing_is_said(place: CanaryPlace) -> None:
     canary = place.stands()
     place.night(0, 10)
     place.night(10, 10)
-    del place.raced._inner.files[layout.canary_night("tiny", canary.k, 1, 0)]
+    del place.raced._inner.files[layout.canary_batch("tiny", canary.k, 1, 0)]
     with pytest.raises(CorruptError, match=r"nights/1/0\.json is missing, although there is a later one"):
-        canaries.nights_of(place.store, canary, 1)
+        canaries.observation_batches(place.store, canary, 1)
 
 
 def test_more_rows_than_a_file_holds_are_in_several(place: CanaryPlace, monkeypatch: pytest.MonkeyPatch) -> None:

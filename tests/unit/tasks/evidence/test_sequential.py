@@ -17,7 +17,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 
-from tasks.evidence.sequential import FIRST_UNITS, Tally, decide
+from tasks.evidence.sequential import FIRST_UNITS, Accumulator, decide
 
 Values = NDArray[Any]
 ROWS = st.integers(0, 8)
@@ -33,8 +33,8 @@ def scores(draw: st.DrawFn) -> tuple[Values, Values, Values]:
     return champion, challenger, draw(arrays(np.float64, rows, elements=sizes))
 
 
-def tally(rows: tuple[Values, Values, Values], larger: bool = True) -> Tally:
-    return Tally.of(rows[0], rows[1], larger_is_better=larger, sizes=rows[2])
+def tally(rows: tuple[Values, Values, Values], larger: bool = True) -> Accumulator:
+    return Accumulator.of(rows[0], rows[1], larger_is_better=larger, sizes=rows[2])
 
 
 @settings(deadline=None, max_examples=60)
@@ -42,7 +42,7 @@ def tally(rows: tuple[Values, Values, Values], larger: bool = True) -> Tally:
 def test_nights_may_come_in_any_order(a: Any, b: Any, c: Any) -> None:
     first, second, third = tally(a), tally(b), tally(c)
     assert (first + second) + third == third + (second + first) == second + (third + first)
-    assert first + Tally() == first == Tally() + first
+    assert first + Accumulator() == first == Accumulator() + first
     assert (first + second).rows == first.rows + second.rows
 
 
@@ -62,7 +62,7 @@ def test_rows_may_come_in_any_order_and_on_any_night(rows: Any, shuffle: Any, at
 @settings(deadline=None, max_examples=60)
 @given(scores())
 def test_a_tally_is_read_as_it_was_written(rows: Any) -> None:
-    assert Tally.from_json(json.loads(json.dumps(tally(rows).to_json(), allow_nan=False))) == tally(rows)
+    assert Accumulator.from_json(json.loads(json.dumps(tally(rows).to_json(), allow_nan=False))) == tally(rows)
 
 
 @settings(deadline=None, max_examples=60)
@@ -80,9 +80,9 @@ def test_models_exchanged_are_the_opposite(rows: Any, bound: float, confidence: 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 5_000), st.integers(0, 5_000), st.integers(0, 50_000), st.floats(-1.5, 1.5))
 def test_the_verdict_is_where_the_interval_lies(won: int, lost: int, tied: int, bound: float) -> None:
-    flags = Tally(won, lost, tied)
+    flags = Accumulator(won, lost, tied)
     # The same rows as numbers, because there is one more whose scores are not 0 or 1.
-    numbers = flags + Tally.of(np.array([0.5]), np.array([0.5]), larger_is_better=True)
+    numbers = flags + Accumulator.of(np.array([0.5]), np.array([0.5]), larger_is_better=True)
     for one in (flags, numbers):
         found = decide(one, bound=bound, confidence=0.95)
         if found.interval is None:
@@ -106,12 +106,12 @@ def test_the_verdict_is_where_the_interval_lies(won: int, lost: int, tied: int, 
     ],
 )  # fmt: skip
 def test_counts(counts: tuple[int, int, int], bound: float, verdict: str) -> None:
-    assert decide(Tally(*counts), bound=bound, confidence=0.95).verdict == verdict
+    assert decide(Accumulator(*counts), bound=bound, confidence=0.95).verdict == verdict
 
 
-def numbers(gains: Values, reach: float = 1.0) -> Tally:
+def numbers(gains: Values, reach: float = 1.0) -> Accumulator:
     """Rows with these gains, and one on which both models have a score that is `reach` away."""
-    return Tally.of(np.append(0 * gains, reach), np.append(gains, reach), larger_is_better=True)
+    return Accumulator.of(np.append(0 * gains, reach), np.append(gains, reach), larger_is_better=True)
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,14 @@ def test_numbers(gains: Values, bound: float, verdict: str) -> None:
 
 
 def test_a_gain_of_exactly_the_bound_stays_open() -> None:
-    exact = Tally.of(np.zeros(10_000), np.full(10_000, 0.1), larger_is_better=True)
+    exact = Accumulator.of(np.zeros(10_000), np.full(10_000, 0.1), larger_is_better=True)
     assert exact.sums.gains / exact.rows == decide(exact, bound=0.1, confidence=0.95).gain == 0.1
     found = decide(exact, bound=0.1, confidence=0.51)
     assert (found.verdict, found.rows_to_go) == ("open", None)
 
 
 def test_equal_scores_on_every_row_tell_no_size_and_decide_nothing() -> None:
-    found = decide(Tally.of(np.full(10**4, 0.3), np.full(10**4, 0.3), larger_is_better=False), confidence=0.95)
+    found = decide(Accumulator.of(np.full(10**4, 0.3), np.full(10**4, 0.3), larger_is_better=False), confidence=0.95)
     assert (found.verdict, found.gain, found.interval, found.rows_to_go) == ("open", 0.0, None, None)
 
 
@@ -155,8 +155,8 @@ def test_losses_as_large_as_scores_that_were_seen_may_be_missing_by_chance() -> 
 def test_units_count_and_not_their_rows() -> None:
     draw = np.random.default_rng(1)
     champion, challenger = draw.normal(0.0, 1.0, 1_000), draw.normal(0.2, 1.0, 1_000)
-    rows = Tally.of(champion, challenger, larger_is_better=True)
-    units = Tally.of(50 * champion, 50 * challenger, larger_is_better=True, sizes=np.full(1_000, 50))
+    rows = Accumulator.of(champion, challenger, larger_is_better=True)
+    units = Accumulator.of(50 * champion, 50 * challenger, larger_is_better=True, sizes=np.full(1_000, 50))
     one, other = decide(rows, confidence=0.95), decide(units, confidence=0.95)
     assert (other.verdict, other.rows) == (one.verdict, 50_000)
     assert one.gain == pytest.approx(other.gain)
@@ -165,9 +165,9 @@ def test_units_count_and_not_their_rows() -> None:
     assert (other.interval.low, other.interval.high) == pytest.approx((one.interval.low, one.interval.high))
 
 
-@pytest.mark.parametrize("one", [Tally(30, 22, 900), numbers(np.random.default_rng(2).normal(0.02, 0.5, 1_500))])
+@pytest.mark.parametrize("one", [Accumulator(30, 22, 900), numbers(np.random.default_rng(2).normal(0.02, 0.5, 1_500))])
 @pytest.mark.parametrize("bound", [0.0, -0.005, 0.02])
-def test_rows_to_go_are_about_as_many_as_decide(one: Tally, bound: float) -> None:
+def test_rows_to_go_are_about_as_many_as_decide(one: Accumulator, bound: float) -> None:
     found = decide(one, bound=bound, confidence=0.95)
     assert found.verdict == "open"
     assert found.rows_to_go is not None
@@ -186,9 +186,9 @@ def test_rows_to_go_are_about_as_many_as_decide(one: Tally, bound: float) -> Non
 def test_a_score_that_is_not_finite_is_refused_with_its_row(bad: float) -> None:
     good, worse = np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, bad])
     with pytest.raises(ValueError, match="the challenger's score of row 2 is"):
-        Tally.of(good, worse, larger_is_better=True)
+        Accumulator.of(good, worse, larger_is_better=True)
     with pytest.raises(ValueError, match="the champion's score of row 2 is"):
-        Tally.of(worse, good, larger_is_better=True)
+        Accumulator.of(worse, good, larger_is_better=True)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_score_that_is_not_finite_is_refused_with_its_row(bad: float) -> None:
 )
 def test_rows_that_do_not_fit_are_refused(champion: Any, challenger: Any, sizes: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Tally.of(
+        Accumulator.of(
             np.array(champion),
             np.array(challenger),
             larger_is_better=True,
@@ -214,42 +214,46 @@ def test_rows_that_do_not_fit_are_refused(champion: Any, challenger: Any, sizes:
 
 def test_flags_of_any_type_are_counted_and_no_rows_are_nothing() -> None:
     flags = np.array([True, False, False]), np.array([0, 1, 0])
-    assert Tally.of(*flags, larger_is_better=True) == Tally(1, 1, 1) == Tally.of(*flags, larger_is_better=False)
-    assert Tally.of(np.array([]), np.array([]), larger_is_better=True) == Tally()
+    assert (
+        Accumulator.of(*flags, larger_is_better=True)
+        == Accumulator(1, 1, 1)
+        == Accumulator.of(*flags, larger_is_better=False)
+    )
+    assert Accumulator.of(np.array([]), np.array([]), larger_is_better=True) == Accumulator()
 
 
 def test_a_half_among_flags_makes_them_numbers() -> None:
-    night = Tally.of(np.array([0.0, 1.0]), np.array([0.5, 1.0]), larger_is_better=True)
-    assert (Tally(100, 0, 900) + night).rows == 1_002
-    assert decide(Tally(100, 0, 900) + night, confidence=0.95).verdict == "better"
+    night = Accumulator.of(np.array([0.0, 1.0]), np.array([0.5, 1.0]), larger_is_better=True)
+    assert (Accumulator(100, 0, 900) + night).rows == 1_002
+    assert decide(Accumulator(100, 0, 900) + night, confidence=0.95).verdict == "better"
 
 
 @pytest.mark.parametrize("bound", [math.nan, math.inf, -math.inf])
 def test_a_bound_that_is_not_a_number_is_refused(bound: float) -> None:
     with pytest.raises(ValueError, match="bound"):
-        decide(Tally(), bound=bound, confidence=0.95)
+        decide(Accumulator(), bound=bound, confidence=0.95)
 
 
 @pytest.mark.parametrize("confidence", [0.5, 1.0, 0.0, -1.0, math.nan])
 def test_a_confidence_that_promises_nothing_is_refused(confidence: float) -> None:
     with pytest.raises(ValueError, match="confidence"):
-        decide(Tally(), confidence=confidence)
+        decide(Accumulator(), confidence=confidence)
 
 
 @pytest.mark.parametrize(
     "foreign",
     [
         None, 3, "x", [], {}, {"won": 1, "lost": 2, "tied": 3},
-        {**Tally(1, 2, 3).to_json(), "more": 0}, {**Tally(1, 2, 3).to_json(), "won": -1},
-        {**Tally(1, 2, 3).to_json(), "won": 1.0}, {**Tally(1, 2, 3).to_json(), "won": math.nan},
-        {**Tally(1, 2, 3).to_json(), "tied": 10**16}, {**Tally(1, 2, 3).to_json(), "lost": True},
-        {**Tally(1, 2, 3).to_json(), "sums": None}, {**Tally(1, 2, 3).to_json(), "sums": {}},
+        {**Accumulator(1, 2, 3).to_json(), "more": 0}, {**Accumulator(1, 2, 3).to_json(), "won": -1},
+        {**Accumulator(1, 2, 3).to_json(), "won": 1.0}, {**Accumulator(1, 2, 3).to_json(), "won": math.nan},
+        {**Accumulator(1, 2, 3).to_json(), "tied": 10**16}, {**Accumulator(1, 2, 3).to_json(), "lost": True},
+        {**Accumulator(1, 2, 3).to_json(), "sums": None}, {**Accumulator(1, 2, 3).to_json(), "sums": {}},
     ],
     ids=str,
 )  # fmt: skip
 def test_a_foreign_tally_is_refused_in_one_sentence(foreign: object) -> None:
     with pytest.raises(ValueError, match="^the tally cannot be read: [^\n]+$"):
-        Tally.from_json(foreign)
+        Accumulator.from_json(foreign)
 
 
 def sample(settings_: str) -> Callable[[Any, int, int], dict[str, Any]]:

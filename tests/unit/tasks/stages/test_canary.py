@@ -58,9 +58,9 @@ def test_a_canary_that_is_better_is_promoted_by_the_run_that_shows_it(place: Can
     receipt = place.night(60, 300)
     assert (receipt.decision, receipt.alias, receipt.version, receipt.previous) == ("promoted", "champion", 2, 1)
     assert receipt.canary is not None
-    assert receipt.canary.standing is not None
-    assert (receipt.canary.outcome, receipt.canary.standing.rows) == ("promoted", 360)
-    assert [night.rows for night in receipt.canary.nights] == [60, 300]
+    assert receipt.canary.status is not None
+    assert (receipt.canary.outcome, receipt.canary.status.rows) == ("promoted", 360)
+    assert [night.rows for night in receipt.canary.batches] == [60, 300]
     assert [(one.met, one.evidence is not None) for one in receipt.gates] == [(True, True)]
     assert place.history("champion")[-1] == receipt
     assert (place.named(), place.named(ALIAS), place.held()) == (2, None, [])
@@ -113,7 +113,7 @@ def test_the_same_rows_count_once(place: CanaryPlace) -> None:
     place.night(30, 40, run_id="overlap")
     place.rows = np.repeat(np.arange(70, 75), 3)
     place.promoted(4, "repeated")
-    nights = canaries.nights_of(place.store, canary, 1)
+    nights = canaries.observation_batches(place.store, canary, 1)
     assert [one.rows for one in nights] == [60, 10, 5]
 
 
@@ -121,9 +121,9 @@ def test_no_fresh_rows_add_nothing(place: CanaryPlace) -> None:
     canary = place.stands()
     place.seen = {1: np.arange(30), 2: np.arange(30, 50)}
     assert "0 of 100 fresh rows" in place.night(0, 50).sentence
-    assert canaries.nights_of(place.store, canary, 1) == []
+    assert canaries.observation_batches(place.store, canary, 1) == []
     place.night(0, 51)
-    assert [one.rows for one in canaries.nights_of(place.store, canary, 1)] == [1]
+    assert [one.rows for one in canaries.observation_batches(place.store, canary, 1)] == [1]
 
 
 def test_a_unit_that_was_tallied_counts_once(place: CanaryPlace) -> None:
@@ -133,7 +133,7 @@ def test_a_unit_that_was_tallied_counts_once(place: CanaryPlace) -> None:
     place.night(0, 3)
     place.units = np.array([7, 9], np.uint64)
     place.night(3, 2)
-    nights = canaries.nights_of(place.store, canary, 1)
+    nights = canaries.observation_batches(place.store, canary, 1)
     assert [one.rows for one in nights] == [3, 1]
 
 
@@ -168,7 +168,7 @@ def test_another_champion_begins_the_tally_anew(place: CanaryPlace) -> None:
     assert "tiny@champion is version 3 now, so the tally began anew: 60 of 100 fresh rows" in receipt.sentence
     rollback(place.store, "tiny", "champion", 1, ANN, "back")
     assert "90 of 100 fresh rows against version 1" in place.night(60, 30, n=3).sentence
-    assert [one.rows for one in canaries.nights_of(place.store, canary, 1)] == [60, 30]
+    assert [one.rows for one in canaries.observation_batches(place.store, canary, 1)] == [60, 30]
 
 
 def test_a_canary_that_somebody_promoted_ends(place: CanaryPlace) -> None:
@@ -270,19 +270,19 @@ def test_two_runs_at_once_make_one_move(place: CanaryPlace) -> None:
 
 
 def test_two_runs_that_tally_at_once_count_a_row_once(place: CanaryPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    canary, add = place.stands(), canaries.add_night
+    canary, add = place.stands(), canaries.add_batch
     with monkeypatch.context() as patch:
 
         def second(*about: Any) -> bool:
-            patch.setattr(canaries, "add_night", add)
+            patch.setattr(canaries, "add_batch", add)
             rows = place.rows
             place.night(20, 50, run_id="first")
             place.rows = rows
             return add(*about)
 
-        patch.setattr(canaries, "add_night", second)
+        patch.setattr(canaries, "add_batch", second)
         place.night(0, 40, run_id="second")
-    assert [(one.run_id, one.rows) for one in canaries.nights_of(place.store, canary, 1)] == [
+    assert [(one.run_id, one.rows) for one in canaries.observation_batches(place.store, canary, 1)] == [
         ("first", 50),
         ("second", 20),
     ]
@@ -329,4 +329,4 @@ def test_a_metric_that_changed_is_refused(place: CanaryPlace, monkeypatch: pytes
     run = place.run("x", target="y")
     with pytest.raises(UsageError, match="is judged by a, and the spec defines it in another way now"):
         promote.find_or_make(run, place.checkpoints[4], None, evaluation(4))
-    assert place.store.list(layout.canary_nights("tiny", 0, 1)) == []
+    assert place.store.list(layout.canary_batches("tiny", 0, 1)) == []

@@ -10,7 +10,7 @@ from data_contracts.alias_moves import ALIAS
 from data_contracts.errors import CorruptError, GateNotMet
 from infra.store import layout
 from tasks.stages import canary as canary_stage
-from tasks.stages import canary_tally
+from tasks.stages import canary_observations
 from tasks.stages.canary import withdraw
 from tests.support.standing_canary import ANN, CanaryPlace
 
@@ -24,7 +24,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> CanaryPlace:
 def test_a_canary_whose_records_are_damaged_can_be_taken_back(place: CanaryPlace, harm: str) -> None:
     canary = place.stands()
     place.night(0, 10)
-    damaged = layout.canary_night("tiny", canary.k, 1, 0) if harm == "a tally" else layout.canary_end("tiny", canary.k)
+    damaged = layout.canary_batch("tiny", canary.k, 1, 0) if harm == "a tally" else layout.canary_end("tiny", canary.k)
     place.raced._inner.files[damaged] = b"{", "tag"
     with pytest.raises(CorruptError) as raised:
         place.night(10, 10)
@@ -43,7 +43,7 @@ def test_an_end_whose_tallies_are_damaged_promotes_nothing(place: CanaryPlace, m
         patch.setattr(canary_stage, "_promoted", None)
         with pytest.raises(TypeError):
             place.night(60, 300)
-    del place.raced._inner.files[layout.canary_night("tiny", canary.k, 1, 0)]
+    del place.raced._inner.files[layout.canary_batch("tiny", canary.k, 1, 0)]
     receipt = place.night(400, 10, n=5)
     assert "but canaries/tiny/0/nights/1/0.json is missing" in receipt.sentence
     assert (place.named(), receipt.decision, receipt.version) == (1, "canary", 3)
@@ -81,13 +81,13 @@ def test_a_window_that_ends_while_the_rows_are_scored_is_over(
 ) -> None:
     place.stands()
     place.passes(days=14)
-    scored = canary_tally.score
+    scored = canary_observations.score
 
     def slowly(*what: Any) -> Any:
         place.passes(seconds=1)
         return scored(*what)
 
-    monkeypatch.setattr(canary_tally, "score", slowly)
+    monkeypatch.setattr(canary_observations, "score", slowly)
     receipt = place.night(0, 400, n=5)
     assert (receipt.decision, receipt.version, place.named()) == ("canary", 3, 1)
     assert "tiny@canary, version 2, was withdrawn: its window ended at 2026-12-06 10:00 UTC" in receipt.sentence

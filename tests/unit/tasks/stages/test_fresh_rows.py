@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_contracts.alias_moves import Night
+from data_contracts.alias_moves import ObservationBatch
 from data_contracts.errors import InsufficientEvidence
 from data_contracts.handoffs import Dataset
 from infra.models import canaries
 from tasks.run.run import Run
-from tasks.stages import canary_tally
-from tasks.stages.canary_tally import SetDigests, refuse_other_columns
+from tasks.stages import canary_observations
+from tasks.stages.canary_observations import SetDigests, refuse_other_columns
 from tests.support.sealed_rows import sealed
 from tests.support.standing_canary import CanaryPlace
 from tests.support.tiny import SPEC
@@ -40,9 +40,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run_of(tmp_path, monkeypatch)
 
 
-def night(canary: canaries.Canary, run: Run, digests: Any) -> Night:
+def night(canary: canaries.Canary, run: Run, digests: Any) -> ObservationBatch:
     rows_id = canaries.put_rows(run.store, canary, digests)
-    return Night(run_id="r", at="", rows=0, rows_id=rows_id, tally={}, evaluations=("", ""))
+    return ObservationBatch(run_id="r", at="", rows=0, rows_id=rows_id, accumulator={}, evaluations=("", ""))
 
 
 def test_an_equal_row_counts_once_and_a_tallied_row_never_again(
@@ -72,28 +72,30 @@ def test_what_a_model_was_trained_on_is_read_once(
     run: Run, canary: canaries.Canary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained = sealed(tmp_path, "trained", {"train": TABLE.slice(0, 2), "test": TABLE.slice(4, 1)})
-    monkeypatch.setattr(canary_tally, "seen_by", lambda run, model: [trained.ref])
-    monkeypatch.setattr(canary_tally, "read_handoff", lambda store, ref, kind: trained)
+    monkeypatch.setattr(canary_observations, "seen_by", lambda run, model: [trained.ref])
+    monkeypatch.setattr(canary_observations, "read_handoff", lambda store, ref, kind: trained)
     for name in ("one", "two"):
         rows = rows_of(run, sealed(tmp_path, name, {"test": TABLE}))
         rows.leave_out(canary, [canary.version, canary.version])
         assert rows.fresh(canary, []).mask.tolist() == [False, False, True, False, False]
-        monkeypatch.setattr(canary_tally, "read_handoff", None)
+        monkeypatch.setattr(canary_observations, "read_handoff", None)
 
 
 def test_rows_with_other_columns_than_the_canarys_are_refused_and_not_fresh(
     run: Run, canary: canaries.Canary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = sealed(tmp_path, "before", {"test": TABLE})
-    monkeypatch.setattr(canary_tally, "trained_with", lambda store, checkpoint: SimpleNamespace(dataset=before.ref))
-    monkeypatch.setattr(canary_tally, "read_handoff", lambda store, ref, kind: before)
+    monkeypatch.setattr(
+        canary_observations, "trained_with", lambda store, checkpoint: SimpleNamespace(dataset=before.ref)
+    )
+    monkeypatch.setattr(canary_observations, "read_handoff", lambda store, ref, kind: before)
     in_another_split = TABLE.append_column("part", pa.array(["test"] * 5))  # names a split, so it is not part of a row
     refuse_other_columns(run, sealed(tmp_path, "same", {"test": in_another_split}), canary)
     more = sealed(tmp_path, "more", {"test": TABLE.append_column("age", pa.array(range(5)))})
     with pytest.raises(InsufficientEvidence, match=r"other columns than when it was trained \(age\)") as raised:
         refuse_other_columns(run, more, canary)
     assert "trainwright canary tiny --withdraw" in str(raised.value.remedy)
-    monkeypatch.setattr(canary_tally, "trained_with", lambda store, checkpoint: SimpleNamespace(dataset=None))
+    monkeypatch.setattr(canary_observations, "trained_with", lambda store, checkpoint: SimpleNamespace(dataset=None))
     refuse_other_columns(run, more, canary)  # an import names no dataset
 
 

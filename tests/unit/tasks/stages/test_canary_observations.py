@@ -12,7 +12,7 @@ import pytest
 from data_contracts.errors import CorruptError, InsufficientEvidence
 from infra.models import canaries
 from infra.store import layout
-from tasks.stages import canary_tally
+from tasks.stages import canary_observations
 from tests.support.standing_canary import CanaryPlace
 
 Scores = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
@@ -31,7 +31,7 @@ def score(patch: pytest.MonkeyPatch, place: CanaryPlace, change: Scores) -> None
         found = scored(store, of, metric)
         return replace(found, values=change(found.values))
 
-    patch.setattr(canary_tally, "outcomes_of", changed)
+    patch.setattr(canary_observations, "outcomes_of", changed)
 
 
 def test_a_score_that_is_not_a_number_refuses_the_night_and_tallies_nothing(
@@ -43,9 +43,9 @@ def test_a_score_that_is_not_a_number_refuses_the_night_and_tallies_nothing(
         with pytest.raises(InsufficientEvidence, match="the champion's score of row 3 is nan") as caught:
             place.night(0, 60)
     assert "trainwright canary tiny --withdraw" in caught.value.remedy
-    assert canaries.nights_of(place.store, canary, 1) == []
+    assert canaries.observation_batches(place.store, canary, 1) == []
     place.night(0, 60)
-    assert [one.rows for one in canaries.nights_of(place.store, canary, 1)] == [60]
+    assert [one.rows for one in canaries.observation_batches(place.store, canary, 1)] == [60]
 
 
 def test_scores_other_than_0_and_1_decide_after_300_rows(place: CanaryPlace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,9 +66,9 @@ def test_models_that_are_equal_stay_open_and_nobody_knows_for_how_long(place: Ca
 def test_a_tally_that_no_rows_have_is_corrupt(place: CanaryPlace) -> None:
     canary = place.stands()
     place.night(0, 60)
-    night = canaries.nights_of(place.store, canary, 1)[0]
-    forged = night.model_copy(update={"tally": {**night.tally, "lost": -5}})
-    assert canaries.add_night(place.store, canary, 1, 1, forged)
+    night = canaries.observation_batches(place.store, canary, 1)[0]
+    forged = night.model_copy(update={"accumulator": {**night.accumulator, "lost": -5}})
+    assert canaries.add_batch(place.store, canary, 1, 1, forged)
     with pytest.raises(CorruptError, match="the tally cannot be read: lost is not a whole number") as caught:
         place.night(60, 10)
-    assert layout.canary_night("tiny", canary.k, 1, 1) in caught.value.message
+    assert layout.canary_batch("tiny", canary.k, 1, 1) in caught.value.message

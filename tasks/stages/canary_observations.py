@@ -1,6 +1,6 @@
-"""Scores a canary and the champion on this run's fresh rows, and adds the tally to those of earlier runs.
+"""Scores a canary and the champion on this run's fresh rows, and adds them to those of earlier runs.
 
-Rows are fresh for a canary if no tally has them, and neither model was trained or chosen on them. They are compared one
+Rows are fresh for a canary if no batch has them, and neither model was trained or chosen on them. They are compared one
 by one, by the digests of what is in them; a row that occurs twice counts once.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_contracts.alias_moves import ALIAS, CanaryTerms, Night, Standing
+from data_contracts.alias_moves import ALIAS, CanaryStatus, CanaryTerms, ObservationBatch
 from data_contracts.canonical import digest
 from data_contracts.errors import CorruptError, InsufficientEvidence, UsageError
 from data_contracts.handoffs import Dataset, Evaluation, ModelVersion, Ref
@@ -25,7 +25,7 @@ from infra.models.canaries import Canary, Digests, ascending
 from infra.records.evaluations import outcomes_of
 from infra.records.handoffs import read_handoff
 from infra.store import Store, layout
-from tasks.evidence.sequential import Tally, decide
+from tasks.evidence.sequential import Accumulator, decide
 from tasks.gates.set_rows import hashed_columns, numbered, row_digests
 from tasks.run.run import Run
 from tasks.stages.evaluate import comparable, score
@@ -40,21 +40,21 @@ _UNIT = np.uint64(0xA24BAED4963EE407)
 
 
 @dataclass(frozen=True)
-class Tallied:
-    """All tallies of a canary beside one champion.
+class CanaryObservations:
+    """All observation batches of a canary beside one champion.
 
     Attributes:
         evaluation, champion: both models' evaluations on this run's sets.
     """
 
-    nights: list[Night]
-    standing: Standing
+    batches: list[ObservationBatch]
+    status: CanaryStatus
     evaluation: Evaluation
     champion: Evaluation
 
 
-def tally(run: Run, canary: Canary, champion: ModelVersion, dataset: Dataset | None) -> Tallied:
-    """Add this run's fresh rows to the tallies; without fresh rows, or if they are already tallied, add nothing.
+def observe(run: Run, canary: Canary, champion: ModelVersion, dataset: Dataset | None) -> CanaryObservations:
+    """Add this run's fresh rows to the observation batches; without fresh rows, or if a batch has them, add nothing.
 
     Raises:
         UsageError: the spec has the metric no longer, or defines it in another way.
@@ -69,48 +69,48 @@ def tally(run: Run, canary: Canary, champion: ModelVersion, dataset: Dataset | N
     mine, theirs = comparable(run, canary.version.checkpoint, mine, champion.checkpoint, dataset, [terms.metric])
     rows = SetDigests(run, scored, split)
     rows.leave_out(canary, [canary.version, champion])
-    nights: list[Night] = []
+    batches: list[ObservationBatch] = []
     while True:
-        earlier = canaries.nights_of(store, canary, champion.version)
-        fresh = rows.fresh(canary, earlier[len(nights) :])
-        nights = earlier
+        earlier = canaries.observation_batches(store, canary, champion.version)
+        fresh = rows.fresh(canary, earlier[len(batches) :])
+        batches = earlier
         if not fresh.mask.any():
             break
-        night = Night(
+        batch = ObservationBatch(
             run_id=run.run_id,
             at=now(),
             rows=int(fresh.mask.sum()),
             rows_id=canaries.put_rows(store, canary, fresh.digests),
-            tally=_tallied(run, terms, mine, theirs, fresh).to_json(),
+            accumulator=_accumulated(run, terms, mine, theirs, fresh).to_json(),
             evaluations=(mine.ref.id[:_SHORT], theirs.ref.id[:_SHORT]),
         )
-        if canaries.add_night(store, canary, champion.version, len(nights), night):
-            nights = [*nights, night]
+        if canaries.add_batch(store, canary, champion.version, len(batches), batch):
+            batches = [*batches, batch]
             break
-    return Tallied(nights, standing_of(canary, champion.version, nights), mine, theirs)
+    return CanaryObservations(batches, status_of(canary, champion.version, batches), mine, theirs)
 
 
-def stored_standing(store: Store, canary: Canary, champion: int) -> Standing:
-    """What the tallies beside a version show so far; nothing is scored or written."""
-    return standing_of(canary, champion, canaries.nights_of(store, canary, champion))
+def stored_status(store: Store, canary: Canary, champion: int) -> CanaryStatus:
+    """What the observation batches beside a version show so far; nothing is scored or written."""
+    return status_of(canary, champion, canaries.observation_batches(store, canary, champion))
 
 
-def standing_of(canary: Canary, champion: int, nights: list[Night]) -> Standing:
-    """What these tallies say together; CorruptError if one of them cannot be read."""
-    terms, total = canary.terms, Tally()
-    for n, night in enumerate(nights):
+def status_of(canary: Canary, champion: int, batches: list[ObservationBatch]) -> CanaryStatus:
+    """What these batches say together; CorruptError if one of them cannot be read."""
+    terms, total = canary.terms, Accumulator()
+    for n, batch in enumerate(batches):
         try:
-            total += Tally.from_json(night.tally)
+            total += Accumulator.from_json(batch.accumulator)
         except ValueError as error:
-            path = layout.canary_night(canary.model, canary.k, champion, n)
+            path = layout.canary_batch(canary.model, canary.k, champion, n)
             raise CorruptError(f"{path}: {error}.", details={"file": path}) from error
     found = decide(total, bound=terms.bound, confidence=terms.confidence)
     interval = found.interval
     missing = max(0, terms.min_rows - total.rows)
-    return Standing(
+    return CanaryStatus(
         champion=champion,
         rows=total.rows,
-        nights=len(nights),
+        batches=len(batches),
         verdict="open" if missing else found.verdict,
         gain=found.gain,
         low=None if interval is None or interval.low <= -_NO_END else interval.low,
@@ -120,9 +120,9 @@ def standing_of(canary: Canary, champion: int, nights: list[Night]) -> Standing:
     )
 
 
-def gate_result(canary: Canary, found: Tallied) -> GateResult:
+def gate_result(canary: Canary, found: CanaryObservations) -> GateResult:
     """The decision in the form of a gate's result, which receipts, questions and pages show."""
-    terms, rows = canary.terms, found.standing
+    terms, rows = canary.terms, found.status
     mine, theirs = (one.metrics[terms.metric].value for one in (found.evaluation, found.champion))
     evidence = None
     if rows.gain is not None and rows.low is not None and rows.high is not None:
@@ -146,12 +146,12 @@ def gate_result(canary: Canary, found: Tallied) -> GateResult:
         value=mine,
         champion_value=theirs,
         bound=terms.bound,
-        sentence=standing_sentence(terms, rows),
+        sentence=status_sentence(terms, rows),
         evidence=evidence,
     )
 
 
-def standing_sentence(terms: CanaryTerms, found: Standing) -> str:
+def status_sentence(terms: CanaryTerms, found: CanaryStatus) -> str:
     """What the rows say, such as `accuracy +0.012 (0.004 to 0.021) against version 3 on 2,310 fresh rows`."""
     gain = "" if found.gain is None else f" {found.gain:+.4g}"
     low, high = found.low, found.high
@@ -190,14 +190,14 @@ def _check_metric(run: Run, canary: Canary) -> None:
         )
 
 
-def _tallied(run: Run, terms: CanaryTerms, mine: Evaluation, theirs: Evaluation, fresh: FreshRows) -> Tally:
+def _accumulated(run: Run, terms: CanaryTerms, mine: Evaluation, theirs: Evaluation, fresh: FreshRows) -> Accumulator:
     challenger, champion = (_scores(run, one, terms.metric, fresh.mask) for one in (mine, theirs))
     units = fresh.units
     sizes = None if units is None else np.bincount(units)
     if units is not None:
         challenger, champion = (np.bincount(units, one).astype(np.float64) for one in (challenger, champion))
     try:
-        return Tally.of(champion, challenger, larger_is_better=terms.mode == "max", sizes=sizes)
+        return Accumulator.of(champion, challenger, larger_is_better=terms.mode == "max", sizes=sizes)
     except ValueError as error:
         raise InsufficientEvidence(
             f"The canary cannot be judged by {terms.metric}: {error}.",
@@ -222,7 +222,7 @@ class FreshRows:
 
     Attributes:
         mask: (num_rows,) whether each row is fresh.
-        digests: of the fresh rows, and of their units: what the next tally leaves out.
+        digests: of the fresh rows, and of their units: what the next batch leaves out.
         units: (fresh,) the number of each fresh row's unit; None without `evaluate.unit`.
     """
 
@@ -249,11 +249,11 @@ class SetDigests:
         for ref in {ref.id: ref for model in models for ref in seen_by(self._run, model)}.values():
             self._leave_out(self._seen(canary, ref))
 
-    def fresh(self, canary: Canary, nights: Iterable[Night]) -> FreshRows:
-        """The fresh rows after these tallies."""
-        known = [canaries.read_rows(self._run.store, canary, night.rows_id) for night in nights]
+    def fresh(self, canary: Canary, batches: Iterable[ObservationBatch]) -> FreshRows:
+        """The fresh rows after these batches."""
+        known = [canaries.read_rows(self._run.store, canary, batch.rows_id) for batch in batches]
         if known:
-            # All tallies at once: a pass over the rows takes as long for a hundred nights as for one.
+            # All batches at once: a pass over the rows takes as long for a hundred of them as for one.
             self._leave_out(ascending(np.concatenate(known)))
         mask, units = self._open.copy(), None
         digests = self._rows[mask]
