@@ -381,7 +381,7 @@ class Launch(Message, extra="ignore"):
         sealed: what every checkpoint holds as `train.json`: everything that a module is rebuilt from.
         provenance: of every checkpoint.
         traceparent: the span that launches it, for nodes and ranks; "" outside of a trace.
-        errand: the job of a gang that runs a single job; see `infra.gang.remote_job`.
+        remote_job: the job of a gang that runs a single job; see `infra.gang.remote_job`.
         fault: what a game day's ranks inject; see `training.fit.game_day_rank`.
     """
 
@@ -416,7 +416,7 @@ class Launch(Message, extra="ignore"):
     sealed: dict[str, Any] = {}
     provenance: dict[str, object] = {}
     traceparent: str = Field(default="", exclude_if=operator.not_)
-    errand: dict[str, object] | None = Field(default=None, exclude_if=operator.not_)
+    remote_job: dict[str, object] | None = Field(default=None, alias="errand", exclude_if=operator.not_)
     fault: PlannedFault | None = Field(default=None, exclude_if=operator.not_)
 
     @property

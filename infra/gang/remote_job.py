@@ -96,7 +96,7 @@ class RemoteJobRequest(GangRequest):
             train=dict(self.layout),
             **size,
             hang_s=self.hang_s,
-            errand=self.job.to_json(),
+            remote_job=self.job.to_json(),
             withhold=self.withhold,
         )
 
@@ -229,7 +229,7 @@ def main() -> int:
     try:
         report("starting")
         launch = read_launch()
-        job = parsed("remote job of the launch", RemoteJob.from_json, launch.errand)
+        job = parsed("remote job of the launch", RemoteJob.from_json, launch.remote_job)
         store = open_store(os.environ[STORE], store_options(), create=False)
         paths = lay_out(store, job.needs, lambda ref: unpack(store, ref, scratch / f"code-{ref.id[:16]}"))
         project = Path(paths[job.code[0].id])

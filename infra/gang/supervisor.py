@@ -303,7 +303,7 @@ class _Supervisor:
         write_key(self.scratch, self.codes)
         neighbours = sum(joined.host == this_node() for joined in meeting.nodes)
         # A rank that scores has as many threads as one process does.
-        threads = ranks.threads_per_rank(1 if self.launch.errand else self.devices * neighbours)
+        threads = ranks.threads_per_rank(1 if self.launch.remote_job else self.devices * neighbours)
         return {
             "OMP_NUM_THREADS": str(self.launch.threads or os.environ.get("OMP_NUM_THREADS", threads)),
             **ranks.network_env(self.address),
@@ -368,7 +368,7 @@ def lay_out_inputs(store: Store, launch: Launch, project: Path) -> Inputs:
 
 def note_environments(store: Store, launch: Launch, *places: str) -> None:
     """Write down for the launch's run what this node's processes import from, before they begin; a game has no run."""
-    run_id = launch.provenance.get("run_id") or layout.run_of_errand(launch.training)
+    run_id = launch.provenance.get("run_id") or layout.run_of_remote_job(launch.training)
     for place in set(places) if run_id is not None else ():
         patiently(partial(note_environment, store, str(run_id), place))
 

@@ -182,7 +182,7 @@ def telling() -> str:
     return "mirrored/lease"
 
 
-def errand(run_id: str, name: str) -> str:
+def remote_job(run_id: str, name: str) -> str:
     """Folder of a job that a node elsewhere does for a run; its layout is that of a training."""
     return f"{run(run_id)}/errands/{name_part(name)}"
 
@@ -227,14 +227,14 @@ def stages(run_id: str) -> str:
     return f"runs/{name_part(run_id)}/stages"
 
 
-def errands(run_id: str) -> str:
+def remote_jobs(run_id: str) -> str:
     """Folder of the jobs that nodes elsewhere do for a run."""
     return f"runs/{name_part(run_id)}/errands"
 
 
-def run_of_errand(errand: str) -> str | None:
+def run_of_remote_job(remote_job: str) -> str | None:
     """The run that a node elsewhere does a job for, by the job's folder; None for another folder, as of a training."""
-    parts = errand.split("/")
+    parts = remote_job.split("/")
     return parts[1] if parts[0] == "runs" and len(parts) == 4 else None
 
 

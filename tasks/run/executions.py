@@ -528,5 +528,5 @@ class _DeadRun:
     def _trainings(self) -> Iterable[str]:
         """The directories with a lease of their own: of trainings, and of the run's jobs on nodes elsewhere."""
         yield from (f"{layout.trainings()}/{name}" for name in self.store.list(layout.trainings()))
-        errands = layout.errands(self.run_id)
-        yield from (f"{errands}/{name}" for name in self.store.list(errands))
+        remote_jobs = layout.remote_jobs(self.run_id)
+        yield from (f"{remote_jobs}/{name}" for name in self.store.list(remote_jobs))

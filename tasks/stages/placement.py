@@ -204,7 +204,7 @@ def done_by_child(
         name: of this piece of work in the run; the same when the run continues.
         gang: the ranks that share the work; default one process.
     """
-    uri = layout.errand(run.run_id, name)
+    uri = layout.remote_job(run.run_id, name)
     pool = pool_gang(run, section, uri, gang.devices if gang is not None else 1)
     if pool is None and (gang is None or not gang.is_gang):
         here = request.at(lay_out(run.store, request.needs, run.project))

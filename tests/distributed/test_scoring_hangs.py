@@ -26,7 +26,7 @@ from tests.support.gang import torchrun
 from tests.support.scoring import LAYOUTS, Scoring
 
 RANK = "training.score.rank"
-URI = layout.errand("20260101-000000-abc", "evaluate-1")
+URI = layout.remote_job("20260101-000000-abc", "evaluate-1")
 HANG_S = 3.0
 LOGGED = {"metrics": {"loss": {"logged": "test_loss", "mode": "min"}}}
 # Case: where rank 1 hangs, how the ranks hold the parameters, the limit that finds it, and where it stands.
@@ -67,7 +67,8 @@ def test_a_rank_that_hangs_in_a_step_is_found_with_its_stack(
     child, request = asked(scoring, where)
     launch = Launch(
         training=URI, entry=RANK, code=scoring.code, nodes=1, devices=2, heartbeat_s=0.2,
-        train={**LAYOUTS[strategy], "collective_timeout_s": 60}, errand=RemoteJob.of(child.module, request).to_json(),
+        train={**LAYOUTS[strategy], "collective_timeout_s": 60},
+        remote_job=RemoteJob.of(child.module, request).to_json(),
     )  # fmt: skip
     environment = scoring.environment(tmp_path, TRAINWRIGHT_LAUNCH=str(write_launch(tmp_path, launch)), HANGS=where)
     process = torchrun(RANK, 2, environment, PROJECT)

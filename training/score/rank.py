@@ -36,7 +36,7 @@ def main() -> int:
     reports.pulse()
     project = Path(os.environ[PROJECT])
     try:
-        job = parsed("remote job of the launch", RemoteJob.from_json, launch.errand)
+        job = parsed("remote job of the launch", RemoteJob.from_json, launch.remote_job)
         store = open_store(os.environ[STORE], store_options(), create=False)
 
         def unpacked(ref: Ref) -> Path:

@@ -25,7 +25,7 @@ from tests.support.child_module import CHILD, Ask, Told
 
 pytestmark = pytest.mark.warm
 
-URI = layout.errand("20260101-000000-abc", "verify-1")
+URI = layout.remote_job("20260101-000000-abc", "verify-1")
 
 
 class Lobby:
@@ -67,7 +67,7 @@ def code(store: Store, tmp_path: Path) -> Ref:
     return pack(project, store).ref
 
 
-def errand(store: Store, request: dict[str, Any], code: Ref, **changes: Any) -> Told:
+def remote_job(store: Store, request: dict[str, Any], code: Ref, **changes: Any) -> Told:
     asked: dict[str, Any] = {
         "holder": "test",
         "retry": RetrySpec(),
@@ -84,7 +84,7 @@ def errand(store: Store, request: dict[str, Any], code: Ref, **changes: Any) -> 
 
 def test_it_waits_for_room_does_the_work_in_the_project_and_answers(store: Store, code: Ref) -> None:
     lobby, said = Lobby(), list[Progress]()
-    answer = errand(store, {"do": "answer"}, code, room=lobby, on_progress=said.append)
+    answer = remote_job(store, {"do": "answer"}, code, room=lobby, on_progress=said.append)
     assert str(Ask.from_json(answer.got).project) == answer.project == answer.cwd
     assert not Path(answer.project).exists(), "the node took its scratch with it"
     assert (said[0].phase, said[0].sentence) == ("waiting", "full")
@@ -93,14 +93,14 @@ def test_it_waits_for_room_does_the_work_in_the_project_and_answers(store: Store
     assert lease is not None
     assert lease.value["released"]
     # Gone on with, the same piece of work is another generation.
-    errand(store, {"do": "answer"}, code)
+    remote_job(store, {"do": "answer"}, code)
     assert [seat.generation for seat in roster(store, URI)] == [1, 0]
 
 
 def test_what_the_child_raises_is_raised_here(store: Store, code: Ref) -> None:
     lobby = Lobby()
     with pytest.raises(CorruptError, match="as asked") as caught:
-        errand(store, {"do": "raise", "error": "CorruptError"}, code, room=lobby)
+        remote_job(store, {"do": "raise", "error": "CorruptError"}, code, room=lobby)
     assert caught.value.user_traceback == "Traceback: here"
     assert lobby.given_back == 1
 
@@ -123,7 +123,7 @@ def failing_first(start: Start, kills: int) -> Callable[[int, int], Any]:
 def test_a_lost_node_is_replaced_within_its_budget(store: Store, code: Ref) -> None:
     said: list[Progress] = []
     start = failing_first(local(store.uri, {}, URI), 1)
-    assert errand(store, {"do": "answer"}, code, start=start, on_progress=said.append).got
+    assert remote_job(store, {"do": "answer"}, code, start=start, on_progress=said.append).got
     assert any("tried again (node_lost)" in progress.sentence for progress in said)
 
 
@@ -139,25 +139,25 @@ def test_the_next_process_has_what_is_left_of_the_budget_until_a_failure_is_repo
 
     asked: dict[str, Any] = {"retry": RetrySpec(node_lost=1), "on_progress": killed_by}
     with pytest.raises(KeyboardInterrupt):
-        errand(store, {}, code, start=failing_first(local(store.uri, {}, URI), 1), **asked)
+        remote_job(store, {}, code, start=failing_first(local(store.uri, {}, URI), 1), **asked)
     assert used() == {"node_lost": 1}
     with pytest.raises(NodeLost, match=r"and retry\.node_lost = 1 is spent\."):
-        errand(store, {}, code, start=failing_first(local(store.uri, {}, URI), 1), **asked)
+        remote_job(store, {}, code, start=failing_first(local(store.uri, {}, URI), 1), **asked)
     assert used() == {}
 
 
 def test_an_answer_gives_the_budget_back(store: Store, code: Ref) -> None:
     for _ in range(2):
         start = failing_first(local(store.uri, {}, URI), 1)
-        assert errand(store, {"do": "answer"}, code, start=start, retry=RetrySpec(node_lost=1)).got
+        assert remote_job(store, {"do": "answer"}, code, start=start, retry=RetrySpec(node_lost=1)).got
 
 
 def test_every_node_that_was_used_is_paid_for_whatever_came_of_it(store: Store, code: Ref) -> None:
     spent: list[float] = []
     start = failing_first(local(store.uri, {}, URI), 1)
-    errand(store, {"do": "answer"}, code, start=start, on_spent=spent.append)
+    remote_job(store, {"do": "answer"}, code, start=start, on_spent=spent.append)
     with pytest.raises(CorruptError):
-        errand(store, {"do": "raise", "error": "CorruptError"}, code, on_spent=spent.append)
+        remote_job(store, {"do": "raise", "error": "CorruptError"}, code, on_spent=spent.append)
     lived = [store.read_json(layout.node_exit(URI, number, 0)) for number in (1, 2)]
     assert len(spent) == 3
     assert spent[0] > 0
@@ -180,7 +180,7 @@ def test_a_node_that_never_comes_is_said(store: Store, code: Ref) -> None:
             return None
 
     with pytest.raises(GangIncomplete, match=r"Node 0 \(its run is Late\) of 1 had not answered"):
-        errand(store, {}, code, start=lambda generation, node: Absent(), rollcall_timeout_s=0.2)
+        remote_job(store, {}, code, start=lambda generation, node: Absent(), rollcall_timeout_s=0.2)
 
 
 def test_what_a_request_needs_is_laid_out_once_and_the_first_is_the_project(store: Store, tmp_path: Path) -> None:
@@ -229,6 +229,6 @@ def test_a_job_without_progress_is_tried_again_and_the_spent_budget_is_named(sto
     with pytest.raises(
         Hung, match=r"has made no progress for . s and was killed, and retry.hung = 1 is spent\."
     ) as caught:
-        errand(store, {"do": "hang", "advance": [0.0]}, code, **asked)
+        remote_job(store, {"do": "hang", "advance": [0.0]}, code, **asked)
     assert "child_module.py" in caught.value.details["log"]
     assert any("tried again (hung)" in progress.sentence for progress in said)

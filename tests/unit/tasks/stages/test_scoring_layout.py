@@ -51,7 +51,7 @@ def test_two_ranks_verify_and_evaluate_as_one_process(tmp_path: Path, caplog: py
     trained = train(run, dataset)
     with caplog.at_level(logging.INFO, "trainwright"):
         checkpoint = verify(wide, trained)
-    path = store_layout.launch(store_layout.errand(wide.run_id, f"verify-{trained.ref.id[:16]}"), 0)
+    path = store_layout.launch(store_layout.remote_job(wide.run_id, f"verify-{trained.ref.id[:16]}"), 0)
     assert run.store.read_as(path, Launch.from_json).devices == 2
     assert "on the held batch as recorded" in caplog.text
     assert f"step {trained.step:,} on 2 ranks (ddp): " in caplog.text
