@@ -133,17 +133,17 @@ def logs(arguments: argparse.Namespace) -> Answer:
     """The `logs` command."""
     run = reopen_run(arguments.run, arguments.store)
     training, rank_logs = logs_of(run, arguments.rank)
-    lines = [f"{training} of run {run.run_id}, generation {rank_logs[0].seat.generation}"]
+    lines = [f"{training} of run {run.run_id}, generation {rank_logs[0].status.generation}"]
     for one in rank_logs:
-        seat = one.seat
-        why = f"{seat.ended}: {seat.sentence}" if seat.sentence else seat.ended or "running"
-        who = "no rank" if seat.rank is None else f"rank {seat.rank}"
-        lines.append(f"--- {who} on node {seat.node} {seat.host}, step {seat.last_step:,}: {why}")
+        status = one.status
+        why = f"{status.ended}: {status.sentence}" if status.sentence else status.ended or "running"
+        who = "no rank" if status.rank is None else f"rank {status.rank}"
+        lines.append(f"--- {who} on node {status.node} {status.host}, step {status.last_step:,}: {why}")
         kept = (one.text or "").splitlines()
         lines += kept if arguments.rank is not None else kept[-LOG_LINES:]
         if one.text is None:
             lines.append("(nothing of its log is kept yet)")
-    ranks = [{**asdict(one.seat), "log": one.text} for one in rank_logs]
+    ranks = [{**asdict(one.status), "log": one.text} for one in rank_logs]
     return Answer("\n".join(lines), {"run_id": run.run_id, "training": training, "ranks": ranks})
 
 

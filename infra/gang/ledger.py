@@ -474,7 +474,7 @@ def _quarantine(store: Store, uri: str) -> str:
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankStatus:
     """One rank in one generation.
 
     Attributes:
@@ -498,22 +498,22 @@ class Seat:
     sentence: str = ""
 
 
-def roster(store: Store, training: str) -> list[Seat]:
+def roster(store: Store, training: str) -> list[RankStatus]:
     """Every rank of every generation, the newest generation first."""
-    seats: list[list[Seat]] = []
+    statuses: list[list[RankStatus]] = []
     launches: dict[int, int] = {}
     for generation in generations(store, training):
         launch = store.read_as(layout.launch(training, generation), Launch.from_json)
         meeting = store.find_as(layout.rollcall(training, generation), Meeting.from_json)
         order = list(range(launch.nodes)) if meeting is None else meeting.order
-        seats.append([])
+        statuses.append([])
         # If a host that is left out took a node's run, a replacement was started with a higher number.
         for node in range(max([launch.nodes, *(number + 1 for number in order)])):
             place = order.index(node) if node in order else None
             ranks = [None] if place is None else list(range(place * launch.devices, (place + 1) * launch.devices))
-            seats[-1] += _of_node(store, (training, generation, node), ranks, launches.get(node, 0))
+            statuses[-1] += _of_node(store, (training, generation, node), ranks, launches.get(node, 0))
             launches[node] = launches.get(node, 0) + 1
-    return [seat for generation_seats in reversed(seats) for seat in generation_seats]
+    return [status for of_generation in reversed(statuses) for status in of_generation]
 
 
 def generations(store: Store, training: str) -> list[int]:
@@ -527,7 +527,7 @@ def begun_generations(store: Store, training: str) -> list[int]:
     return sorted(number for number in found if number is not None)
 
 
-def _of_node(store: Store, place: tuple[str, int, int], ranks: Sequence[int | None], restarts: int) -> list[Seat]:
+def _of_node(store: Store, place: tuple[str, int, int], ranks: Sequence[int | None], restarts: int) -> list[RankStatus]:
     _, generation, node = place
     joined = store.find_as(layout.joined(*place), Joined.from_json)
     ended = store.find_as(layout.node_exit(*place), NodeExit.from_json)
@@ -539,7 +539,7 @@ def _of_node(store: Store, place: tuple[str, int, int], ranks: Sequence[int | No
     known: dict[int | None, RankReport] = {report.rank: report for report in reports}
     error = ended.error or {} if ended is not None else {}
     return [
-        Seat(
+        RankStatus(
             generation=generation,
             rank=rank,
             node=node,
@@ -597,22 +597,22 @@ class GenerationSpan:
 def generation_spans(store: Store, training: str) -> list[GenerationSpan]:
     """What each generation of a training did, oldest first."""
     launches = [store.read_as(layout.launch(training, g), Launch.from_json) for g in generations(store, training)]
-    seats = roster(store, training)
+    statuses = roster(store, training)
     found: list[GenerationSpan] = []
     resumed: int | None = None
     for launch in reversed(launches):
-        mine = [seat for seat in seats if seat.generation == launch.generation]
+        mine = [status for status in statuses if status.generation == launch.generation]
         begin = launch.resume or launch.begin
         first = 0 if begin is None else begin.step
-        last = max([first, *(seat.last_step for seat in mine)])
-        causes = [(seat.ended, seat.sentence) for seat in mine if seat.ended not in ("", "done")]
-        ended, sentence = causes[0] if causes else ("done" if any(seat.ended for seat in mine) else "", "")
-        numbers = sorted({seat.node for seat in mine})
+        last = max([first, *(status.last_step for status in mine)])
+        causes = [(status.ended, status.sentence) for status in mine if status.ended not in ("", "done")]
+        ended, sentence = causes[0] if causes else ("done" if any(status.ended for status in mine) else "", "")
+        numbers = sorted({status.node for status in mine})
         span = GenerationSpan(
             number=launch.generation,
             run_id=str(launch.provenance.get("run_id", "")),
             nodes=len(numbers),
-            ranks=len([seat for seat in mine if seat.rank is not None]),
+            ranks=len([status for status in mine if status.rank is not None]),
             first_step=first,
             last_step=last,
             node_seconds=sum(_node_seconds(store, (training, launch.generation, node)) for node in numbers),

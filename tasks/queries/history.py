@@ -19,7 +19,7 @@ from data_contracts.alias_moves import Approval, CanaryNote, Force, Incident
 from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Checkpoint, Receipt
-from infra.gang.ledger import Found, Seat, list_checkpoints, roster
+from infra.gang.ledger import Found, RankStatus, list_checkpoints, roster
 from infra.gang.ranks import kept_log
 from infra.models import registry
 from infra.records.receipts import is_rollback
@@ -151,7 +151,7 @@ def checkpoints_of(run: Run) -> tuple[str, list[Found]]:
 class RankLog:
     """A rank of a generation and the end of its log, or the part kept so far; None where no log was kept."""
 
-    seat: Seat
+    status: RankStatus
     text: str | None
 
 
@@ -161,15 +161,15 @@ def logs_of(run: Run, rank: int | None) -> tuple[str, list[RankLog]]:
     UsageError if the run has not begun to train, or has no such rank.
     """
     training = begun_training(run)
-    seats = roster(run.store, training)
-    if not seats:
+    statuses = roster(run.store, training)
+    if not statuses:
         raise not_begun(run)
-    wanted = [seat for seat in seats if rank in (None, seat.rank)]
+    wanted = [status for status in statuses if rank in (None, status.rank)]
     if not wanted:
-        raise UsageError(f"{training} has no rank {rank}; it has 0 to {max(seat.rank or 0 for seat in seats)}.")
-    newest_first = dict.fromkeys(seat.generation for seat in wanted)
+        raise UsageError(f"{training} has no rank {rank}; it has 0 to {max(status.rank or 0 for status in statuses)}.")
+    newest_first = dict.fromkeys(status.generation for status in wanted)
     generations_logs = [
-        [RankLog(seat, _kept(run.store, training, seat)) for seat in wanted if seat.generation == generation]
+        [RankLog(status, _kept(run.store, training, status)) for status in wanted if status.generation == generation]
         for generation in newest_first
     ]
     return training, next(
@@ -177,5 +177,5 @@ def logs_of(run: Run, rank: int | None) -> tuple[str, list[RankLog]]:
     )
 
 
-def _kept(store: Store, training: str, seat: Seat) -> str | None:
-    return None if seat.rank is None else kept_log(store, training, seat.generation, seat.node, seat.rank)
+def _kept(store: Store, training: str, status: RankStatus) -> str | None:
+    return None if status.rank is None else kept_log(store, training, status.generation, status.node, status.rank)

@@ -18,7 +18,7 @@ from data_contracts.executions import GangUsage
 from data_contracts.messages.gang import Heartbeat, Launch, NodeExit
 from data_contracts.messages.raw_data import ShardProgress
 from data_contracts.run_report import Cost, StageResult
-from infra.gang.ledger import Seat
+from infra.gang.ledger import RankStatus
 from infra.gang.members import Progress
 from infra.quantities import in_two_units
 
@@ -189,7 +189,7 @@ class RunEnded:
 class GangChanged:
     """A generation or its training changed: lists all nodes of the training so far, the newest generation first."""
 
-    seats: list[Seat]
+    statuses: list[RankStatus]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from data_contracts.records import ColumnDrift, DriftReport, GateResult, Profile
 from data_contracts.run_report import RunReport
 from infra.contract.parts import read_profile
 from infra.contract.quarantine import FILE as QUARANTINE
-from infra.gang.ledger import Seat
+from infra.gang.ledger import RankStatus
 from infra.mirrors import PREFECT, newest_delivery, newest_end, record_delivery
 from infra.models import registry
 from infra.orchestrator.artifacts import as_code, as_code_block, as_text
@@ -111,26 +111,26 @@ def run_page(report: RunReport, data: Sequence[str] = (), pictures: Sequence[str
     )
 
 
-def gang_page(seats: list[Seat]) -> str:
+def gang_page(statuses: list[RankStatus]) -> str:
     """The page of a gang: a table of its nodes for each generation, the newest first."""
     lines = ["# gang"]
-    for generation in dict.fromkeys(seat.generation for seat in seats):
-        mine = [seat for seat in seats if seat.generation == generation]
+    for generation in dict.fromkeys(status.generation for status in statuses):
+        mine = [status for status in statuses if status.generation == generation]
         lines += ["", f"## generation {generation}", "", "| " + " | ".join(_SEAT) + " |", "|---" * len(_SEAT) + "|"]
-        for seat in mine:
-            host = f"{seat.host} ({seat.address})" if seat.host else "not there"
+        for status in mine:
+            host = f"{status.host} ({status.address})" if status.host else "not there"
             cells = (
-                "–" if seat.rank is None else seat.rank,
-                seat.node,
+                "–" if status.rank is None else status.rank,
+                status.node,
                 host,
-                seat.device,
-                seat.joined,
-                seat.restarts,
-                seat.last_step,
-                seat.ended,
+                status.device,
+                status.joined,
+                status.restarts,
+                status.last_step,
+                status.ended,
             )
             lines.append("| " + " | ".join(as_text(str(cell)) for cell in cells) + " |")
-        sentences = dict.fromkeys(f"node {seat.node}: {seat.sentence}" for seat in mine if seat.sentence)
+        sentences = dict.fromkeys(f"node {status.node}: {status.sentence}" for status in mine if status.sentence)
         lines += ["", *(f"- {as_text(sentence)}" for sentence in sentences)] if sentences else []
     return "\n".join(lines)
 

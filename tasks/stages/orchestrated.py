@@ -45,8 +45,8 @@ def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
 
         def on_event(event: Any) -> None:
             match event:
-                case GangChanged(seats):
-                    stage_artifact(artifact_key(run, "gang"), artifacts.gang_page(seats), "gang")
+                case GangChanged(statuses):
+                    stage_artifact(artifact_key(run, "gang"), artifacts.gang_page(statuses), "gang")
                 case ShardProgress() | TrainingProgress() if (done := percent(event)) is not None:
                     bar.show(done, sentence(event))
 

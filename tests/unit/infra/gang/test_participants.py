@@ -110,14 +110,14 @@ def test_the_newest_generation_with_logs_is_shown(store: Store, monkeypatch: pyt
     monkeypatch.setattr(trainings, "training_of", lambda run: TRAINING)
     training, found = logs_of(run, None)
     assert training == TRAINING
-    assert [(one.seat.generation, one.seat.rank, one.text) for one in found] == [
+    assert [(one.status.generation, one.status.rank, one.text) for one in found] == [
         (0, 0, "one\ntwo\n"),
         (0, 1, None),
         (0, 2, None),
         (0, 3, None),
     ]
     # Nothing was kept of this one: the newest says so.
-    assert [(one.seat.generation, one.text) for one in logs_of(run, 1)[1]] == [(1, None)]
+    assert [(one.status.generation, one.text) for one in logs_of(run, 1)[1]] == [(1, None)]
     with pytest.raises(UsageError, match="trainings/k-0 has no rank 4; it has 0 to 3"):
         logs_of(run, 4)
 

@@ -94,7 +94,7 @@ def test_it_waits_for_room_does_the_work_in_the_project_and_answers(store: Store
     assert lease.value["released"]
     # Gone on with, the same piece of work is another generation.
     remote_job(store, {"do": "answer"}, code)
-    assert [seat.generation for seat in roster(store, URI)] == [1, 0]
+    assert [status.generation for status in roster(store, URI)] == [1, 0]
 
 
 def test_what_the_child_raises_is_raised_here(store: Store, code: Ref) -> None:

@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 from data_contracts.errors import TrainwrightError, from_json
 from data_contracts.handoffs import Failure
 from data_contracts.run_report import Cost, RunReport, StageResult
-from infra.gang.ledger import Seat
+from infra.gang.ledger import RankStatus
 from infra.orchestrator.artifacts import as_text
 from tasks.pages.facts import facts_of
 from tasks.run.report import latest_report
@@ -63,12 +63,12 @@ REPORT = RunReport(
     metrics={FORGED: 1.0},
     budgets=[FORGED],
 )
-SEAT = Seat(0, 0, 0, FORGED, FORGED, FORGED, FORGED, 0, 0, FORGED, FORGED)
+RANK = RankStatus(0, 0, 0, FORGED, FORGED, FORGED, FORGED, 0, 0, FORGED, FORGED)
 
 
 @pytest.mark.parametrize(
     "page",
-    [stage_page(RUN, "train"), stage_page(RUN, "train", error=error()), gang_page([SEAT]), run_page(REPORT)],
+    [stage_page(RUN, "train"), stage_page(RUN, "train", error=error()), gang_page([RANK]), run_page(REPORT)],
     ids=["stage", "error", "gang", "run"],
 )
 def test_a_forged_text_makes_no_link_image_or_element(page: str) -> None:
