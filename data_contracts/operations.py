@@ -23,10 +23,10 @@ class Delivery(HandOff):
     at: str
 
 
-Mishap = Literal["failure", "straggler", "corrupt_replica"]
+FailureKind = Literal["failure", "straggler", "corrupt_replica"]
 
 
-class NodeMishap(HandOff):
+class FailureEvent(HandOff):
     """Something that went wrong on a node in one generation of a training.
 
     Attributes:
@@ -37,7 +37,7 @@ class NodeMishap(HandOff):
     """
 
     node: str
-    kind: Mishap
+    kind: FailureKind
     cause: str
     sentence: str
     training: str

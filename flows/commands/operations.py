@@ -32,7 +32,7 @@ from infra.garbage import DAY_S, Collected, Deletion, Limits, collect
 from infra.orchestrator.resuming import start_lost_again
 from infra.processes.processes import marked_env, module_command, new_mark, run_to_end
 from infra.quantities import size
-from infra.records.nodes import KINDS, NodeRecord, decide, has_mishaps, nodes_of
+from infra.records.nodes import KINDS, NodeRecord, decide, has_failures, nodes_of
 from infra.signing.signatures import configured_key
 from infra.store import Store, layout
 from infra.store.records import parsed
@@ -115,7 +115,7 @@ def drain(arguments: argparse.Namespace) -> Answer:
     store = _store_of_node(arguments)
     decision = decide(store, arguments.node, drained=True, reason=reason)
     sentence = f"No training of {store.uri} uses the node {arguments.node} from its next generation on"
-    if not has_mishaps(store, arguments.node):
+    if not has_failures(store, arguments.node):
         # The name may be mistyped: nothing that went wrong was recorded of a node of this name.
         sentence += "; nothing is recorded of it yet, so check the name"
     return Answer(sentence, decision.to_json())
@@ -143,7 +143,7 @@ def _store_of_node(arguments: argparse.Namespace) -> Store:
 
 
 def _node_row(node: NodeRecord) -> list[str]:
-    last = node.mishaps[-1] if node.mishaps else None
+    last = node.failures[-1] if node.failures else None
     why = node.standing.reason if node.is_drained and node.standing else (last.sentence if last else "")
     figures = [str(node.count(kind)) for kind in KINDS]
     return [node.name, "drained" if node.is_drained else "in use", *figures, last.at[:16] if last else "", why]
@@ -156,7 +156,7 @@ def _node_json(node: NodeRecord) -> dict[str, object]:
         "since_restored": {kind: node.count(kind) for kind in KINDS},
         "ever": {kind: node.count(kind, ever=True) for kind in KINDS},
         "standing": node.standing.to_json() if node.standing else None,
-        "mishaps": [one.to_json() for one in node.mishaps],
+        "mishaps": [one.to_json() for one in node.failures],
     }
 
 

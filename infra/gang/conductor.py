@@ -31,7 +31,7 @@ from data_contracts.errors import (
 from data_contracts.executions import GangUsage
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import CancelMarker, Launch, Meeting, RankAnswer, Retries, TrainingSummary, reports_of
-from data_contracts.operations import Mishap, NodeMishap
+from data_contracts.operations import FailureEvent, FailureKind
 from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.pipeline_spec.train import SelectSpec
 from infra import stopping
@@ -42,7 +42,7 @@ from infra.gang.node import Room, Start, local
 from infra.gang.rank_files import FIELD, Codes, codes_of_generation, generation_key
 from infra.gang.recovery import UNLIMITED, Allowance, EndEarly, Over, Recovery, Replay, raise_why_over, restore_budgets
 from infra.processes.processes import terminable, uninterrupted
-from infra.records.nodes import drained_nodes, record_mishap, this_node
+from infra.records.nodes import drained_nodes, record_failure, this_node
 from infra.store import Store, layout
 from infra.store.lease import PATIENCE_S, RENEW_EVERY_S, LeaseKeeper, Outage, patiently
 from infra.store.records import parsed
@@ -760,8 +760,8 @@ def remember(store: Store, generation: Generation, error: TrainwrightError | Non
                 _record(store, generation, hosts[order[place]], "corrupt_replica", error.cause, error.message)
 
 
-def _record(store: Store, generation: Generation, host: str, kind: Mishap, cause: str, sentence: str) -> None:
-    mishap = NodeMishap(
+def _record(store: Store, generation: Generation, host: str, kind: FailureKind, cause: str, sentence: str) -> None:
+    event = FailureEvent(
         node=host,
         kind=kind,
         cause=cause,
@@ -771,5 +771,5 @@ def _record(store: Store, generation: Generation, host: str, kind: Mishap, cause
         at=now(),
     )
     with contextlib.suppress(TrainwrightError):
-        if record_mishap(store, mishap):
+        if record_failure(store, event):
             log.info("%s is recorded of the node %s; `trainwright nodes` lists it", kind.replace("_", " "), host)

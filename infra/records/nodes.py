@@ -27,7 +27,7 @@ from packaging.utils import canonicalize_name
 
 from data_contracts.canonical import KEY_LENGTH, digest, is_name
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.operations import InstalledPackage, InstalledPackages, Mishap, NodeMishap, NodeStanding
+from data_contracts.operations import FailureEvent, FailureKind, InstalledPackage, InstalledPackages, NodeStanding
 from infra.audit import actor, headers, now
 from infra.environments.cache import interpreter
 from infra.environments.packages import packages_folder_in
@@ -39,7 +39,7 @@ NODE = "TRAINWRIGHT_NODE"
 MOST_NAME = 253
 # As `node_standing` writes a number.
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
-KINDS: tuple[Mishap, ...] = get_args(Mishap)
+KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 _LIST = ".environment.json"
 # In place of an environment: runs that began in an earlier version, which left no marks.
 EARLIER = "earlier"
@@ -54,7 +54,7 @@ class NodeRecord:
     """One node: what went wrong on it, oldest first, and the newest decision of a person; None if there is none."""
 
     name: str
-    mishaps: list[NodeMishap]
+    failures: list[FailureEvent]
     standing: NodeStanding | None
 
     @property
@@ -62,10 +62,10 @@ class NodeRecord:
         """Whether no training may use it."""
         return self.standing is not None and self.standing.drained
 
-    def count(self, kind: Mishap, *, ever: bool = False) -> int:
+    def count(self, kind: FailureKind, *, ever: bool = False) -> int:
         """How often this went wrong since the node was last restored, or `ever`."""
         since = "" if ever or self.standing is None or self.standing.drained else self.standing.at
-        return sum(one.kind == kind and one.at >= since for one in self.mishaps)
+        return sum(one.kind == kind and one.at >= since for one in self.failures)
 
 
 def this_node() -> str:
@@ -73,12 +73,12 @@ def this_node() -> str:
     return os.environ.get(NODE) or socket.gethostname()
 
 
-def record_mishap(store: Store, mishap: NodeMishap) -> bool:
-    """Store a mishap, once for each node, training, generation and kind; returns whether this call did."""
-    if not is_node_name(mishap.node):
+def record_failure(store: Store, failure: FailureEvent) -> bool:
+    """Store a failure event, once for each node, training, generation and kind; returns whether this call did."""
+    if not is_node_name(failure.node):
         return False
-    same = digest([mishap.training, mishap.generation, mishap.kind])[:32]
-    return store.create_once(layout.node_mishap(mishap.node, same), mishap.to_json())
+    same = digest([failure.training, failure.generation, failure.kind])[:32]
+    return store.create_once(layout.node_failure(failure.node, same), failure.to_json())
 
 
 def nodes_of(store: Store) -> list[NodeRecord]:
@@ -87,9 +87,9 @@ def nodes_of(store: Store) -> list[NodeRecord]:
     return sorted((node for node in found if node is not None), key=lambda node: node.name)
 
 
-def has_mishaps(store: Store, name: str) -> bool:
+def has_failures(store: Store, name: str) -> bool:
     """Whether anything went wrong on a node, as far as the store knows; reads no record."""
-    return bool(store.list(layout.node_mishaps(layout.node_folder(name))))
+    return bool(store.list(layout.node_failures(layout.node_folder(name))))
 
 
 def drained_nodes(store: Store) -> dict[str, NodeStanding]:
@@ -125,15 +125,15 @@ def _folders(store: Store) -> list[str]:
 
 def _node(store: Store, folder: str) -> NodeRecord | None:
     """What is recorded of a node; None if nothing is."""
-    names = [name for name in store.list(layout.node_mishaps(folder)) if name.endswith(".json")]
-    paths = [f"{layout.node_mishaps(folder)}/{name}" for name in names]
-    mishaps = sorted(
-        (store.read_as(path, NodeMishap.from_json) for path in paths), key=lambda one: (one.at, one.generation)
+    names = [name for name in store.list(layout.node_failures(folder)) if name.endswith(".json")]
+    paths = [f"{layout.node_failures(folder)}/{name}" for name in names]
+    failures = sorted(
+        (store.read_as(path, FailureEvent.from_json) for path in paths), key=lambda one: (one.at, one.generation)
     )
     standing = _standing(store, folder)
-    if standing is None and not mishaps:
+    if standing is None and not failures:
         return None
-    return NodeRecord(mishaps[0].node if standing is None else standing.node, mishaps, standing)
+    return NodeRecord(failures[0].node if standing is None else standing.node, failures, standing)
 
 
 def _standing(store: Store, folder: str) -> NodeStanding | None:

@@ -606,14 +606,14 @@ def node_folder(name: str) -> str:
         return digest(name)[:32]
 
 
-def node_mishaps(folder: str) -> str:
-    """Folder of the mishaps of a node."""
+def node_failures(folder: str) -> str:
+    """Folder of the failure events of a node."""
     return f"{NODES}/{name_part(folder)}/mishaps"
 
 
-def node_mishap(name: str, same: str) -> str:
-    """One mishap; `same` is the digest of what identifies it."""
-    return f"{node_mishaps(node_folder(name))}/{name_part(same)}.json"
+def node_failure(name: str, same: str) -> str:
+    """One failure event; `same` is the digest of what identifies it."""
+    return f"{node_failures(node_folder(name))}/{name_part(same)}.json"
 
 
 def node_standings(folder: str) -> str:

@@ -274,10 +274,10 @@ def _of_the_store(day: Day, store: StoreDay) -> Iterator[AttentionItem]:
                 f"trainwright budget --store {shlex.quote(store.uri)}",
             )
     for node in store.nodes:
-        went_wrong = [one for one in node.mishaps if _moment(one.at) >= day.since.timestamp()]
+        went_wrong = [one for one in node.failures if _moment(one.at) >= day.since.timestamp()]
         if went_wrong and not node.is_drained:
-            mishaps = "1 mishap" if len(went_wrong) == 1 else f"{len(went_wrong)} mishaps"
-            sentence = f"node {node.name}: {mishaps}, the last one a {words(went_wrong[-1].kind)}"
+            failures = "1 mishap" if len(went_wrong) == 1 else f"{len(went_wrong)} mishaps"
+            sentence = f"node {node.name}: {failures}, the last one a {words(went_wrong[-1].kind)}"
             yield AttentionItem("warn", "node", sentence, f"trainwright nodes {shlex.quote(store.uri)}")
     if store.unreadable:
         number = len(store.unreadable)

@@ -19,7 +19,7 @@ from data_contracts.executions import BackfilledWindow, Crash, Execution, Execut
 from data_contracts.handoffs import Dataset, HandOff, Receipt, Record, Ref
 from data_contracts.messages import Message
 from data_contracts.messages.raw_data import ContaminationReport, TextCuts
-from data_contracts.operations import Delivery, InstalledPackages, NodeMishap, NodeStanding, SensorStep, ServerBackup
+from data_contracts.operations import Delivery, FailureEvent, InstalledPackages, NodeStanding, SensorStep, ServerBackup
 from data_contracts.records import SCHEMA, ExposureEntry, Profile, SpentBefore
 from data_contracts.resolved import Recipe, Resolved
 from data_contracts.rules import BudgetWarning, RulesVersion, SpendingEntry
@@ -27,7 +27,7 @@ from data_contracts.run_report import CiReport, RunReport
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup, TextCuts,
-           Question, Answer, Protection, Recipe, Delivery, ObservationBatch, CanaryAsk, CanaryEnd, NodeMishap,
+           Question, Answer, Protection, Recipe, Delivery, ObservationBatch, CanaryAsk, CanaryEnd, FailureEvent,
            NodeStanding, Execution, Crash, BackfilledWindow, ScheduledTime, SensorStep, ExecutionUsage,
            RulesVersion, SpendingEntry, BudgetWarning, MonthCosts, CiReport, ServerBackup,
            InstalledPackages]  # fmt: skip

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import CorruptError
-from data_contracts.operations import NodeMishap
+from data_contracts.operations import FailureEvent
 from flows.cli import main
-from infra.records.nodes import decide, drained_nodes, nodes_of, record_mishap
+from infra.records.nodes import decide, drained_nodes, nodes_of, record_failure
 from infra.store import Store, layout, open_store
 from tests.support.damage import overwrite
 
@@ -26,9 +26,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     return open_store(str(tmp_path / "store"))
 
 
-def mishap(node: str, at: str = "2026-01-01T00:00:00+00:00", **more: Any) -> NodeMishap:
+def failure(node: str, at: str = "2026-01-01T00:00:00+00:00", **more: Any) -> FailureEvent:
     about = {"kind": "failure", "cause": "hung", "training": "trainings/k-0", "generation": 0, "sentence": "It hung."}
-    return NodeMishap(**{"node": node, "at": at, **about, **more})
+    return FailureEvent(**{"node": node, "at": at, **about, **more})
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
@@ -42,8 +42,8 @@ def test_nothing_is_known(store: Store, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_node_is_listed_drained_and_restored(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert [record_mishap(store, mishap("gpu-1")) for _ in range(2)] == [True, False], "once each"
-    record_mishap(store, mishap("gpu-1", generation=1, kind="straggler"))
+    assert [record_failure(store, failure("gpu-1")) for _ in range(2)] == [True, False], "once each"
+    record_failure(store, failure("gpu-1", generation=1, kind="straggler"))
     lines = said(capsys, "nodes", store.uri).splitlines()
     assert lines[2].split()[:6] == ["gpu-1", "in", "use", "1", "1", "0"]
     assert "gpu-1 from its next generation on\n" in said(
@@ -70,7 +70,7 @@ def test_a_name_that_is_no_path_is_kept_as_it_is(store: Store, capsys: pytest.Ca
         assert "cannot be the name of a node" in said(
             capsys, "drain", wrong, "--reason", "x", "--store", store.uri, code=2
         )
-    assert not record_mishap(store, mishap("a\nb"))
+    assert not record_failure(store, failure("a\nb"))
 
 
 def test_two_decisions_at_once_are_both_kept(store: Store) -> None:
@@ -110,7 +110,7 @@ def test_draining_a_node_reads_no_record_of_what_went_wrong(
     store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for generation in range(3):
-        record_mishap(store, mishap("gpu-1", generation=generation))
-    monkeypatch.setattr(NodeMishap, "from_json", None)
+        record_failure(store, failure("gpu-1", generation=generation))
+    monkeypatch.setattr(FailureEvent, "from_json", None)
     assert "check the name" not in said(capsys, "drain", "gpu-1", "--reason", "fan", "--store", store.uri)
     assert "check the name" in said(capsys, "drain", "gpu-2", "--reason", "fan", "--store", store.uri)

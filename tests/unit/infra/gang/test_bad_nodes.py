@@ -70,7 +70,7 @@ def test_a_node_that_failed_is_remembered_in_the_store(store: Store) -> None:
     assert train(store, ("bad", lost), ("bad", hung), ("good", "")) == 3
     assert counts(store) == {"bad": [2, 0, 0]}
     (bad,) = nodes_of(store)
-    assert [(one.cause, one.generation, one.training) for one in bad.mishaps] == [
+    assert [(one.cause, one.generation, one.training) for one in bad.failures] == [
         ("node_lost", 0, TRAINING), ("hung", 1, TRAINING),
     ]  # fmt: skip
 

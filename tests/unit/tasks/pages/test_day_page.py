@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import StorageUnavailable
-from data_contracts.operations import NodeMishap
+from data_contracts.operations import FailureEvent
 from data_contracts.rules import Budgets, Objectives
 from infra.budgets import Executed, apply_rules
-from infra.records.nodes import decide, record_mishap
+from infra.records.nodes import decide, record_failure
 from infra.store import Store, layout, open_store
 from tasks.budgets import BudgetPeriod, month_of
 from tasks.pages.day_page import MOST, MOST_RUNS, age, day_page, day_rows, group_of, is_day_page, needs
@@ -118,10 +118,10 @@ def test_budgets_and_nodes(store: Store) -> None:
     apply_rules(store, "budgets", content)
     budget_period = BudgetPeriod("mine", Budgets.model_validate(content).budgets["mine"], month_of(time.time()))
     budget_period.ledger(store).settle({Executed("r", "1-a"): 2.0})
-    mishap = NodeMishap(
+    event = FailureEvent(
         node="n<b>1", kind="straggler", cause="", sentence="", training="t", generation=0, at=NOW.isoformat()
     )
-    record_mishap(store, mishap)
+    record_failure(store, event)
     before = store.stored()
     assert sentences(seen(store)) == [
         ("bad", f"nothing is left of mine: 0.00 of 1.00 node-hours left ({budget_period.period})"),

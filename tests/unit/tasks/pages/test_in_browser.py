@@ -14,11 +14,11 @@ import pytest
 
 from data_contracts.handoffs import Evaluation
 from data_contracts.messages.commands import Operation, StepProfile
-from data_contracts.operations import NodeMishap
+from data_contracts.operations import FailureEvent
 from data_contracts.records import Bar, ColumnDrift, DriftReport
 from data_contracts.rules import Objectives
 from infra.budgets import apply_rules
-from infra.records.nodes import record_mishap
+from infra.records.nodes import record_failure
 from infra.store import Store, open_store
 from tasks.costs.months import month_before, month_costs
 from tasks.gameday import Outcome, chosen, game_day_page, not_tried
@@ -183,7 +183,7 @@ def test_the_pages_of_a_day_and_a_month(browser: Browser, tmp_path: Path) -> Non
     apply_rules(store, "budgets", content)
     node, why = "gpu-node-0017.europe-west4-a.internal.example", "it was slower than the others"
     about = {"node": node, "kind": "straggler", "cause": "", "sentence": why, "training": "t", "generation": 0}
-    record_mishap(store, NodeMishap(**about, at=now.isoformat()))
+    record_failure(store, FailureEvent(**about, at=now.isoformat()))
     page = day_page(day_of([store], Objectives.model_validate(OBJECTIVES)))
     assert node in page
     all_right(browser, page, tmp_path)
