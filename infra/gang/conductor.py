@@ -38,7 +38,7 @@ from infra import stopping
 from infra.audit import now
 from infra.gang.ledger import Ledger, adoptable, begun_generations, refuse_forged_result, why_from
 from infra.gang.members import Activity, Members, Node, NodeRecords, OnMessage, Progress, RankReports
-from infra.gang.node import Room, Start, local
+from infra.gang.node import SlotReservation, Start, local
 from infra.gang.rank_files import FIELD, Codes, codes_of_generation, generation_key
 from infra.gang.recovery import UNLIMITED, Allowance, EndEarly, Over, Recovery, Replay, raise_why_over, restore_budgets
 from infra.processes.processes import terminable, uninterrupted
@@ -68,7 +68,7 @@ class GangRequest:
         rollcall_timeout_s: seconds within which the nodes of a generation must join.
         on_usage: called with what a generation's nodes used, once they are released.
         start: launches a node; None: as a process on this machine.
-        room: admits all nodes of a generation, or none; held until the end. None: there is always room.
+        slots: admits all nodes of a generation, or none; held until the end. None: there are always enough.
         allowance: what the nodes may use; a gang that may use no more ends with a checkpoint.
         secret: of the machines that may conduct the training, see `infra.gang.rank_files`; None: of this machine alone.
     """
@@ -78,7 +78,7 @@ class GangRequest:
     rollcall_timeout_s: float
     on_usage: Callable[[GangUsage], None] = lambda usage: None
     start: Start | None = None
-    room: Room | None = None
+    slots: SlotReservation | None = None
     allowance: Allowance = UNLIMITED
     secret: bytes | None = field(default=None, repr=False)
 
@@ -172,7 +172,7 @@ class _Conductor:
         self.launch = request.launch
         self.holder = f"{request.holder}/{uuid.uuid4().hex[:12]}"
         self.start = request.start or local(store.uri, store.storage_options, self.training, store.pointers)
-        self.room = request.room
+        self.slots = request.slots
         # Whether the next generation is the first that this conductor launches.
         self.first = True
         self.node_seconds = 0.0
@@ -203,8 +203,8 @@ class _Conductor:
             return self._train(patiently(lambda: Ledger(self.store, self.training, token, secret)), keeper)
         finally:
             with uninterrupted():
-                if self.room is not None:
-                    self.room.give_back()
+                if self.slots is not None:
+                    self.slots.give_back()
                 keeper.stop()
 
     def _train(self, ledger: Ledger, keeper: LeaseKeeper) -> GangOutcome:
@@ -313,9 +313,9 @@ class _Conductor:
                     remember(self.store, generation, failed)
 
     def _admit(self, nodes: int, keeper: LeaseKeeper) -> None:
-        """Wait until all nodes are admitted; room still held from the previous generation counts."""
+        """Wait until all nodes are admitted; slots still held from the previous generation count."""
         last = self._next() - 1
-        while self.room is not None and (waits := self.room.take(nodes)) is not None:
+        while self.slots is not None and (waits := self.slots.take(nodes)) is not None:
             stopping.check()
             keeper.check()
             self.on_progress(Progress(last, "waiting", sentence=waits))

@@ -40,18 +40,18 @@ class Handle(Protocol):
 Start = Callable[[int, int], Handle]
 
 
-class Room(Protocol):
+class SlotReservation(Protocol):
     """Admits nodes: all of them, or none."""
 
     def take(self, nodes: int) -> str | None:
-        """Ask for room for `nodes` in all, including the room held already.
+        """Ask for slots for `nodes` in all, including those held already.
 
         Returns None once it is held, else the reason to wait. Does not wait itself; raises one of our errors if waiting
         could never end.
         """
 
     def give_back(self) -> None:
-        """Give all room back."""
+        """Give all slots back."""
 
 
 def local(store_uri: str, store_options: Mapping[str, Any], training: str, pointers: str | None = None) -> Start:

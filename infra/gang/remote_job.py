@@ -1,6 +1,6 @@
 """Run one job on a node elsewhere: the remote counterpart of `run_child`, as a gang with a single rank.
 
-`run_remote_job` conducts the job with the lease, the room, the generations and the budgets of a training. Run as a
+`run_remote_job` conducts the job with the lease, the slots, the generations and the budgets of a training. Run as a
 program, this module is the rank: it supervises the child and answers; torchrun starts it like any other rank.
 """
 
@@ -121,8 +121,8 @@ def run_remote_job(store: Store, request: RemoteJobRequest) -> dict[str, object]
             return _generations(store, request, ledger, keeper)
     finally:
         with uninterrupted():
-            if request.room is not None:
-                request.room.give_back()
+            if request.slots is not None:
+                request.slots.give_back()
             keeper.stop()
 
 
@@ -183,7 +183,7 @@ def spent(error: TrainwrightError, budget: int) -> TrainwrightError:
 
 def _admit(request: RemoteJobRequest, keeper: LeaseKeeper, number: int) -> None:
     """Wait until the node is admitted."""
-    while request.room is not None and (waits := request.room.take(request.nodes)) is not None:
+    while request.slots is not None and (waits := request.slots.take(request.nodes)) is not None:
         stopping.check()
         keeper.check()
         request.on_progress(Progress(number, "waiting", sentence=waits))

@@ -90,7 +90,7 @@ class PoolGang:
         self.store, self.training, self.pool = store, training, pool
         parent = context.flow_run
         holder = None if parent is None else parent.id
-        self.room = PoolAdmission(
+        self.slots = PoolAdmission(
             pool.name, pool.workers_timeout_s, section=pool.section, holder=holder, on_lease=self._note_lease
         )
         self._watch = FlowRunStates()
@@ -305,7 +305,7 @@ class _Held:
 
 
 class PoolAdmission:
-    """Room for the nodes of one gang on the work pool `pool`; implements `infra.gang.node.Room`.
+    """Slots for the nodes of one gang on the work pool `pool`; implements `infra.gang.node.SlotReservation`.
 
     Args:
         workers_timeout_s: how long to wait for a worker to come online.
@@ -335,10 +335,10 @@ class PoolAdmission:
         self._said = ""
 
     def take(self, nodes: int) -> str | None:
-        """Ask for room for `nodes` in all; None once it is held, else what is waited for.
+        """Ask for slots for `nodes` in all; None once it is held, else what is waited for.
 
         Raises:
-            UsageError: the pool does not exist, or will never have room for so many.
+            UsageError: the pool does not exist, or will never have so many slots.
             GangIncomplete: no worker came online.
             StorageUnavailable: the server has been unreachable for too long.
         """

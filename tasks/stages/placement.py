@@ -230,7 +230,7 @@ def done_by_child(
         on_usage=lambda usage: used_by_gang(run, section, usage),
         allowance=allowance(run, section, local=pool is None),
         start=None if pool is None else pool.start,
-        room=None if pool is None else pool.room,
+        slots=None if pool is None else pool.slots,
     )
     if gang is not None and gang.is_gang:
         remote = replace(remote, nodes=gang.nodes, devices=gang.devices, entry=RANK, layout=gang.settings)

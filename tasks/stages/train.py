@@ -127,7 +127,7 @@ def run_training(
             on_usage=partial(_released, run),
             allowance=allowance(run, "train", local=spec.pool is None),
             start=None if pool is None else pool.start,
-            room=None if pool is None else pool.room,
+            slots=None if pool is None else pool.slots,
         )
         outcome = conduct(run.store, request)
     except TrainwrightError as error:

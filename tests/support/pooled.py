@@ -52,7 +52,13 @@ def pooled(store: str, fake: dict[str, Any], options: dict[str, Any]) -> None:
     try:
         with cancellable():
             outcome = run(
-                opened, fake, on_progress=progress, start=gang.start, room=gang.room, secret=launch_secret(), **options
+                opened,
+                fake,
+                on_progress=progress,
+                start=gang.start,
+                slots=gang.slots,
+                secret=launch_secret(),
+                **options,
             )
     except TrainwrightError as error:
         say(error.to_json())

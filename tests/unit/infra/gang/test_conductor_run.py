@@ -200,7 +200,7 @@ def test_it_begins_with_a_checkpoint_of_an_earlier_attempt(line: Line) -> None:
 def test_room_is_waited_for_and_given_back(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    class Room:
+    class Slots:
         def take(self, nodes: int) -> str | None:
             asked.append(nodes)
             return "1 of 2 nodes is free" if len(asked) < 3 else None
@@ -210,7 +210,7 @@ def test_room_is_waited_for_and_given_back(line: Line, monkeypatch: pytest.Monke
 
     clock = Clock()
     monkeypatch.setattr(conductor_module, "time", clock)
-    line.train(NodeLost("gone."), "", room=Room())
+    line.train(NodeLost("gone."), "", slots=Slots())
     assert clock.slept == [0.2] * 2
     assert asked == [1, 1, 1, 1, "back"]
     waiting = [(one.sentence, one.generation) for one in line.said if one.phase == "waiting"]
@@ -265,14 +265,14 @@ def test_a_checkpoint_that_is_refused_is_quarantined_and_the_one_before_is_used(
 def test_a_failure_before_a_generation_began_costs_nothing(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conductor_module._Conductor, "_back_off", lambda self, seconds, keeper: None)
 
-    class Room:
+    class Slots:
         def take(self, nodes: int) -> str | None:
             raise StorageUnavailable("the server is away.")
 
         def give_back(self) -> None: ...
 
     with pytest.raises(StorageUnavailable) as raised:
-        line.train(room=Room(), retry={"storage": 1})
+        line.train(slots=Slots(), retry={"storage": 1})
     assert raised.value.details["node_seconds"] == 0
     (sentence,) = [one for one in line.sentences if "Continuing" in one]
     assert sentence.startswith("no generation began (")
@@ -306,7 +306,7 @@ def test_what_a_conductor_handed_over_before_it_died_is_the_result(line: Line) -
 def test_the_end_of_a_generation_is_shown_with_its_number_and_step(line: Line) -> None:
     taken = iter([StorageUnavailable("the server is away."), None, None])
 
-    class Room:
+    class Slots:
         def take(self, nodes: int) -> str | None:
             if (error := next(taken)) is not None:
                 raise error
@@ -316,7 +316,7 @@ def test_the_end_of_a_generation_is_shown_with_its_number_and_step(line: Line) -
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conductor_module, "time", Clock())
-        line.train(NodeLost("gone.", details={"made": [5]}), "", room=Room())
+        line.train(NodeLost("gone.", details={"made": [5]}), "", slots=Slots())
     ends = [one for one in line.said if one.phase == "ended"]
     assert [(one.generation, one.step) for one in ends] == [(-1, 0), (0, 5)]
     assert ends[0].node_seconds == 0 < ends[1].node_seconds

@@ -29,7 +29,7 @@ URI = layout.remote_job("20260101-000000-abc", "verify-1")
 
 
 class Lobby:
-    """Room that has to be waited for once."""
+    """Slots that have to be waited for once."""
 
     def __init__(self) -> None:
         self.asked = self.given_back = 0
@@ -73,7 +73,7 @@ def remote_job(store: Store, request: dict[str, Any], code: Ref, **changes: Any)
         "retry": RetrySpec(),
         "rollcall_timeout_s": 30,
         "start": local(store.uri, {}, URI),
-        "room": Lobby(),
+        "slots": Lobby(),
         "on_progress": lambda progress: None,
         "on_spent": lambda seconds: None,
         **changes,
@@ -84,7 +84,7 @@ def remote_job(store: Store, request: dict[str, Any], code: Ref, **changes: Any)
 
 def test_it_waits_for_room_does_the_work_in_the_project_and_answers(store: Store, code: Ref) -> None:
     lobby, said = Lobby(), list[Progress]()
-    answer = remote_job(store, {"do": "answer"}, code, room=lobby, on_progress=said.append)
+    answer = remote_job(store, {"do": "answer"}, code, slots=lobby, on_progress=said.append)
     assert str(Ask.from_json(answer.got).project) == answer.project == answer.cwd
     assert not Path(answer.project).exists(), "the node took its scratch with it"
     assert (said[0].phase, said[0].sentence) == ("waiting", "full")
@@ -100,7 +100,7 @@ def test_it_waits_for_room_does_the_work_in_the_project_and_answers(store: Store
 def test_what_the_child_raises_is_raised_here(store: Store, code: Ref) -> None:
     lobby = Lobby()
     with pytest.raises(CorruptError, match="as asked") as caught:
-        remote_job(store, {"do": "raise", "error": "CorruptError"}, code, room=lobby)
+        remote_job(store, {"do": "raise", "error": "CorruptError"}, code, slots=lobby)
     assert caught.value.user_traceback == "Traceback: here"
     assert lobby.given_back == 1
 
