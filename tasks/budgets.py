@@ -31,7 +31,7 @@ from data_contracts.rules import EVERY_S, Balance, Budget, Budgets, BudgetWarnin
 from data_contracts.run_report import RunReport
 from infra.audit import now
 from infra.budgets import Executed, Ledger, current_budgets
-from infra.gang.recovery import UNLIMITED, Allowance
+from infra.gang.recovery import UNLIMITED, BudgetGuard
 from infra.orchestrator.events import announce_budget
 from infra.prices import THIS_MACHINE, prices
 from infra.processes.processes import has_ended, uninterrupted
@@ -92,14 +92,14 @@ def refuse_over(run: Run) -> None:
         raise error
 
 
-def allowance(run: Run, section: str, *, local: bool) -> Allowance:
+def budget_guard(run: Run, section: str, *, local: bool) -> BudgetGuard:
     """What a gang that works for a section may use; `local`: its nodes are processes on this machine."""
-    return UNLIMITED if run.live.budget is None else run.live.budget.allowance(section, local=local)
+    return UNLIMITED if run.live.budget is None else run.live.budget.budget_guard(section, local=local)
 
 
 @dataclass(frozen=True)
-class _SectionAllowance:
-    """The allowance of one section's gang."""
+class _SectionGuard:
+    """The budget guard of one section's gang."""
 
     spending: Spending
     section: str
@@ -162,9 +162,9 @@ class Spending:
         self._thread = threading.Thread(target=context.run, args=(self._keep,), name="budgets", daemon=True)
         self._thread.start()
 
-    def allowance(self, section: str, *, local: bool) -> Allowance:
+    def budget_guard(self, section: str, *, local: bool) -> BudgetGuard:
         """What a gang that works for a section may use."""
-        return _SectionAllowance(self, section, local)
+        return _SectionGuard(self, section, local)
 
     def begin(self, section: str, nodes: int, *, local: bool) -> None:
         """Reserve for nodes that are about to be launched; OverBudget if they cannot be paid."""

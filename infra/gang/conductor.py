@@ -40,7 +40,16 @@ from infra.gang.ledger import Ledger, adoptable, begun_generations, refuse_forge
 from infra.gang.members import Activity, Members, Node, NodeRecords, OnMessage, Progress, RankReports
 from infra.gang.node import SlotReservation, Start, local
 from infra.gang.rank_files import FIELD, Codes, codes_of_generation, generation_key
-from infra.gang.recovery import UNLIMITED, Allowance, EndEarly, Over, Recovery, Replay, raise_why_over, restore_budgets
+from infra.gang.recovery import (
+    UNLIMITED,
+    BudgetGuard,
+    EndEarly,
+    Over,
+    Recovery,
+    Replay,
+    raise_why_over,
+    restore_budgets,
+)
 from infra.processes.processes import terminable, uninterrupted
 from infra.records.nodes import drained_nodes, record_failure, this_node
 from infra.store import Store, layout
@@ -69,7 +78,7 @@ class GangRequest:
         on_usage: called with what a generation's nodes used, once they are released.
         start: launches a node; None: as a process on this machine.
         slots: admits all nodes of a generation, or none; held until the end. None: there are always enough.
-        allowance: what the nodes may use; a gang that may use no more ends with a checkpoint.
+        budget_guard: what the nodes may use; a gang that may use no more ends with a checkpoint.
         secret: of the machines that may conduct the training, see `infra.gang.rank_files`; None: of this machine alone.
     """
 
@@ -79,7 +88,7 @@ class GangRequest:
     on_usage: Callable[[GangUsage], None] = lambda usage: None
     start: Start | None = None
     slots: SlotReservation | None = None
-    allowance: Allowance = UNLIMITED
+    budget_guard: BudgetGuard = UNLIMITED
     secret: bytes | None = field(default=None, repr=False)
 
 
@@ -265,7 +274,7 @@ class _Conductor:
 
     def _generations(self, ledger: Ledger, keeper: LeaseKeeper) -> RankAnswer:
         """Launch generations until one is done; returns rank 0's answer. Raises a cause whose retry budget is spent."""
-        replay, retry, allowance = self.request.replay, self.request.retry, self.request.allowance
+        replay, retry, budget_guard = self.request.replay, self.request.retry, self.request.budget_guard
         retry = retry if replay is None else replay.with_stops(retry)
         recovery = Recovery(retry, self.launch, ledger.skipped, ledger.retries)
         self.happened = recovery.happened
@@ -281,7 +290,7 @@ class _Conductor:
             failed: TrainwrightError | None = None
             try:
                 self._admit(recovery.nodes, keeper)
-                allowance.admit(recovery.nodes)
+                budget_guard.admit(recovery.nodes)
                 generation = Generation(
                     self.store,
                     self._launch_next(ledger, recovery),
@@ -290,11 +299,11 @@ class _Conductor:
                     check=keeper.check,
                     unwritable=lambda: keeper.away,
                     on_progress=self.on_progress,
-                    over=allowance.over,
+                    over=budget_guard.over,
                 )
                 generation.activity.on_message = self.request.on_message
                 usage = partial(generation.activity.usage, self.request.start is None)
-                allowance.launched(usage)
+                budget_guard.launched(usage)
                 self.request.on_launch(generation.launch, usage)
                 return generation.run(self.request.rollcall_timeout_s, patient=patient)
             except TrainwrightError as error:
@@ -309,7 +318,7 @@ class _Conductor:
                 if generation is not None:
                     self.node_seconds += generation.node_seconds
                     self.request.on_usage(generation.activity.usage(self.request.start is None))
-                    allowance.released()
+                    budget_guard.released()
                     remember(self.store, generation, failed)
 
     def _admit(self, nodes: int, keeper: LeaseKeeper) -> None:
@@ -350,7 +359,7 @@ class _Conductor:
         nodes, micro_batch = ({}, 0) if generation is None else (generation.nodes, generation.reports.micro_batch)
         is_quarantined = self._quarantines(ledger, error)
         try:
-            raise_why_over(self.request.allowance, error)
+            raise_why_over(self.request.budget_guard, error)
             how = "It is quarantined." if is_quarantined else recovery.after(error, nodes, micro_batch)
         except TrainwrightError:
             restore_budgets(ledger, error)

@@ -214,7 +214,7 @@ class Replay:
         return launch.model_copy(update={**changes, "skip": segment.skip, "stop": stop, "train": train})
 
 
-class Allowance(Protocol):
+class BudgetGuard(Protocol):
     """Admits the nodes of generations, and says when the gang must end."""
 
     def admit(self, nodes: int) -> None:
@@ -247,13 +247,13 @@ class Unlimited:
         return None
 
 
-UNLIMITED: Allowance = Unlimited()
+UNLIMITED: BudgetGuard = Unlimited()
 
 
 class EndEarly:
     """Asks the nodes of a generation, once, for a checkpoint and their end.
 
-    It does so when there is no allowance left, or when the conductor's worker is stopped as planned.
+    It does so when a budget is used up, or when the conductor's worker is stopped as planned.
     """
 
     def __init__(self, store: Store, launch: Launch, over: Over) -> None:
@@ -268,8 +268,8 @@ class EndEarly:
         self._asked = True
 
 
-def raise_why_over(allowance: Allowance, error: TrainwrightError) -> None:
+def raise_why_over(budget_guard: BudgetGuard, error: TrainwrightError) -> None:
     """Raise the reason why the gang had to end early, if `error` is only a consequence of it."""
-    why = stopping.handed_over() or allowance.over()
+    why = stopping.handed_over() or budget_guard.over()
     if why is not None and isinstance(error, Interrupted) and not isinstance(error, Fenced):
         raise why from error

@@ -136,7 +136,7 @@ def _generations(store: Store, request: RemoteJobRequest, ledger: Ledger, keeper
     while True:
         number = 1 + max(patiently(lambda: generations(store, request.uri)), default=-1)
         _admit(request, keeper, number)
-        request.allowance.admit(request.nodes)
+        request.budget_guard.admit(request.nodes)
         launch = without_drained(store, request.launch(), here=False).for_generation(number, ledger.token)
         path = layout.launch(request.uri, number)
         record = codes_of_generation(store.uri, request.uri, number).coded(path, launch.to_json())
@@ -148,14 +148,14 @@ def _generations(store: Store, request: RemoteJobRequest, ledger: Ledger, keeper
             commit=lambda _: None,
             check=keeper.check,
             on_progress=request.on_progress,
-            over=request.allowance.over,
+            over=request.budget_guard.over,
         )
-        request.allowance.launched(partial(generation.activity.usage, request.local))
+        request.budget_guard.launched(partial(generation.activity.usage, request.local))
         try:
             answer = generation.run(request.rollcall_timeout_s).plan
         except TrainwrightError as error:
             keeper.confirm()
-            raise_why_over(request.allowance, error)
+            raise_why_over(request.budget_guard, error)
             key = error.retry_key or ""
             used[key] += 1
             # Only interruptions come from outside. Other failures, such as running out of memory, would happen again.
@@ -171,7 +171,7 @@ def _generations(store: Store, request: RemoteJobRequest, ledger: Ledger, keeper
         finally:
             request.on_spent(generation.node_seconds)
             request.on_usage(generation.activity.usage(request.local))
-            request.allowance.released()
+            request.budget_guard.released()
 
 
 def spent(error: TrainwrightError, budget: int) -> TrainwrightError:

@@ -27,7 +27,7 @@ from data_contracts.run_report import Cost, StageResult
 from infra import code_bundle, scratch, settings
 from infra.audit import now
 from infra.budgets import refuse_by_policy
-from infra.gang.recovery import Allowance, Replay
+from infra.gang.recovery import BudgetGuard, Replay
 from infra.models.registry import seal_recipe
 from infra.records.nodes import import_places, note_environment
 from infra.signing.signatures import configured_key, sign_inputs
@@ -66,7 +66,7 @@ class BudgetUse(Protocol):
     def admit(self) -> None:
         """Begin to reserve, before anything of the run is booked."""
 
-    def allowance(self, section: str, *, local: bool) -> Allowance:
+    def budget_guard(self, section: str, *, local: bool) -> BudgetGuard:
         """What a gang that works for a section may use."""
 
     def over(self) -> TrainwrightError | None:

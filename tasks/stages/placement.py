@@ -29,7 +29,7 @@ from infra.quantities import size
 from infra.records.handoffs import num_weight_bytes
 from infra.store import layout
 from infra.usage import cost
-from tasks.budgets import allowance
+from tasks.budgets import budget_guard
 from tasks.policies import run_tags
 from tasks.run.meter import follow, used_by_gang
 from tasks.run.run import Run, slug
@@ -228,7 +228,7 @@ def done_by_child(
         on_progress=_once(show),
         on_spent=lambda seconds: run.live.add_cost(cost(seconds, _price(run, section))),
         on_usage=lambda usage: used_by_gang(run, section, usage),
-        allowance=allowance(run, section, local=pool is None),
+        budget_guard=budget_guard(run, section, local=pool is None),
         start=None if pool is None else pool.start,
         slots=None if pool is None else pool.slots,
     )

@@ -49,7 +49,7 @@ from infra.settings import state_folder
 from infra.store import layout
 from infra.telemetry import current
 from infra.usage import cost
-from tasks.budgets import allowance
+from tasks.budgets import budget_guard
 from tasks.gates.set_rows import check_unit_and_slices
 from tasks.run.meter import follow, used_by_gang
 from tasks.run.progress import GangReleased, NodeHeard, notify
@@ -125,7 +125,7 @@ def run_training(
             on_launch=reporter.launched,
             on_message=lambda node, message: notify(NodeHeard(node, message)),
             on_usage=partial(_released, run),
-            allowance=allowance(run, "train", local=spec.pool is None),
+            budget_guard=budget_guard(run, "train", local=spec.pool is None),
             start=None if pool is None else pool.start,
             slots=None if pool is None else pool.slots,
         )

@@ -1,4 +1,4 @@
-"""A gang whose allowance is used up ends with one checkpoint on all ranks, and continues from it."""
+"""A gang whose budget is used up ends with one checkpoint on all ranks, and continues from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.conducting import TRAINING, run, steps
 
 
 class Spent:
-    """An allowance that is used up once the nodes have worked until `until`."""
+    """A guard of a budget that is used up once the nodes have worked until `until`."""
 
     def __init__(self, until: Callable[[], bool] = lambda: False, *, refuses: bool = False) -> None:
         self.until, self.refuses = until, refuses
@@ -46,11 +46,11 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.mark.warm
 def test_it_ends_with_a_checkpoint_and_continues_from_it(store: Store) -> None:
-    allowance = Spent(until=lambda: bool(steps(store)))
+    budget_guard = Spent(until=lambda: bool(steps(store)))
     with pytest.raises(OverBudget) as caught:
-        run(store, {"step_s": 0.05, "steps": 200, "every": 100}, nodes=2, devices=1, allowance=allowance)
+        run(store, {"step_s": 0.05, "steps": 200, "every": 100}, nodes=2, devices=1, budget_guard=budget_guard)
     assert caught.value.details["node_seconds"] > 0
-    assert allowance.heard == [("admit", 2), "launched", "released"], "no other generation was launched"
+    assert budget_guard.heard == [("admit", 2), "launched", "released"], "no other generation was launched"
     [checkpoint] = committed(store, TRAINING)[0]
     assert 0 < checkpoint.step < 100, "not one that was due"
     outcome = run(store, {"step_s": 0, "steps": checkpoint.step + 1, "every": 100}, nodes=2, devices=1)
@@ -60,7 +60,7 @@ def test_it_ends_with_a_checkpoint_and_continues_from_it(store: Store) -> None:
 
 def test_nodes_that_cannot_be_paid_are_not_launched(store: Store) -> None:
     with pytest.raises(OverBudget):
-        run(store, {}, allowance=Spent(refuses=True))
+        run(store, {}, budget_guard=Spent(refuses=True))
     assert steps(store) == {}
 
 

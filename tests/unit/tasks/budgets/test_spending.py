@@ -59,7 +59,7 @@ def carry_out(run: Any, work: Callable[[Any], Any]) -> Any:
 def training(run: Any, seconds: float, nodes: int = 1) -> None:
     """Train for `seconds` that are counted, not waited for."""
     budgets.admit(run)
-    allowed = budgets.allowance(run, "train", local=False)
+    allowed = budgets.budget_guard(run, "train", local=False)
     allowed.admit(nodes)
     began = time.time()
     allowed.launched(lambda: gang(began, seconds))
@@ -112,7 +112,7 @@ def test_a_training_ends_while_half_an_interval_is_reserved(store: Store) -> Non
         training(run, 60)
         assert run.live.budget.over() is None
         budgets.refuse_over(run)
-        allowed, began = budgets.allowance(run, "train", local=False), time.time()
+        allowed, began = budgets.budget_guard(run, "train", local=False), time.time()
         allowed.admit(1)
         allowed.launched(lambda: gang(began, 15, generation=1))
         run.live.budget._renew()
@@ -303,7 +303,7 @@ def test_a_budget_that_is_applied_while_a_run_works_holds_for_it(store: Store) -
         budgets.admit(run)
         limited(store, {"amount": 10.0, "currency": "USD"})
         with pytest.raises(OverBudget):
-            budgets.allowance(run, "train", local=False).admit(1)
+            budgets.budget_guard(run, "train", local=False).admit(1)
 
     carry_out(run_in(store), work)
 
