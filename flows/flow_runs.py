@@ -1,8 +1,8 @@
 """Connects a run and Prefect's flow run: its trigger, its name and tags, and the state that shows the verdict.
 
 A flow run waits without a process or a worker: suspended with a form while its run waits for an approval, and
-scheduled again for the best hour (`schedule.within`). Flow runs that a schedule or an event started take turns
-(`schedule.overlap`). Of looks that found nothing, Prefect keeps only a deployment's newest.
+scheduled again for the best hour (`schedule.within`). Flow runs that a schedule or an event started share a
+concurrency lock (`schedule.overlap`). Of looks that found nothing, Prefect keeps only a deployment's newest.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from tasks.run.report import latest_report
 from tasks.run.resolve import FLOW_RUN_KEY, SENSOR_KEY, scheduled_key
 from tasks.run.run import Run, artifact_key, open_spec_store
 from tasks.run.spec_check import LoadedSpec, read_spec
-from tasks.schedules import Skipped, Turn
+from tasks.schedules import ConcurrencyLock, Skipped
 from tasks.stages import artifacts
 from tasks.stages.approval import checked_name, unsigned_counts
 from tasks.stages.artifacts import announce, data_section, note_untold, run_image
@@ -421,8 +421,8 @@ def _answer_of_form(run: Run, question: Question, given: FormAnswer) -> Answer |
     )
 
 
-def first_turn(spec: str, set: str, store: str | None, key: str | None) -> Turn | None:
-    """The turn of a flow run that begins; None if it takes none, or if its spec or store cannot be opened.
+def concurrency_lock(spec: str, set: str, store: str | None, key: str | None) -> ConcurrencyLock | None:
+    """The concurrency lock of a flow run that begins; None if it takes none, or if its spec or store cannot be opened.
 
     An error is left to the flow itself, which reports it.
     """
@@ -440,7 +440,7 @@ def first_turn(spec: str, set: str, store: str | None, key: str | None) -> Turn 
     scheduled, overlap = started["scheduled"], loaded.spec.schedule.overlap
     if overlap == "skip" and started["key"].startswith(SENSOR_KEY):
         overlap = "queue"  # the sensor has moved on: nobody would train on what arrived
-    return Turn(
+    return ConcurrencyLock(
         opened,
         loaded.spec.name,
         overlap,
@@ -450,21 +450,21 @@ def first_turn(spec: str, set: str, store: str | None, key: str | None) -> Turn 
     )
 
 
-def work_in_turn(work: Callable[[Run], RunReport], run: Run) -> RunReport:
-    """Continue a run that nobody continues by hand: it waits for its turn, if the pipeline's runs take turns."""
+def work_with_lock(work: Callable[[Run], RunReport], run: Run) -> RunReport:
+    """Continue a run that nobody continues by hand: it waits for the concurrency lock, if it takes one."""
     overlap = run.spec.schedule.overlap
     if overlap is None or run.resolved.trigger not in BY_ITSELF or started_by(None)["trigger"] in ("cli", "ci"):
         return work(run)
-    with Turn(run.store, run.spec.name, overlap, f"resume:{run.run_id}", waits=True).hold(stop_this_process):
+    with ConcurrencyLock(run.store, run.spec.name, overlap, f"resume:{run.run_id}", waits=True).hold(stop_this_process):
         return work(run)
 
 
-def in_turn(turn: Turn | None, work: Callable[[], State[Any]]) -> State[Any]:
-    """The state of `work`, which begins when it is its turn; `Skipped` if an earlier run is unfinished."""
-    if turn is None:
+def with_lock(lock: ConcurrencyLock | None, work: Callable[[], State[Any]]) -> State[Any]:
+    """The state of `work`, which begins when it holds the lock; `Skipped` if an earlier run is unfinished."""
+    if lock is None:
         return work()
     try:
-        with turn.hold(stop_this_process) as asked:
+        with lock.hold(stop_this_process) as asked:
             return _worked(work, asked.is_set)
     except HandedOver as error:  # it waited; its worker gives the flow run to another one
         raise Abort(error.message) from error

@@ -13,17 +13,17 @@ from data_contracts.run_report import RunReport
 from flows.features import call, wrapped
 from flows.flow_runs import (
     as_error,
+    concurrency_lock,
     cost_tagged,
     crash_in,
     end_of,
-    first_turn,
     flow_name,
-    in_turn,
     name_flow_run,
     started_by,
     take_spec,
     wait_for_hour,
-    work_in_turn,
+    with_lock,
+    work_with_lock,
 )
 from flows.stages import stages
 from infra.orchestrator.flow_runs import begin_flow_run_logs, cancellable, without_waits
@@ -81,7 +81,7 @@ def retrain(
 
     begin_flow_run_logs()
     wait_for_hour(spec, set, store, key)
-    return in_turn(first_turn(spec, set, store, key), lambda: end_of(opened, line))
+    return with_lock(concurrency_lock(spec, set, store, key), lambda: end_of(opened, line))
 
 
 @without_waits
@@ -96,7 +96,7 @@ def resume(run_id: str, store: str | None = None, from_step: int | None = None) 
     """
     begin_flow_run_logs()
     return end_of(
-        lambda: name_flow_run(reopen_run(run_id, store, from_step), "resumed"), functools.partial(work_in_turn, line)
+        lambda: name_flow_run(reopen_run(run_id, store, from_step), "resumed"), functools.partial(work_with_lock, line)
     )
 
 

@@ -1,4 +1,4 @@
-"""What starts runs without a person: sensors and backfills, and what a run does when it is not its turn.
+"""What starts runs without a person: sensors and backfills, and what a run does while another one holds the lock.
 
 Prefect's part of it is in `flows`; no stage is carried out here.
 
@@ -9,9 +9,10 @@ Prefect's part of it is in `flows`; no stage is carried out here.
   counts as complete.
 - A backfill has windows: which there are, which are done, and which would overlap an earlier one. They are those of a
   span of time, or of a schedule's times that have no run: of a night without a server, a worker, or power.
-- Runs of a pipeline that a schedule or an event started hold one lease in the store, the *turn*, one after the other.
-  Two that begin at once cannot both find nobody, and a holder that died is found as for any lease. A run that a
-  person or CI started takes no turn, but its own lease counts: the others skip or wait for it, and never cancel it.
+- Runs of a pipeline that a schedule or an event started hold one lease in the store, the *concurrency lock*, one after
+  the other. Two that begin at once cannot both find nobody, and a holder that died is found as for any lease. A run
+  that a person or CI started takes no lock, but its own lease counts: the others skip or wait for it, and never cancel
+  it.
 """
 
 from __future__ import annotations
@@ -461,8 +462,8 @@ class Skipped(Exception):
 
 
 @dataclass(frozen=True)
-class Turn:
-    """One run's claim to the turn of its pipeline.
+class ConcurrencyLock:
+    """One run's claim to the concurrency lock of its pipeline.
 
     Attributes:
         key: the run's idempotency key: an execution of the same run is never skipped because of the other one.
@@ -483,7 +484,7 @@ class Turn:
 
     @contextlib.contextmanager
     def hold(self, stop: Callable[[], None]) -> Iterator[threading.Event]:
-        """Wait for the turn and hold it; yields the event that a newer run asked this one to end.
+        """Wait for the lock and hold it; yields the event that a newer run asked this one to end.
 
         Args:
             stop: called once, in a thread of its own, when a newer run asks (`cancel_old`).
@@ -511,7 +512,7 @@ class Turn:
 
     @property
     def _path(self) -> str:
-        return layout.turn(self.pipeline)
+        return layout.concurrency_lock(self.pipeline)
 
     @property
     def _mark(self) -> str:
@@ -519,7 +520,7 @@ class Turn:
         return f"{digest(self.key)[:16]}/"
 
     def _take(self, keeper: LeaseKeeper) -> int:
-        """Wait until the turn is ours; its fencing token."""
+        """Wait until the lock is ours; its fencing token."""
         first, since, said = None, time.monotonic(), ""
         while (token := keeper.token(self.look_every_s)) is None:
             stopping.check()
@@ -538,7 +539,7 @@ class Turn:
         return token
 
     def _meet(self, holder: str, token: int) -> str:
-        """What to do about a turn whose holder lives: `asked` it to end, or `waits`; Skipped."""
+        """What to do about a lock whose holder lives: `asked` it to end, or `waits`; Skipped."""
         same = self.waits or holder.startswith(self._mark)
         if self.overlap == "skip" and not same:
             raise Skipped(self._unfinished(self._living_runs()))
@@ -553,7 +554,7 @@ class Turn:
         return "waits"
 
     def _wait_for_others(self) -> None:
-        """Wait for runs that hold no turn, because a person or CI started them; Skipped with `skip`."""
+        """Wait for runs that hold no lock, because a person or CI started them; Skipped with `skip`."""
         has_said = False
         while living := self._living_runs():
             if self.overlap == "skip" and not self.waits:
@@ -600,6 +601,6 @@ class Turn:
 
 
 def _time_in(holder: str) -> int:
-    """When the holder of a turn was meant to start; 0 if it does not say so."""
+    """When the holder of a lock was meant to start; 0 if it does not say so."""
     parts = holder.split("/")
     return int(parts[1]) if len(parts) > 2 and parts[1].isascii() and parts[1].isdigit() else 0

@@ -565,13 +565,13 @@ def warning(budget: str, scope: str, period: str, name: str) -> str:
     return f"{periods(budget, scope)}/{name_part(period)}/warned/{name_part(name)}.json"
 
 
-def turn(pipeline_name: str) -> str:
+def concurrency_lock(pipeline_name: str) -> str:
     """Pointer, a lease: which of the runs that no person started may work."""
     return f"schedules/{name_part(pipeline_name)}/turn"
 
 
 def end_request(pipeline_name: str, token: int, holder: str) -> str:
-    """Mark, created once: it asks the holder of the turn with this fencing token to end.
+    """Mark, created once: it asks the holder of the concurrency lock with this fencing token to end.
 
     A holder's name is random, so nobody can ask a holder to end before it exists.
     """

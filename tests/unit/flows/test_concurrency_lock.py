@@ -1,4 +1,4 @@
-"""Which flow runs take turns, and how they end."""
+"""Which flow runs take the concurrency lock, and how they end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flows import flow_runs, retrain
 from infra.stopping import HandedOver
 from infra.store import layout, open_store
 from tasks.run.run import Run
-from tasks.schedules import Skipped, Turn
+from tasks.schedules import ConcurrencyLock, Skipped
 from tests.support.runs import make_run
 from tests.support.tiny import SPEC, SUITE, write_project
 
@@ -41,27 +41,27 @@ def started(patch: pytest.MonkeyPatch, trigger: str) -> None:
         ("ci", {"overlap": "skip"}, False),
     ],
 )
-def test_a_run_that_nobody_started_by_hand_takes_a_turn(
+def test_a_run_that_nobody_started_by_hand_takes_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trigger: str, schedule: dict[str, str], takes: bool
 ) -> None:
     spec = write_project(tmp_path / "tiny", {"schedule": schedule})
     monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     started(monkeypatch, trigger)
-    turn = flow_runs.first_turn(str(spec), "", None, None)
-    assert (turn is not None) == takes
-    if turn is not None:
-        assert (turn.pipeline, turn.overlap, turn.waits, turn.scheduled_s) == (
+    lock = flow_runs.concurrency_lock(str(spec), "", None, None)
+    assert (lock is not None) == takes
+    if lock is not None:
+        assert (lock.pipeline, lock.overlap, lock.waits, lock.scheduled_s) == (
             "tiny", schedule["overlap"], False, int(AT.timestamp()),
         )  # fmt: skip
-        turn.store.create_json(layout.trigger("k"), {"schema_version": 1, "run_id": "r"})
-        again = flow_runs.first_turn(str(spec), "", None, None)
+        lock.store.create_json(layout.trigger("k"), {"schema_version": 1, "run_id": "r"})
+        again = flow_runs.concurrency_lock(str(spec), "", None, None)
         assert again is not None
         assert again.waits, "it continues a run"
 
 
 def test_what_is_wrong_with_a_spec_is_left_to_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started(monkeypatch, "schedule")
-    assert flow_runs.first_turn(str(tmp_path / "missing.yaml"), "", None, None) is None
+    assert flow_runs.concurrency_lock(str(tmp_path / "missing.yaml"), "", None, None) is None
 
 
 def test_a_spec_that_changes_while_it_waits_for_its_turn_is_read_again(
@@ -86,7 +86,7 @@ def test_a_spec_that_changes_while_it_waits_for_its_turn_is_read_again(
 
     spec = write(1, "before")
     started(monkeypatch, "schedule")
-    monkeypatch.setattr(Turn, "hold", hold)
+    monkeypatch.setattr(ConcurrencyLock, "hold", hold)
     monkeypatch.setattr(flow_runs, "flow_run", SimpleNamespace(parameters={"spec": str(spec)}))
     monkeypatch.setattr(retrain, "started_by", flow_runs.started_by)
     monkeypatch.setattr(retrain, "begin_flow_run_logs", lambda: None)
@@ -98,7 +98,7 @@ def test_a_spec_that_changes_while_it_waits_for_its_turn_is_read_again(
     assert (run.spec.train.seed, run.resolved.suite["name"]) == (2, "after")
 
 
-class _Turn:
+class _Lock:
     """A turn that was asked to end, or that is skipped."""
 
     def __init__(self, skipped: bool = False, asked: bool = False) -> None:
@@ -111,8 +111,8 @@ class _Turn:
         yield SimpleNamespace(is_set=lambda: self._asked)
 
 
-def end(turn: _Turn | None, work: Any) -> State[Any]:
-    return flow_runs.in_turn(cast(Turn | None, turn), work)
+def end(lock: _Lock | None, work: Any) -> State[Any]:
+    return flow_runs.with_lock(cast(ConcurrencyLock | None, lock), work)
 
 
 def test_a_run_that_waits_for_its_turn_is_given_to_another_worker() -> None:
@@ -120,7 +120,7 @@ def test_a_run_that_waits_for_its_turn_is_given_to_another_worker() -> None:
         raise HandedOver("The worker was stopped as planned.")
 
     with pytest.raises(Abort, match="stopped as planned"):
-        end(_Turn(), handed_over)
+        end(_Lock(), handed_over)
 
 
 def interrupted() -> State[Any]:
@@ -129,17 +129,17 @@ def interrupted() -> State[Any]:
 
 def test_how_a_flow_run_ends() -> None:
     cancelled = Cancelled(message="The run was stopped during train.")
-    skipped = end(_Turn(skipped=True), interrupted)
+    skipped = end(_Lock(skipped=True), interrupted)
     assert (skipped.name, skipped.type.value) == ("Skipped", "COMPLETED")
     assert skipped.message == "An earlier run of tiny is unfinished (schedule.overlap: skip)."
     assert end(None, lambda: cancelled) is cancelled
-    assert end(_Turn(), lambda: cancelled) is cancelled
-    assert str(end(_Turn(asked=True), lambda: cancelled).message).endswith("A newer run took its place "
+    assert end(_Lock(), lambda: cancelled) is cancelled
+    assert str(end(_Lock(asked=True), lambda: cancelled).message).endswith("A newer run took its place "
                                                                         "(schedule.overlap: cancel_old).")  # fmt: skip
-    assert end(_Turn(asked=True), lambda: Completed(name="Promoted")).name == "Promoted", "it had ended before"
-    assert end(_Turn(asked=True), interrupted).is_cancelled()
+    assert end(_Lock(asked=True), lambda: Completed(name="Promoted")).name == "Promoted", "it had ended before"
+    assert end(_Lock(asked=True), interrupted).is_cancelled()
     with pytest.raises(KeyboardInterrupt):
-        end(_Turn(), interrupted)
+        end(_Lock(), interrupted)
 
 
 @pytest.mark.parametrize(("overlap", "by", "now", "waits"), [
@@ -152,4 +152,4 @@ def test_a_continued_run_waits_for_its_turn_unless_a_person_continues_it(
     store = open_store(str(tmp_path / "store"))
     started(monkeypatch, now)
     run = make_run(store, spec={"schedule": {"overlap": overlap}}, trigger=by)
-    assert flow_runs.work_in_turn(lambda _: cast(Any, store.list("schedules")), run) == (["tiny"] if waits else [])
+    assert flow_runs.work_with_lock(lambda _: cast(Any, store.list("schedules")), run) == (["tiny"] if waits else [])

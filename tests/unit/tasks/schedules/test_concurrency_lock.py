@@ -1,4 +1,4 @@
-"""Turns of runs that nobody starts by hand: who waits, who is skipped, and who is asked to end."""
+"""The concurrency lock of runs that nobody starts by hand: who waits, who is skipped, and who is asked to end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from data_contracts.canonical import digest
 from infra.stopping import STOP_FILE, HandedOver
 from infra.store import Store, layout, open_store
 from infra.store.lease import LeaseKeeper, held_lease
-from tasks.schedules import Skipped, Turn
+from tasks.schedules import ConcurrencyLock, Skipped
 
 RUN = "20261125-010203-0a1b2c"
 QUICK: dict[str, Any] = {"patience_s": 0.6, "look_every_s": 0.02, "renew_s": 0.05}
@@ -26,8 +26,8 @@ def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "store"))
 
 
-def turn(store: Store, overlap: Any, key: str, **more: Any) -> Turn:
-    return Turn(store, "tiny", overlap, key, **{**QUICK, **more})
+def lock(store: Store, overlap: Any, key: str, **more: Any) -> ConcurrencyLock:
+    return ConcurrencyLock(store, "tiny", overlap, key, **{**QUICK, **more})
 
 
 def never() -> None:
@@ -36,11 +36,11 @@ def never() -> None:
 
 @contextlib.contextmanager
 def earlier(store: Store, overlap: Any = "cancel_old", key: str = "first", **more: Any) -> Iterator[threading.Event]:
-    """An earlier run that holds the turn in a thread of its own; it ends when it is asked to, or at the end."""
+    """An earlier run that holds the lock in a thread of its own; it ends when it is asked to, or at the end."""
     end, held, was_asked = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
-        with turn(store, overlap, key, **more).hold(end.set) as asked:
+        with lock(store, overlap, key, **more).hold(end.set) as asked:
             held.set()
             end.wait()
             if asked.is_set():
@@ -71,17 +71,17 @@ def run_by_hand(store: Store, pipeline: str = "tiny", run_id: str = RUN) -> Iter
 @pytest.mark.parametrize("overlap", ["skip", "queue", "cancel_old"])
 def test_a_run_alone_begins_at_once_and_gives_the_turn_back(store: Store, overlap: str) -> None:
     for _ in range(2):
-        with turn(store, overlap, "k").hold(never) as asked:
-            assert held_lease(store, layout.turn("tiny")) is not None
+        with lock(store, overlap, "k").hold(never) as asked:
+            assert held_lease(store, layout.concurrency_lock("tiny")) is not None
             assert not asked.is_set()
-        assert held_lease(store, layout.turn("tiny")) is None
+        assert held_lease(store, layout.concurrency_lock("tiny")) is None
 
 
 def test_skip_ends_without_beginning(store: Store) -> None:
     said = r"of tiny is unfinished \(schedule.overlap: skip\)"
-    with earlier(store), pytest.raises(Skipped, match=said), turn(store, "skip", "second").hold(never):
+    with earlier(store), pytest.raises(Skipped, match=said), lock(store, "skip", "second").hold(never):
         raise AssertionError("it began")
-    with turn(store, "skip", "third").hold(never):
+    with lock(store, "skip", "third").hold(never):
         pass
 
 
@@ -93,7 +93,7 @@ def test_an_execution_of_a_run_that_was_begun_waits(store: Store, overlap: str, 
     began = threading.Event()
 
     def second() -> None:
-        with turn(store, overlap, key, **more).hold(never):
+        with lock(store, overlap, key, **more).hold(never):
             began.set()
 
     thread = threading.Thread(target=second)
@@ -106,7 +106,7 @@ def test_an_execution_of_a_run_that_was_begun_waits(store: Store, overlap: str, 
 
 
 def test_cancel_old_asks_the_earlier_run_and_begins_when_it_has_ended(store: Store) -> None:
-    with earlier(store) as asked, turn(store, "cancel_old", "second").hold(never):
+    with earlier(store) as asked, lock(store, "cancel_old", "second").hold(never):
         assert asked.is_set()
         assert len(store.list("schedules/tiny/wanted")) == 1
 
@@ -120,7 +120,7 @@ def test_a_mark_that_was_planted_before_a_turn_asks_nobody_to_end(store: Store) 
 
 
 def test_a_run_never_cancels_one_that_was_meant_to_start_later(store: Store) -> None:
-    late = turn(store, "cancel_old", "late", scheduled_s=100)
+    late = lock(store, "cancel_old", "late", scheduled_s=100)
     with (
         earlier(store, scheduled_s=200) as asked,
         pytest.raises(Skipped, match="A newer run of tiny is at work"),
@@ -133,9 +133,9 @@ def test_a_run_never_cancels_one_that_was_meant_to_start_later(store: Store) -> 
 @pytest.mark.parametrize("overlap", ["skip", "cancel_old"])
 def test_a_holder_that_died_elsewhere_is_taken_over_and_not_waited_for(store: Store, overlap: str) -> None:
     value = {"holder": "aaaa/0/x", "token": 0, "beat": 3, "released": False}
-    store.pointer(layout.turn("tiny")).create(value)
-    with turn(store, overlap, "k").hold(never):
-        held = held_lease(store, layout.turn("tiny"))
+    store.pointer(layout.concurrency_lock("tiny")).create(value)
+    with lock(store, overlap, "k").hold(never):
+        held = held_lease(store, layout.concurrency_lock("tiny"))
         assert held is not None
         assert held.value["token"] == 1
         assert held.value["holder"].startswith(digest("k")[:16])
@@ -146,7 +146,7 @@ def test_a_run_that_a_person_started_is_waited_for_and_never_cancelled(store: St
     began = threading.Event()
 
     def scheduled() -> None:
-        with turn(store, overlap, "k").hold(never):
+        with lock(store, overlap, "k").hold(never):
             began.set()
 
     thread = threading.Thread(target=scheduled)
@@ -164,14 +164,14 @@ def test_a_run_that_waits_ends_when_its_worker_is_stopped_as_planned(
 ) -> None:
     (tmp_path / "stop").touch()
     monkeypatch.setenv(STOP_FILE, str(tmp_path / "stop"))
-    with waits_for(store), pytest.raises(HandedOver), turn(store, "queue", "second").hold(never):
+    with waits_for(store), pytest.raises(HandedOver), lock(store, "queue", "second").hold(never):
         never()
-    assert held_lease(store, layout.turn("tiny")) is None
+    assert held_lease(store, layout.concurrency_lock("tiny")) is None
 
 
 def test_skip_counts_a_run_that_a_person_started(store: Store) -> None:
     said = f"The run {RUN} of tiny is unfinished"
-    with run_by_hand(store), pytest.raises(Skipped, match=said), turn(store, "skip", "k").hold(never):
+    with run_by_hand(store), pytest.raises(Skipped, match=said), lock(store, "skip", "k").hold(never):
         raise AssertionError("it began")
 
 
@@ -188,5 +188,5 @@ def test_runs_that_do_not_count(store: Store) -> None:
             store.create_json(layout.resolved(damaged), {"spec": []})
             store.pointer(layout.lease(layout.run(damaged))).create(lease)
             started = time.monotonic()
-            with turn(store, "skip", "k", waits=True).hold(never):
+            with lock(store, "skip", "k", waits=True).hold(never):
                 assert time.monotonic() - started < 30
