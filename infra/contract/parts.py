@@ -44,7 +44,7 @@ from data_contracts.records import Profile
 from infra import scratch
 from infra.machine import group_limit_bytes
 from infra.pieces import Cluster
-from infra.sources import Selection, file_facts, merged_schema, parquet_in_place, read_ahead, read_batches
+from infra.sources import Selection, file_facts, merged_schema, parquet_in_place, prefetch, read_batches
 from infra.sources.read import FileFacts, remember_facts
 from infra.sources.resolve import NAMED
 from infra.store import Store, Writer
@@ -361,7 +361,7 @@ def profiled(
     schema = pa.schema([every.field(name) for name in columns])
 
     def batches(part: list[SourceFile]) -> Iterator[pa.RecordBatch]:
-        with contextlib.closing(read_ahead(read_batches(part, sources, root=root, selection=whole))) as ahead:
+        with contextlib.closing(prefetch(read_batches(part, sources, root=root, selection=whole))) as ahead:
             for batch in ahead:
                 on_batch()
                 yield batch

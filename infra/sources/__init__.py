@@ -9,7 +9,7 @@ from infra.sources.read import (
     in_window,
     merged_schema,
     parquet_in_place,
-    read_ahead,
+    prefetch,
     read_batches,
 )
 from infra.sources.resolve import Window, digest_now, local_files, parse_window, resolve_sources
@@ -25,7 +25,7 @@ __all__ = [
     "merged_schema",
     "parquet_in_place",
     "parse_window",
-    "read_ahead",
+    "prefetch",
     "read_batches",
     "resolve_sources",
 ]

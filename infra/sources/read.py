@@ -1,7 +1,7 @@
 """Reads the rows of resolved files as Arrow batches of one schema, in the files' order, whatever their formats.
 
 Of Parquet, only the requested columns are read. DuckDB gets resolved Parquet files to read by itself, with all cores:
-open files whose digests were checked. Batches may be read ahead, in a thread of their own while the one before is
+open files whose digests were checked. Batches may be prefetched, in a thread of their own while the one before is
 worked on.
 """
 
@@ -549,7 +549,7 @@ def parquet_in_place(files: list[SourceFile], sources: list[SourceSpec], root: P
         yield ParquetFiles(paths, tuple(itertools.accumulate(rows[:-1], initial=0)), constants)
 
 
-def read_ahead(items: Iterable[T]) -> Generator[T]:
+def prefetch(items: Iterable[T]) -> Generator[T]:
     """The same items, of which two are made before they are needed; raises what making them raises, in its place.
 
     When this iterator is closed, no further item is made, and the thread has ended.
@@ -576,7 +576,7 @@ def read_ahead(items: Iterable[T]) -> Generator[T]:
             if hasattr(items, "close"):  # a generator, and the files that it has open
                 items.close()
 
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(make,), name="read-ahead", daemon=True)
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(make,), name="prefetch", daemon=True)
     thread.start()
     try:
         while (made := waiting.get()) is not None:

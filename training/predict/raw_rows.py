@@ -21,7 +21,7 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.quoting import column_shown, columns_shown, name_shown, nearest_name, rows_shown, type_shown
-from infra.sources import Places, Selection, file_facts, merged_schema, read_ahead, read_batches
+from infra.sources import Places, Selection, file_facts, merged_schema, prefetch, read_batches
 from infra.sources.peek import Peek, peek
 from infra.sources.types import Misfit, common, plain
 from training.shard.first_pass import TRANSFORM_ROWS, batch_end
@@ -101,7 +101,7 @@ class RawRows:
         """
         at = first
         waiting: pa.Table = self.schema.empty_table()
-        with closing(read_ahead(self._read(first))) as ahead:
+        with closing(prefetch(self._read(first))) as ahead:
             for more in ahead:
                 waiting = pa.concat_tables([waiting, pa.Table.from_batches([more])])
                 while waiting.num_rows >= (limit := min(at_once, block - at % block)):

@@ -24,7 +24,7 @@ from data_contracts.arrow_rows import Numbers, number_before
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.pipeline_spec import ShardsSpec
 from data_contracts.quoting import column_shown
-from infra.sources import read_ahead
+from infra.sources import prefetch
 from training.formats.schema import Facts, Mismatch, Size, settle, widen
 from training.shard.spill import BATCH_BYTES, Spill, Spilled, shuffle_keys, stream_start
 from training.shard.splitter import (
@@ -172,7 +172,7 @@ class Gatherer:
         for unit in units:
             self._unit, self._written, at = unit, {}, 0
             batches = fetcher.read(unit, tally=self._found.tally)
-            for batch in read_ahead(batches) if self._ahead else batches:
+            for batch in prefetch(batches) if self._ahead else batches:
                 self._take(pa.Table.from_batches([batch]), unit, at)
                 at += batch.num_rows
                 self._count(batch.num_rows, 0)

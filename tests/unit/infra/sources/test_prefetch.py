@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.sources import read_ahead
+from infra.sources import prefetch
 
 
 def test_the_items_come_in_order_and_the_error_after_them() -> None:
@@ -15,11 +15,11 @@ def test_the_items_come_in_order_and_the_error_after_them() -> None:
         yield from range(5)
         raise ValueError("the sixth")
 
-    ahead = read_ahead(items())
+    ahead = prefetch(items())
     assert [next(ahead) for _ in range(5)] == [*range(5)]
     with pytest.raises(ValueError, match="the sixth"):
         next(ahead)
-    assert list(read_ahead(range(7))) == [*range(7)]
+    assert list(prefetch(range(7))) == [*range(7)]
 
 
 def test_whoever_stops_early_ends_the_thread_and_closes_the_items() -> None:
@@ -33,9 +33,9 @@ def test_whoever_stops_early_ends_the_thread_and_closes_the_items() -> None:
         finally:
             closed.append(threading.current_thread().name)
 
-    ahead = read_ahead(items())
+    ahead = prefetch(items())
     assert next(ahead) == 0
     ahead.close()
-    assert closed == ["read-ahead"]
+    assert closed == ["prefetch"]
     assert len(made) <= 5
-    assert "read-ahead" not in {thread.name for thread in threading.enumerate()}
+    assert "prefetch" not in {thread.name for thread in threading.enumerate()}
