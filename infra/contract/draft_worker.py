@@ -15,8 +15,8 @@ from data_contracts.pipeline_spec import CsvSpec, SourceSpec
 from data_contracts.pipeline_spec.data import share_csv
 from infra.processes.child_main import Report, child_main
 from infra.sources import Places, file_facts, read_batches
-from infra.sources.peek import beginning
 from infra.sources.resolve import CSV
+from infra.sources.schema_sniff import beginning
 from infra.sources.tables import CsvFile, guess_csv
 
 

@@ -22,7 +22,7 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.quoting import column_shown, columns_shown, name_shown, nearest_name, rows_shown, type_shown
 from infra.sources import Places, Selection, file_facts, merged_schema, prefetch, read_batches
-from infra.sources.peek import Peek, peek
+from infra.sources.schema_sniff import SniffedSchema, sniff_schema
 from infra.sources.types import Misfit, common, plain
 from training.shard.first_pass import TRANSFORM_ROWS, batch_end
 from training.shard.units import Source, Unit, rows_in_words
@@ -73,23 +73,23 @@ class RawRows:
     schema: pa.Schema
     trained: list[str]
     absent: list[str]
-    peeks: list[Peek]
+    sniffed: list[SniffedSchema]
 
     @property
     def total(self) -> int | None:
         """Rows of all files, where each file states it."""
-        counts = [one.rows for one in self.peeks if one.rows is not None]
-        return sum(counts) if len(counts) == len(self.peeks) else None
+        counts = [one.rows for one in self.sniffed if one.rows is not None]
+        return sum(counts) if len(counts) == len(self.sniffed) else None
 
     @property
     def all_columns(self) -> list[str]:
         """All columns of the files, also those that are not read."""
-        return list(dict.fromkeys(name for one in self.peeks for name in one.names))
+        return list(dict.fromkeys(name for one in self.sniffed for name in one.names))
 
     @property
     def row_bytes(self) -> float:
         """An estimate."""
-        return sum(one.row_bytes for one in self.peeks) / max(len(self.peeks), 1)
+        return sum(one.row_bytes for one in self.sniffed) / max(len(self.sniffed), 1)
 
     def batches(self, first: int, block: int, at_once: int = TRANSFORM_ROWS) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Row number and rows of each batch from row `first` on, the beginning of a block.
@@ -125,7 +125,7 @@ class RawRows:
     def _read(self, first: int) -> Iterator[pa.RecordBatch]:
         """The rows after the first `first` ones; files whose rows are all passed over are not opened."""
         files, skip = list(self.files), first
-        for one in self.peeks:
+        for one in self.sniffed:
             if one.rows is None or one.rows > skip:
                 break
             skip -= one.rows
@@ -172,16 +172,16 @@ def look_at(
             has a type of another kind.
     """
     places = Places(sources, root)
-    peeks = [peek(file, sources, root, places) for file in files]
+    sniffed = [sniff_schema(file, sources, root, places) for file in files]
     known = {name: kind for name, text in raw_types.items() if (kind := type_from(text)) is not None}
-    there = dict.fromkeys(name for one in peeks for name in one.names)
+    there = dict.fromkeys(name for one in sniffed for name in one.names)
     for name in keep:
         if name not in there:
             raise no_column("--keep", name, list(there))
     trained = [name for name in (raw_types or there) if name in there]
     wanted = dict.fromkeys([*trained, *keep])
-    _same_columns(files, peeks, wanted)
-    for file, one in zip(files, peeks, strict=True):
+    _same_columns(files, sniffed, wanted)
+    for file, one in zip(files, sniffed, strict=True):
         for name, kind in one.types.items():
             if name in wanted and name in known and common(plain(kind), known[name]) is None:
                 raise _other_type(file, name, kind, known[name])
@@ -189,7 +189,7 @@ def look_at(
         found = merged_schema(files, [file_facts(file, sources, root) for file in files])
         known = {**{one.name: one.type for one in found}, **known}
     schema = pa.schema([(name, known[name]) for name in wanted])
-    return RawRows(files, sources, root, schema, trained, [name for name in raw_types if name not in there], peeks)
+    return RawRows(files, sources, root, schema, trained, [name for name in raw_types if name not in there], sniffed)
 
 
 def no_column(who: str, name: str, there: list[str]) -> UsageError:
@@ -200,9 +200,9 @@ def no_column(who: str, name: str, there: list[str]) -> UsageError:
     return UsageError(f"{who}: the input has no column {word}{guess}", remedy="Correct the name, or add the column.")
 
 
-def _same_columns(files: list[SourceFile], peeks: list[Peek], wanted: Iterable[str]) -> None:
+def _same_columns(files: list[SourceFile], sniffed: list[SniffedSchema], wanted: Iterable[str]) -> None:
     """UsageError if a file lacks a column that another has; in JSON Lines, any row may lack any."""
-    listed = [(file, one) for file, one in zip(files, peeks, strict=True) if file.format != "jsonl"]
+    listed = [(file, one) for file, one in zip(files, sniffed, strict=True) if file.format != "jsonl"]
     having_it: dict[str, SourceFile] = {}
     for file, one in listed:
         for name in one.names:

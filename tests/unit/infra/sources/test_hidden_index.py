@@ -15,7 +15,7 @@ import pytest
 from data_contracts.canonical import digest
 from data_contracts.pipeline_spec import SourceSpec
 from infra.contract.parts import part_name
-from infra.sources import Places, peek, places, resolve
+from infra.sources import Places, places, resolve, schema_sniff
 from tasks.stages.contract_check import index_left_out, raw_inputs
 from tests.unit.infra.sources.conftest import Raw
 
@@ -53,7 +53,7 @@ def test_a_frame_has_the_columns_that_pandas_shows(case: str, raw: Raw) -> None:
     source = SourceSpec.model_validate("x.parquet")
     table, shown = raw.read("x.parquet"), pd.read_parquet(raw.root / "x.parquet").reset_index()
     assert table.column_names == read
-    assert peek.peek(file, [source], raw.root, Places([source], raw.root)).names == read
+    assert schema_sniff.sniff_schema(file, [source], raw.root, Places([source], raw.root)).names == read
     assert table.to_pandas().equals(shown[read])
     hidden = any(name.startswith("__index_level_") for name in stored)
     assert file.hidden_index == hidden

@@ -14,7 +14,7 @@ import pytest
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources import Places, file_facts, parquet_in_place
-from infra.sources.peek import peek
+from infra.sources.schema_sniff import sniff_schema
 from tests.unit.infra.sources.conftest import Raw
 
 
@@ -142,7 +142,7 @@ def test_each_reader_has_the_columns(raw: Raw) -> None:
     sources = [SourceSpec(uri="t/**/*.parquet")]
     files = raw.resolve("t/**/*.parquet")
     assert file_facts(files[0], sources, raw.root).schema.names == ["x", "fold"]
-    seen = peek(files[0], sources, raw.root, Places(sources, raw.root))
+    seen = sniff_schema(files[0], sources, raw.root, Places(sources, raw.root))
     assert (seen.names, list(seen.types)) == (["x", "fold"], ["x"])
     with parquet_in_place(files, sources, raw.root) as opened:
         assert opened is not None

@@ -1,6 +1,6 @@
 """What the beginning of a file says of its columns and rows, without reading it whole.
 
-Run as `python -m infra.sources.peek REQUEST ANSWER` by `infra.child`, it finds the columns of raw files, whose
+Run as `python -m infra.sources.schema_sniff REQUEST ANSWER` by `infra.child`, it finds the columns of raw files, whose
 beginnings may fill the memory or end their parser.
 """
 
@@ -29,7 +29,7 @@ _SAMPLE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Peek:
+class SniffedSchema:
     """The columns and rows of a file, as its beginning shows them.
 
     Attributes:
@@ -45,7 +45,7 @@ class Peek:
     row_bytes: float
 
 
-def peek(file: SourceFile, sources: list[SourceSpec], root: Path, places: Places) -> Peek:
+def sniff_schema(file: SourceFile, sources: list[SourceSpec], root: Path, places: Places) -> SniffedSchema:
     """Look at a file of rows (CSV, JSON Lines or Parquet).
 
     Raises: UsageError if it is gone or is not of its format; of a Parquet file the digest is checked, too.
@@ -54,14 +54,14 @@ def peek(file: SourceFile, sources: list[SourceSpec], root: Path, places: Places
         facts = file_facts(file, sources, root)
         rows = sum(rows for rows, _ in facts.row_groups)
         types = {one.name: one.type for one in facts.schema if one.name not in file.columns}
-        return Peek(facts.schema.names, types, rows, file.bytes / max(rows, 1))
+        return SniffedSchema(facts.schema.names, types, rows, file.bytes / max(rows, 1))
     with _opened(file, places) as plain:
         head = plain.read(_SAMPLE_BYTES)
         csv, opened = file.format in CSV, joined(chain([head], pieces(plain)))
         names = csv_header(opened, CsvFile.of(file, sources)) if csv else json_start(opened, file.uri).names
     names += [name for name in file.columns if name not in names]
     lines = max(1, head.count(b"\n") - csv, head.count(b"\r") - 1)
-    return Peek(names, {}, None, len(head) / lines)
+    return SniffedSchema(names, {}, None, len(head) / lines)
 
 
 def beginning(file: SourceFile, places: Places) -> bytes:
@@ -83,10 +83,10 @@ def _opened(file: SourceFile, places: Places) -> Iterator[BinaryIO]:
 
 
 def main(request: LookRequest, report: Report) -> ColumnNames:
-    """The names of the columns that the files begin with; UsageError as in `peek`."""
+    """The names of the columns that the files begin with; UsageError as in `sniff_schema`."""
     root = Path(request.root)
     places = Places(request.sources, root)
-    found = (peek(file, request.sources, root, places).names for file in request.files)
+    found = (sniff_schema(file, request.sources, root, places).names for file in request.files)
     return ColumnNames(names=list(dict.fromkeys(name for names in found for name in names)))
 
 
