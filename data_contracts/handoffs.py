@@ -47,7 +47,7 @@ class SourceFile(Record):
         column_types: Arrow's names of the types that such folders' columns have over all files.
         source: index of its entry in `data.source`.
         rev: the Git commit its DVC revision resolved to, or None.
-        cut: where a tokenizer cuts it, see `infra.sources.documents`; only in requests for reading its rows.
+        chunk_offsets: where a tokenizer cuts it, see `infra.sources.documents`; only in requests for reading its rows.
         hidden_index: whether it names a column that pandas hides, which is not read: keys then differ from those of
             earlier versions, which read it.
     """
@@ -60,7 +60,7 @@ class SourceFile(Record):
     column_types: dict[str, str] = Field(default_factory=dict, exclude_if=lambda types: not types)
     source: int = 0
     rev: str | None = None
-    cut: str | None = Field(default=None, exclude_if=lambda cut: cut is None)
+    chunk_offsets: str | None = Field(default=None, alias="cut", exclude_if=lambda offsets: offsets is None)
     hidden_index: bool = Field(default=False, exclude_if=lambda hidden: not hidden)
 
 

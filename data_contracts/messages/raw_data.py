@@ -1,8 +1,8 @@
 """Requests to, reports and answers of the children that read raw rows: those of validate, shard and `predict`.
 
 The child of `predict` reports with `ShardProgress` and `Advanced`. The check for contamination compares rows of train
-and test; its report is sealed. The cuts of documents that the store keeps make all stages and later runs see the same
-pieces.
+and test; its report is sealed. The chunk offsets of documents that the store keeps make all stages and later runs see
+the same pieces.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ TRAINED, HELD_OUT, SCORED = 0, 1, 2
 MOST_NEAR_SIDES = 64
 
 
-class TextCuts(HandOff):
-    """The cuts of documents by one tokenizer.
+class ChunkOffsets(HandOff):
+    """Where one tokenizer cuts documents.
 
     Attributes:
-        documents: the packed cut of each document (`infra.sources.documents.pack`), by `cut_name`.
+        documents: the packed offsets of each document (`infra.sources.documents.pack`), by `offsets_name`.
     """
 
     documents: dict[str, str]
@@ -143,7 +143,7 @@ class LateRows(Message):
 
 
 class CutRequest(RawFiles):
-    """Cut documents by a tokenizer of the user's; the answer is the `TextCuts`.
+    """Cut documents by a tokenizer of the user's; the answer is the `ChunkOffsets`.
 
     Attributes:
         files: documents that are cut alike.
@@ -259,7 +259,7 @@ OWN_CONTRACT: Final = Child("training.user.contract_worker", ContractRequest, Co
 DRAFT: Final = Child("infra.contract.draft_worker", LookRequest, Drafted)
 COLUMNS: Final = Child("infra.sources.schema_sniff", LookRequest, ColumnNames)
 LATE: Final = Child("infra.contract.late_worker", LateRequest, LateRows)
-CUT: Final = Child("training.shard.cut_worker", CutRequest, TextCuts)
+CUT: Final = Child("training.shard.cut_worker", CutRequest, ChunkOffsets)
 SHARD: Final = Child("training.shard.worker", ShardRequest, Dataset)
 DIGESTS: Final = Child("infra.sources.named_places", DigestRequest, FileDigests)
 PIECE: Final = Child("infra.piece_worker", PieceRequest, PieceDone)

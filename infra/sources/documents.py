@@ -3,8 +3,8 @@
 A document is cut by bytes, by lines or where a tokenizer did, as a stream. Joined, its pieces are its bytes: a byte
 order mark, carriage returns and a missing last newline stay as they are. A large document is read twice, because each
 piece says how many there are. A tokenizer is the user's code, and runs in one child process
-(`training.shard.cut_worker`); its cut is packed into a text that travels with a resolved file. Each reader of the rows
-cuts at the same bytes, and runs no code of the user's.
+(`training.shard.cut_worker`); its chunk offsets are packed into a text that travels with a resolved file. Each reader
+of the rows cuts at the same bytes, and runs no code of the user's.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _blocks(file: SourceFile, place: Place, pieces: PiecesSpec, *, counted: bool
 def _count(file: SourceFile, place: Place, pieces: PiecesSpec) -> int:
     """How many pieces a document has; each process counts once, unless the cut says it."""
     if pieces.tokens is not None:
-        return len(cut_of(file).ends)
+        return len(offsets_of(file).ends)
     key = (file.uri, file.blake3, pieces.model_dump_json())
     count = _COUNTS.get(key)
     if count is None:
@@ -183,7 +183,7 @@ def _by_lines(count: int) -> _Cut:
 
 def _by_tokens(file: SourceFile, most: int) -> _Cut:
     """Pieces that end where the tokenizer ended them; `cut` gets a document's bytes in their order."""
-    stored = cut_of(file)
+    stored = offsets_of(file)
     ends, start = stored.ends, 0
     if (stored.tokens > most).any():
         raise Unfit(f"a piece has more than {most} tokens")
@@ -228,7 +228,7 @@ def _rows(file: SourceFile, pieces: PiecesSpec, block: _Block, count: int) -> pa
 def _lengths(file: SourceFile, pieces: PiecesSpec, block: _Block, bounds: NDArray[np.int32]) -> NDArray[np.int64]:
     """The length of each piece in the unit by which the document is cut."""
     if pieces.tokens is not None:
-        return cut_of(file).tokens[block.position : block.position + len(bounds) - 1]
+        return offsets_of(file).tokens[block.position : block.position + len(bounds) - 1]
     return np.diff(bounds).astype(np.int64) if pieces.lines is None else _lines(block, bounds, pieces.lines)
 
 
@@ -295,7 +295,7 @@ def _file_batch(files: list[SourceFile], place: Place, columns: list[str]) -> pa
 
 
 class Unfit(ValueError):
-    """A cut does not fit the document that is read; `why` is a clause in our words."""
+    """Chunk offsets do not fit the document that is read; `why` is a clause in our words."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -303,15 +303,15 @@ class Unfit(ValueError):
 
 
 @dataclass(frozen=True)
-class TokenCut:
-    """The pieces of one document: the byte after each, and its tokens; both (pieces,)."""
+class TokenOffsets:
+    """Where a tokenizer cuts one document: the byte after each piece, and its tokens; both (pieces,)."""
 
     ends: NDArray[np.int64]
     tokens: NDArray[np.int64]
 
 
-def cut_name(file: SourceFile) -> str:
-    """The name of a document's cut: of its bytes, and of how they are decompressed."""
+def offsets_name(file: SourceFile) -> str:
+    """The name of a document's chunk offsets: of its bytes, and of how they are decompressed."""
     return file.blake3 + base_name(file.uri)[1]
 
 
@@ -322,11 +322,11 @@ def pack(sizes: list[int], tokens: list[int]) -> str:
 
 
 @lru_cache(maxsize=8)
-def unpack(cut: str, most: int) -> TokenCut:
+def unpack(packed: str, most: int) -> TokenOffsets:
     """What `pack` was given; Unfit for any other text, or for more than `most` pieces, which are not unpacked."""
     expanding = zlib.decompressobj()
     try:
-        data = expanding.decompress(base64.b64decode(cut, validate=True), most * _BYTES_OF_PIECE + 1)
+        data = expanding.decompress(base64.b64decode(packed, validate=True), most * _BYTES_OF_PIECE + 1)
     except (ValueError, zlib.error) as error:
         raise Unfit("it cannot be unpacked") from error
     if len(data) > most * _BYTES_OF_PIECE:
@@ -336,17 +336,17 @@ def unpack(cut: str, most: int) -> TokenCut:
     sizes, tokens = np.frombuffer(data, "<i4").reshape(2, -1).astype(np.int64)
     if (sizes <= 0).any() or (sizes > MOST_PIECE_BYTES).any() or (tokens < 0).any():
         raise Unfit("a piece has no bytes, too many, or less than no tokens")
-    return TokenCut(np.cumsum(sizes), tokens)
+    return TokenOffsets(np.cumsum(sizes), tokens)
 
 
-def cut_of(file: SourceFile) -> TokenCut:
-    """The cut that travels with a file; Unfit if it is damaged."""
-    assert file.cut is not None, f"{file.uri} was not cut before it is read"
-    return unpack(file.cut, most_bytes(file))
+def offsets_of(file: SourceFile) -> TokenOffsets:
+    """The chunk offsets that travel with a file; Unfit if it is damaged."""
+    assert file.chunk_offsets is not None, f"{file.uri} was not cut before it is read"
+    return unpack(file.chunk_offsets, most_bytes(file))
 
 
 def unfit(file: SourceFile, error: Unfit) -> CorruptError:
-    """The error for a cut that does not fit this document."""
+    """The error for chunk offsets that do not fit this document."""
     return CorruptError(
         f"The stored cut of {file.uri} into pieces does not fit it: {error.why}.",
         remedy="Remove the directory of kind text_cuts from contracts/ in the store, and run again.",

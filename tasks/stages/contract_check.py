@@ -5,8 +5,8 @@ The stages check raw rows, evaluation sets, features and predictions with it. Th
 
 - `contract.drift` compares the raw data's profile with earlier data.
 - Reuse keys have the settings that decide the rows of raw files, and a suite's verdict on them.
-- A child cuts documents by the user's tokenizer, once for all stages, and the store keeps the cuts. The cuts of a
-  tokenizer have a key of their own, made of its code and arguments. Each sealed directory has the cuts of all documents
+- A child cuts documents by the user's tokenizer, once for all stages, and the store keeps the chunk offsets. Those of a
+  tokenizer have a key of their own, made of its code and arguments. Each sealed directory has those of all documents
   of the run that found a new one, so that the next run cuts new documents only.
 - What checks of the same suite found in each raw file is kept in the store, so that only new files are read: one sealed
   directory per run that found something new, under one key for suite and settings.
@@ -32,10 +32,10 @@ from data_contracts.messages.raw_data import (
     CONTRACT,
     CUT,
     OWN_CONTRACT,
+    ChunkOffsets,
     ContractOutcome,
     ContractRequest,
     CutRequest,
-    TextCuts,
 )
 from data_contracts.pipeline_spec import PiecesSpec, SourceSpec
 from data_contracts.pipeline_spec.contract import DriftSpec
@@ -46,7 +46,7 @@ from infra import scratch
 from infra.contract.parts import KNOWN, NEW, part_names, put_profile, read_profile
 from infra.contract.quarantine import FILE
 from infra.records.handoffs import put_handoff, read_handoff
-from infra.sources.documents import cut_name
+from infra.sources.documents import offsets_name
 from infra.store import Manifest, Store
 from infra.store.seal import Writer
 from infra.store.store import newest_sealed, seal_attempt
@@ -60,12 +60,12 @@ log = logging.getLogger("trainwright")
 NO_CLUSTER = "contract.runner has no effect, because {}: this machine checks the data"
 ON_CLUSTER = ClusterStage("validate", "contract.runner", "report", "give the workers fewer threads")
 # Raised when a tokenizer's answer is cut in another way.
-CUTS_VERSION = 1
+OFFSETS_VERSION = 1
 AREA = "contracts"
-CUTS_FILE, CUTS_KIND = "cuts.json", "text_cuts"
-# Sealed directories of cuts that are looked through, the newest first.
-MOST_CUTS = 8
-# Of cuts in a file: the store reads no file above 256 MiB as a whole.
+OFFSETS_FILE, OFFSETS_KIND = "cuts.json", "text_cuts"
+# Sealed directories of chunk offsets that are looked through, the newest first.
+MOST_OFFSETS = 8
+# Of chunk offsets in a file: the store reads no file above 256 MiB as a whole.
 MOST_FILE_BYTES = 1 << 26
 # Raised when a measure or a profile changes its meaning.
 PARTS_VERSION = 1
@@ -318,11 +318,11 @@ def runs_tokenizer(sources: Iterable[SourceSpec]) -> bool:
 
 
 def cut_files(run: Run, files: Sequence[SourceFile], sources: Sequence[SourceSpec]) -> list[SourceFile]:
-    """The files, each document that a tokenizer cuts with its cut, by which its rows are read.
+    """The files, each document that a tokenizer cuts with its chunk offsets, by which its rows are read.
 
     Raises as `training.shard.cut_worker.main`.
     """
-    cuts: dict[str, dict[str, str]] = {}
+    offsets: dict[str, dict[str, str]] = {}
     found = []
     for file in files:
         pieces = sources[file.source].pieces
@@ -330,20 +330,22 @@ def cut_files(run: Run, files: Sequence[SourceFile], sources: Sequence[SourceSpe
             found.append(file)
             continue
         kind = pieces.model_dump_json()
-        if kind not in cuts:
+        if kind not in offsets:
             alike = [one for one in files if sources[one.source].pieces == pieces]
-            cuts[kind] = _cuts(run, pieces, alike, sources)
-        found.append(file.model_copy(update={"cut": cuts[kind][cut_name(file)]}))
+            offsets[kind] = _chunk_offsets(run, pieces, alike, sources)
+        found.append(file.model_copy(update={"chunk_offsets": offsets[kind][offsets_name(file)]}))
     return found
 
 
-def _cuts(run: Run, pieces: PiecesSpec, files: list[SourceFile], sources: Sequence[SourceSpec]) -> dict[str, str]:
-    """The cuts of documents by name: known ones, and for other documents new ones; all are sealed together."""
+def _chunk_offsets(
+    run: Run, pieces: PiecesSpec, files: list[SourceFile], sources: Sequence[SourceSpec]
+) -> dict[str, str]:
+    """The chunk offsets of documents by name: known ones, and for other documents new ones; all are sealed together."""
     settings = {"pieces": pieces.model_dump(mode="json")}
-    key = reuse_key("cut", CUTS_VERSION, settings, [], run.resolved.code_digest)
-    names = list(dict.fromkeys(map(cut_name, files)))
+    key = reuse_key("cut", OFFSETS_VERSION, settings, [], run.resolved.code_digest)
+    names = list(dict.fromkeys(map(offsets_name, files)))
     known = _known(run, key, names)
-    new = [file for file in files if cut_name(file) not in known]
+    new = [file for file in files if offsets_name(file) not in known]
     if not new:
         return known
     request = CutRequest(
@@ -355,25 +357,25 @@ def _cuts(run: Run, pieces: PiecesSpec, files: list[SourceFile], sources: Sequen
         project=str(run.project()),
     )
     made = run_here(run, CUT, request, project=run.project(), memory_share=run.memory_share)
-    cuts = TextCuts(documents={**known, **made.documents})
+    offsets = ChunkOffsets(documents={**known, **made.documents})
     log.info("%d of %d documents are cut anew by %s", len(made.documents), len(names), request.field)
 
     def fill(writer: Writer) -> Ref:
-        for name, some in _in_files(cuts.documents):
+        for name, some in _in_files(offsets.documents):
             writer.put(name, canonical(some.to_json()))
-        return writer.seal(CUTS_KIND, {"key": key, "version": CUTS_VERSION, **settings}, run.provenance())
+        return writer.seal(OFFSETS_KIND, {"key": key, "version": OFFSETS_VERSION, **settings}, run.provenance())
 
     seal_attempt(run.store, AREA, key, fill)
-    return cuts.documents
+    return offsets.documents
 
 
 def _known(run: Run, key: str, names: Iterable[str]) -> dict[str, str]:
-    """The cuts of these documents in the store, without those that are damaged, gone or another user's alone."""
+    """The offsets of these documents in the store, without those that are damaged, gone or another user's alone."""
     wanted, known = set(names), dict[str, str]()
-    for manifest in newest_sealed(run.store, AREA, key, MOST_CUTS):
+    for manifest in newest_sealed(run.store, AREA, key, MOST_OFFSETS):
         try:
             for file in manifest.file_at:
-                documents = run.store.read_sealed_as(manifest, file, TextCuts.from_json).documents
+                documents = run.store.read_sealed_as(manifest, file, ChunkOffsets.from_json).documents
                 known |= {name: documents[name] for name in wanted & documents.keys()}
                 wanted -= documents.keys()
         except (FileNotFoundError, CorruptError, UsageError) as error:
@@ -383,20 +385,20 @@ def _known(run: Run, key: str, names: Iterable[str]) -> dict[str, str]:
     return known
 
 
-def _in_files(documents: Mapping[str, str]) -> Iterator[tuple[str, TextCuts]]:
-    """The names of the files that keep these cuts, and the cuts in each."""
+def _in_files(documents: Mapping[str, str]) -> Iterator[tuple[str, ChunkOffsets]]:
+    """The names of the files that keep these chunk offsets, and those in each."""
     some: dict[str, str] = {}
     number = size = 0
     for name in sorted(documents):
         if some and size + len(documents[name]) > MOST_FILE_BYTES:
-            yield _file(number), TextCuts(documents=some)
+            yield _file(number), ChunkOffsets(documents=some)
             some, number, size = {}, number + 1, 0
         some[name], size = documents[name], size + len(name) + len(documents[name])
-    yield _file(number), TextCuts(documents=some)
+    yield _file(number), ChunkOffsets(documents=some)
 
 
 def _file(number: int) -> str:
-    return f"{number}-{CUTS_FILE}" if number else CUTS_FILE
+    return f"{number}-{OFFSETS_FILE}" if number else OFFSETS_FILE
 
 
 def _field(run: Run, pieces: PiecesSpec) -> str:

@@ -60,7 +60,10 @@ LAUNCHED = (
 # The package whose records a store has, and the module that has its paths.
 RECORDS, PATHS = "data_contracts", "infra.store.layout"
 # Classes of records, with the names under which stored-fields.json lists them. No store has these names.
-LISTED_AS = {"CanaryStatus": "Standing", "FailureEvent": "NodeMishap", "ObservationBatch": "Night"}
+LISTED_AS = {
+    **{"CanaryStatus": "Standing", "ChunkOffsets": "TextCuts"},
+    **{"FailureEvent": "NodeMishap", "ObservationBatch": "Night"},
+}
 # The functions that take a key of Prefect's artifacts (as the last argument), or the key itself (as the first).
 ARTIFACTS = ("artifact_key", "_artifact")
 # Names that are not told by their form: the metrics' path, the work pool and the file of a store.

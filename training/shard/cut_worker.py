@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.children import Advanced
-from data_contracts.messages.raw_data import CUT, CutRequest, TextCuts
+from data_contracts.messages.raw_data import CUT, ChunkOffsets, CutRequest
 from data_contracts.pipeline_spec import PiecesSpec
 from infra.processes.child_main import Report, child_main
 from infra.sources import Places
-from infra.sources.documents import cut_name, not_utf8, pack
+from infra.sources.documents import not_utf8, offsets_name, pack
 from infra.sources.places import stream
 from training.user.imports import add_project, make_object, user_code
 
@@ -38,7 +38,7 @@ Starts = Callable[[str], NDArray[np.int64]]
 Read = Callable[[int], bytes]
 
 
-def main(request: CutRequest, report: Report) -> TextCuts:
+def main(request: CutRequest, report: Report) -> ChunkOffsets:
     """The cut of each document of a request; documents of equal bytes are cut once.
 
     Raises:
@@ -49,10 +49,10 @@ def main(request: CutRequest, report: Report) -> TextCuts:
     places = Places(request.sources, Path(request.root))
     documents: dict[str, str] = {}
     for file in request.files:
-        name = cut_name(file)
+        name = offsets_name(file)
         if name not in documents:
             documents[name] = _cut(file, request, places, starts)
-    return TextCuts(documents=documents)
+    return ChunkOffsets(documents=documents)
 
 
 def _cut(file: SourceFile, request: CutRequest, places: Places, starts: Callable[[str], NDArray[np.int64]]) -> str:

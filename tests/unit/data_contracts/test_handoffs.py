@@ -18,7 +18,7 @@ from data_contracts.errors import UsageError
 from data_contracts.executions import BackfilledWindow, Crash, Execution, ExecutionUsage, ScheduledTime
 from data_contracts.handoffs import Dataset, HandOff, Receipt, Record, Ref
 from data_contracts.messages import Message
-from data_contracts.messages.raw_data import ContaminationReport, TextCuts
+from data_contracts.messages.raw_data import ChunkOffsets, ContaminationReport
 from data_contracts.operations import Delivery, FailureEvent, InstalledPackages, NodeStanding, SensorStep, ServerBackup
 from data_contracts.records import SCHEMA, ExposureEntry, Profile, SpentBefore
 from data_contracts.resolved import Recipe, Resolved
@@ -26,7 +26,7 @@ from data_contracts.rules import BudgetWarning, RulesVersion, SpendingEntry
 from data_contracts.run_report import CiReport, RunReport
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
-           handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup, TextCuts,
+           handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup, ChunkOffsets,
            Question, Answer, Protection, Recipe, Delivery, ObservationBatch, CanaryAsk, CanaryEnd, FailureEvent,
            NodeStanding, Execution, Crash, BackfilledWindow, ScheduledTime, SensorStep, ExecutionUsage,
            RulesVersion, SpendingEntry, BudgetWarning, MonthCosts, CiReport, ServerBackup,

@@ -194,7 +194,7 @@ def test_where_a_document_is_cut_is_part_of_its_parts_name() -> None:
     source = SourceSpec.model_validate({"uri": "a.txt", "format": "text", "pieces": pieces})
     file = SourceFile(uri="a.txt", bytes=1, blake3="0f", format="text")
     cuts = (None, "cut", "another")
-    names = {contract_parts.part_name(file.model_copy(update={"cut": cut}), source) for cut in cuts}
+    names = {contract_parts.part_name(file.model_copy(update={"chunk_offsets": cut}), source) for cut in cuts}
     assert len(names) == 3
 
 

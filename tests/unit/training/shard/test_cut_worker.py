@@ -12,10 +12,10 @@ import pytest
 
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError, UserCodeError
 from data_contracts.messages.children import Advanced
-from data_contracts.messages.raw_data import CutRequest, TextCuts
+from data_contracts.messages.raw_data import ChunkOffsets, CutRequest
 from data_contracts.pipeline_spec import PiecesSpec, SourceSpec
 from infra.sources import resolve_sources
-from infra.sources.documents import cut_name, unpack
+from infra.sources.documents import offsets_name, unpack
 from tests.support.own_modules import own_modules
 from training.shard import cut_worker
 
@@ -94,17 +94,17 @@ def write(folder: Path, **documents: bytes) -> None:
         (folder / "corpus" / name.replace("_", ".")).write_bytes(data)
 
 
-def done(asked: CutRequest) -> TextCuts:
+def done(asked: CutRequest) -> ChunkOffsets:
     return cut_worker.main(asked, lambda report: None)
 
 
 def test_documents_are_cut_and_equal_ones_once(project: Path, tmp_path: Path) -> None:
     write(tmp_path, a=b"one two three", b=b"one two three", c_gz=gzip.compress("é é é".encode()), d=b"")
     asked = request(project, tmp_path, "Words")
-    cuts = done(asked)
-    assert set(cuts.documents) == {cut_name(file) for file in asked.files}
-    assert len(cuts.documents) == 3
-    found = [unpack(cuts.documents[cut_name(file)], 100) for file in asked.files]
+    offsets = done(asked)
+    assert set(offsets.documents) == {offsets_name(file) for file in asked.files}
+    assert len(offsets.documents) == 3
+    found = [unpack(offsets.documents[offsets_name(file)], 100) for file in asked.files]
     assert [one.ends.tolist() for one in found] == [[8, 13], [8, 13], [6, 8], []]
     assert [one.tokens.tolist() for one in found] == [[2, 1], [2, 1], [2, 1], []]
     # The first text is asked for twice, to see whether the answer is the same; an empty document never.
@@ -115,8 +115,8 @@ def test_arguments_and_progress(project: Path, tmp_path: Path, monkeypatch: pyte
     write(tmp_path, a=b"aXbXc")
     monkeypatch.setattr(cut_worker, "REPORT_S", 0)
     reports: list[Any] = []
-    cuts = cut_worker.main(request(project, tmp_path, "Words", 1, pattern="[a-z]"), reports.append)
-    assert unpack(next(iter(cuts.documents.values())), 3).ends.tolist() == [2, 4, 5]
+    offsets = cut_worker.main(request(project, tmp_path, "Words", 1, pattern="[a-z]"), reports.append)
+    assert unpack(next(iter(offsets.documents.values())), 3).ends.tolist() == [2, 4, 5]
     assert reports == [Advanced(done=1, long=True)]
 
 

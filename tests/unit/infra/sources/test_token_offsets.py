@@ -15,16 +15,16 @@ import pytest
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import SourceFile
 from infra.sources import documents
-from infra.sources.documents import MOST_PIECE_BYTES, Unfit, cut_name, cut_of, pack, unpack
+from infra.sources.documents import MOST_PIECE_BYTES, Unfit, offsets_name, offsets_of, pack, unpack
 from tests.unit.infra.sources.conftest import Raw
 from training.shard.cut_worker import MOST
 
 SOURCE = {"uri": "corpus/*", "format": "text", "pieces": {"tokens": 2, "tokenizer": "any.Class"}}
 
 
-def cut(raw: Raw, cuts: dict[str, str | None]) -> list[SourceFile]:
+def cut(raw: Raw, offsets: dict[str, str | None]) -> list[SourceFile]:
     files = raw.resolve(SOURCE)
-    return [file.model_copy(update={"cut": cuts[file.columns["document"]]}) for file in files]
+    return [file.model_copy(update={"chunk_offsets": offsets[file.columns["document"]]}) for file in files]
 
 
 @pytest.mark.parametrize("block", [3, 4, 1 << 22])
@@ -120,7 +120,7 @@ def test_a_text_that_repeats_has_more_pieces_than_its_compressed_form_suggests(e
     data = bz2.compress(text) if ending == ".bz2" else pa.compress(text, codec="zstd", asbytes=True)
     cut = pack([2] * number, [1] * number)
     file = SourceFile(uri=f"corpus/a.txt{ending}", bytes=len(data), blake3="0f", format="text", cut=cut)
-    assert len(cut_of(file).ends) == number
+    assert len(offsets_of(file).ends) == number
 
 
 def test_the_largest_piece_of_a_tokenizer_is_read() -> None:
@@ -136,7 +136,7 @@ def test_what_is_packed_is_unpacked(sizes: list[int], tokens: list[int]) -> None
 
 def test_a_document_and_its_compressed_form_have_cuts_of_their_own() -> None:
     def named(uri: str) -> str:
-        return cut_name(SourceFile(uri=uri, bytes=1, blake3="0f", format="text"))
+        return offsets_name(SourceFile(uri=uri, bytes=1, blake3="0f", format="text"))
 
     names: list[Any] = [named(uri) for uri in ("a/b.txt", "c.md", "b.txt.gz", "b.txt.GZ", "b.zst")]
     assert names == ["0f", "0f", "0f.gz", "0f.gz", "0f.zst"]

@@ -128,11 +128,13 @@ def test_new_documents_are_cut_alone_and_damage_is_told_and_cut_again(
     again = project.run()
     more = contract_check.cut_files(again, again.resolved.files, again.spec.data.source)
     assert project.cut[1:] == [["new.txt"]]
-    assert [file.cut for file in more if file.columns["document"] != "new.txt"] == [file.cut for file in files]
+    assert [file.chunk_offsets for file in more if file.columns["document"] != "new.txt"] == [
+        file.chunk_offsets for file in files
+    ]
     # The newest directory has the cuts of all documents.
     assert contract_check.cut_files(again, again.resolved.files, again.spec.data.source) == more
     assert len(project.cut) == 2
-    for path in sorted((project.folder / ".trainwright" / "contracts").glob(f"*/{contract_check.CUTS_FILE}")):
+    for path in sorted((project.folder / ".trainwright" / "contracts").glob(f"*/{contract_check.OFFSETS_FILE}")):
         overwrite(path, b"{}")
     assert contract_check.cut_files(again, again.resolved.files, again.spec.data.source) == more
     assert len(project.cut) == 3
@@ -144,7 +146,7 @@ def test_cuts_that_one_file_cannot_hold_are_kept_in_several(project: Project, mo
     run = project.run()
     files = contract_check.cut_files(run, run.resolved.files, run.spec.data.source)
     kept = sorted(
-        path.name for path in (project.folder / ".trainwright" / "contracts").glob(f"*/*{contract_check.CUTS_FILE}")
+        path.name for path in (project.folder / ".trainwright" / "contracts").glob(f"*/*{contract_check.OFFSETS_FILE}")
     )
     assert kept == ["1-cuts.json", "2-cuts.json", "cuts.json"]
     assert contract_check.cut_files(run, run.resolved.files, run.spec.data.source) == files
