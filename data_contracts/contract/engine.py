@@ -32,7 +32,7 @@ from data_contracts.contract.great_expectations_engine import (
     on_whole,
     row_by_row,
 )
-from data_contracts.contract.questions import ROWS, Measure, Question, values_of
+from data_contracts.contract.questions import ROWS, Measure, ScanQuestion, values_of
 from data_contracts.contract.scan import Resources, scanned
 from data_contracts.contract.suites import ABOUT_ROWS, ConditionError, ForeignReference, local_schema
 from data_contracts.contract.translation import every_translated
@@ -84,7 +84,7 @@ def check(
         return {index: Check(index, entries[index], schema, sensitive, classes) for index in some}
 
     plans = every_translated(entries, schema) if resources else {}
-    questions = {index: plan for index, plan in plans.items() if isinstance(plan, Question)}
+    questions = {index: plan for index, plan in plans.items() if isinstance(plan, ScanQuestion)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # GX warns about its own future, and pandas about values, once per block
         left = checks(entries.keys() - questions.keys())  # first, because this refuses bad arguments
@@ -111,7 +111,7 @@ def _refuse_programs(index: int, asked: Expectation) -> None:
 
 
 def _scanned(
-    questions: dict[int, Question],
+    questions: dict[int, ScanQuestion],
     entries: dict[int, Expectation],
     data: Data,
     sensitive: Collection[str],
@@ -139,7 +139,7 @@ def _measured(checks: list[Check], rows: int | None, read: Read, schema: pa.Sche
 
 
 def decided(
-    questions: dict[int, Question],
+    questions: dict[int, ScanQuestion],
     entries: dict[int, Expectation],
     data: Data,
     sensitive: Collection[str],
@@ -182,7 +182,7 @@ def _values(measures: list[Measure], data: Data, resources: Resources) -> dict[M
 
 
 def _of_rows(
-    finding: Finding, question: Question, answers: list[Any], shown: dict[Measure, Any]
+    finding: Finding, question: ScanQuestion, answers: list[Any], shown: dict[Measure, Any]
 ) -> tuple[Failure | None, bool]:
     """The failure, if rows certainly break the expectation; and whether few enough do."""
     assert question.broken is not None

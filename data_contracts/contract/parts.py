@@ -16,7 +16,7 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from data_contracts.canonical import digest
-from data_contracts.contract.questions import ALL, Measure, Question
+from data_contracts.contract.questions import ALL, Measure, ScanQuestion
 from data_contracts.handoffs import Expectation, HandOff, Record
 from data_contracts.profile.profile import Merger
 from data_contracts.records import Profile
@@ -25,7 +25,7 @@ from data_contracts.records import Profile
 Settled = tuple[int, set[int]]
 # In the names of expectations that do not add up: distinct values, squares, and several columns in each row.
 _OVER_ALL = re.compile("unique|distinct|stdev|column_pair_|multicolumn_")
-Settle = Callable[[dict[int, Question], pa.Schema], Settled]
+Settle = Callable[[dict[int, ScanQuestion], pa.Schema], Settled]
 # Files in a group: so many on average, and at most.
 USUAL, LARGEST = 64, 256
 

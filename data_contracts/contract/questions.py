@@ -131,7 +131,7 @@ class Broken(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Question:
+class ScanQuestion:
     """The aggregates that a scan measures for one expectation.
 
     Attributes:
@@ -146,7 +146,7 @@ class Question:
     broken: Broken | None = None
     observed: Callable[..., Any] | None = None
 
-    def among(self, where: Where) -> Question:
+    def among(self, where: Where) -> ScanQuestion:
         """The question about the rows that meet a condition."""
         measures = tuple(one._replace(where=where) for one in self.measures)
         if self.broken is None:
@@ -184,7 +184,7 @@ def mostly_of(kwargs: Arguments) -> Callable[[int, int], bool]:
     return lambda of, broken: of == 0 or (float(of) - float(broken)) / float(of) >= mostly
 
 
-def of_rows(kwargs: Arguments, condition: str, values: tuple[Any, ...], bounds: Bounds = ()) -> Question:
+def of_rows(kwargs: Arguments, condition: str, values: tuple[Any, ...], bounds: Bounds = ()) -> ScanQuestion:
     """The question whether the values that are there meet a condition on `{c}`, in enough rows.
 
     Args:
@@ -194,7 +194,7 @@ def of_rows(kwargs: Arguments, condition: str, values: tuple[Any, ...], bounds: 
     broken = breaking(condition, column, values, bounds)
     examples = _first_values(column, f"NOT ({condition})", values)
     measures = (Measure("count({c})", column), broken)
-    return Question(measures, mostly_of(kwargs), Broken(lambda of, broken: (of, broken), (examples,)))
+    return ScanQuestion(measures, mostly_of(kwargs), Broken(lambda of, broken: (of, broken), (examples,)))
 
 
 def _first_values(column: str, condition: str, values: tuple[Any, ...] = ()) -> Measure:
@@ -205,21 +205,21 @@ def _first_values(column: str, condition: str, values: tuple[Any, ...] = ()) -> 
     return Measure(pair, column, (*values, *values))
 
 
-def not_null(kwargs: Arguments, kind: Kind) -> Question:
+def not_null(kwargs: Arguments, kind: Kind) -> ScanQuestion:
     """Values are there."""
     enough = mostly_of(kwargs)
     present = Measure("count({c})", kwargs["column"])
     broken = Broken(lambda rows, present: (rows, rows - present), (_first_values(kwargs["column"], "{c} IS NULL"),))
-    return Question((ROWS, present), lambda rows, present: enough(rows, rows - present), broken)
+    return ScanQuestion((ROWS, present), lambda rows, present: enough(rows, rows - present), broken)
 
 
-def null(kwargs: Arguments, kind: Kind) -> Question:
+def null(kwargs: Arguments, kind: Kind) -> ScanQuestion:
     """Values are missing."""
     measures = (ROWS, Measure("count({c})", kwargs["column"]))
     if kind == "time":  # a scan only sees whether there is one
-        return Question(measures, mostly_of(kwargs))
+        return ScanQuestion(measures, mostly_of(kwargs))
     broken = Broken(lambda rows, present: (rows, present), (_first_values(kwargs["column"], "{c} IS NOT NULL"),))
-    return Question(measures, mostly_of(kwargs), broken)
+    return ScanQuestion(measures, mostly_of(kwargs), broken)
 
 
 def _bounds(kwargs: Arguments) -> Bounds:
@@ -236,29 +236,29 @@ def _within(bounds: Bounds, value: str) -> tuple[str, tuple[float, ...]]:
     return " AND ".join(f"{value} {sign} ?::DOUBLE" for sign, _ in bounds), tuple(bound for _, bound in bounds)
 
 
-def between(kwargs: Arguments, kind: Kind) -> Question:
+def between(kwargs: Arguments, kind: Kind) -> ScanQuestion:
     """Values lie between two bounds."""
     bounds = _bounds(kwargs)
     return of_rows(kwargs, *_within(bounds, "{c}::DOUBLE"), bounds)
 
 
-def lengths_between(kwargs: Arguments, kind: Kind) -> Question:
+def lengths_between(kwargs: Arguments, kind: Kind) -> ScanQuestion:
     """The code points of a text are between so many and so many."""
     return of_rows(kwargs, *_within(_bounds(kwargs), "length({c})"))
 
 
-def lengths_equal(kwargs: Arguments, kind: Kind) -> Question:
+def lengths_equal(kwargs: Arguments, kind: Kind) -> ScanQuestion:
     """A text has so many code points."""
     return of_rows(kwargs, "length({c}) = ?::BIGINT", (kwargs["value"],))
 
 
-def in_set(kwargs: Arguments, kind: Kind) -> Question | None:
+def in_set(kwargs: Arguments, kind: Kind) -> ScanQuestion | None:
     """Values are in a set; None if the set has other values than the column."""
     inside = contains(kwargs["value_set"], kind)
     return None if inside is None else of_rows(kwargs, inside, (tuple(kwargs["value_set"]),))
 
 
-def not_in_set(kwargs: Arguments, kind: Kind) -> Question | None:
+def not_in_set(kwargs: Arguments, kind: Kind) -> ScanQuestion | None:
     """Values are not in a set; None if the set has other values than the column."""
     inside = contains(kwargs["value_set"], kind)
     return None if inside is None else of_rows(kwargs, f"NOT {inside}", (tuple(kwargs["value_set"]),))
@@ -275,7 +275,7 @@ def contains(values: list[Any], kind: Kind) -> str | None:
     return "list_contains(?::BOOLEAN[], {c})" if kind == "flag" and all(map(is_flag, values)) else None
 
 
-def unique(kwargs: Arguments, kind: Kind) -> Question:
+def unique(kwargs: Arguments, kind: Kind) -> ScanQuestion:
     """Enough values occur once."""
     column = kwargs["column"]
     measures = (Measure("count({c})", column), Measure(DISTINCT, column))
@@ -283,7 +283,7 @@ def unique(kwargs: Arguments, kind: Kind) -> Question:
     copies = "(SELECT {c}, {n}, count(*) OVER (PARTITION BY {c}) AS k FROM {rows} WHERE {c} IS NOT NULL) WHERE k > 1"
     examples = (Measure("count(*)", column, (), copies), _first_values(column, "true")._replace(rows=copies))
     broken = Broken(None, examples, mostly_of(kwargs))
-    return Question(measures, lambda count, distinct: bool(count == distinct), broken)
+    return ScanQuestion(measures, lambda count, distinct: bool(count == distinct), broken)
 
 
 def _inside(kwargs: Arguments, value: float, band: float = 0.0) -> bool:
@@ -295,10 +295,10 @@ def _inside(kwargs: Arguments, value: float, band: float = 0.0) -> bool:
     return math.isfinite(band) and above and below
 
 
-def extreme(function: str) -> Callable[[Arguments, Kind], Question]:
+def extreme(function: str) -> Callable[[Arguments, Kind], ScanQuestion]:
     """The question for `min` or `max`."""
 
-    def build(kwargs: Arguments, kind: Kind) -> Question:
+    def build(kwargs: Arguments, kind: Kind) -> ScanQuestion:
         def holds(value: float | None) -> bool:
             return value is not None and (kind == "real" or abs(value) <= EXACT) and _inside(kwargs, float(value))
 
@@ -313,7 +313,7 @@ def extreme(function: str) -> Callable[[Arguments, Kind], Question]:
         ends = (Measure("min({c})", column), Measure("max({c})", column))
         measures = (*ends, ROWS, Measure("count({c})", column))
         at = 0 if function == "min" else 1
-        return Question(measures, lambda *values: holds(values[at]), None, observed)
+        return ScanQuestion(measures, lambda *values: holds(values[at]), None, observed)
 
     return build
 
@@ -329,7 +329,7 @@ def _is_exact(kind: Kind, total: float | None, size: float | None) -> bool:
     return kind == "whole" and total is not None and size is not None and size < EXACT
 
 
-def sum_of(kwargs: Arguments, kind: Kind) -> Question:
+def sum_of(kwargs: Arguments, kind: Kind) -> ScanQuestion:
     """The sum lies between two bounds."""
 
     def holds(count: int, total: float | None, size: float | None, rows: int) -> bool:
@@ -343,10 +343,10 @@ def sum_of(kwargs: Arguments, kind: Kind) -> Question:
             return None
         return float(total) if count < rows else int(total)  # as pandas has integers beside nulls
 
-    return Question(_sums(kwargs, kind), holds, None, observed)
+    return ScanQuestion(_sums(kwargs, kind), holds, None, observed)
 
 
-def mean(kwargs: Arguments, kind: Kind) -> Question:
+def mean(kwargs: Arguments, kind: Kind) -> ScanQuestion:
     """The mean lies between two bounds."""
 
     def holds(count: int, total: float | None, size: float | None, rows: int) -> bool:
@@ -358,10 +358,10 @@ def mean(kwargs: Arguments, kind: Kind) -> Question:
     def observed(count: int, total: Any, size: float | None, rows: int) -> float | None:
         return float(total) / count if _is_exact(kind, total, size) else None
 
-    return Question(_sums(kwargs, kind), holds, None, observed)
+    return ScanQuestion(_sums(kwargs, kind), holds, None, observed)
 
 
-def deviation(kwargs: Arguments, kind: Kind) -> Question:
+def deviation(kwargs: Arguments, kind: Kind) -> ScanQuestion:
     """The standard deviation of the sample lies between two bounds."""
 
     def holds(count: int, deviation: float | None, largest: float | None) -> bool:
@@ -373,70 +373,70 @@ def deviation(kwargs: Arguments, kind: Kind) -> Question:
     # Larger values would be an error of DuckDB's, which ends the whole scan.
     deviation = f"stddev_samp(CASE WHEN abs({{c}}::DOUBLE) < {_SQUARED} THEN {{c}}::DOUBLE END)"
     sql = ("count({c})", deviation, "max(abs({c}::DOUBLE))")
-    return Question(tuple(Measure(one, column) for one in sql), holds)
+    return ScanQuestion(tuple(Measure(one, column) for one in sql), holds)
 
 
-def distinct_count(kwargs: Arguments, kind: Kind) -> Question:
+def distinct_count(kwargs: Arguments, kind: Kind) -> ScanQuestion:
     """There are so many distinct values."""
     measures = (Measure(DISTINCT, kwargs["column"]),)
-    return Question(measures, lambda count: _inside(kwargs, count), None, lambda count: count)
+    return ScanQuestion(measures, lambda count: _inside(kwargs, count), None, lambda count: count)
 
 
-def proportion(kwargs: Arguments, kind: Kind) -> Question:
+def proportion(kwargs: Arguments, kind: Kind) -> ScanQuestion:
     """The share of distinct values lies between two bounds."""
 
     def observed(count: int, distinct: int) -> float:
         return distinct / count if count else 0
 
     measures = unique(kwargs, kind).measures
-    return Question(measures, lambda *values: _inside(kwargs, observed(*values)), None, observed)
+    return ScanQuestion(measures, lambda *values: _inside(kwargs, observed(*values)), None, observed)
 
 
-def row_count(kwargs: Arguments, schema: pa.Schema) -> Question:
+def row_count(kwargs: Arguments, schema: pa.Schema) -> ScanQuestion:
     """There are so many rows."""
     expected = kwargs.get("value")
 
     def holds(rows: int) -> bool:
         return _inside(kwargs, rows) if expected is None else rows == expected
 
-    return Question((ROWS,), holds, None, lambda rows: rows)
+    return ScanQuestion((ROWS,), holds, None, lambda rows: rows)
 
 
-def column_count(kwargs: Arguments, schema: pa.Schema) -> Question:
+def column_count(kwargs: Arguments, schema: pa.Schema) -> ScanQuestion:
     """There are so many columns."""
     expected, count = kwargs.get("value"), len(schema.names)
     holds = _inside(kwargs, count) if expected is None else count == expected
-    return Question((), lambda: holds, None, lambda: count)
+    return ScanQuestion((), lambda: holds, None, lambda: count)
 
 
-def columns_listed(kwargs: Arguments, schema: pa.Schema) -> Question:
+def columns_listed(kwargs: Arguments, schema: pa.Schema) -> ScanQuestion:
     """The columns are these, in this order."""
-    return Question((), lambda: kwargs.get("column_list") == schema.names, None, lambda: list(schema.names))
+    return ScanQuestion((), lambda: kwargs.get("column_list") == schema.names, None, lambda: list(schema.names))
 
 
-def columns_in_set(kwargs: Arguments, schema: pa.Schema) -> Question:
+def columns_in_set(kwargs: Arguments, schema: pa.Schema) -> ScanQuestion:
     """The columns are these, in any order; or are among the data's."""
     wanted, names = set(kwargs.get("column_set", [])), set(schema.names)
     exact = kwargs.get("exact_match", True)
     holds = wanted == names if exact else bool(wanted) and wanted <= names
-    return Question((), lambda: holds, None, lambda: sorted(schema.names))
+    return ScanQuestion((), lambda: holds, None, lambda: sorted(schema.names))
 
 
-def typed(kwargs: Arguments, schema: pa.Schema) -> Question:
+def typed(kwargs: Arguments, schema: pa.Schema) -> ScanQuestion:
     """A column of int64 or float64 is of this type; of another type, it shows nothing."""
     column = kwargs["column"]
     kind = schema.field(column).type if schema.get_field_index(column) >= 0 else None
     named = kwargs["type_list"] if "type_list" in kwargs else [kwargs["type_"]]
     holds = any((name, kind) in (("int64", pa.int64()), ("float64", pa.float64())) for name in named)
-    return Question((), lambda: holds)
+    return ScanQuestion((), lambda: holds)
 
 
-def exists(kwargs: Arguments, schema: pa.Schema) -> Question:
+def exists(kwargs: Arguments, schema: pa.Schema) -> ScanQuestion:
     """The data has a column."""
-    return Question((), lambda: schema.get_field_index(kwargs["column"]) >= 0)
+    return ScanQuestion((), lambda: schema.get_field_index(kwargs["column"]) >= 0)
 
 
-def distinct_values(*, only: bool, every: bool) -> Callable[[Arguments, Kind], Question | None]:
+def distinct_values(*, only: bool, every: bool) -> Callable[[Arguments, Kind], ScanQuestion | None]:
     """The question about a column's different values.
 
     Args:
@@ -444,7 +444,7 @@ def distinct_values(*, only: bool, every: bool) -> Callable[[Arguments, Kind], Q
         every: each value of the set is among them.
     """
 
-    def build(kwargs: Arguments, kind: Kind) -> Question | None:
+    def build(kwargs: Arguments, kind: Kind) -> ScanQuestion | None:
         listed, column = kwargs["value_set"], kwargs["column"]
         inside = contains(listed, kind)
         if inside is None:
@@ -457,7 +457,7 @@ def distinct_values(*, only: bool, every: bool) -> Callable[[Arguments, Kind], Q
         def holds(*values: int) -> bool:
             return (not only or values[0] == 0) and (not every or values[-1] == wanted)
 
-        return Question((*((others,) if only else ()), *((found,) if every else ())), holds)
+        return ScanQuestion((*((others,) if only else ()), *((found,) if every else ())), holds)
 
     return build
 
@@ -499,7 +499,7 @@ def is_interpolation(value: Any) -> bool:
     return value is False or (isinstance(value, str) and value in INTERPOLATIONS)
 
 
-def median(kwargs: Arguments, kind: Kind) -> Question | None:
+def median(kwargs: Arguments, kind: Kind) -> ScanQuestion | None:
     """The median lies between two bounds; None if a bound is too large."""
     low, high = kwargs.get("min_value"), kwargs.get("max_value")
     if not (_is_bound(low) and _is_bound(high)):
@@ -508,7 +508,7 @@ def median(kwargs: Arguments, kind: Kind) -> Question | None:
     return _question(kwargs["column"], [_range(0.5, low, high)._replace(above=above, below=below)], exact=True)
 
 
-def quantiles(kwargs: Arguments, kind: Kind) -> Question:
+def quantiles(kwargs: Arguments, kind: Kind) -> ScanQuestion:
     """Quantiles lie in their ranges, whichever way values between two neighbours are interpolated."""
     asked = kwargs["quantile_ranges"]
     pairs = zip(asked["quantiles"], asked["value_ranges"], strict=True)
@@ -519,7 +519,7 @@ def _range(quantile: float, low: float | None, high: float | None) -> _Range:
     return _Range(quantile, -_FURTHEST if low is None else float(low), _FURTHEST if high is None else float(high))
 
 
-def _question(column: str, ranges: list[_Range], *, exact: bool) -> Question:
+def _question(column: str, ranges: list[_Range], *, exact: bool) -> ScanQuestion:
     measures = [Measure("count({c})", column)]
     for one in ranges:
         for sign, bound in ((one.above, one.low), (one.below, one.high)):
@@ -532,7 +532,7 @@ def _question(column: str, ranges: list[_Range], *, exact: bool) -> Question:
                 return False
         return True
 
-    return Question(tuple(measures), holds)
+    return ScanQuestion(tuple(measures), holds)
 
 
 def neighbours(quantile: float, count: int, *, exact: bool) -> tuple[int, int]:
@@ -546,10 +546,10 @@ def neighbours(quantile: float, count: int, *, exact: bool) -> tuple[int, int]:
     return max(math.floor(position - slack), 0), min(math.ceil(position + slack), count - 1)
 
 
-def pair(operator: str) -> Callable[[Arguments, Sequence[str], Sequence[Kind]], Question | None]:
+def pair(operator: str) -> Callable[[Arguments, Sequence[str], Sequence[Kind]], ScanQuestion | None]:
     """The question whether two columns of one kind compare so in each row, with `operator` = or >."""
 
-    def build(kwargs: Arguments, names: Sequence[str], kinds: Sequence[Kind]) -> Question | None:
+    def build(kwargs: Arguments, names: Sequence[str], kinds: Sequence[Kind]) -> ScanQuestion | None:
         if set(kinds) not in ([{"whole"}, {"real"}, {"text"}] if operator == "=" else [{"whole"}, {"real"}]):
             return None
         sign = ">=" if operator == ">" and kwargs.get("or_equal") else operator
@@ -558,7 +558,7 @@ def pair(operator: str) -> Callable[[Arguments, Sequence[str], Sequence[Kind]], 
     return build
 
 
-def different(kwargs: Arguments, names: Sequence[str], kinds: Sequence[Kind]) -> Question | None:
+def different(kwargs: Arguments, names: Sequence[str], kinds: Sequence[Kind]) -> ScanQuestion | None:
     """All values in a row are different; missing ones are equal to each other."""
     if set(kinds) not in ({"whole"}, {"real"}, {"text"}):
         return None
@@ -568,7 +568,7 @@ def different(kwargs: Arguments, names: Sequence[str], kinds: Sequence[Kind]) ->
     return _in_each_row(kwargs, names, kinds, condition, _kept(kwargs, _MANY, names))
 
 
-def sum_equal(kwargs: Arguments, names: Sequence[str], kinds: Sequence[Kind]) -> Question | None:
+def sum_equal(kwargs: Arguments, names: Sequence[str], kinds: Sequence[Kind]) -> ScanQuestion | None:
     """The sum of a row's whole numbers is so much; of two float64, which add up to the same in any order."""
     if set(kinds) != {"whole"} and list(kinds) != ["real", "real"]:
         return None
@@ -577,7 +577,7 @@ def sum_equal(kwargs: Arguments, names: Sequence[str], kinds: Sequence[Kind]) ->
     return _in_each_row(kwargs, names, kinds, condition, _kept(kwargs, _MANY, names))
 
 
-def compound(kwargs: Arguments, names: Sequence[str], kinds: Sequence[Kind]) -> Question:
+def compound(kwargs: Arguments, names: Sequence[str], kinds: Sequence[Kind]) -> ScanQuestion:
     """No two rows have the same values; missing ones are equal to each other."""
     kept, listed = _kept(kwargs, _MANY, names), ", ".join(_words(names))
     groups = f"(SELECT count(*) AS k FROM {{rows}} WHERE {kept} GROUP BY {listed})"
@@ -588,10 +588,12 @@ def compound(kwargs: Arguments, names: Sequence[str], kinds: Sequence[Kind]) -> 
         Measure("coalesce(sum(CASE WHEN k > 1 THEN k END), 0)::BIGINT", names[0], rows=groups, more=more),
     )
     examples = (_first_rows(names, kinds, "true", f"({counted}) WHERE k > 1"),)
-    return Question(measures, mostly_of(kwargs), Broken(lambda of, broken: (of, broken), examples))
+    return ScanQuestion(measures, mostly_of(kwargs), Broken(lambda of, broken: (of, broken), examples))
 
 
-def _in_each_row(kwargs: Arguments, names: Sequence[str], kinds: Sequence[Kind], condition: str, kept: str) -> Question:
+def _in_each_row(
+    kwargs: Arguments, names: Sequence[str], kinds: Sequence[Kind], condition: str, kept: str
+) -> ScanQuestion:
     """The question whether a condition holds in the rows that are kept; of a missing value, it does not.
 
     Whole numbers beside missing ones are float64 to pandas: beyond what that holds exactly, nothing is shown.
@@ -611,7 +613,7 @@ def _in_each_row(kwargs: Arguments, names: Sequence[str], kinds: Sequence[Kind],
     def counts(of: int, count: int, size: int) -> tuple[int, int] | None:
         return (of, count) if size < EXACT else None
 
-    return Question(measures, holds, Broken(counts, (_first_rows(names, kinds, broken),)))
+    return ScanQuestion(measures, holds, Broken(counts, (_first_rows(names, kinds, broken),)))
 
 
 def _words(names: Sequence[str]) -> list[str]:

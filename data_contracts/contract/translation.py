@@ -42,7 +42,7 @@ from data_contracts.contract.questions import (
     IGNORED,
     Arguments,
     Kind,
-    Question,
+    ScanQuestion,
     Where,
     compound,
     different,
@@ -105,10 +105,10 @@ def is_for_re2(regex: Any) -> bool:
     return is_text_value(regex) and for_re2(regex) is not None
 
 
-def matching(*, wanted: bool) -> Callable[[Arguments, Kind], Question]:
+def matching(*, wanted: bool) -> Callable[[Arguments, Kind], ScanQuestion]:
     """The question whether texts match a regular expression, or one or all of a list; or match none."""
 
-    def build(kwargs: Arguments, kind: Kind) -> Question:
+    def build(kwargs: Arguments, kind: Kind) -> ScanQuestion:
         listed = kwargs["regex_list"] if "regex_list" in kwargs else [kwargs["regex"]]
         # Not bound: DuckDB compiles a constant once. It holds numbers and signs alone, whatever the suite says.
         written = [str(for_re2(one)).replace("{", "{{").replace("}", "}}") for one in listed]
@@ -356,7 +356,7 @@ def reason(asked: Expectation) -> str:
     return "" if counts or not rule.counts else "its bounds are not whole numbers"
 
 
-def every_translated(entries: Mapping[int, Expectation], schema: pa.Schema) -> dict[int, Question | str]:
+def every_translated(entries: Mapping[int, Expectation], schema: pa.Schema) -> dict[int, ScanQuestion | str]:
     """`translated` of each; the columns, of which there may be thousands, are looked at once."""
     kinds = _kinds(schema)
     return {index: translated(entry, schema, kinds) for index, entry in entries.items()}
@@ -366,7 +366,7 @@ def _kinds(schema: pa.Schema) -> Kinds:
     return {field.name: kind_of(field.type) for field in schema}
 
 
-def translated(asked: Expectation, schema: pa.Schema, kinds: Kinds | None = None) -> Question | str:
+def translated(asked: Expectation, schema: pa.Schema, kinds: Kinds | None = None) -> ScanQuestion | str:
     """What to measure for one expectation over data of this schema; or why it runs on Great Expectations.
 
     Args:
@@ -385,7 +385,7 @@ def translated(asked: Expectation, schema: pa.Schema, kinds: Kinds | None = None
     return question if isinstance(question, str) else replace(question.among(where), observed=None)
 
 
-def _of_all_rows(asked: Expectation, schema: pa.Schema, kinds: Kinds) -> Question | str:
+def _of_all_rows(asked: Expectation, schema: pa.Schema, kinds: Kinds) -> ScanQuestion | str:
     rule, kwargs = _RULES[asked["type"]], _given(asked)
     if rule.several:
         return _of_several(rule, kwargs, schema, kinds)
@@ -402,7 +402,7 @@ def _of_all_rows(asked: Expectation, schema: pa.Schema, kinds: Kinds) -> Questio
     return question or f"its values have no exact translation for a column of {type_}"
 
 
-def _of_several(rule: _Rule, kwargs: Arguments, schema: pa.Schema, kinds: Kinds) -> Question | str:
+def _of_several(rule: _Rule, kwargs: Arguments, schema: pa.Schema, kinds: Kinds) -> ScanQuestion | str:
     names = kwargs["column_list"] if "column_list" in kwargs else [kwargs["column_A"], kwargs["column_B"]]
     absent = [name for name in names if name not in kinds]
     if absent:

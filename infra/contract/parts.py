@@ -33,7 +33,7 @@ from data_contracts.contract.parts import (
     name_of,
     storable,
 )
-from data_contracts.contract.questions import ROWS, Measure, Question
+from data_contracts.contract.questions import ROWS, Measure, ScanQuestion
 from data_contracts.contract.scan import Resources, scanned
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import FileEntry, Ref, SourceFile
@@ -142,7 +142,7 @@ class FileParts:
         known = FileFacts(self._schemas[own], facts.text_from, groups)
         remember_facts(self._request.files[at], self._request.sources, known)
 
-    def settle(self, resources: Resources, questions: dict[int, Question], schema: pa.Schema) -> Settled:
+    def settle(self, resources: Resources, questions: dict[int, ScanQuestion], schema: pa.Schema) -> Settled:
         """The number of rows, and the expectations that hold by what is kept; new files are measured first."""
         wanted = kept([ROWS, *(one for question in questions.values() for one in question.measures)],
                       self._request.sensitive)  # fmt: skip

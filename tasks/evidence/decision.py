@@ -109,7 +109,7 @@ class Measured(Protocol):
 
 
 @dataclass(frozen=True)
-class Question:
+class GateQuestion:
     """One gate's question: is the true gain above `bound`?
 
     Attributes:
@@ -137,7 +137,7 @@ class Decision:
     rows_needed: int | None
 
 
-def decide(questions: Sequence[Question]) -> list[Decision]:
+def decide(questions: Sequence[GateQuestion]) -> list[Decision]:
     """Answer the questions of one comparison, in order.
 
     All gates must be met for a promotion. So a promotion is false only if some gate is met falsely, which each gate's
@@ -148,7 +148,7 @@ def decide(questions: Sequence[Question]) -> list[Decision]:
     return [_decision(one, p_worse) for one, p_worse in zip(questions, worse, strict=True)]
 
 
-def _decision(one: Question, p_worse: float) -> Decision:
+def _decision(one: GateQuestion, p_worse: float) -> Decision:
     asked, p_value = level(1 - one.confidence, one.spent), one.measured.p_value(one.bound)
     verdict: GateVerdict = "insufficient"
     if p_value <= asked and asked > 0:

@@ -24,7 +24,7 @@ from tasks.evidence.decision import (
     MOST_EFFORT,
     NOTHING,
     Decision,
-    Question,
+    GateQuestion,
     Spent,
     comparisons_left,
     decide,
@@ -115,7 +115,7 @@ def judge_evidence(
     ]
 
 
-def _check_values(gates: Sequence[GateSpec], questions: Sequence[Question]) -> None:
+def _check_values(gates: Sequence[GateSpec], questions: Sequence[GateQuestion]) -> None:
     for gate, one in zip(gates, questions, strict=True):
         if not math.isfinite(one.measured.gain):
             raise InsufficientEvidence(
@@ -124,15 +124,15 @@ def _check_values(gates: Sequence[GateSpec], questions: Sequence[Question]) -> N
             )
 
 
-def _question(gate: GateSpec, candidate: Evaluation, champion: Evaluation | None, scores: SetScores) -> Question:
+def _question(gate: GateSpec, candidate: Evaluation, champion: Evaluation | None, scores: SetScores) -> GateQuestion:
     assert gate.confidence is not None
     if not gate.compares:
         sign = _sign(gate)
         alone, reverse = scores.alone(gate, candidate, sign), scores.alone(gate, candidate, -1 if sign > 0 else 1)
-        return Question(alone, reverse, sign * gate.threshold, gate.confidence, NOTHING)
+        return GateQuestion(alone, reverse, sign * gate.threshold, gate.confidence, NOTHING)
     assert champion is not None
     paired, reverse = scores.paired(gate, candidate, champion), scores.paired(gate, champion, candidate)
-    return Question(paired, reverse, bound_of(gate), gate.confidence, NOTHING)
+    return GateQuestion(paired, reverse, bound_of(gate), gate.confidence, NOTHING)
 
 
 def _sign(gate: GateSpec) -> Literal[1, -1]:
@@ -154,7 +154,7 @@ def _values(
     return mine, theirs
 
 
-def _evidence(gate: GateSpec, question: Question, decision: Decision) -> Evidence:
+def _evidence(gate: GateSpec, question: GateQuestion, decision: Decision) -> Evidence:
     sign = _sign(gate)
     low, high = sorted((sign * decision.interval.low, sign * decision.interval.high))
     return Evidence(

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_contracts.contract.questions import Question, is_bounded, is_interpolation, median, neighbours, quantiles
+from data_contracts.contract.questions import ScanQuestion, is_bounded, is_interpolation, median, neighbours, quantiles
 from data_contracts.contract.suites import INTERPOLATIONS
 
 BOUNDS = {"quantiles": [0.5], "value_ranges": [[0, 1]]}
 
 
-def shows(question: Question | None, values: list[float]) -> bool:
+def shows(question: ScanQuestion | None, values: list[float]) -> bool:
     """Whether the counts of these values show that the expectation holds."""
     assert question is not None
     seen = np.array(values, float)

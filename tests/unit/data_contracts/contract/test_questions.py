@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from data_contracts.arrow_rows import Data
 from data_contracts.contract.engine import decided
-from data_contracts.contract.questions import Question
+from data_contracts.contract.questions import ScanQuestion
 from data_contracts.contract.suites import INTERPOLATIONS
 from data_contracts.contract.translation import _RULES, translated
 from tests.support.expectations import RESOURCES, E, in_files, reader, run
@@ -243,7 +243,7 @@ def asked_of_some(draw: st.DrawFn, name: str) -> dict[str, Any]:
     return {**one, "kwargs": {**one["kwargs"], **draw(CONDITIONS)}}
 
 
-def _plan(name: str, column: str, kwargs: dict[str, Any]) -> Question | str:
+def _plan(name: str, column: str, kwargs: dict[str, Any]) -> ScanQuestion | str:
     return translated(E(name, column=column, **kwargs), SCHEMA)
 
 
@@ -265,7 +265,7 @@ def compare(table: pa.Table, expectations: list[dict[str, Any]]) -> list[bool]:
     those that the scan finds broken, in the same words.
     """
     plans = {index: translated(one, table.schema) for index, one in enumerate(expectations)}
-    questions = {index: plan for index, plan in plans.items() if isinstance(plan, Question)}
+    questions = {index: plan for index, plan in plans.items() if isinstance(plan, ScanQuestion)}
     if not questions:
         return []
     entries = dict(enumerate(expectations))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.contract import suites
-from data_contracts.contract.questions import Question
+from data_contracts.contract.questions import ScanQuestion
 from data_contracts.contract.translation import _RULES, reason, translated
 from tests.support.expectations import E, run
 
@@ -92,4 +92,4 @@ def test_times_with_a_zone_are_left() -> None:
     schema = pa.schema([("at", pa.timestamp("us", "Europe/Berlin")), ("plain", pa.timestamp("us"))])
     left = translated(E("column_values_to_be_null", column="at"), schema)
     assert left == "its column is timestamp[us, tz=Europe/Berlin]"
-    assert isinstance(translated(E("column_values_to_be_null", column="plain"), schema), Question)
+    assert isinstance(translated(E("column_values_to_be_null", column="plain"), schema), ScanQuestion)

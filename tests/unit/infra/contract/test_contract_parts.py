@@ -16,7 +16,7 @@ import pytest
 from data_contracts.canonical import canonical
 from data_contracts.contract import parts as file_parts
 from data_contracts.contract.parts import kept, reads_all_files
-from data_contracts.contract.questions import Question
+from data_contracts.contract.questions import ScanQuestion
 from data_contracts.contract.suites import load_suite
 from data_contracts.contract.translation import translated
 from data_contracts.handoffs import SourceFile
@@ -103,7 +103,7 @@ def test_the_name_of_an_expectation_tells_whether_it_reads_all_files(name: str, 
     asked = {"type": f"expect_{name}", "kwargs": kwargs, "severity": "critical"}
     whole, real = pa.int64(), pa.float64()
     question = translated(asked, pa.schema([("id", whole), ("other", whole), ("x", real), ("word", pa.string())]))
-    assert isinstance(question, Question)
+    assert isinstance(question, ScanQuestion)
     assert reads_all_files(asked) == (kept(question.measures, []) != list(dict.fromkeys(question.measures)))
 
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.evidence.decision import NOTHING, Question, Spent, decide, holm, level
+from tasks.evidence.decision import NOTHING, GateQuestion, Spent, decide, holm, level
 from tasks.evidence.significance import PairedCounts
 
 
-def question(won: int, lost: int, bound: float = 0.0, spent: Spent = NOTHING, rows: int = 1_000) -> Question:
-    return Question(PairedCounts(won, lost, rows), PairedCounts(lost, won, rows), bound, 0.95, spent)
+def question(won: int, lost: int, bound: float = 0.0, spent: Spent = NOTHING, rows: int = 1_000) -> GateQuestion:
+    return GateQuestion(PairedCounts(won, lost, rows), PairedCounts(lost, won, rows), bound, 0.95, spent)
 
 
 CASES = [
