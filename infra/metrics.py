@@ -119,7 +119,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Sample:
+class MetricSample:
     """A value of the metric `trainwright_<name>`; `labels` in the order of the catalogue."""
 
     name: str
@@ -145,7 +145,7 @@ SERVER_METRICS: tuple[Metric, ...] = (
 )
 
 
-Samples = Callable[[], Iterable[Sample]]
+Samples = Callable[[], Iterable[MetricSample]]
 
 
 def collector(common: Common, samples: Samples) -> Collector:
@@ -159,7 +159,7 @@ def collector(common: Common, samples: Samples) -> Collector:
     return _Collector()
 
 
-def page(common: Common, samples: Iterable[Sample], accept: str = "") -> tuple[bytes, str]:
+def page(common: Common, samples: Iterable[MetricSample], accept: str = "") -> tuple[bytes, str]:
     """The page for a scrape in the newest format that `accept` asks for, and its content type."""
     from prometheus_client.exposition import choose_encoder
 
@@ -168,9 +168,9 @@ def page(common: Common, samples: Iterable[Sample], accept: str = "") -> tuple[b
     return encode(collector(common, lambda: taken)), kind
 
 
-def families(common: Common, samples: Iterable[Sample]) -> Iterator[Family]:
+def families(common: Common, samples: Iterable[MetricSample]) -> Iterator[Family]:
     """One family for each metric that has samples."""
-    by_metric: dict[Metric, list[Sample]] = {}
+    by_metric: dict[Metric, list[MetricSample]] = {}
     for sample in samples:
         by_metric.setdefault(sample.metric, []).append(sample)
     for metric, found in by_metric.items():
@@ -345,7 +345,7 @@ class _Gateway:
         return default_handler(url, method, timeout, [*headers, *own], data)
 
 
-def node_samples(messages: Messages, heard: Mapping[int, float]) -> Iterator[Sample]:
+def node_samples(messages: Messages, heard: Mapping[int, float]) -> Iterator[MetricSample]:
     """The samples of nodes and ranks.
 
     Args:
@@ -358,7 +358,7 @@ def node_samples(messages: Messages, heard: Mapping[int, float]) -> Iterator[Sam
     for number, message in sorted(messages.items()):
         node = str(number)
         if number in heard:
-            yield Sample("node_heartbeat_time_seconds", heard[number], (node,))
+            yield MetricSample("node_heartbeat_time_seconds", heard[number], (node,))
         yield from _of_node(node, message)
         for report in reports_of(message):
             yield from _of_rank(node, report)
@@ -370,51 +370,51 @@ def failed_saves(messages: Messages) -> int:
     return sum(report.measured.failed_saves for report in reports if report.measured is not None)
 
 
-def _of_training(report: RankReport) -> Iterator[Sample]:
-    yield Sample("step", report.step)
-    yield Sample("epoch", report.epoch)
-    yield Sample("samples", report.samples)
-    yield Sample("checkpoint_stall_seconds_total", report.stalled_s)
+def _of_training(report: RankReport) -> Iterator[MetricSample]:
+    yield MetricSample("step", report.step)
+    yield MetricSample("epoch", report.epoch)
+    yield MetricSample("samples", report.samples)
+    yield MetricSample("checkpoint_stall_seconds_total", report.stalled_s)
     if (measured := report.measured) is None:
         return
     if measured.loss is not None:
-        yield Sample("loss", measured.loss)
+        yield MetricSample("loss", measured.loss)
     if measured.gradient_norm is not None:
-        yield Sample("gradient_norm", measured.gradient_norm)
+        yield MetricSample("gradient_norm", measured.gradient_norm)
     counts = measured.step_counts
-    yield Sample("step_duration_seconds", Counts(sum(counts), measured.steps_s, counts))
+    yield MetricSample("step_duration_seconds", Counts(sum(counts), measured.steps_s, counts))
     saves = measured.saves + measured.failed_saves
-    yield Sample("checkpoint_save_duration_seconds", Counts(saves, measured.saving_s))
+    yield MetricSample("checkpoint_save_duration_seconds", Counts(saves, measured.saving_s))
 
 
-def _of_node(node: str, message: Heartbeat | NodeExit) -> Iterator[Sample]:
+def _of_node(node: str, message: Heartbeat | NodeExit) -> Iterator[MetricSample]:
     if (used := used_by_node(message)) is not None:
         if used.millijoules is not None:
-            yield Sample("node_energy_joules_total", used.millijoules / 1000, (node,))
-        yield Sample("node_store_requests_total", used.put_requests, (node, "put"))
-        yield Sample("node_store_requests_total", used.get_requests, (node, "get"))
-        yield Sample("node_store_bytes_total", used.written_bytes, (node, "written"))
-        yield Sample("node_store_bytes_total", used.read_bytes, (node, "read"))
+            yield MetricSample("node_energy_joules_total", used.millijoules / 1000, (node,))
+        yield MetricSample("node_store_requests_total", used.put_requests, (node, "put"))
+        yield MetricSample("node_store_requests_total", used.get_requests, (node, "get"))
+        yield MetricSample("node_store_bytes_total", used.written_bytes, (node, "written"))
+        yield MetricSample("node_store_bytes_total", used.read_bytes, (node, "read"))
     for gpu in message.sensors if isinstance(message, Heartbeat) else ():
         labels = (node, str(gpu.index))
-        yield Sample("gpu_utilization_ratio", gpu.busy, labels)
-        yield Sample("gpu_memory_used_bytes", gpu.used_bytes, labels)
-        yield Sample("gpu_memory_total_bytes", gpu.total_bytes, labels)
+        yield MetricSample("gpu_utilization_ratio", gpu.busy, labels)
+        yield MetricSample("gpu_memory_used_bytes", gpu.used_bytes, labels)
+        yield MetricSample("gpu_memory_total_bytes", gpu.total_bytes, labels)
         if gpu.watts is not None:
-            yield Sample("gpu_power_watts", gpu.watts, labels)
+            yield MetricSample("gpu_power_watts", gpu.watts, labels)
         if gpu.celsius is not None:
-            yield Sample("gpu_temperature_celsius", gpu.celsius, labels)
+            yield MetricSample("gpu_temperature_celsius", gpu.celsius, labels)
 
 
-def _of_rank(node: str, report: RankReport) -> Iterator[Sample]:
+def _of_rank(node: str, report: RankReport) -> Iterator[MetricSample]:
     if (measured := report.measured) is None:
         return
     labels = (node, str(report.rank))
     for place in PLACES:
         if place in measured.spent_s:
-            yield Sample("rank_activity_seconds_total", measured.spent_s[place], (*labels, place))
-    yield Sample("rank_memory_bytes", measured.memory_bytes, labels)
+            yield MetricSample("rank_activity_seconds_total", measured.spent_s[place], (*labels, place))
+    yield MetricSample("rank_memory_bytes", measured.memory_bytes, labels)
     if measured.device_memory_bytes is not None:
-        yield Sample("rank_device_memory_bytes", measured.device_memory_bytes, labels)
+        yield MetricSample("rank_device_memory_bytes", measured.device_memory_bytes, labels)
     if measured.mfu is not None:
-        yield Sample("rank_mfu_ratio", measured.mfu, labels)
+        yield MetricSample("rank_mfu_ratio", measured.mfu, labels)

@@ -25,7 +25,7 @@ from data_contracts.errors import ErrorJson, TrainwrightError, UsageError, cause
 from data_contracts.executions import HERE, ExecutionUsage, GangUsage
 from data_contracts.messages.gang import Heartbeat, NodeExit, reports_of
 from data_contracts.run_report import RunReport, StageResult
-from infra.metrics import Common, Endpoint, Sample, failed_saves, node_samples, pushing
+from infra.metrics import Common, Endpoint, MetricSample, failed_saves, node_samples, pushing
 from infra.processes.this_process import now_s
 from infra.telemetry import TRACEPARENT, Context, begin_json_logs, current, json_asked
 from infra.traces import (
@@ -210,7 +210,7 @@ class WatchedRun:
         with self._changing:
             self._take(event)
 
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[MetricSample]:
         """The samples of this moment."""
         execution = self._meter.so_far
         with self._changing:
@@ -259,35 +259,35 @@ class WatchedRun:
             self._commits, self._checkpoint, self._checkpoint_at = self._commits + 1, progress.checkpoint_step, now_s()
         self._count()
 
-    def _of_run(self) -> Iterator[Sample]:
-        yield Sample("run_info", 1, (self._run.run_id,))
-        yield Sample("run_start_time_seconds", self._began)
+    def _of_run(self) -> Iterator[MetricSample]:
+        yield MetricSample("run_info", 1, (self._run.run_id,))
+        yield MetricSample("run_start_time_seconds", self._began)
         if self._stage:
-            yield Sample("stage_running", 1, (self._stage,))
+            yield MetricSample("stage_running", 1, (self._stage,))
         for result in list(self._run.live.results.values()):
-            yield Sample("stage_duration_seconds", result.seconds, (result.name, result.status))
+            yield MetricSample("stage_duration_seconds", result.seconds, (result.name, result.status))
         waits_s = 0.0 if self._waiting_since is None else self._clock() - self._waiting_since
-        yield Sample("queue_wait_seconds", self._waited_s + waits_s)
-        yield Sample("gang_nodes", 0 if self._live is None else len(self._live.nodes))
-        yield Sample("checkpoints_committed_total", self._commits)
-        yield Sample("checkpoint_failures_total", self._failed_saves + failed_saves(self._messages))
+        yield MetricSample("queue_wait_seconds", self._waited_s + waits_s)
+        yield MetricSample("gang_nodes", 0 if self._live is None else len(self._live.nodes))
+        yield MetricSample("checkpoints_committed_total", self._commits)
+        yield MetricSample("checkpoint_failures_total", self._failed_saves + failed_saves(self._messages))
         for cause, number in sorted(self._restarts.items()):
-            yield Sample("restarts_total", number, (cause,))
+            yield MetricSample("restarts_total", number, (cause,))
         if self._generation is not None:
-            yield Sample("generation", self._generation)
+            yield MetricSample("generation", self._generation)
         if self._checkpoint >= 0:
-            yield Sample("checkpoint_step", self._checkpoint)
+            yield MetricSample("checkpoint_step", self._checkpoint)
         if self._checkpoint_at:
-            yield Sample("checkpoint_time_seconds", self._checkpoint_at)
+            yield MetricSample("checkpoint_time_seconds", self._checkpoint_at)
         if self._training_at:
-            yield Sample("training_start_time_seconds", self._training_at)
+            yield MetricSample("training_start_time_seconds", self._training_at)
         if self._progress is not None and self._progress.samples_per_s is not None:
-            yield Sample("samples_per_second", self._progress.samples_per_s)
+            yield MetricSample("samples_per_second", self._progress.samples_per_s)
 
 
 def run_samples(
     execution: ExecutionUsage, live: GangUsage | None, earlier: Sequence[ExecutionUsage] = ()
-) -> Iterator[Sample]:
+) -> Iterator[MetricSample]:
     """What the machines of a run did so far, and what they cost.
 
     Args:
@@ -307,16 +307,16 @@ def run_samples(
         else:
             costs[charge.price.currency, cause] += charge.amount
     for labels, value in sorted(seconds.items()):
-        yield Sample("node_time_seconds", value, labels)
+        yield MetricSample("node_time_seconds", value, labels)
     for labels, value in sorted(costs.items()):
-        yield Sample("cost", value, labels)
-    yield Sample("unpriced_time_seconds", unpriced_s)
+        yield MetricSample("cost", value, labels)
+    yield MetricSample("unpriced_time_seconds", unpriced_s)
     known = sum(value for (_, cause), value in seconds.items() if cause != "unknown")
     if known > 0:
         work = sum(value for (_, cause), value in seconds.items() if cause == "work")
-        yield Sample("goodput_ratio", work / known)
+        yield MetricSample("goodput_ratio", work / known)
     for currency, per_hour in sorted(_rates(execution, live).items()):
-        yield Sample("cost_per_hour", per_hour, (currency,))
+        yield MetricSample("cost_per_hour", per_hour, (currency,))
 
 
 def _with(execution: ExecutionUsage, live: GangUsage | None) -> ExecutionUsage:

@@ -14,7 +14,7 @@ import yaml
 
 from data_contracts.costs import GpuReading, Resources
 from data_contracts.messages.gang import Heartbeat, RankMeasures, RankReport
-from infra.metrics import Endpoint, Sample, node_samples
+from infra.metrics import Endpoint, MetricSample, node_samples
 from infra.traces import metrics_token
 from tests.support import views
 from tests.support.prometheus import answer, free_port, prometheus
@@ -52,8 +52,8 @@ GPU_NODE = Heartbeat(
 NEEDS_GPUS = ("gpu_", "rank_mfu_ratio", "rank_device_memory", "node_energy")
 
 
-def gpu_samples() -> list[Sample]:
-    return [Sample("run_info", 1, ("gpus",)), *node_samples({0: GPU_NODE}, {0: time.time()})]
+def gpu_samples() -> list[MetricSample]:
+    return [MetricSample("run_info", 1, ("gpus",)), *node_samples({0: GPU_NODE}, {0: time.time()})]
 
 
 @contextlib.contextmanager

@@ -329,7 +329,7 @@ def reference(trainer: Any, module: Any, batches: Sequence[Any]) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Sample:
+class ComparedRows:
     """Rows on which the file is compared with the checkpoint.
 
     Attributes:
@@ -428,7 +428,7 @@ def _program(
     )
 
 
-def _traced(request: ExportRequest, module: L.LightningModule, trainer: L.Trainer, sample: Sample) -> Any:
+def _traced(request: ExportRequest, module: L.LightningModule, trainer: L.Trainer, sample: ComparedRows) -> Any:
     """The module as it is exported, its graph, and the facts of the inputs on which its outputs depend."""
     precision, columns = trainer.precision_plugin, request.train.get("batch")
     portable = Portable(module, sample.batch, sample.transform, precision, request.targets, columns).eval()
@@ -445,14 +445,14 @@ def _write(request: ExportRequest, program: Any, inputs: dict[str, Tensor], cour
     write_onnx(program, example, course, folder, num_bytes)
 
 
-def _expected(portable: Portable, module: L.LightningModule, trainer: L.Trainer, sample: Sample) -> list[Any]:
+def _expected(portable: Portable, module: L.LightningModule, trainer: L.Trainer, sample: ComparedRows) -> list[Any]:
     """What the module returns for the sample's batches in evaluate's way."""
     if portable.step == "forward":
         module.predict_step = lambda batch, *_: portable._called(batch)  # type: ignore[method-assign]
     return reference(trainer, module, sample.batches)
 
 
-def _sample(request: ExportRequest, transform: Any, *, included: bool) -> Sample:
+def _sample(request: ExportRequest, transform: Any, *, included: bool) -> ComparedRows:
     """The rows to compare, as inputs of the file and as batches.
 
     Args:
@@ -470,7 +470,7 @@ def _sample(request: ExportRequest, transform: Any, *, included: bool) -> Sample
     columns = columns_in(shards.schema, train) if included else None
     if columns is not None:
         inputs = read_columns(shards, columns.facts, runs)
-        return Sample(list(columns.facts), inputs, columns.batch, transform, ranges, batches)
+        return ComparedRows(list(columns.facts), inputs, columns.batch, transform, ranges, batches)
     whole = split.batches(rows, len(rows))[0][0] if included else batches[0]
     try:
         return _of_batch(whole, train.get("batch"), transform if included else None, ranges, batches)
@@ -480,7 +480,9 @@ def _sample(request: ExportRequest, transform: Any, *, included: bool) -> Sample
         raise
 
 
-def _of_batch(whole: Any, columns: Any, transform: Any, ranges: list[tuple[int, int]], batches: list[Any]) -> Sample:
+def _of_batch(
+    whole: Any, columns: Any, transform: Any, ranges: list[tuple[int, int]], batches: list[Any]
+) -> ComparedRows:
     """A sample whose inputs are the entries of a batch."""
     inputs, spec = flattened(whole, columns)
     rows = ranges[0][1]
@@ -499,7 +501,7 @@ def _of_batch(whole: Any, columns: Any, transform: Any, ranges: list[tuple[int, 
     def batch(given: dict[str, Tensor]) -> Any:
         return pytree.tree_unflatten([given[name] for name in inputs], spec)
 
-    return Sample(facts, inputs, batch, transform, ranges, batches)
+    return ComparedRows(facts, inputs, batch, transform, ranges, batches)
 
 
 def _entry(batch: Any, spec: Any, inputs: dict[str, Tensor], name: str) -> Tensor:
@@ -509,7 +511,7 @@ def _entry(batch: Any, spec: Any, inputs: dict[str, Tensor], name: str) -> Tenso
     return leaves[list(inputs).index(name)]
 
 
-def _sample_of_theirs(request: ExportRequest) -> Sample:
+def _sample_of_theirs(request: ExportRequest) -> ComparedRows:
     """The first batch of the user's own data module."""
     datamodule = build_datamodule(request.train, request.project, _dataset_path(request))
     if datamodule is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from infra import metrics as module
-from infra.metrics import MOST_CLIENTS, Endpoint, Sample
+from infra.metrics import MOST_CLIENTS, Endpoint, MetricSample
 
 TINY = {"pipeline": "tiny", "pool": "gpus", "queue": "default"}
 TOKEN = "a-secret-of-the-test"
@@ -19,7 +19,7 @@ TOKEN = "a-secret-of-the-test"
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    served = Endpoint("127.0.0.1", [0], TOKEN, TINY, lambda: [Sample("goodput_ratio", 0.5)])
+    served = Endpoint("127.0.0.1", [0], TOKEN, TINY, lambda: [MetricSample("goodput_ratio", 0.5)])
     yield served
     served.close()
 

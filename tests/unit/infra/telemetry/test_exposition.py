@@ -9,14 +9,14 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_format
 
 from data_contracts.messages.gang import STEP_BOUNDS
-from infra.metrics import METRICS, Counts, Metric, Sample, page
+from infra.metrics import METRICS, Counts, Metric, MetricSample, page
 
 TINY = {"pipeline": "tiny", "pool": "gpus", "queue": "default"}
 
 
-def sample(metric: Metric) -> Sample:
+def sample(metric: Metric) -> MetricSample:
     value = {"histogram": Counts(3, 0.5, [0, 2, 1]), "summary": Counts(2, 7.5)}.get(metric.kind, 1.5)
-    return Sample(metric.name.removeprefix("trainwright_"), value, tuple("x" for _ in metric.labels))
+    return MetricSample(metric.name.removeprefix("trainwright_"), value, tuple("x" for _ in metric.labels))
 
 
 ALL = [sample(metric) for metric in METRICS]
@@ -39,7 +39,7 @@ def test_both_formats_have_every_metric() -> None:
 
 
 def test_a_histogram_counts_up_to_each_bound() -> None:
-    body, _ = page(TINY, [Sample("step_duration_seconds", Counts(3, 0.5, [0, 2, 1]))])
+    body, _ = page(TINY, [MetricSample("step_duration_seconds", Counts(3, 0.5, [0, 2, 1]))])
     [family] = text_format(body.decode())
     values = {one.labels.get("le", one.name): one.value for one in family.samples}
     assert [values[str(bound)] for bound in STEP_BOUNDS[:4]] == [0, 2, 3, 3]
@@ -47,6 +47,6 @@ def test_a_histogram_counts_up_to_each_bound() -> None:
 
 
 def test_a_label_is_escaped() -> None:
-    body, _ = page(TINY, [Sample("run_info", 1, ('a"\n',))])
+    body, _ = page(TINY, [MetricSample("run_info", 1, ('a"\n',))])
     [family] = text_format(body.decode())
     assert family.samples[0].labels == {**TINY, "run": 'a"\n'}

@@ -6,7 +6,7 @@ from typing import Any
 
 from data_contracts.costs import GpuReading, Resources
 from data_contracts.messages.gang import Heartbeat, NodeExit, RankEnd, RankMeasures, RankReport
-from infra.metrics import Counts, Sample, failed_saves, node_samples
+from infra.metrics import Counts, MetricSample, failed_saves, node_samples
 
 MEASURED = RankMeasures(
     spent_s={"fetching": 1.5, "daydreaming": 9.0},
@@ -27,7 +27,7 @@ def report(rank: int, **changes: Any) -> RankReport:
     return RankReport(**{"rank": rank, "step": 7 + rank, "measured": MEASURED, "stalled_s": 0.25, **changes})
 
 
-def by_name(samples: list[Sample]) -> dict[tuple[str, ...], Any]:
+def by_name(samples: list[MetricSample]) -> dict[tuple[str, ...], Any]:
     return {(sample.name, *sample.labels): sample.value for sample in samples}
 
 

@@ -6,17 +6,17 @@ import logging
 
 import pytest
 
-from infra.metrics import Sample, pushing
+from infra.metrics import MetricSample, pushing
 from tests.support.stub_server import serving
 
 TINY = {"pipeline": "tiny", "pool": "gpus", "queue": "default"}
 
 
 def test_the_last_state_is_pushed_at_the_end() -> None:
-    samples = [Sample("goodput_ratio", 0.25)]
+    samples = [MetricSample("goodput_ratio", 0.25)]
     with serving(lambda asked: (200, {})) as (address, got):
         with pushing(address, "secret-of-the-gateway", TINY, lambda: samples, every_s=60):
-            samples[:] = [Sample("goodput_ratio", 0.75)]
+            samples[:] = [MetricSample("goodput_ratio", 0.75)]
         [asked] = got
     assert (asked.method, asked.path) == ("PUT", "/metrics/job/trainwright/pipeline/tiny")
     assert asked.headers["authorization"] == "Bearer secret-of-the-gateway"
