@@ -159,7 +159,7 @@ def bound_by(parts: Mapping[str, float], roof: Roofline | None) -> Bound:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SpeedComparison:
     """Samples per second before and after a change.
 
     Attributes:
@@ -176,7 +176,7 @@ class Comparison:
         return self.after / self.before - 1 if self.before > 0 else 0.0
 
 
-def compare(before: StepProfile, after: StepProfile, checkpoint_s: tuple[float, float] = (0.0, 0.0)) -> Comparison:
+def compare(before: StepProfile, after: StepProfile, checkpoint_s: tuple[float, float] = (0.0, 0.0)) -> SpeedComparison:
     """Compare two profiles by the seconds of a row. A difference counts if the middle halves of the steps are apart.
 
     Args:
@@ -188,7 +188,7 @@ def compare(before: StepProfile, after: StepProfile, checkpoint_s: tuple[float, 
     )
     (low, high), (low_after, high_after) = _middle(first), _middle(second)
     helps = True if high_after < low else False if low_after > high else None
-    return Comparison(_per_second(first), _per_second(second), helps)
+    return SpeedComparison(_per_second(first), _per_second(second), helps)
 
 
 def _per_second(row_s: list[float]) -> float:
@@ -354,7 +354,7 @@ class Profiled:
     roof: Roofline | None
     bound: Bound
     change: Change | None
-    comparison: Comparison | None
+    comparison: SpeedComparison | None
     after: StepProfile | None
     failed: str
     trace: bytes
@@ -444,7 +444,7 @@ def _measure(
     return run_child(PROFILE, request, project=run.project(), withhold=run.withholds, limit=MOST_S)
 
 
-def _compared(before: StepProfile, after: StepProfile, settings: Mapping[str, Any], change: Change) -> Comparison:
+def _compared(before: StepProfile, after: StepProfile, settings: Mapping[str, Any], change: Change) -> SpeedComparison:
     def added_s(checkpoint: Mapping[str, Any]) -> float:
         mean_s = sum(before.step_s) / len(before.step_s)
         between = steps_between(checkpoint, before.steps_per_epoch, mean_s)
@@ -539,7 +539,7 @@ def _change(found: Profiled) -> Markup:
     )
 
 
-def _before_and_after(compared: Comparison | None) -> str:
+def _before_and_after(compared: SpeedComparison | None) -> str:
     if compared is None:
         return ""
     drawn = [("before", compared.before, BLUE), ("after", compared.after, "var(--good,#1a7a45)")]

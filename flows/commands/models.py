@@ -36,7 +36,7 @@ if is_present("predict"):
     from tasks.predict import PredictOptions, PredictSummary
     from tasks.predict import predict as predict_rows
 if is_present("reproduction"):
-    from tasks.reproduction.reproduce import Comparison, Reproduction, Request
+    from tasks.reproduction.reproduce import RemakeComparison, Reproduction, Request
     from tasks.reproduction.reproduce import reproduce as make_again
 
 _CLEAR = "\r\x1b[2K"
@@ -173,7 +173,7 @@ def _folder(text: str | None) -> Path | None:
     return None if text is None else Path(text)
 
 
-def _comparison_table(comparison: Comparison) -> list[str]:
+def _comparison_table(comparison: RemakeComparison) -> list[str]:
     rows = [
         (row.what, row.recorded[:SHOWN], row.made[:SHOWN] or "none", "equal" if row.equal else "differs")
         for row in comparison.rows

@@ -76,7 +76,7 @@ class Reproduction:
 
     version: str
     folder: str
-    comparison: Comparison
+    comparison: RemakeComparison
     notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
@@ -231,7 +231,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RemakeComparison:
     """What was made again, beside what is sealed.
 
     Attributes:
@@ -263,7 +263,7 @@ class Comparison:
         }
 
 
-def compare(store: Store, recorded: Recorded, made_in: Store, made: Made) -> Comparison:
+def compare(store: Store, recorded: Recorded, made_in: Store, made: Made) -> RemakeComparison:
     """Compare every id, and the weights of each kept checkpoint whose id differs until one is found that differs."""
     checkpoint, evaluation = recorded.version.checkpoint, recorded.version.evaluation
     listed = list_checkpoints(made_in, made.checkpoint.training)
@@ -283,8 +283,8 @@ def compare(store: Store, recorded: Recorded, made_in: Store, made: Made) -> Com
     same = last[0].id == last[1].id or first_difference(stores, last) is None
     for step, refs in different:
         if (found := first_difference(stores, refs)) is not None:
-            return Comparison(rows, same, step, found, parts)
-    return Comparison(rows, same, parts=parts)
+            return RemakeComparison(rows, same, step, found, parts)
+    return RemakeComparison(rows, same, parts=parts)
 
 
 def _row(what: str, recorded: Ref | None, made: Ref | None) -> list[Compared]:

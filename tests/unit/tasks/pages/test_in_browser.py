@@ -28,7 +28,7 @@ from tasks.pages.cost_page import cost_page
 from tasks.pages.day_page import day_page
 from tasks.pages.facts import Facts, Pairs, facts_of, pairs_of
 from tasks.pages.run_page import run_report_page
-from tasks.profile import PARTS, Change, Comparison, Profiled, Roofline, profile_page
+from tasks.profile import PARTS, Change, Profiled, Roofline, SpeedComparison, profile_page
 from tasks.queries.day import day_of
 from tasks.run.run import known_store_list, reopen_run
 from tasks.stages.artifacts import gates_image
@@ -217,7 +217,7 @@ def test_the_page_of_a_profile(browser: Browser, tmp_path: Path) -> None:
         roof=Roofline(0.5, 0.75),
         bound="memory",
         change=Change("Compile it.", "The same model."),
-        comparison=Comparison(100.0, 150.0, helps=True),
+        comparison=SpeedComparison(100.0, 150.0, helps=True),
         after=profile,
         failed="",
         trace=b"",

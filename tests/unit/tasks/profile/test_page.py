@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from data_contracts.messages.commands import Operation, StepProfile
-from tasks.profile import PARTS, Change, Comparison, Profiled, Roofline, profile_page, result, sentence
+from tasks.profile import PARTS, Change, Profiled, Roofline, SpeedComparison, profile_page, result, sentence
 from tests.support.html_elements import Elements
 from tests.support.runs import make_run
 
@@ -25,7 +25,7 @@ def found(**changes: Any) -> Profiled:
         "roof": Roofline(0.5, 0.75),
         "bound": "memory",
         "change": Change("Compile it.", "The same model."),
-        "comparison": Comparison(100.0, 150.0, helps=True),
+        "comparison": SpeedComparison(100.0, 150.0, helps=True),
         "after": profile,
         "failed": "",
         "trace": b"",
@@ -50,8 +50,8 @@ def test_a_page_shows_parts_change_and_operations_and_runs_nothing() -> None:
     ("changes", "said"),
     [
         ({}, "It helps: 100 → 150 samples/s (20 and 20 steps), +50%."),
-        ({"comparison": Comparison(100.0, 50.0, helps=False)}, "It does not help: 100 → 50"),
-        ({"comparison": Comparison(100.0, 101.0, helps=None)}, "Whether it helps is open: 100 → 101"),
+        ({"comparison": SpeedComparison(100.0, 50.0, helps=False)}, "It does not help: 100 → 50"),
+        ({"comparison": SpeedComparison(100.0, 101.0, helps=None)}, "Whether it helps is open: 100 → 101"),
         ({"comparison": None, "after": None, "failed": HOSTILE}, f"It could not be measured: {HOSTILE}"),
     ],
 )
