@@ -39,7 +39,7 @@ from noise import Watch
 
 from data_contracts.handoffs import Ref
 from infra.store import open_store
-from training.checkpoint.saver import BackgroundWork, Capture, Place, Staging, capture, save
+from training.checkpoint.saver import BackgroundWork, Capture, CheckpointTarget, Staging, capture, save
 from training.fit.guards import all_finite
 
 BYTES = 500 * 10**6
@@ -216,7 +216,9 @@ class Work:
 
     def _seal(self, held: Capture) -> Ref:
         self._saved += 1
-        place = Place(self.store, f"trainings/t-0/checkpoints/{self._saved}-g0", SETTINGS, {}, {}, self.folder)
+        place = CheckpointTarget(
+            self.store, f"trainings/t-0/checkpoints/{self._saved}-g0", SETTINGS, {}, {}, self.folder
+        )
         return save(place, held, 1, [])
 
     def _fresh(self) -> Path:

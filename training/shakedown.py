@@ -35,7 +35,7 @@ from infra import scratch
 from infra.processes.child_main import Report, child_main
 from infra.store import layout, open_store
 from training.checkpoint import load_module_weights
-from training.checkpoint.saver import Place, capture, save
+from training.checkpoint.saver import CheckpointTarget, capture, save
 from training.fit.failures import classify
 from training.fit.guards import shape_lazy, try_capture
 from training.fit.measuring import History
@@ -255,7 +255,7 @@ class _Trial:
         state, step = dump_checkpoint(trainer), trainer.global_step
         try_capture(state, {}, 0)
         facts = {"step": step, "epoch": 0, "world_size": 1, "metrics": {}, "dropped_rows": 0}
-        place = Place(self.store, layout.checkpoint(_TRAINING, step, 0), facts, {}, {}, self.folder)
+        place = CheckpointTarget(self.store, layout.checkpoint(_TRAINING, step, 0), facts, {}, {}, self.folder)
         ref = save(place, capture(state, {}, 0), 1, [])
         return Checkpoint.from_json(
             {"ref": ref.to_json(), "key": "shakedown", "training": _TRAINING, "generation": 0, **facts}

@@ -337,7 +337,7 @@ class Side(Record):
     own: bool
 
 
-class Place(Record):
+class RowPosition(Record):
     """A row: the shard below the store's root, and the row's number in it, from 0."""
 
     shard: str
@@ -360,7 +360,7 @@ class Overlap(Record):
     earlier_rows: int
     later_rows: int
     conflicting: int = 0
-    examples: list[tuple[Place, Place]] = []
+    examples: list[tuple[RowPosition, RowPosition]] = []
 
 
 class Conflicts(Record):
@@ -374,7 +374,7 @@ class Conflicts(Record):
 
     groups: int
     rows: int
-    examples: list[tuple[Place, Place]] = []
+    examples: list[tuple[RowPosition, RowPosition]] = []
 
 
 class ContaminationReport(HandOff):

@@ -34,7 +34,7 @@ _FAILED = ("failed", "cancelled", "killed")
 
 
 @dataclass(frozen=True)
-class Place:
+class ChargeSpan:
     """The stage and the time of a charge, in microseconds; `machine`: of the machine that carries the run out."""
 
     stage: str
@@ -56,7 +56,7 @@ def spread(used: Resources | None, over: Sequence[Span]) -> list[Resources]:
     return shares
 
 
-def _of_process(execution: ExecutionUsage, places: Sequence[Place]) -> list[Resources]:
+def _of_process(execution: ExecutionUsage, places: Sequence[ChargeSpan]) -> list[Resources]:
     """Each charge's share of what the run's process used: by stage, and the rest between the stages."""
     shares = [NOTHING] * len(places)
     for used, stage, span in _parts(execution):
@@ -66,7 +66,7 @@ def _of_process(execution: ExecutionUsage, places: Sequence[Place]) -> list[Reso
     return shares
 
 
-def _places(places: Sequence[Place], stage: str, span: Span | None) -> list[int]:
+def _places(places: Sequence[ChargeSpan], stage: str, span: Span | None) -> list[int]:
     """The charges that pay for a stage: of the machine, else of its nodes, else any of the machine, else any."""
     during = [n for n, one in enumerate(places) if one.stage == stage and _meets(one.span, span)]
     machine = [n for n, one in enumerate(places) if one.machine]
@@ -164,7 +164,7 @@ def charges(execution: ExecutionUsage) -> list[Charge]:
             following = gangs[number + 1] if number + 1 < len(gangs) else None
             made += _of_gang(execution, gang, following)
     made += [*_of_machine(execution)] or [_at_start(execution)]
-    places = [Place(one.stage, (one.began_us, one.ended_us), one.node is None) for one in made]
+    places = [ChargeSpan(one.stage, (one.began_us, one.ended_us), one.node is None) for one in made]
     shared = zip(made, _of_process(execution, places), strict=True)
     made = [replace(one, used=one.used + share) if share.anything else one for one, share in shared]
     return [one for one in made if one.ended_us > one.began_us or one.used.anything]

@@ -62,7 +62,7 @@ RECORDS, PATHS = "data_contracts", "infra.store.layout"
 # Classes of records, with the names under which stored-fields.json lists them. No store has these names.
 LISTED_AS = {
     **{"CanaryStatus": "Standing", "ChunkOffsets": "TextCuts"},
-    **{"FailureEvent": "NodeMishap", "ObservationBatch": "Night"},
+    **{"FailureEvent": "NodeMishap", "ObservationBatch": "Night", "RowPosition": "Place"},
 }
 # The functions that take a key of Prefect's artifacts (as the last argument), or the key itself (as the first).
 ARTIFACTS = ("artifact_key", "_artifact")

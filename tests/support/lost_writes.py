@@ -26,7 +26,7 @@ import torch
 
 from data_contracts.errors import CorruptError, StorageUnavailable
 from infra.store import Store, layout, open_store
-from training.checkpoint.saver import Place, capture, save
+from training.checkpoint.saver import CheckpointTarget, capture, save
 
 TRAINING = "trainings/k-0"
 OLD, NEW = (layout.checkpoint(TRAINING, step, 0) for step in (4, 8))
@@ -41,7 +41,7 @@ def saved(store: Store, uri: str, scratch: Path) -> None:
     generator = torch.Generator().manual_seed(len(uri))
     weights = {name: torch.rand(size, generator=generator) for name, size in (("a", 3000), ("b", 500))}
     state = {"state_dict": weights, "optimizer_states": [{"state": {0: {"exp_avg": torch.rand(3000)}}}], "n": {1: 2}}
-    place = Place(store, uri, {"step": 1}, {}, {"train": {}}, scratch)
+    place = CheckpointTarget(store, uri, {"step": 1}, {}, {"train": {}}, scratch)
     save(place, capture(state, {"rng": b"x" * 300}, 0), 1, [{"step": 1, "loss": 0.1}] * 20)
 
 

@@ -33,7 +33,7 @@ import torch.distributed as dist
 from data_contracts.handoffs import Checkpoint, Ref
 from infra.gang.ledger import Ledger
 from infra.store import Store, layout, open_store
-from training.checkpoint.saver import Place, capture, save
+from training.checkpoint.saver import CheckpointTarget, capture, save
 
 TRAINING = f"trainings/{'k' * 40}-0"
 CALLS = "%file,write,fsync,fdatasync,close,getdents64,flock,ftruncate"
@@ -48,7 +48,7 @@ def state(step: int, rank: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def write(store: Store, step: int, rank: int, world_size: int, scratch: Path) -> Ref:
     """One rank's part in a checkpoint."""
-    place = Place(store, layout.checkpoint(TRAINING, step, 0), {"step": step}, {}, {}, scratch)
+    place = CheckpointTarget(store, layout.checkpoint(TRAINING, step, 0), {"step": step}, {}, {}, scratch)
     return save(place, capture(*state(step, rank), rank), world_size, [])
 
 

@@ -24,7 +24,7 @@ from data_contracts.messages.children import (
 )
 from infra.store import open_store
 from tests.support.gang import REPOSITORY, make_dataset, seal_dataset, torchrun, wait
-from training.checkpoint.saver import Place, capture, save
+from training.checkpoint.saver import CheckpointTarget, capture, save
 from training.fit.reference_loss import record
 from training.loader import Shards, Split
 from training.user.ready import build_module, make_ready, plain_trainer
@@ -86,8 +86,8 @@ class Scoring:
         for one in broken:
             module.get_parameter(one).data.view(-1)[0] = torch.nan
         training = f"trainings/{name}-0"
-        place = Place(self.store, f"{training}/checkpoints/1-g0", {"step": 1, **({"held": held} if held else {})}, {},
-                      {}, self.home)  # fmt: skip
+        settings = {"step": 1, **({"held": held} if held else {})}
+        place = CheckpointTarget(self.store, f"{training}/checkpoints/1-g0", settings, {}, {}, self.home)
         ref = save(place, capture({"state_dict": module.state_dict()}, {}, 0), 1, [])
         fields = {"ref": ref.to_json(), "key": name, "training": training, "generation": 0, "world_size": 1}
         return Checkpoint.from_json({**fields, "step": 1, "epoch": 0, "metrics": {}, "dropped_rows": 0})

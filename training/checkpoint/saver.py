@@ -351,7 +351,7 @@ def dumps(value: Any) -> bytes:
 
 
 @dataclass(frozen=True)
-class Place:
+class CheckpointTarget:
     """The place and the description of a checkpoint.
 
     Attributes:
@@ -375,7 +375,7 @@ class Place:
 
 
 def save(
-    place: Place,
+    place: CheckpointTarget,
     taken: Capture,
     world_size: int,
     history: list[dict[str, float]],
@@ -419,7 +419,7 @@ def read_history(folder: Path) -> list[dict[str, float]]:
         raise CorruptError(f"{folder.name}/{HISTORY} cannot be read: {type(error).__name__}.") from error
 
 
-def _put(writer: Writer, taken: Capture, place: Place) -> dict[str, object]:
+def _put(writer: Writer, taken: Capture, place: CheckpointTarget) -> dict[str, object]:
     taken.wait()
 
     def put(name: str) -> FileEntry:
@@ -434,7 +434,7 @@ def _put(writer: Writer, taken: Capture, place: Place) -> dict[str, object]:
     }
 
 
-def _patiently(work: Callable[[], T], place: Place) -> T:
+def _patiently(work: Callable[[], T], place: CheckpointTarget) -> T:
     """`work()`, retried while the store is unavailable. A full disk is reported at once."""
 
     def wait(error: StorageUnavailable) -> None:
@@ -446,7 +446,11 @@ def _patiently(work: Callable[[], T], place: Place) -> T:
 
 
 def _seal(
-    writer: Writer, taken: Capture, parts: Sequence[Mapping[str, Any]], place: Place, history: list[dict[str, float]]
+    writer: Writer,
+    taken: Capture,
+    parts: Sequence[Mapping[str, Any]],
+    place: CheckpointTarget,
+    history: list[dict[str, float]],
 ) -> dict[str, Any]:
     index = merge([{name: Entry.model_validate(entry) for name, entry in part["tensors"].items()} for part in parts])
     entries = [FileEntry.model_validate(entry) for part in parts for entry in part["files"]]

@@ -30,7 +30,7 @@ from data_contracts.arrow_rows import is_text
 from data_contracts.canonical import canonical
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Dataset, FileEntry, Ref, ShardFile
-from data_contracts.messages.raw_data import Conflicts, Overlap, Place, Side
+from data_contracts.messages.raw_data import Conflicts, Overlap, RowPosition, Side
 from data_contracts.quoting import column_shown, type_shown
 from infra.records.handoffs import put_handoff
 from infra.store import Writer
@@ -84,11 +84,11 @@ class OpenSide:
         """Rows of all shards."""
         return self.first_rows[-1]
 
-    def place(self, row: int) -> Place:
+    def place(self, row: int) -> RowPosition:
         """Where a row of the side is, by its number over all shards."""
         shard = int(np.searchsorted(self.first_rows, row, "right")) - 1
         entry = self.side.dataset.splits[self.side.split][shard]
-        return Place(shard=f"{entry.uri}/{entry.path}", row=row - self.first_rows[shard])
+        return RowPosition(shard=f"{entry.uri}/{entry.path}", row=row - self.first_rows[shard])
 
 
 @dataclass(frozen=True)

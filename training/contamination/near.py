@@ -27,7 +27,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from data_contracts.errors import UsageError
-from data_contracts.messages.raw_data import MOST_NEAR_SIDES, Overlap, Place
+from data_contracts.messages.raw_data import MOST_NEAR_SIDES, Overlap, RowPosition
 from data_contracts.pipeline_spec import NearSpec
 from data_contracts.profile.sketches import mixed
 from data_contracts.quoting import column_shown
@@ -132,7 +132,7 @@ class Near:
     def _rows(self, side: int) -> NDArray[np.unsignedinteger]:
         return self.near_of[self.first_rows[side] : self.first_rows[side + 1]]
 
-    def _place(self, side: int, row: int) -> Place:
+    def _place(self, side: int, row: int) -> RowPosition:
         return self.sides[side].place(row - int(self.first_rows[side]))
 
 

@@ -27,7 +27,7 @@ from infra import audit
 from infra.gang.rank_files import read_codes
 from infra.gang.ranks import SAVED_WITHIN_S
 from infra.store import Store, layout
-from training.checkpoint.saver import BackgroundWork, Place, Staging, capture, save
+from training.checkpoint.saver import BackgroundWork, CheckpointTarget, Staging, capture, save
 from training.fit.guards import (
     CONTINUE,
     DUE,
@@ -423,10 +423,10 @@ class Saver:
         """The code of a checkpoint with this id, for its provenance; see `infra.gang.rank_files`."""
         return self._codes.code(layout.manifest(uri), {"id": identity})
 
-    def _place(self, step: int, settings: dict[str, Any], generations: Mapping[str, object]) -> Place:
+    def _place(self, step: int, settings: dict[str, Any], generations: Mapping[str, object]) -> CheckpointTarget:
         context = self._context
         versions = {"python": platform.python_version(), "torch": torch.__version__, "lightning": L.__version__}
-        return Place(
+        return CheckpointTarget(
             store=self._store,
             uri=layout.checkpoint(context.training, step, context.generation),
             settings={**settings, "strategy": context.train.strategy},

@@ -44,7 +44,7 @@ COLUMNS = ("document", "position", "pieces")
 # Shares are fractions of 2^32 and are compared as integers, so every machine rounds alike.
 _ONE = 32
 USUAL = ("train", "val", "test")
-Place = tuple[int, int]  # number of a unit, number of a row in it
+UnitRow = tuple[int, int]  # number of a unit, number of a row in it
 # Records that are compared at once, of about 50 bytes each.
 CHECKED_ROWS = 2**18
 _SCHEMA = pa.schema(
@@ -114,7 +114,7 @@ class Splitter:
         if spec.by is not None:
             check(schema)
 
-    def assign(self, rows: pa.Table, at: Place) -> NDArray[np.int16]:
+    def assign(self, rows: pa.Table, at: UnitRow) -> NDArray[np.int16]:
         """Index into `names` of each row's split, or LEFT_OUT: (rows,) int16. `at`: place of the first row."""
         if self.spec.time is not None:
             return self._by_time(rows, at)
@@ -130,7 +130,7 @@ class Splitter:
         drawn = np.ascontiguousarray(digests[:, 0])
         return np.searchsorted(self._thresholds, drawn, side="right").astype(np.int16)
 
-    def times(self, rows: pa.Table, at: Place) -> NDArray[np.int64]:
+    def times(self, rows: pa.Table, at: UnitRow) -> NDArray[np.int64]:
         """The times in microseconds since 1970 (UTC), (n,) int64, rounded down, without rows that have no time."""
         assert self.spec.time is not None
         column = decoded_column(rows.column(self.spec.time))
@@ -163,7 +163,7 @@ class Splitter:
             self.notes.dropped["gap"] = self.notes.dropped.get("gap", 0) + left_out
         return found
 
-    def _by_time(self, rows: pa.Table, at: Place) -> NDArray[np.int16]:
+    def _by_time(self, rows: pa.Table, at: UnitRow) -> NDArray[np.int16]:
         found = np.full(rows.num_rows, LEFT_OUT, np.int16)
         nulls = self.notes.nulls
         when = self.times(rows, at)
@@ -178,7 +178,7 @@ class Splitter:
             self.notes.dropped["gap"] = self.notes.dropped.get("gap", 0) + int(gap.sum())
         return found
 
-    def _by_column(self, column: pa.ChunkedArray, at: Place) -> NDArray[np.int16]:
+    def _by_column(self, column: pa.ChunkedArray, at: UnitRow) -> NDArray[np.int16]:
         column = decoded_column(column)
         if column.null_count:
             self._note_nulls(column, at)
@@ -206,7 +206,7 @@ class Splitter:
             found[column.is_null().to_numpy()] = LEFT_OUT
         return found
 
-    def _note_nulls(self, column: pa.ChunkedArray, at: Place) -> None:
+    def _note_nulls(self, column: pa.ChunkedArray, at: UnitRow) -> None:
         self.notes.nulls += column.null_count
         if self.notes.first_null is None:
             self.notes.first_null = (at[0], at[1] + int(np.flatnonzero(column.is_null().to_numpy())[0]))
@@ -483,8 +483,8 @@ class Notes:
     """
 
     nulls: int = 0
-    first_null: Place | None = None
-    bad_name: tuple[Place, str] | None = None
+    first_null: UnitRow | None = None
+    bad_name: tuple[UnitRow, str] | None = None
     zones: set[bool] = field(default_factory=set)
     dropped: dict[str, int] = field(default_factory=dict)
     documents: Documents = field(default_factory=Documents)
@@ -530,7 +530,7 @@ def judge(
         left_out: the numbers of rows that no unit has.
     """
 
-    def number(place: Place) -> int:
+    def number(place: UnitRow) -> int:
         row = first_rows[place[0]] + place[1]
         return row if left_out is None else number_before(row, left_out)
 

@@ -13,7 +13,7 @@ from data_contracts.handoffs import Checkpoint
 from infra.gang.ledger import Ledger
 from infra.records.handoffs import num_weight_bytes, read_trained_with, verify_checkpoint
 from infra.store import Store, layout, open_store
-from training.checkpoint.saver import Place, capture, save
+from training.checkpoint.saver import CheckpointTarget, capture, save
 
 TRAINING = "trainings/k-0"
 SEALED = {"train": {"lr": 1.0, "layers": (1, 2)}, "dataset_id": None}
@@ -69,6 +69,6 @@ def test_it_is_resumed_from_only_with_the_settings_that_made_it(store: Store) ->
 
 def test_the_size_of_the_weights_is_that_of_their_files(store: Store, tmp_path: Path) -> None:
     state = {"state_dict": {"w": torch.zeros(3000)}, "optimizer_states": [{"m": torch.zeros(9000)}]}
-    place = Place(store, f"{TRAINING}/checkpoints/1-g0", {"step": 1}, {}, {}, tmp_path)
+    place = CheckpointTarget(store, f"{TRAINING}/checkpoints/1-g0", {"step": 1}, {}, {}, tmp_path)
     size = num_weight_bytes(store.manifest(save(place, capture(state, {}, 0), 1, [])))
     assert 12000 < size < 13000

@@ -27,7 +27,7 @@ from infra.store import Store, open_store, seal
 from infra.store.store import PIECE_BYTES, SealedFile, sha256_as_sealed
 from training import formats
 from training.checkpoint import load_module_weights, saver
-from training.checkpoint.saver import Place, save
+from training.checkpoint.saver import CheckpointTarget, save
 from training.fit.resume import WarmStart
 from training.formats import Shards
 from training.formats.schema import to_json
@@ -93,7 +93,7 @@ class Net(nn.Module):
 
 
 def checkpoint(store: Store, value: int, scratch: Path) -> Ref:
-    place = Place(store, "trainings/t-0/checkpoints/1-g0", {"step": 1}, {}, {}, scratch)
+    place = CheckpointTarget(store, "trainings/t-0/checkpoints/1-g0", {"step": 1}, {}, {}, scratch)
     taken = saver.capture({"state_dict": Net(value).state_dict(), "epoch": value}, {}, 0)
     return save(place, taken, 1, [])
 

@@ -24,7 +24,7 @@ from training.checkpoint import UnsupportedState, load_module_weights, read_inde
 from training.checkpoint.files import DTYPES, INDEX, Entry, Index, Piece, TensorReader, file_pieces, read_state
 from training.checkpoint.saver import (
     Capture,
-    Place,
+    CheckpointTarget,
     Staging,
     capture,
     capture_rng,
@@ -83,7 +83,7 @@ def stored(store: Store, tmp_path: Path) -> Callable[..., Path]:
         uri: str = "trainings/t-0/checkpoints/1-g0",
         sealed: dict[str, Any] | None = None,
     ) -> Path:
-        place = Place(store, uri, {"step": 1}, {}, sealed or {}, tmp_path)
+        place = CheckpointTarget(store, uri, {"step": 1}, {}, sealed or {}, tmp_path)
         ref = save(place, capture(checkpoint, own or {}, 0), 1, [{"step": 1, "loss": 0.1}])
         assert store.verify(ref).kind == "checkpoint"
         return store.local(ref)
@@ -417,7 +417,7 @@ def test_a_file_that_cannot_be_written_is_storage_unavailable(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("training.checkpoint.saver.file_pieces", full)
-    place = Place(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path)
+    place = CheckpointTarget(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path)
     with pytest.raises(StorageUnavailable, match=f"could not be written: No space left on device .*{tmp_path}"):
         save(place, capture({"x": torch.ones(1)}, {}, 0), 1, [])
 
@@ -462,7 +462,7 @@ def test_what_a_stream_copies_is_there_before_it_is_written_and_before_the_next_
     taken = capture({"state_dict": {"w": torch.zeros(3)}}, {}, 0, staging=staging)
     assert later == [copied]  # of what the device does from now on
     assert taken.files["weights-0.safetensors"]["w"].tolist() == [0, 0, 0]  # the host has not waited
-    ref = save(Place(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path), taken, 1, [])
+    ref = save(CheckpointTarget(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path), taken, 1, [])
     assert load_file(store.local(ref) / "weights-0.safetensors")["w"].tolist() == [7, 7, 7]
     assert chosen == ["cuda:0"]  # a thread that waits without having chosen would make a context on the first device
 

@@ -17,7 +17,7 @@ from training.checkpoint import files, read_index
 from training.checkpoint.files import Entry, Piece
 from training.checkpoint.saver import (
     Capture,
-    Place,
+    CheckpointTarget,
     capture,
     check_sizes,
     future_bytes,
@@ -42,7 +42,7 @@ def test_the_trial_knows_the_size_of_the_index_before_the_first_step(tmp_path: P
     module = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(8)))
     store = open_store(str(tmp_path / "store"))
     taken = capture(state_of(module, stepped=True), {}, 0)
-    ref = save(Place(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path), taken, 1, [])
+    ref = save(CheckpointTarget(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path), taken, 1, [])
     written = (store.local(ref) / "index.json").stat().st_size
     assert written <= index_bytes(taken) < 1.1 * written
     dry = capture(state_of(module, stepped=False), {}, 0, dry=True)
@@ -54,7 +54,7 @@ def test_the_trial_knows_the_size_of_the_index_before_the_first_step(tmp_path: P
 def test_the_writer_obeys_the_readers_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(str(tmp_path / "store"))
     taken = capture({"state_dict": {f"w{at}": torch.ones(1) for at in range(20)}}, {}, 0)
-    place = Place(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path)
+    place = CheckpointTarget(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path)
     monkeypatch.setattr(files, "MAX_JSON_BYTES", 1000)
     with pytest.raises(
         UsageError, match=r"would have a file index\.json of [\d,]+ bytes, .* more than 1,000 cannot be read"
@@ -62,7 +62,7 @@ def test_the_writer_obeys_the_readers_limit(tmp_path: Path, monkeypatch: pytest.
         save(place, taken, 1, [])
     assert not store.exists(f"{place.uri}/manifest.json")
     monkeypatch.undo()
-    again = Place(store, "trainings/t-0/checkpoints/2-g0", {}, {}, {}, tmp_path)
+    again = CheckpointTarget(store, "trainings/t-0/checkpoints/2-g0", {}, {}, {}, tmp_path)
     read_index(store.local(save(again, taken, 1, [])))
     monkeypatch.setattr(files, "MAX_JSON_BYTES", 1000)
     with pytest.raises(UsageError, match="cannot be read"):

@@ -11,7 +11,7 @@ import torch
 
 from data_contracts.errors import StorageUnavailable
 from infra.store import Store, open_store
-from training.checkpoint.saver import Place, capture, save
+from training.checkpoint.saver import CheckpointTarget, capture, save
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_save_waits_for_the_store_but_not_for_a_disk_that_is_full(
 
     for name in left:
         monkeypatch.setattr(store._backend, name, away(name, getattr(store._backend, name)))
-    place = Place(
+    place = CheckpointTarget(
         store,
         "trainings/t-0/checkpoints/1-g0",
         {},

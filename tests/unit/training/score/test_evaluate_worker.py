@@ -20,7 +20,7 @@ from infra.records.evaluations import outcomes_of, unsealed
 from infra.store import Store, open_store
 from tests.support.gang import make_dataset
 from tests.support.scoring import ready_module
-from training.checkpoint.saver import Place, capture, save
+from training.checkpoint.saver import CheckpointTarget, capture, save
 from training.export import worker as export_worker
 from training.fit.reference_loss import record
 from training.loader import OrderedLoader, Shards, Split
@@ -106,7 +106,7 @@ def request_of(store: Store, projects: tuple[Path, Path], tmp_path: Path) -> Eva
 def sealed(store: Store, scratch: Path, module: Any, name: str = "t", held: Any = None) -> Checkpoint:
     """A sealed checkpoint of a module."""
     settings = {"step": 1, **({"held": held} if held else {})}
-    place = Place(store, f"trainings/{name}-0/checkpoints/1-g0", settings, {}, {}, scratch)
+    place = CheckpointTarget(store, f"trainings/{name}-0/checkpoints/1-g0", settings, {}, {}, scratch)
     ref = save(place, capture({"state_dict": module.state_dict()}, {}, 0), 1, [])
     facts = {"step": 1, "epoch": 0, "world_size": 1, "metrics": {}, "dropped_rows": 0}
     return Checkpoint.from_json(
