@@ -234,15 +234,15 @@ class FolderBackend:
         raise UsageError(f"The folder of the store {self.uri} cannot be made: {why}.", remedy="Name another folder.")
 
     @contextlib.contextmanager
-    def _draft(self, private: bool = False) -> Iterator[Draft]:
+    def _draft(self, private: bool = False) -> Iterator[UnfinishedFile]:
         with self._own(".tmp") as folder:
-            draft = Draft(folder, uuid.uuid4().hex, private)
+            draft = UnfinishedFile(folder, uuid.uuid4().hex, private)
             try:
                 yield draft
             finally:
                 draft.remove()
 
-    def _publish(self, draft: Draft, path: str) -> None:
+    def _publish(self, draft: UnfinishedFile, path: str) -> None:
         target = self.root / path
         draft.settle()
         for tries_left in reversed(range(_PUBLISH_TRIES)):
@@ -455,7 +455,7 @@ def remove_empty(root: Path, folder: str) -> None:
 
 
 @dataclass(frozen=True)
-class Draft:
+class UnfinishedFile:
     """A file that is being written, by its name in an open folder; a `private` one is its owner's alone."""
 
     folder: int
@@ -507,14 +507,14 @@ class Draft:
             os.unlink(self.name, dir_fd=self.folder)
 
 
-def drafts_before(folder: int, before_s: float) -> list[Draft]:
+def drafts_before(folder: int, before_s: float) -> list[UnfinishedFile]:
     """The drafts in an open folder that were last written before this Unix time."""
     found = []
     for entry in list(os.scandir(folder)):
         with contextlib.suppress(FileNotFoundError):  # gone meanwhile
             ours = _DRAFT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
             if ours and entry.stat(follow_symlinks=False).st_mtime < before_s:
-                found.append(Draft(folder, entry.name))
+                found.append(UnfinishedFile(folder, entry.name))
     return found
 
 

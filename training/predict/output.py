@@ -202,7 +202,7 @@ def schema_of(path: Path) -> pa.Schema:
         return reader.schema
 
 
-class Draft:
+class UnfinishedOutput:
     """The folder of unfinished work, locked.
 
     Attributes:

@@ -27,7 +27,7 @@ from infra.store import open_at
 from training.checkpoint import load_module_weights
 from training.predict.batches import Batches, Features, Group, bytes_in, copied, steps_of, units_of
 from training.predict.output import (
-    Draft,
+    UnfinishedOutput,
     join,
     names_in,
     output_exists,
@@ -69,7 +69,7 @@ class PartWriter:
         left_out: entries of the predictions that are not written.
     """
 
-    def __init__(self, draft: Draft, request: PredictRequest, first: int, unit: int) -> None:
+    def __init__(self, draft: UnfinishedOutput, request: PredictRequest, first: int, unit: int) -> None:
         self._draft, self._keep, self._output = draft, request.keep, Path(request.output)
         self._unit, self.end, self._first = unit, first, first
         self.left_out: list[str] = []
@@ -259,7 +259,7 @@ def main(request: PredictRequest, report: Report) -> Predicted:
     """
     output = Path(request.output)
     suffix_of(output)
-    draft = Draft(output, request.identity)
+    draft = UnfinishedOutput(output, request.identity)
     with closing(draft):
         if (answer := draft.published()) is not None:
             draft.remove()
@@ -278,7 +278,7 @@ def main(request: PredictRequest, report: Report) -> Predicted:
 class _Work:
     """One attempt."""
 
-    def __init__(self, request: PredictRequest, report: Report, draft: Draft) -> None:
+    def __init__(self, request: PredictRequest, report: Report, draft: UnfinishedOutput) -> None:
         self._request, self._draft = request, draft
         self._meter, self._progress = Meter(report), Progress(report)
         self._left_out: list[str] = []

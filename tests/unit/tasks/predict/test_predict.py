@@ -238,7 +238,7 @@ def test_a_stopped_attempt_continues_and_the_file_is_the_same(
     write(project / "new.csv", [raw(number) for number in range(40)])
     ask(project, "new.csv", f"whole.{suffix}", batch_size=4)
     whole = (project / f"whole.{suffix}").read_bytes()
-    finish = output.Draft.finish
+    finish = output.UnfinishedOutput.finish
 
     class Stop(StorageUnavailable):
         pass
@@ -246,21 +246,21 @@ def test_a_stopped_attempt_continues_and_the_file_is_the_same(
     for stop in (3, 2):
         left = [stop]
 
-        def stopping(self: output.Draft, first: int, end: int, left: list[int] = left) -> None:
+        def stopping(self: output.UnfinishedOutput, first: int, end: int, left: list[int] = left) -> None:
             if not left[0]:
                 raise Stop("stopped")
             left[0] -= 1
             finish(self, first, end)
 
-        monkeypatch.setattr(output.Draft, "finish", stopping)
+        monkeypatch.setattr(output.UnfinishedOutput, "finish", stopping)
         with pytest.raises(Stop):
             ask(project, "new.csv", f"out.{suffix}", batch_size=4)
-    monkeypatch.setattr(output.Draft, "finish", finish)
-    publish = output.Draft.remove
-    monkeypatch.setattr(output.Draft, "remove", lambda self: (_ for _ in ()).throw(Stop("stopped")))
+    monkeypatch.setattr(output.UnfinishedOutput, "finish", finish)
+    publish = output.UnfinishedOutput.remove
+    monkeypatch.setattr(output.UnfinishedOutput, "remove", lambda self: (_ for _ in ()).throw(Stop("stopped")))
     with pytest.raises(Stop):  # between the name and the removal of the folder
         ask(project, "new.csv", f"out.{suffix}", batch_size=4)
-    monkeypatch.setattr(output.Draft, "remove", publish)
+    monkeypatch.setattr(output.UnfinishedOutput, "remove", publish)
     summary = ask(project, "new.csv", f"out.{suffix}", batch_size=4)
     assert summary.predicted.resumed_rows == 20
     assert (project / f"out.{suffix}").read_bytes() == whole
@@ -273,14 +273,14 @@ def test_an_attempt_with_other_options_or_another_input_begins_anew(
 ) -> None:
     write(project / "new.csv", [raw(number) for number in range(40)])
     unlucky = iter([None, OSError(28, "No space left on device")])
-    finish = output.Draft.finish
+    finish = output.UnfinishedOutput.finish
 
-    def full(self: output.Draft, first: int, end: int) -> None:
+    def full(self: output.UnfinishedOutput, first: int, end: int) -> None:
         if (error := next(unlucky, None)) is not None:
             raise error
         finish(self, first, end)
 
-    monkeypatch.setattr(output.Draft, "finish", full)
+    monkeypatch.setattr(output.UnfinishedOutput, "finish", full)
     words = refused(StorageUnavailable, lambda: ask(project, "new.csv", "out.csv", batch_size=4))
     assert "No space left on device. The predictions of 4 rows are kept." in words
     write(project / "new.csv", [raw(number) for number in range(41)])
@@ -345,7 +345,7 @@ def test_a_killed_command_continues_and_two_at_once_are_refused(
         assert first.poll() is None
         monkeypatch.setattr(output, "WAIT_S", 0.2)
         with pytest.raises(TrainwrightError, match="Another process is writing"):
-            output.Draft(out, {})
+            output.UnfinishedOutput(out, {})
     finally:
         first.kill()
         first.wait()

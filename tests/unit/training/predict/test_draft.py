@@ -9,28 +9,28 @@ import pytest
 
 from data_contracts.errors import UsageError
 from training.predict import output
-from training.predict.output import Draft
+from training.predict.output import UnfinishedOutput
 
 RECORD = {"the model": "a", "the input": "b"}
 
 
-def part(folder: Draft, first: int, end: int) -> None:
+def part(folder: UnfinishedOutput, first: int, end: int) -> None:
     folder.unfinished().write_text("x")
     folder.finish(first, end)
 
 
 def test_parts_count_without_gaps_from_the_first_row_on(tmp_path: Path) -> None:
-    one = Draft(tmp_path / "out.csv", RECORD)
+    one = UnfinishedOutput(tmp_path / "out.csv", RECORD)
     assert one.folder.stat().st_mode & 0o077 == 0
     for first, end in ((0, 4), (4, 8), (12, 16), (6, 9)):
         part(one, first, end)
     assert [found[:2] for found in one.parts()] == [(0, 4), (4, 8)]
     assert len(list(one.folder.glob("part-*"))) == 2
     one.close()
-    again = Draft(tmp_path / "out.csv", RECORD)
+    again = UnfinishedOutput(tmp_path / "out.csv", RECORD)
     assert (again.begun_anew, len(again.parts())) == ("", 2)
     again.close()
-    other = Draft(tmp_path / "out.csv", {**RECORD, "the model": "c"})
+    other = UnfinishedOutput(tmp_path / "out.csv", {**RECORD, "the model": "c"})
     assert (other.begun_anew, other.parts()) == ("the model", [])
     other.remove()
     assert list(tmp_path.iterdir()) == []
@@ -40,21 +40,21 @@ def test_a_second_process_is_refused_and_one_that_comes_later_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "WAIT_S", 0.0)
-    one = Draft(tmp_path / "out.csv", RECORD)
+    one = UnfinishedOutput(tmp_path / "out.csv", RECORD)
     with pytest.raises(UsageError, match="Another process is writing"):
-        Draft(tmp_path / "out.csv", RECORD)
+        UnfinishedOutput(tmp_path / "out.csv", RECORD)
     one.remove()
-    two = Draft(tmp_path / "out.csv", RECORD)  # the folder is a new one
+    two = UnfinishedOutput(tmp_path / "out.csv", RECORD)  # the folder is a new one
     one.close()
     two.close()
 
 
 def test_a_record_that_is_torn_begins_anew(tmp_path: Path) -> None:
-    one = Draft(tmp_path / "out.csv", RECORD)
+    one = UnfinishedOutput(tmp_path / "out.csv", RECORD)
     part(one, 0, 4)
     (one.folder / "record.json").write_text("{")
     one.close()
-    two = Draft(tmp_path / "out.csv", RECORD)
+    two = UnfinishedOutput(tmp_path / "out.csv", RECORD)
     assert two.parts() == []
     two.close()
 
@@ -65,12 +65,12 @@ def test_what_is_not_our_folder_is_left_alone(tmp_path: Path, kind: str) -> None
     (tmp_path / "elsewhere").mkdir()
     place.write_text("x") if kind == "file" else place.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match="is not a folder of this user"):
-        Draft(tmp_path / "out.csv", RECORD)
+        UnfinishedOutput(tmp_path / "out.csv", RECORD)
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_the_name_is_given_once(tmp_path: Path) -> None:
-    one = Draft(tmp_path / "out.csv", RECORD)
+    one = UnfinishedOutput(tmp_path / "out.csv", RECORD)
     one.whole.write_text("new")
     (tmp_path / "out.csv").write_text("old")
     with pytest.raises(UsageError, match="exists already"):
@@ -86,7 +86,7 @@ def test_the_name_is_given_once(tmp_path: Path) -> None:
 def test_a_name_that_somebody_else_took_does_not_keep_the_folder(tmp_path: Path) -> None:
     taken = tmp_path / ".out.csv.trainwright.removed"
     (taken / "theirs").mkdir(parents=True)
-    draft = Draft(tmp_path / "out.csv", {"the model": "a"})
+    draft = UnfinishedOutput(tmp_path / "out.csv", {"the model": "a"})
     draft.remove()
     draft.close()
     assert not list(tmp_path.glob(".out.csv*")), "what a killed process left is removed, too"
@@ -97,7 +97,7 @@ def test_what_another_user_has_there_stays(tmp_path: Path) -> None:
     taken = tmp_path / ".out.csv.trainwright.removed"
     (taken / "theirs").mkdir(parents=True)
     os.chown(taken, 12_345, -1)
-    draft = Draft(tmp_path / "out.csv", {"the model": "a"})
+    draft = UnfinishedOutput(tmp_path / "out.csv", {"the model": "a"})
     draft.remove()
     draft.close()
     assert list(tmp_path.glob(".out.csv*")) == [taken]
