@@ -392,17 +392,17 @@ def peaks(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
 
 
 def _per_second(call: Callable[[], Any], device: torch.device) -> float:
-    def settle() -> None:
+    def synchronize() -> None:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
     with torch.no_grad():
         call()  # the first call prepares libraries
-        settle()
+        synchronize()
         calls, began = 0, time.perf_counter()
         while (seconds := time.perf_counter() - began) < _FOR_S:
             call()
-            settle()
+            synchronize()
             calls += 1
     return calls / seconds
 

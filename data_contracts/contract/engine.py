@@ -117,10 +117,10 @@ def _scanned(
     sensitive: Collection[str],
     resources: Resources,
 ) -> tuple[int | None, Verdicts]:
-    """As `decided`, without measuring again what earlier checks of the same files settle."""
-    if resources.settle is None:
+    """As `decided`, without measuring again what earlier checks of the same files answer."""
+    if resources.answer is None:
         return decided(questions, entries, data, sensitive, resources)
-    rows, settled = resources.settle(questions, data.schema)
+    rows, settled = resources.answer(questions, data.schema)
     verdicts: Verdicts = dict.fromkeys(settled)
     if rest := {index: question for index, question in questions.items() if index not in settled}:
         measured, found = decided(rest, entries, data, sensitive, resources)

@@ -25,7 +25,7 @@ from data_contracts.records import Profile
 Settled = tuple[int, set[int]]
 # In the names of expectations that do not add up: distinct values, squares, and several columns in each row.
 _OVER_ALL = re.compile("unique|distinct|stdev|column_pair_|multicolumn_")
-Settle = Callable[[dict[int, ScanQuestion], pa.Schema], Settled]
+AnswerFromFindings = Callable[[dict[int, ScanQuestion], pa.Schema], Settled]
 # Files in a group: so many on average, and at most.
 USUAL, LARGEST = 64, 256
 

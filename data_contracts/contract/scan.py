@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_contracts.arrow_rows import Data, ParquetFiles, is_text
-from data_contracts.contract.parts import Settle
+from data_contracts.contract.parts import AnswerFromFindings
 from data_contracts.contract.questions import ALL, DISTINCT, Measure, MeasuredValues
 from data_contracts.contract.translation import kind_of
 from data_contracts.errors import OutOfMemory
@@ -546,14 +546,14 @@ class Resources:
         memory_bytes: the memory that DuckDB may use before it spills.
         threads: its threads.
         moved: called about once a second while a query makes progress.
-        settle: says which expectations hold by the kept findings of earlier checks of the same files.
+        answer: says which expectations hold by the kept findings of earlier checks of the same files.
     """
 
     folder: Path
     memory_bytes: int
     threads: int
     moved: Callable[[], None] = _nothing
-    settle: Settle | None = None
+    answer: AnswerFromFindings | None = None
 
 
 def run_in_duckdb(

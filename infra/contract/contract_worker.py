@@ -142,7 +142,7 @@ def _judged(request: ContractRequest, read: Read, judge: Callable[[Suite, Read],
 def _resources(folder: Path, moved: Callable[[], None], parts: FileParts | None) -> Resources:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     resources = Resources(folder, memory_bytes(), cores, moved)
-    return resources if parts is None else replace(resources, settle=partial(parts.settle, resources))
+    return resources if parts is None else replace(resources, answer=partial(parts.answer, resources))
 
 
 def _refuse_unknown(sensitive: list[str], batch: pa.RecordBatch | None) -> None:

@@ -142,7 +142,7 @@ class FileParts:
         known = FileFacts(self._schemas[own], facts.text_from, groups)
         remember_facts(self._request.files[at], self._request.sources, known)
 
-    def settle(self, resources: Resources, questions: dict[int, ScanQuestion], schema: pa.Schema) -> Settled:
+    def answer(self, resources: Resources, questions: dict[int, ScanQuestion], schema: pa.Schema) -> Settled:
         """The number of rows, and the expectations that hold by what is kept; new files are measured first."""
         wanted = kept([ROWS, *(one for question in questions.values() for one in question.measures)],
                       self._request.sensitive)  # fmt: skip

@@ -106,7 +106,7 @@ class FolderBackend:
             COUNTERS.put(len(data))
             with self._draft() as draft:
                 draft.write(data)
-                draft.settle()
+                draft.protect()
                 draft.rename(target)
                 _sync(target.parent)
         return _tag(data)
@@ -173,7 +173,7 @@ class FolderBackend:
         """The time with which a file written now is dated; on a network file system, its server's time."""
         with self._translated(".tmp"), self._draft() as draft:
             draft.write(b"?")
-            draft.settle()
+            draft.protect()
             return draft.about().st_mtime
 
     def drop(self, leftover: Leftover) -> None:
@@ -244,7 +244,7 @@ class FolderBackend:
 
     def _publish(self, draft: UnfinishedFile, path: str) -> None:
         target = self.root / path
-        draft.settle()
+        draft.protect()
         for tries_left in reversed(range(_PUBLISH_TRIES)):
             try:
                 _make_folder(target.parent)
@@ -472,7 +472,7 @@ class UnfinishedFile:
         with BufferedWriter(self.open()) as file:
             file.write(data)
 
-    def settle(self) -> None:
+    def protect(self) -> None:
         """Make the file read-only for everybody, and sync it to the disk."""
         descriptor = os.open(self.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self.folder)
         try:

@@ -1,6 +1,7 @@
 """`promote.canary`: a version that each run scores beside the champion on fresh rows, until it is promoted or ended.
 
-Each run first handles a standing canary (`settle`): it scores it, and promotes it, withdraws it, or lets it continue.
+Each run first handles a standing canary (`decide_standing`): it scores it, and promotes it, withdraws it, or lets it
+continue.
 A run considers its own candidate only if no canary stands, or if it was withdrawn: one that meets all gates then stands
 under the alias `canary` (`stand`). `withdraw` is a person's decision to take a canary back.
 
@@ -192,7 +193,7 @@ class Champion:
         return self.version.version
 
 
-def settle(run: Run, dataset: Dataset | None) -> Settled:
+def decide_standing(run: Run, dataset: Dataset | None) -> Settled:
     """Score the standing canary, and end it if the rows, its window or a person decide so.
 
     Raises:

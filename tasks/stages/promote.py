@@ -172,7 +172,7 @@ def _after_canary(
         if found is not None and (made := _made_before(run, found) or canary.stood(run)):
             canary.tidy(run)
             return made
-        done, ended = canary.settle(run, dataset)
+        done, ended = canary.decide_standing(run, dataset)
         if done is not None:
             return done
     try:

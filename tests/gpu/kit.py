@@ -56,7 +56,7 @@ from infra.machine import Gpus, gpu_readings, installed_nvml  # noqa: E402
 from infra.processes.processes import MARK, find_marked, kill_marked, marked_env, new_mark, terminable  # noqa: E402
 from infra.store import open_store  # noqa: E402
 from training import formats  # noqa: E402
-from training.formats.schema import FILE, columns_of, finish, narrow, settle, to_json  # noqa: E402  # noqa: E402
+from training.formats.schema import FILE, columns_of, conform_rows, finish, narrow, to_json  # noqa: E402  # noqa: E402
 
 END_S = 540
 # Kept free at the end, for the last row to be killed and the table to be written.
@@ -219,7 +219,7 @@ class Training:
         }
         table = pa.table({"id": pa.array(range(len(next(iter(self.columns.values()))))), **cells})
         narrowed, form = narrow(table), formats.get("parquet")
-        table = settle(narrowed, finish(narrowed.schema, table.schema))
+        table = conform_rows(narrowed, finish(narrowed.schema, table.schema))
         name = f"train-00000{form.SUFFIX}"
         path = self.bench.folder / f"{self.name}-{name}"
         form.write_shard(table, path)

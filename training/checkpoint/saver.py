@@ -565,7 +565,7 @@ class BackgroundWork:
         if self._error is not None:
             raise self._error
 
-    def settle(self, most_s: float) -> None:
+    def wait_quietly(self, most_s: float) -> None:
         """Wait at most `most_s` seconds for the work and ignore its outcome: the rank ends with another error."""
         if self._thread is not None:
             self._thread.join(most_s)

@@ -71,7 +71,7 @@ def train(
         trainer.fit(module, datamodule=datamodule, ckpt_path=resume, **with_view(loaders))
     except BaseException as error:
         report_failure(error, context, reports)
-        supervisor.settle()
+        supervisor.finish_saving()
         raise
     finally:
         if "train_dataloaders" in loaders:

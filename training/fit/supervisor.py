@@ -156,9 +156,9 @@ class Supervisor(L.Callback):
         self._progress(trainer)
         self.activity.enter("hooks")
 
-    def settle(self) -> None:
+    def finish_saving(self) -> None:
         """Let a checkpoint that is being saved finish, before this rank ends."""
-        self._saver.settle()
+        self._saver.finish_pending()
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the state that a resumed run needs and Lightning does not save."""
@@ -336,9 +336,9 @@ class Saver:
         """Wait until the newest checkpoint is sealed; raises the cause if it could not be."""
         self._background.wait()
 
-    def settle(self) -> None:
+    def finish_pending(self) -> None:
         """Let a pending checkpoint finish before the rank ends with another error: its steps are good."""
-        self._background.settle(SAVED_WITHIN_S)
+        self._background.wait_quietly(SAVED_WITHIN_S)
 
     def save(
         self,

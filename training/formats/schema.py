@@ -9,7 +9,7 @@ There is one form for each kind of column, whatever its source. Large, view and 
 in lists of one equal length (nested or not, fixed-size lists and Arrow's tensor type included) become tensors.
 `type_text` refuses everything else. Whether a list column is a tensor depends on all its rows, which need not be in
 memory at once: `narrow` gives each batch the narrowest form that holds its own rows, `widen` the form that holds two
-batches, `finish` the form that shards have, and `settle` brings rows to it.
+batches, `finish` the form that shards have, and `conform_rows` brings rows to it.
 
 `Facts` are gathered batch by batch and merged, before the first shard is written: the form of each column, the bytes of
 each group's values, and a witness: one row with the extremes of each column (the largest uint64, a null inside a list),
@@ -212,15 +212,15 @@ def finish(found: pa.Schema, raw: pa.Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
-def settle(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def conform_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Narrowed rows in the form of a schema from `widen` or `finish` that holds them."""
     if rows.schema.equals(schema, check_metadata=True):
         return rows
-    columns = [_settled(rows.schema.field(field.name), rows.column(field.name), field) for field in schema]
+    columns = [_conformed(rows.schema.field(field.name), rows.column(field.name), field) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _settled(have: pa.Field, column: pa.ChunkedArray, want: pa.Field) -> pa.ChunkedArray:
+def _conformed(have: pa.Field, column: pa.ChunkedArray, want: pa.Field) -> pa.ChunkedArray:
     if have.type == want.type:
         return column
     if pa.types.is_null(have.type):

@@ -24,7 +24,7 @@ import torch
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.messages.raw_data import PredictRequest
 from data_contracts.quoting import column_shown, type_shown
-from training.formats.schema import field_of, holds, narrow, settle, tensor_of
+from training.formats.schema import conform_rows, field_of, holds, narrow, tensor_of
 from training.loader import stored_order
 from training.loader.rows import Fixed, columns_of, names_of
 from training.predict.raw_rows import RawRows, block_rows, label_columns, no_column, type_from
@@ -269,7 +269,7 @@ class Features:
             )
         there = set(made.column_names)
         narrowed = narrow(made.select([name for name in self.schema.names if name in there]))
-        columns = [self._settled(where, narrowed, field, batch.num_rows) for field in self.schema]
+        columns = [self._conformed(where, narrowed, field, batch.num_rows) for field in self.schema]
         return pa.Table.from_arrays(columns, schema=self.schema)
 
     def batches(self, at: int, rows: pa.Table, size: int) -> Iterator[Any]:
@@ -326,7 +326,7 @@ class Features:
                 error.remedy = f"If it cannot take a null {', '.join(self.no_label)}, add that column with any value."
             raise
 
-    def _settled(self, where: Callable[[], str], rows: pa.Table, want: pa.Field, count: int) -> pa.ChunkedArray:
+    def _conformed(self, where: Callable[[], str], rows: pa.Table, want: pa.Field, count: int) -> pa.ChunkedArray:
         is_label = want.name in self.label
         if rows.schema.get_field_index(want.name) < 0:
             if is_label:
@@ -337,7 +337,7 @@ class Features:
             )
         have, column = rows.schema.field(want.name), rows.column(want.name)
         if holds(want, have):
-            column = settle(rows.select([want.name]), pa.schema([want])).column(0)
+            column = conform_rows(rows.select([want.name]), pa.schema([want])).column(0)
         elif tensor_of(want) is None and tensor_of(have) is None:
             try:
                 column = column.cast(want.type)

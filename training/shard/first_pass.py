@@ -25,7 +25,7 @@ from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.pipeline_spec import ShardsSpec
 from data_contracts.quoting import column_shown
 from infra.sources import prefetch
-from training.formats.schema import Facts, Mismatch, Size, settle, widen
+from training.formats.schema import Facts, Mismatch, Size, conform_rows, widen
 from training.shard.spill import BATCH_BYTES, Spill, Spilled, shuffle_keys, stream_start
 from training.shard.splitter import (
     LEFT_OUT,
@@ -312,7 +312,7 @@ def unlike_batches(error: Mismatch) -> UserCodeError:
 
 def _unified(tables: Sequence[pa.Table]) -> list[pa.Table]:
     schema = reduce(widen, (table.schema for table in tables))
-    return [settle(table, schema) for table in tables]
+    return [conform_rows(table, schema) for table in tables]
 
 
 def batch_end(rows: pa.Table, most: int | None = None) -> int:

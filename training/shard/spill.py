@@ -39,7 +39,7 @@ _WRITE_BYTES = 2**20
 
 # Brings the waiting tables of a run to one schema.
 Unify = Callable[[Sequence[pa.Table]], list[pa.Table]]
-Settle = Callable[[pa.Table], pa.Table]
+Conform = Callable[[pa.Table], pa.Table]
 # A key's range is its top 16 bits.
 RANGES = 2**16
 _SHIFT = np.uint64(48)
@@ -95,14 +95,14 @@ class Part:
     skip: int
     rows: int
 
-    def read(self, settle: Settle, schema: pa.Schema) -> pa.Table:
-        """The rows in the order of their keys, in one chunk, each piece brought to `schema` by `settle`."""
+    def read(self, conform: Conform, schema: pa.Schema) -> pa.Table:
+        """The rows in the order of their keys, in one chunk, each piece brought to `schema` by `conform`."""
         pieces = [one.read() for one in self.slices]
         if not pieces:
             return schema.empty_table()
         keys = np.concatenate([keys for keys, _ in pieces])
         order = key_order(keys)[self.skip : self.skip + self.rows]
-        tables = [settle(table) for _, table in pieces]
+        tables = [conform(table) for _, table in pieces]
         del pieces, keys
         rows = _taken(tables, order)
         # The allocator keeps freed memory for later, but what is written next needs other sizes.

@@ -39,7 +39,7 @@ from infra.pieces import Cluster, in_order
 from infra.processes.light_imports import without_pandas
 from infra.processes.processes import die_with_parent, oom_kills
 from training import formats
-from training.formats.schema import Mismatch, Size, settle
+from training.formats.schema import Mismatch, Size, conform_rows
 from training.shard.first_pass import (
     Gathered,
     Gatherer,
@@ -273,7 +273,7 @@ def write_shard(write: Write, order: Order) -> Written:
     """Read a shard's rows in order and store them; returns its split, rows and file. One process's work in the second
     pass.
     """
-    entry = write(order.name, order.part.read(partial(settle, schema=order.schema), order.schema))
+    entry = write(order.name, order.part.read(partial(conform_rows, schema=order.schema), order.schema))
     return order.split, order.part.rows, entry
 
 

@@ -22,7 +22,7 @@ from infra.sources.read import in_window
 from tests.support.expectations import E, one, run
 from tests.unit.infra.sources.conftest import Raw
 from training import formats
-from training.formats.schema import finish, narrow, settle
+from training.formats.schema import conform_rows, finish, narrow
 from training.shard import splitter
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -98,7 +98,7 @@ def test_all_who_read_a_time_read_the_same(form: str, raw: Raw, tmp_path: Path) 
         table, E("column_values_to_be_increasing", column="at"), E("column_values_to_not_be_null", column="at")
     ).accepted
     narrowed = narrow(table)
-    rows = settle(narrowed, finish(narrowed.schema, table.schema))
+    rows = conform_rows(narrowed, finish(narrowed.schema, table.schema))
     for kind in ("parquet", "tfrecord"):
         shards, path = formats.get(kind), tmp_path / kind
         shards.refuse(rows)
