@@ -24,8 +24,8 @@ def task_policy(stage: str) -> dict[str, Any]:
     }
 
 
-def piece_policy(stage: str) -> dict[str, Any]:
-    """Keyword arguments of `@task` for a piece of a stage's work on a cluster; Dask itself replaces workers."""
+def cluster_task_policy(stage: str) -> dict[str, Any]:
+    """Keyword arguments of `@task` for a task of a stage on a cluster; Dask itself replaces workers."""
     return {**task_policy(stage), "name": f"{stage}-piece", "task_run_name": "{work} {request[piece]}"}
 
 

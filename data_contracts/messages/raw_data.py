@@ -37,7 +37,7 @@ class ChunkOffsets(HandOff):
 
 
 class SharedFolder(Record):
-    """A folder that a cluster's machines share, and how many pieces of work they do at once."""
+    """A folder that a cluster's machines share, and how many tasks they do at once."""
 
     folder: str
     at_once: int
@@ -206,15 +206,15 @@ class ShardProgress(Message):
     seconds_left: float | None
 
 
-class PieceOrder(Message):
-    """A piece of work lies in the shared folder and is to be sent to a cluster: its number and kind."""
+class ClusterTaskOrder(Message):
+    """A task lies in the shared folder and is to be sent to a cluster: its number and kind."""
 
-    piece: int
+    number: int = Field(alias="piece")
     work: str
 
 
-class PieceRequest(Message):
-    """Do one piece of a cluster's work.
+class ClusterTaskRequest(Message):
+    """Do one task of a cluster's.
 
     Attributes:
         folder: that all machines share.
@@ -222,11 +222,11 @@ class PieceRequest(Message):
         sources: that the work opens.
         project: folder of the user's code in `folder`, if it runs, or decides the packages that the work runs with.
         field: of the spec, which names the cluster.
-        memory_share: of the memory of the machine that does the piece, as `data.memory_share`.
+        memory_share: of the memory of the machine that does the task, as `data.memory_share`.
     """
 
     folder: str
-    piece: int
+    number: int = Field(alias="piece")
     store: StoreAddress | None = Field(default=None, exclude_if=lambda store: store is None)
     sources: list[SourceSpec]
     project: str | None = Field(default=None, exclude_if=lambda project: project is None)
@@ -234,12 +234,12 @@ class PieceRequest(Message):
     memory_share: float = Field(default=MEMORY_SHARE, exclude_if=lambda share: share == MEMORY_SHARE)
 
 
-class PieceDone(Message):
-    """A piece is done; its result lies beside it."""
+class ClusterTaskDone(Message):
+    """A task is done; its result lies beside it."""
 
 
-class PieceOutcome(Message):
-    """How a piece ended: with the error as JSON, or None if its result lies beside it."""
+class ClusterTaskOutcome(Message):
+    """How a task ended: with the error as JSON, or None if its result lies beside it."""
 
     error: Error | None = None
 
@@ -262,7 +262,7 @@ LATE: Final = Child("infra.contract.late_worker", LateRequest, LateRows)
 CUT: Final = Child("training.shard.cut_worker", CutRequest, ChunkOffsets)
 SHARD: Final = Child("training.shard.worker", ShardRequest, Dataset)
 DIGESTS: Final = Child("infra.sources.named_places", DigestRequest, FileDigests)
-PIECE: Final = Child("infra.piece_worker", PieceRequest, PieceDone)
+CLUSTER_TASK: Final = Child("infra.cluster_task_worker", ClusterTaskRequest, ClusterTaskDone)
 
 
 class PredictRequest(OfCheckpoint, RawFiles):

@@ -27,9 +27,9 @@ from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
 from data_contracts.records import Profile
 from infra import scratch
+from infra.cluster_tasks import Cluster
 from infra.contract.parts import FileParts, memory_bytes, profiled
 from infra.contract.quarantine import FILE, with_places, write_quarantine
-from infra.pieces import Cluster
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
 from infra.sources import Selection, Window, parquet_in_place, read_batches
@@ -47,7 +47,7 @@ def _load() -> Classes:
 def main(request: ContractRequest, report: Report, load: Load = _load) -> ContractOutcome:
     """The outcome of a check; `load` imports Great Expectations and gives the user's own classes that the suite names.
 
-    Reports what it has done (`Advanced`), and with `cluster` each `PieceOrder`.
+    Reports what it has done (`Advanced`), and with `cluster` each `ClusterTaskOrder`.
 
     Raises:
         UsageError: the data cannot be read, or lacks a column that `sensitive` names.

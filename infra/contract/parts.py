@@ -42,8 +42,8 @@ from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.profile.profile import Merger, profile_of
 from data_contracts.records import Profile
 from infra import scratch
+from infra.cluster_tasks import Cluster
 from infra.machine import group_limit_bytes
-from infra.pieces import Cluster
 from infra.sources import Selection, file_facts, merged_schema, parquet_in_place, prefetch, read_batches
 from infra.sources.read import FileFacts, remember_facts
 from infra.sources.resolve import NAMED
@@ -54,7 +54,7 @@ KNOWN, NEW = "known", "new"
 P = TypeVar("P", FilePart, PartGroup)
 # Of DuckDB's before it spills, at most; what Arrow, Parquet and Great Expectations hold comes on top.
 MEMORY_BYTES = 512 * 2**20
-# Of the files of one piece of work, as stored. Starting a piece takes as long as measuring some MB.
+# Of the files of one task, as stored. Starting a task takes as long as measuring some MB.
 LEAST_PIECE_BYTES, MOST_PIECE_BYTES = 2**22, 2**28
 PROFILE_FILE = "profile.json"
 # Of `format: files`; each is a whole file, which the profile does not open.
@@ -283,15 +283,15 @@ def facts_elsewhere(
     cluster: Cluster, sources: list[SourceSpec], root: Path, files: Sequence[SourceFile]
 ) -> Iterator[FileFacts]:
     """The facts about files, in their order, found by other machines."""
-    pieces = in_pieces([file.bytes for file in files], cluster.at_once)
-    return cluster.map(partial(read_facts, sources, root), ([files[at] for at in piece] for piece in pieces))
+    tasks = in_tasks([file.bytes for file in files], cluster.at_once)
+    return cluster.map(partial(read_facts, sources, root), ([files[at] for at in task] for task in tasks))
 
 
 def parts_elsewhere(cluster: Cluster, wanted: FileMeasures, files: Sequence[SourceFile]) -> Iterator[FilePart | None]:
     """The parts of files, in their order, measured by other machines; this process knows the facts about the files."""
     known = [(file, file_facts(file, wanted.sources, wanted.root)) for file in files]
-    pieces = in_pieces([file.bytes for file in files], cluster.at_once)
-    return cluster.map(partial(measure_file, wanted), ([known[at] for at in piece] for piece in pieces))
+    tasks = in_tasks([file.bytes for file in files], cluster.at_once)
+    return cluster.map(partial(measure_file, wanted), ([known[at] for at in task] for task in tasks))
 
 
 def read_facts(sources: list[SourceSpec], root: Path, file: SourceFile) -> FileFacts:
@@ -306,7 +306,7 @@ def measure_file(wanted: FileMeasures, known: KnownFile) -> FilePart | None:
     _refuse_unreadable(file)
     remember_facts(file, wanted.sources, facts)
     with scratch.make("contract") as spills:
-        # One thread: the cluster already runs as many pieces as should run at once.
+        # One thread: the cluster already runs as many tasks as should run at once.
         return measured_part(wanted, file, Resources(spills.path, memory_bytes(), threads=1))
 
 
@@ -320,15 +320,15 @@ def _refuse_unreadable(file: SourceFile) -> None:
         )
 
 
-def in_pieces(sizes: Sequence[int], at_once: int) -> Iterable[range]:
-    """The neighbours in each piece of work: `at_once` pieces of about one size, or more that end at 256 MiB."""
+def in_tasks(sizes: Sequence[int], at_once: int) -> Iterable[range]:
+    """The neighbours in each task: `at_once` tasks of about one size, or more that end at 256 MiB."""
     enough = min(max(sum(sizes) // at_once, LEAST_PIECE_BYTES), MOST_PIECE_BYTES)
-    start = piece = 0
+    start = task_bytes = 0
     for at, size in enumerate(sizes):
-        piece += size
-        if piece >= enough or at + 1 == len(sizes):
+        task_bytes += size
+        if task_bytes >= enough or at + 1 == len(sizes):
             yield range(start, at + 1)
-            start, piece = at + 1, 0
+            start, task_bytes = at + 1, 0
 
 
 def profiled(

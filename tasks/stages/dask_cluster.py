@@ -1,7 +1,7 @@
-"""A stage's work on a Dask cluster: each piece is a Prefect task there, done in a child process.
+"""A stage's work on a Dask cluster: each task of it is a Prefect task, done in a child process.
 
 Imported only when `shards.runner` or `contract.runner` names a cluster. The stage's own child process cuts and merges
-the work as usual (`infra.pieces` is its side of this); this module sends the pieces that it requests, and
+the work as usual (`infra.cluster_tasks` is its side of this); this module sends the tasks that it requests, and
 returns their outcomes.
 """
 
@@ -25,10 +25,10 @@ from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
 from data_contracts.messages.children import A, Child
 from data_contracts.messages.raw_data import (
     OWN_CONTRACT,
+    ClusterTaskOrder,
+    ClusterTaskOutcome,
+    ClusterTaskRequest,
     ContractRequest,
-    PieceOrder,
-    PieceOutcome,
-    PieceRequest,
     ShardRequest,
     SharedFolder,
 )
@@ -42,7 +42,7 @@ from infra.orchestrator.api import unreachable
 from infra.processes.environment import IdleLimit
 from infra.records.nodes import note_lists
 from infra.settings import PREFECT_SETTINGS, check_approved, is_private_place
-from tasks.policies import piece_policy
+from tasks.policies import cluster_task_policy
 from tasks.run.run import Run
 from tasks.stages.stage import ClusterStage
 
@@ -50,8 +50,8 @@ CONNECT_S = 10.0
 # A cluster without workers may be starting some; the wait is limited.
 NO_WORKERS_S = 30.0
 LOOK_S = 2.0
-# More pieces than threads, so that a worker finds the next piece when a piece is done.
-PIECES_PER_THREAD = 2
+# More tasks than threads, so that a worker finds the next one when a task is done.
+TASKS_PER_THREAD = 2
 SAME = "Start the workers from the same checkout and lock."
 
 R = TypeVar("R", ShardRequest, ContractRequest)
@@ -67,7 +67,7 @@ def run_on_dask(
     limit: IdleLimit | None = None,
     on_report: Handlers | None = None,
 ) -> A:
-    """A stage's child's answer to a request, with the pieces of work that the child orders done by a cluster.
+    """A stage's child's answer to a request, with the tasks that the child orders done by a cluster.
 
     Args:
         limit, on_report: as for `run_child`.
@@ -75,7 +75,7 @@ def run_on_dask(
     Raises:
         UsageError: outside of a flow; the scratch folder or a worker's installation cannot be used.
         StorageUnavailable: the scheduler does not answer, or was lost.
-        NodeLost: there are no workers, or a piece ended several of them.
+        NodeLost: there are no workers, or a task ended several of them.
     """
     if FlowRunContext.get() is None:
         raise UsageError(
@@ -83,13 +83,13 @@ def run_on_dask(
             remedy=f"Use `trainwright run`, or add `--set {stage.field}=local`: the {stage.makes} is the same.",
         )
     with _shared_folder(stage, runner.scratch) as folder, _connected(stage, runner.dask) as dask:
-        pieces = _Pieces(stage, runner.dask, dask, folder, run.withholds)
-        shared = SharedFolder(folder=str(folder), at_once=PIECES_PER_THREAD * pieces.ready())
+        tasks = _ClusterTasks(stage, runner.dask, dask, folder, run.withholds)
+        shared = SharedFolder(folder=str(folder), at_once=TASKS_PER_THREAD * tasks.ready())
         project = None if request.project is None else _unpacked(run, folder)
         request = request.model_copy(update={"cluster": shared, "project": None if project is None else str(project)})
 
-        def send(order: PieceOrder) -> None:
-            pieces.send(order.work, _piece_request(stage, request, folder, order.piece, run.memory_share))
+        def send(order: ClusterTaskOrder) -> None:
+            tasks.send(order.work, _task_request(stage, request, folder, order.number, run.memory_share))
 
         try:
             run.note_environments(*filter(None, [project]))
@@ -100,8 +100,8 @@ def run_on_dask(
                 withhold=run.withholds,
                 limit=limit,
                 memory_share=run.memory_share,
-                on_report={PieceOrder: send, **(on_report or {})},
-                on_poll=pieces.poll,
+                on_report={ClusterTaskOrder: send, **(on_report or {})},
+                on_poll=tasks.poll,
             )
         finally:
             note_lists(run.store, run.run_id, folder)
@@ -113,13 +113,13 @@ def _unpacked(run: Run, folder: Path) -> Path:
     return code_bundle.unpack(run.store, resolved.code, folder / "project", code_digest=resolved.code_digest)
 
 
-def _piece_request(
-    stage: ClusterStage, request: ShardRequest | ContractRequest, folder: Path, piece: int, memory_share: float
-) -> PieceRequest:
-    # The store and the sources decide which credentials the environment of the piece's child keeps.
-    return PieceRequest(
+def _task_request(
+    stage: ClusterStage, request: ShardRequest | ContractRequest, folder: Path, number: int, memory_share: float
+) -> ClusterTaskRequest:
+    # The store and the sources decide which credentials the environment of the task's child keeps.
+    return ClusterTaskRequest(
         folder=str(folder),
-        piece=piece,
+        number=number,
         store=request.store if isinstance(request, ShardRequest) else None,
         sources=request.sources,
         project=request.project,
@@ -128,9 +128,9 @@ def _piece_request(
     )
 
 
-@task(**piece_policy("shard"))
-def do_piece(work: str, request: dict[str, object], wanted: dict[str, str], withhold: bool) -> State | None:
-    """Do one piece of work, a `PieceRequest` as JSON, on a worker's machine.
+@task(**cluster_task_policy("shard"))
+def do_cluster_task(work: str, request: dict[str, object], wanted: dict[str, str], withhold: bool) -> State | None:
+    """Do one task, a `ClusterTaskRequest` as JSON, on a worker's machine.
 
     The function travels by value and imports our modules when it runs: only so can it report that a worker has another
     version of them.
@@ -141,31 +141,31 @@ def do_piece(work: str, request: dict[str, object], wanted: dict[str, str], with
     try:
         if unlike := differences(wanted):
             raise UsageError(f"{request['field']}.dask: a worker has {', '.join(unlike)}.", remedy=SAME)
-        from data_contracts.messages.raw_data import PIECE, PieceRequest
+        from data_contracts.messages.raw_data import CLUSTER_TASK, ClusterTaskRequest
         from infra.child import run_child
         from infra.records.nodes import keep_lists
 
-        piece = PieceRequest.from_json(request)
-        keep_lists(piece.folder, piece.project)
-        run_child(PIECE, piece, withhold=withhold, memory_share=piece.memory_share)
+        task_request = ClusterTaskRequest.from_json(request)
+        keep_lists(task_request.folder, task_request.project)
+        run_child(CLUSTER_TASK, task_request, withhold=withhold, memory_share=task_request.memory_share)
     except TrainwrightError as error:
         return Failed(message=error.message, data=error.to_json())
     return None
 
 
-class _Pieces:
-    """The pieces that the cluster is working on."""
+class _ClusterTasks:
+    """The tasks that the cluster is working on."""
 
     def __init__(
         self, stage: ClusterStage, address: str, dask: DaskTaskRunner, folder: Path, withhold: bool = False
     ) -> None:
-        policy = piece_policy(stage.name)
-        self._stage, self._task = stage, do_piece.with_options(name=policy["name"], tags=policy["tags"])
+        policy = cluster_task_policy(stage.name)
+        self._stage, self._task = stage, do_cluster_task.with_options(name=policy["name"], tags=policy["tags"])
         self._address, self._dask, self._folder, self._withhold = address, dask, folder, withhold
         self._sent: dict[int, distributed.Future] = {}
         self._looked = self._alive = time.monotonic()
         self._context = contextvars.copy_context()
-        # Prefect would send the stage's own task along with each piece, and with it the whole run.
+        # Prefect would send the stage's own task along with each of these, and with it the whole run.
         self._context.run(TaskRunContext.__var__.set, None)  # type: ignore[arg-type]
 
     def ready(self) -> int:
@@ -183,17 +183,17 @@ class _Pieces:
                 )
         return sum(client.nthreads().values())
 
-    def send(self, work: str, request: PieceRequest) -> None:
-        """Send a piece of work of this kind."""
+    def send(self, work: str, request: ClusterTaskRequest) -> None:
+        """Send a task of this kind."""
         arguments = {"work": work, "request": request.to_json(), "wanted": installed(), "withhold": self._withhold}
-        self._sent[request.piece] = self._context.run(self._dask.submit, self._task, arguments).wrapped_future
+        self._sent[request.number] = self._context.run(self._dask.submit, self._task, arguments).wrapped_future
 
     def poll(self) -> None:
         """Return the finished outcomes, and check that there are workers for the rest."""
-        for piece, future in list(self._sent.items()):
+        for number, future in list(self._sent.items()):
             if future.status != "pending":
-                replace_json(self._folder / f"{piece}.outcome", self._outcome(piece, future).to_json())
-                del self._sent[piece]
+                replace_json(self._folder / f"{number}.outcome", self._outcome(number, future).to_json())
+                del self._sent[number]
         now = time.monotonic()
         if now - self._looked < LOOK_S:
             return
@@ -210,10 +210,10 @@ class _Pieces:
         elif now - self._alive > NO_WORKERS_S:
             raise self._no_workers()
 
-    def _outcome(self, piece: int, future: distributed.Future) -> PieceOutcome:
+    def _outcome(self, number: int, future: distributed.Future) -> ClusterTaskOutcome:
         if future.status in ("cancelled", "lost"):
             raise self._lost()
-        which, cluster = f"{piece} of the {self._stage.name} stage", f"the Dask cluster at {self._address}"
+        which, cluster = f"{number} of the {self._stage.name} stage", f"the Dask cluster at {self._address}"
         error = future.exception()
         if isinstance(error, distributed.scheduler.KilledWorker):
             raise NodeLost(
@@ -228,10 +228,10 @@ class _Pieces:
             )
         state: State = future.result()
         if state.is_completed():
-            return PieceOutcome()
+            return ClusterTaskOutcome()
         outcome = state.result(raise_on_failure=False)
         if isinstance(outcome, dict):
-            return PieceOutcome(error=outcome)
+            return ClusterTaskOutcome(error=outcome)
         raise NodeLost(f"Piece {which} ended {state.name} on {cluster}: {state.message}.")
 
     def _lost(self) -> StorageUnavailable:
@@ -288,13 +288,13 @@ def _shared_folder(stage: ClusterStage, scratch: str) -> Iterator[Path]:
         try:
             yield made.path
         finally:
-            # Pieces that are still running end themselves. Nobody who sees the folder can take this name first.
+            # Tasks that are still running end themselves. Nobody who sees the folder can take this name first.
             made.rename(f"{made.path.name}.{uuid.uuid4().hex}")
 
 
 @contextlib.contextmanager
 def _connected(stage: ClusterStage, address: str) -> Iterator[DaskTaskRunner]:
-    # Prefect sends its settings with each piece, its password and API key among them.
+    # Prefect sends its settings with each task, its password and API key among them.
     check_approved({PREFECT_SETTINGS: f"{stage.field}.dask"}, address)
     with DaskTaskRunner(address=address, client_kwargs={"timeout": CONNECT_S}) as dask:
         try:

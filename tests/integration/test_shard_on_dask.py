@@ -171,7 +171,7 @@ def test_a_cluster_without_workers_is_told(empty: Cluster, tmp_path: Path, monke
         dask_cluster._connected(ON_CLUSTER, empty.address) as dask,
         pytest.raises(NodeLost, match="had no worker for 2 s"),
     ):
-        dask_cluster._Pieces(ON_CLUSTER, empty.address, dask, tmp_path).ready()
+        dask_cluster._ClusterTasks(ON_CLUSTER, empty.address, dask, tmp_path).ready()
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_worker_with_another_version_is_named(
         dask_cluster._connected(ON_CLUSTER, empty.address) as dask,
         pytest.raises(UsageError, match=sentence) as caught,
     ):
-        dask_cluster._Pieces(ON_CLUSTER, empty.address, dask, tmp_path).ready()
+        dask_cluster._ClusterTasks(ON_CLUSTER, empty.address, dask, tmp_path).ready()
     assert "the worker tcp://" in caught.value.message
 
 

@@ -63,6 +63,7 @@ RECORDS, PATHS = "data_contracts", "infra.store.layout"
 LISTED_AS = {
     **{"CanaryStatus": "Standing", "ChunkOffsets": "TextCuts"},
     **{"FailureEvent": "NodeMishap", "ObservationBatch": "Night", "RowPosition": "Place"},
+    **{f"ClusterTask{kind}": f"Piece{kind}" for kind in ("Done", "Order", "Outcome", "Request")},
 }
 # The functions that take a key of Prefect's artifacts (as the last argument), or the key itself (as the first).
 ARTIFACTS = ("artifact_key", "_artifact")

@@ -28,7 +28,7 @@ from training.formats.schema import pick, tensor_of
 from training.order import blocks_of
 
 BatchSpec = list[str | list[str]] | dict[str, str | list[str]] | None
-PIECE = 4096
+CHUNK = 4096
 Gathered = list[NDArray[Any] | torch.Tensor | pa.Array]
 # Blocks that are read and decoded in parallel; PyArrow and NumPy release the interpreter lock meanwhile.
 READERS = 2
@@ -61,9 +61,9 @@ class Fixed:
             out[...] = arrays[0].reshape(out.shape)  # a column in a list by itself: (rows, 1)
             return
         # Piece by piece, so that the lines of `out` stay in the processor's cache until all columns are in them.
-        for at in range(0, len(out), PIECE):
+        for at in range(0, len(out), CHUNK):
             for place, array in enumerate(arrays):
-                out[at : at + PIECE, place] = array[at : at + PIECE]
+                out[at : at + CHUNK, place] = array[at : at + CHUNK]
 
     def batches(self, values: NDArray[Any] | torch.Tensor, size: int) -> list[torch.Tensor]:
         """Views of `values`, (rows, *shape), of `size` rows each."""

@@ -34,8 +34,8 @@ from data_contracts.errors import NodeLost, OutOfMemory
 from data_contracts.handoffs import FileEntry, ShardFile, SourceFile
 from data_contracts.messages.raw_data import ShardProgress
 from data_contracts.pipeline_spec import ShardsSpec
+from infra.cluster_tasks import Cluster, in_order
 from infra.contract.quarantine import LeftOut
-from infra.pieces import Cluster, in_order
 from infra.processes.light_imports import without_pandas
 from infra.processes.processes import die_with_parent, oom_kills
 from training import formats

@@ -20,9 +20,9 @@ from data_contracts.messages.children import StoreAddress
 from data_contracts.messages.raw_data import SHARD, ShardRequest
 from data_contracts.pipeline_spec import ShardsSpec
 from infra import scratch
+from infra.cluster_tasks import Cluster
 from infra.contract.quarantine import read_left_out
 from infra.files import hash_pieces
-from infra.pieces import Cluster
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import without_pandas
 from infra.records.handoffs import ANEW, LACKING, ROW_COUNTS, TYPES, put_handoff, read_handoff
@@ -75,7 +75,7 @@ def main(request: ShardRequest, report: Report) -> Dataset:
     """Make and seal the dataset that a request describes.
 
     Args:
-        report: called with `ShardProgress`, and for a cluster with each `PieceOrder`.
+        report: called with `ShardProgress`, and for a cluster with each `ClusterTaskOrder`.
     """
     if not request.files:
         raise UsageError("There are no source files to shard.", remedy="Look at data.source and at the window.")

@@ -15,13 +15,13 @@ from data_contracts.contract.suites import load_suite
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages import Message
-from data_contracts.messages.raw_data import ContractOutcome, ContractRequest, PieceOrder, SharedFolder
+from data_contracts.messages.raw_data import ClusterTaskOrder, ContractOutcome, ContractRequest, SharedFolder
 from data_contracts.pipeline_spec import SourceSpec
 from infra.contract import contract_worker, parts
-from infra.contract.parts import KNOWN, NEW, in_pieces, read_facts
+from infra.contract.parts import KNOWN, NEW, in_tasks, read_facts
 from infra.files import file_digest
 from infra.sources import read
-from tests.support.pieces import Elsewhere
+from tests.support.cluster_tasks import Elsewhere
 
 MIB = 2**20
 # Some hold by what adds up, some read all files again, and some do not hold.
@@ -72,7 +72,7 @@ def checked(asked: ContractRequest, parts: Path, elsewhere: Elsewhere | None = N
     shared = SharedFolder(folder=str(elsewhere.cluster.folder), at_once=4) if elsewhere is not None else None
 
     def report(message: Message) -> None:
-        if isinstance(message, PieceOrder):
+        if isinstance(message, ClusterTaskOrder):
             assert elsewhere is not None
             elsewhere.done(message)
 
@@ -138,4 +138,4 @@ def test_a_file_that_a_worker_cannot_read_is_named_with_what_to_do(asked: Contra
     ],
 )
 def test_neighbours_make_pieces_of_about_one_size(sizes: list[int], at_once: int, pieces: list[list[int]]) -> None:
-    assert [list(piece) for piece in in_pieces(sizes, at_once)] == pieces
+    assert [list(task) for task in in_tasks(sizes, at_once)] == pieces

@@ -1,4 +1,4 @@
-"""What becomes of a piece, as the Dask cluster tells it. (Real ones: tests/integration/test_*_on_dask.py.)"""
+"""What becomes of a task, as the Dask cluster tells it. (Real ones: tests/integration/test_*_on_dask.py.)"""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from httpx import ConnectError
 from prefect.states import Completed, Crashed, Failed
 
 from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
-from data_contracts.messages.raw_data import ContractRequest, PieceOutcome
+from data_contracts.messages.raw_data import ClusterTaskOutcome, ContractRequest
 from infra import child
 from infra.code_bundle import installed
 from tasks.run.run import open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages.contract_check import ON_CLUSTER
-from tasks.stages.dask_cluster import _piece_request, _Pieces, _shared_folder, do_piece
+from tasks.stages.dask_cluster import _ClusterTasks, _shared_folder, _task_request, do_cluster_task
 from tasks.stages.shard import dataset_key
 from tests.support.tiny import write_project
 
@@ -40,14 +40,14 @@ class Told:
 
 
 @pytest.fixture
-def pieces(tmp_path: Path) -> _Pieces:
-    return _Pieces(ON_CLUSTER, ADDRESS, None, tmp_path)  # type: ignore[arg-type]
+def tasks(tmp_path: Path) -> _ClusterTasks:
+    return _ClusterTasks(ON_CLUSTER, ADDRESS, None, tmp_path)  # type: ignore[arg-type]
 
 
-def test_an_error_of_ours_is_handed_back_and_so_is_the_end(pieces: _Pieces) -> None:
+def test_an_error_of_ours_is_handed_back_and_so_is_the_end(tasks: _ClusterTasks) -> None:
     error = UsageError("no rows").to_json()
-    assert pieces._outcome(1, Told("finished", Completed())) == PieceOutcome()
-    assert pieces._outcome(1, Told("finished", Failed(data=error))) == PieceOutcome(error=error)
+    assert tasks._outcome(1, Told("finished", Completed())) == ClusterTaskOutcome()
+    assert tasks._outcome(1, Told("finished", Failed(data=error))) == ClusterTaskOutcome(error=error)
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_an_error_of_ours_is_handed_back_and_so_is_the_end(pieces: _Pieces) -> N
     ],
     ids=["lost", "cancelled", "killed", "unlike", "server away", "crashed"],
 )
-def test_what_ends_a_piece_has_a_cause(pieces: _Pieces, told: Told, kind: type[Exception], sentence: str) -> None:
+def test_what_ends_a_task_has_a_cause(tasks: _ClusterTasks, told: Told, kind: type[Exception], sentence: str) -> None:
     with pytest.raises(kind, match=sentence):
-        pieces._outcome(7, told)
+        tasks._outcome(7, told)
 
 
-def test_a_piece_goes_by_its_stage_in_prefect(pieces: _Pieces) -> None:
-    assert (pieces._task.name, sorted(pieces._task.tags)) == ("validate-piece", ["stage:validate", "trainwright"])
+def test_a_task_goes_by_its_stage_in_prefect(tasks: _ClusterTasks) -> None:
+    assert (tasks._task.name, sorted(tasks._task.tags)) == ("validate-piece", ["stage:validate", "trainwright"])
 
 
 @pytest.mark.usefixtures("home")
@@ -108,16 +108,16 @@ def test_a_folder_that_others_may_exchange_is_refused(mode: int, tmp_path: Path)
     assert not list(scratch.iterdir())
 
 
-def test_a_piece_may_take_the_share_of_memory_that_the_spec_names(
+def test_a_task_may_take_the_share_of_memory_that_the_spec_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = ContractRequest(
         suite={}, files=[], sources=[], root="/", window=None, window_column=None, fail_on="info", sensitive=[]
     )
-    piece = _piece_request(ON_CLUSTER, request, tmp_path, 0, 1e-6).to_json()
+    task = _task_request(ON_CLUSTER, request, tmp_path, 0, 1e-6).to_json()
     shares: list[float] = []
     monkeypatch.setattr(child, "run_child", lambda *_, memory_share, **more: shares.append(memory_share))
-    do_piece.fn("contract", piece, installed(), False)
-    del piece["memory_share"]  # as an earlier version sends it
-    do_piece.fn("contract", piece, installed(), False)
+    do_cluster_task.fn("contract", task, installed(), False)
+    del task["memory_share"]  # as an earlier version sends it
+    do_cluster_task.fn("contract", task, installed(), False)
     assert shares == [1e-6, 0.8]
