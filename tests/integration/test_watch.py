@@ -118,13 +118,13 @@ def test_each_death_is_one_message(site: Site, receiver: Receiver, tmp_path: Pat
 STORE_DAY = """
 import shutil, sys
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from prefect import flow
 from flows.day_page import day_page
 from infra.gang.members import Progress
 from infra.store import open_store
 from tasks.run.report import TrainingReporter
 from tests.support.ledger_runs import report, run_id_at, usage, write
+from tests.support.runs import make_run
 
 store, now = open_store(sys.argv[1]), datetime.now(UTC)
 for hours in (2, 3) if not store.list("runs") else ():
@@ -139,7 +139,7 @@ day_page(store.uri)
 @flow
 def trains():
     reporter = TrainingReporter.__new__(TrainingReporter)
-    reporter._run, reporter._training = SimpleNamespace(spec=SimpleNamespace(name="tiny"), run_id="r1"), "trainings/k-0"
+    reporter._run, reporter._training = make_run(), "trainings/k-0"
     reporter._announce_restart(Progress(0, "ended", cause="hung"))
     reporter._announce_restart(Progress(1, "ended", cause="node_lost"))
 trains()

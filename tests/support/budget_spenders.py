@@ -27,6 +27,7 @@ from infra.usage import executions_of
 from tasks import budgets
 from tasks.budgets import BudgetPeriod, settle_all
 from tasks.run import meter
+from tasks.run.run import Run
 from tests.support.runs import make_run
 
 RUNS, EVERY_S, CHECKPOINT_S, LIMIT_H = 8, 60.0, 25.0, 0.75
@@ -47,7 +48,7 @@ def use(store: Store, run_id: str, began: float) -> bool:
     budgets.Spending._tell = lambda *_: None  # type: ignore[method-assign]
     run = make_run(store, run_id=run_id, price=FREE, prices={"here": FREE})
 
-    def work(run: Any) -> Any:
+    def work(run: Run) -> Any:
         mine = run.live.budget
         budgets.admit(run)
         while mine.over() is None:

@@ -280,7 +280,7 @@ class World:
                 {"ref": ref, "key": "k", "checkpoint_id": "", "dataset_ids": {}, "metrics": {"x": metric}}
             )
 
-        def comparable(run: Any, mine: Checkpoint, told: Evaluation, theirs: Checkpoint, *_: Any) -> Any:
+        def comparable(run: Run, mine: Checkpoint, told: Evaluation, theirs: Checkpoint, *_: Any) -> Any:
             return told, evaluation(theirs.step)
 
         spec = {

@@ -92,7 +92,7 @@ class CanaryPlace:
         return Checkpoint(ref=ref, key="k", step=n, **about)
 
     def _comparable(
-        self, run: Any, mine: Checkpoint, first: Evaluation, theirs: Checkpoint, dataset: Any, names: Any
+        self, run: Run, mine: Checkpoint, first: Evaluation, theirs: Checkpoint, dataset: Any, names: Any
     ) -> tuple[Evaluation, Evaluation]:
         return first, evaluation(theirs.step)
 

@@ -63,15 +63,15 @@ def no_spec() -> Any:
     raise UsageError("the spec is gone")
 
 
-def a_bug(run: Any) -> RunReport:
+def a_bug(run: Run) -> RunReport:
     raise ZeroDivisionError
 
 
-def fails(run: Any) -> RunReport:
+def fails(run: Run) -> RunReport:
     return FAILED
 
 
-def test_a_failure_of_the_only_execution_is_reported(executed: Any, run: Any) -> None:
+def test_a_failure_of_the_only_execution_is_reported(executed: Any, run: Run) -> None:
     with pytest.raises(UsageError, match="the spec is gone"):
         flow_runs.end_of(no_spec, fails)
     with pytest.raises(ZeroDivisionError):
@@ -80,14 +80,14 @@ def test_a_failure_of_the_only_execution_is_reported(executed: Any, run: Any) ->
 
 
 @pytest.mark.parametrize("failing", ["opening", "bug", "report"])
-def test_every_failure_is_left_to_a_newer_execution_that_has_ended(executed: Any, run: Any, failing: str) -> None:
+def test_every_failure_is_left_to_a_newer_execution_that_has_ended(executed: Any, run: Run, failing: str) -> None:
     executed(ENDED)
     with pytest.raises(Abort, match="as its newer execution reports"):
         flow_runs.end_of(no_spec if failing == "opening" else lambda: run, a_bug if failing == "bug" else fails)
 
 
 def test_a_newer_execution_that_carries_the_run_out_will_report_it(
-    executed: Any, run: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+    executed: Any, run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flow_runs, "NEWER_S", 30)
     executed(AT_IT)
@@ -103,7 +103,7 @@ def test_a_newer_execution_that_carries_the_run_out_will_report_it(
 
 @pytest.mark.parametrize("holder", [None, "killed elsewhere"])
 def test_a_failure_is_reported_if_the_newer_execution_was_killed(
-    executed: Any, run: Any, store: Store, holder: str | None
+    executed: Any, run: Run, store: Store, holder: str | None
 ) -> None:
     executed(AT_IT)
     if holder is not None:

@@ -52,11 +52,11 @@ def gang(began: float, seconds: float, generation: int = 0) -> GangUsage:
     return GangUsage(nodes=[node], ended="", **about)
 
 
-def carry_out(run: Any, work: Callable[[Any], Any]) -> Any:
+def carry_out(run: Run, work: Callable[[Any], Any]) -> Any:
     return budgets.within_budgets(metered(work))(run)
 
 
-def training(run: Any, seconds: float, nodes: int = 1) -> None:
+def training(run: Run, seconds: float, nodes: int = 1) -> None:
     """Train for `seconds` that are counted, not waited for."""
     budgets.admit(run)
     allowed = budgets.budget_guard(run, "train", local=False)
@@ -108,7 +108,7 @@ def test_a_training_ends_while_half_an_interval_is_reserved(store: Store) -> Non
     limited(store, {"amount": 100.0, "currency": "USD"})
     run = run_in(store)
 
-    def work(run: Any) -> Any:
+    def work(run: Run) -> Any:
         training(run, 60)
         assert run.live.budget.over() is None
         budgets.refuse_over(run)
@@ -156,7 +156,7 @@ def test_shares_are_warned_of_once_in_a_period(
     limited(store, {"amount": 100.0, "currency": "USD"}, warn_at=[0.2, 0.9], at_limit="warn")
     seen: list[str] = []
 
-    def work(run: Any) -> None:
+    def work(run: Run) -> None:
         training(run, 1)
         seen.extend(run.live.budget.sentences)
 
@@ -236,7 +236,7 @@ def test_what_a_dead_run_holds_warns_of_no_share(store: Store) -> None:
     limited(store, {"amount": 200.0, "currency": "USD"}, warn_at=[0.5])
     killed(store, "r0", seconds=10)  # and it holds 60 more
 
-    def work(run: Any) -> Any:
+    def work(run: Run) -> Any:
         training(run, 1)
         assert run.live.budget.sentences == [], "10 are used, and 61 held by this run"
 
@@ -299,7 +299,7 @@ def test_a_store_that_is_away_ends_no_run_and_a_damaged_ledger_does(
 
 
 def test_a_budget_that_is_applied_while_a_run_works_holds_for_it(store: Store) -> None:
-    def work(run: Any) -> Any:
+    def work(run: Run) -> Any:
         budgets.admit(run)
         limited(store, {"amount": 10.0, "currency": "USD"})
         with pytest.raises(OverBudget):
@@ -309,7 +309,7 @@ def test_a_budget_that_is_applied_while_a_run_works_holds_for_it(store: Store) -
 
 
 def test_a_shorter_interval_that_is_applied_while_a_run_works_is_renewed_as_often(store: Store) -> None:
-    def work(run: Any) -> Any:
+    def work(run: Run) -> Any:
         budgets.admit(run)
         content = {"all": {"per": "month", "limit": {"hours": 1.0}}}
         apply_rules(store, "budgets", {"version": 1, "every_s": 0.2, "budgets": content})
@@ -324,7 +324,7 @@ def test_a_shorter_interval_that_is_applied_while_a_run_works_is_renewed_as_ofte
 
 
 def test_a_run_at_an_unknown_price_is_told_of_a_budget_that_is_applied_later(store: Store) -> None:
-    def work(run: Any) -> Any:
+    def work(run: Run) -> Any:
         budgets.admit(run)
         limited(store, {"amount": 10.0, "currency": "USD"})
         for _ in range(2):

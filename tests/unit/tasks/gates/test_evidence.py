@@ -10,6 +10,7 @@ import pytest
 from data_contracts.errors import InsufficientEvidence
 from data_contracts.handoffs import Checkpoint, Evaluation, Ref
 from infra.store import Store, open_store
+from tasks.run.run import Run
 from tasks.stages import evaluate
 from tests.support.runs import make_run
 from tests.support.tiny import SPEC
@@ -25,7 +26,7 @@ class Scores:
         self._store, self._noted, self._rows = store, noted, rows
         self.again: list[str] = []
 
-    def score(self, run: Any, checkpoint: Checkpoint, dataset: Any, *, afresh: bool = False) -> tuple[Evaluation, bool]:
+    def score(self, run: Run, checkpoint: Checkpoint, dataset: Any, *, afresh: bool = False) -> tuple[Evaluation, bool]:
         who = checkpoint.key
         if afresh:
             self.again.append(who)

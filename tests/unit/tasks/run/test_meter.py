@@ -49,7 +49,7 @@ def gang(generation: int, began: float) -> GangUsage:
 def test_an_execution_is_recorded_from_its_start_to_its_end(store: Store) -> None:
     run = run_in(store)
 
-    def work(run: Any) -> Any:
+    def work(run: Run) -> Any:
         begin_stage(run, "validate")
         used_by_stage(run, "validate", time.time() - 0.5, "ran")
         used_by_gang(run, "train", gang(0, time.time()))
@@ -70,7 +70,7 @@ def test_an_execution_is_recorded_from_its_start_to_its_end(store: Store) -> Non
 def test_a_time_of_day_that_is_set_meanwhile_charges_nothing(
     jump_s: float, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def work(run: Any) -> Any:
+    def work(run: Run) -> Any:
         began = now_s()
         wall = time.time
         monkeypatch.setattr(time, "time", lambda: wall() + jump_s)
@@ -85,7 +85,7 @@ def test_a_time_of_day_that_is_set_meanwhile_charges_nothing(
 
 
 def test_an_error_ends_an_execution_and_a_second_one_is_charged_beside_it(store: Store) -> None:
-    def fails(run: Any) -> RunReport:
+    def fails(run: Run) -> RunReport:
         raise NodeLost("gone")
 
     for _ in range(2):
@@ -97,10 +97,10 @@ def test_an_error_ends_an_execution_and_a_second_one_is_charged_beside_it(store:
 def test_a_run_that_two_processes_carry_out_at_once_pays_each_launch_once(store: Store) -> None:
     began = time.time()
 
-    def second(run: Any) -> Any:
+    def second(run: Run) -> Any:
         used_by_gang(run, "train", gang(0, began))
 
-    def first(run: Any) -> Any:
+    def first(run: Run) -> Any:
         used_by_gang(run, "train", gang(0, began))
         metered(second)(run_in(store))  # Prefect executes the flow run again, while this process is stopped
 
@@ -154,7 +154,7 @@ def test_whoever_continues_settles_what_a_killed_process_used(store: Store) -> N
 def test_a_node_that_is_another_machine_is_told_once_and_the_price_stays(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def work(run: Any) -> Any:
+    def work(run: Run) -> Any:
         for generation, gpus in enumerate([8, 0, 0, None]):
             used = gang(generation, time.time())
             nodes = [node.model_copy(update={"gpus": gpus}) for node in used.nodes]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +12,13 @@ from data_contracts.errors import CorruptError, SpecError, UsageError, UserCodeE
 from data_contracts.handoffs import ContractReport, Dataset
 from data_contracts.messages.raw_data import CUT
 from infra.records.handoffs import local_dataset
+from infra.store import Store
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages import contract_check, shard, validate
 from tests.support.damage import overwrite
+from tests.support.raced import Memory
+from tests.support.runs import make_run
 from tests.support.tiny import trainwright, write_project
 from training import formats
 from training.formats.schema import read_schema
@@ -154,14 +156,15 @@ def test_cuts_that_one_file_cannot_hold_are_kept_in_several(project: Project, mo
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(), CorruptError("damaged"), UsageError("not permitted")])
-def test_what_cannot_be_read_is_as_if_it_were_not_there(error: Exception) -> None:
+def test_what_cannot_be_read_is_as_if_it_were_not_there(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def manifest(uri: str) -> None:
         raise error
 
-    store = SimpleNamespace(
-        attempts=lambda area, key: [0, 1], exists=lambda path: False, claim=lambda uri: True, manifest=manifest
-    )
-    assert contract_check._known(SimpleNamespace(store=store), "key", ["document"]) == {}  # type: ignore[arg-type]
+    store = Store(Memory(), {})
+    monkeypatch.setattr(store, "attempts", lambda area, key: [0, 1])
+    monkeypatch.setattr(store, "claim", lambda uri: True)
+    monkeypatch.setattr(store, "manifest", manifest)
+    assert contract_check._known(make_run(store), "key", ["document"]) == {}
 
 
 def test_what_decides_the_pieces_is_part_of_the_keys(project: Project) -> None:

@@ -96,7 +96,7 @@ def test_expectations_observed_values_rows_and_drift(spec: Path) -> None:
 def test_a_page_that_cannot_be_made_ends_no_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(run: Any) -> None:
+    def broken(run: Run) -> None:
         raise KeyError("s3cret")
 
     monkeypatch.setattr(artifacts, "own_report", broken)

@@ -48,7 +48,7 @@ class Place:
         return Checkpoint(ref=ref, key="k", step=n, **told)
 
     def _comparable(
-        self, run: Any, mine: Checkpoint, told: Evaluation, theirs: Checkpoint, dataset: Any, names: Any
+        self, run: Run, mine: Checkpoint, told: Evaluation, theirs: Checkpoint, dataset: Any, names: Any
     ) -> tuple[Evaluation, Evaluation]:
         assert dataset is None
         self.compared.append((mine.step, theirs.step, names))

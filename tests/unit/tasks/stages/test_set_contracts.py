@@ -94,7 +94,7 @@ def test_a_set_that_is_not_checked_yet_is_checked_without_the_data(
     asked: list[int] = []
     real = contract_check.run_here
 
-    def run_here(run: Any, child: Any, request: Any, **more: Any) -> Any:
+    def run_here(run: Run, child: Any, request: Any, **more: Any) -> Any:
         asked.append(len(request.files))
         assert request.files[0].uri.endswith("hard.csv")
         return real(run, child, request, **more)

@@ -36,7 +36,7 @@ class Shelf:
     made: dict[str, str] = field(default_factory=dict)
 
     def stage(self, *takes: Stage[..., Any]) -> Stage[..., Any]:
-        def find(run: Any, key: str, *inputs: Any) -> StageOutcome[str] | None:
+        def find(run: Run, key: str, *inputs: Any) -> StageOutcome[str] | None:
             self.asked.append(f"find {key}")
             if isinstance(self.error, CorruptError):
                 raise self.error
@@ -45,7 +45,7 @@ class Shelf:
             return StageOutcome(self.made[key], "reused", "there", Ref(uri="a", id="b", seal="c"), key,
                                 lacks=self.lacks, error=self.error)  # type: ignore[arg-type]  # fmt: skip
 
-        def make(run: Any, key: str, *inputs: Any) -> StageOutcome[str]:
+        def make(run: Run, key: str, *inputs: Any) -> StageOutcome[str]:
             self.asked.append(f"make {key} of {inputs}")
             self.made[key] = "thing"
             return StageOutcome("thing", "ran", "made", Ref(uri="a", id="b", seal="c"))

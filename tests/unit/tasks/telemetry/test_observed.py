@@ -45,7 +45,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def test_metrics_are_there_while_the_run_works_and_gone_after_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_there_while_the_run_works_and_gone_after_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     monkeypatch.setenv(METRICS_PORT, str(port))
 
@@ -54,7 +54,7 @@ def test_metrics_are_there_while_the_run_works_and_gone_after_it(run: Any, monke
         connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {metrics_token()}"})
         return connection.getresponse().read().decode()
 
-    def work(run: Any) -> Any:
+    def work(run: Run) -> Any:
         notify(StageBegan("train", "tiny", "r1"))
         return scrape()
 
@@ -65,7 +65,7 @@ def test_metrics_are_there_while_the_run_works_and_gone_after_it(run: Any, monke
 
 
 def test_a_port_that_is_taken_is_named_and_the_run_continues(
-    run: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.socket() as taken, caplog.at_level(logging.WARNING):
         taken.bind(("127.0.0.1", 0))
@@ -77,7 +77,7 @@ def test_a_port_that_is_taken_is_named_and_the_run_continues(
     assert record.message.startswith("No metrics are shown: no port of TRAINWRIGHT_METRICS_PORT is free on 127.0.0.1")
 
 
-def test_wrong_settings_are_left_to_the_runs_checks(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_settings_are_left_to_the_runs_checks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(METRICS_PORT, "many")
     assert observed(lambda run: "done")(run) == "done"  # type: ignore[arg-type, return-value, comparison-overlap]
     with pytest.raises(UsageError, match="TRAINWRIGHT_METRICS_PORT"):
