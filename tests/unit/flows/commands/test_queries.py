@@ -11,7 +11,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from data_contracts.run_report import RunReport, StageResult
-from flows.commands import decisions, queries, run
+from flows.commands import decisions, guard, queries, run
 from infra.store import Store, layout, open_store
 from tasks.queries.proof import Link, Proof
 from tasks.run.resolve import resolved_runs
@@ -119,4 +119,4 @@ def test_no_text_of_a_report_makes_a_line_of_its_own() -> None:
     report = RunReport(
         run_id=FORGED, pipeline="p", verdict="promoted", exit_code=0, sentence=FORGED, stages=[stage], budgets=[FORGED]
     )
-    assert len(queries.run_text(report, colour=False).splitlines()) == 6
+    assert len(guard.run_text(report, colour=False).splitlines()) == 6
