@@ -24,6 +24,7 @@ What surrounds the core and is not separable today:
 - Sensors and backfills stand with the turns of runs (`schedule.overlap`), which a spec demands and no run may ignore.
 - `tasks/costs/charges.py` and `sums.py` say how much of a budget is used. `infra/mirrors.py` also keeps what Prefect
   was told, `infra/metrics.py` also shows the server's metrics, and `infra/telemetry.py` also writes logs.
+- The event of a rollback, and an end that Prefect did not take, are sent with what mirrors are due.
 - `training/export`: the shakedown tries the forms that a spec exports.
 - `canary` also takes a canary back, and what it shows is a query. `slo` is written with the words of the pages.
 - The deployments for the page of a day and the report of costs stay listed in `infra/orchestrator/deployments.py`.
