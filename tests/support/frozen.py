@@ -62,7 +62,7 @@ RECORDS, PATHS = "data_contracts", "infra.store.layout"
 # Classes of records, with the names under which stored-fields.json lists them. No store has these names.
 LISTED_AS = {
     **{"CanaryStatus": "Standing", "ChunkOffsets": "TextCuts"},
-    **{"FailureEvent": "NodeMishap", "ObservationBatch": "Night", "RowPosition": "Place"},
+    **{"FailureEvent": "NodeMishap", "ObservationBatch": "Night", "RowPosition": "Place", "TensorSlice": "Piece"},
     **{f"ClusterTask{kind}": f"Piece{kind}" for kind in ("Done", "Order", "Outcome", "Request")},
 }
 # The functions that take a key of Prefect's artifacts (as the last argument), or the key itself (as the first).
@@ -229,7 +229,7 @@ def stored_fields(_: Path) -> dict[str, str]:
         elif isinstance(node, ast.ClassDef) and {"Record", "HandOff"} & set(map(ast.unparse, node.bases)):
             lines = [line for line in node.body if isinstance(line, ast.AnnAssign)]
             records.setdefault(
-                listed_as(node.name), {ast.unparse(line.target): ast.unparse(line.annotation) for line in lines}
+                listed_as(node.name), {stored_name(line): listed_as(ast.unparse(line.annotation)) for line in lines}
             )
     for text in (textwrap.dedent(inspect.getsource(internal(name))) for name in WRITERS):
         tables = [node.keys for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Dict) and node.keys]
@@ -237,9 +237,16 @@ def stored_fields(_: Path) -> dict[str, str]:
     return {"stored-fields.json": in_json({"records": records, "by hand": sorted(by_hand), "paths": paths()})}
 
 
-def listed_as(name: str) -> str:
-    """The name under which a record is listed."""
-    return LISTED_AS.get(name, name)
+def listed_as(type_: str) -> str:
+    """A type with the names under which its records are listed."""
+    return re.sub(r"\w+", lambda name: LISTED_AS.get(name[0], name[0]), type_)
+
+
+def stored_name(field: ast.AnnAssign) -> str:
+    """The name under which a record's field is stored."""
+    given = field.value.keywords if isinstance(field.value, ast.Call) else []
+    aliases = [constant(one.value) for one in given if one.arg == "alias"]
+    return aliases[0] if aliases else ast.unparse(field.target)
 
 
 def constant(node: ast.expr | None) -> str:

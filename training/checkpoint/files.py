@@ -1,16 +1,16 @@
-"""The files of a checkpoint: values as tagged JSON, tensors as pieces in safetensors files, and reading both.
+"""The files of a checkpoint: values as tagged JSON, tensors as slices in safetensors files, and reading both.
 
 Tagged JSON holds Python values that plain JSON would lose (tuples, sets, integer keys, infinities, …). `put` stores
 each tensor or array under the path of its place in the value; only a reference remains. Dictionaries keep their order.
 A value that has no format here raises UnsupportedState: nothing is ever pickled.
 
 The safetensors library either writes a file itself or returns all of it in memory, so a checkpoint's bytes would be
-moved twice. Here they come piece by piece and without a copy, for a store that hashes them as it writes them. They are
+moved twice. Here they come chunk by chunk and without a copy, for a store that hashes them as it writes them. They are
 exactly those of the library's `save`: eight bytes with the header's length, the header (JSON, padded to eight), the
 tensors by type and then by name. See https://github.com/huggingface/safetensors#format.
 
 Tensors are read on any number of ranks or without ranks. A reader trusts only what the seal promises about the folder:
-file names must match our pattern, a tensor's pieces must cover it exactly once, and shape and dtype in the file must be
+file names must match our pattern, a tensor's slices must cover it exactly once, and shape and dtype in the file must be
 those of the index.
 """
 
@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from torch.nn.parameter import is_lazy
 
 from data_contracts.errors import CorruptError
@@ -247,7 +247,7 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def file_pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
+def file_chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
     """The file's bytes in order.
 
     Args:
@@ -271,7 +271,7 @@ def file_pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
             yield data[start : start + TENSOR_PIECE_BYTES]
 
 
-class Piece(Record):
+class TensorSlice(Record):
     """A box of a tensor: the file and key that hold it, and its offset and shape in the whole."""
 
     file: str
@@ -281,12 +281,12 @@ class Piece(Record):
 
 
 class Entry(Record):
-    """A tensor: global shape, dtype as torch names it, and pieces. `sharded`: ranks held parts of it."""
+    """A tensor: global shape, dtype as torch names it, and slices. `sharded`: ranks held parts of it."""
 
     shape: tuple[int, ...]
     dtype: str
     sharded: bool = False
-    pieces: list[Piece]
+    slices: list[TensorSlice] = Field(alias="pieces")
 
 
 class Index(HandOff):
@@ -299,7 +299,7 @@ class Index(HandOff):
 
 
 def read_index(folder: Path) -> Index:
-    """The index of a checkpoint's folder; CorruptError if its pieces do not cover each tensor, each byte once."""
+    """The index of a checkpoint's folder; CorruptError if its slices do not cover each tensor, each byte once."""
     try:
         index = Index.from_json(read_json(folder / INDEX))
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, ValidationError) as error:
@@ -392,13 +392,13 @@ def read_json(path: Path) -> Any:
 
 
 class TensorReader:
-    """Reads tensors, whole or in part, from the files that hold their pieces."""
+    """Reads tensors, whole or in part, from the files that hold their slices."""
 
     def __init__(self, folder: Path, index: Index | None = None) -> None:
         self.folder = folder
         self.index = index or read_index(folder)
         self._files: dict[str, TensorFile] = {}
-        self._times = Counter(tuple(entry.pieces) for entry in self.index.tensors.values())
+        self._times = Counter(tuple(entry.slices) for entry in self.index.tensors.values())
         self._tied: dict[Any, torch.Tensor] = {}
 
     def __enter__(self) -> TensorReader:
@@ -424,12 +424,12 @@ class TensorReader:
         return self.read_part(name, (0,) * len(entry.shape), entry.shape)
 
     def view(self, name: str) -> torch.Tensor:
-        """The whole tensor, on the CPU, read-only: if it is one piece, without a copy in memory of its own."""
+        """The whole tensor, on the CPU, read-only: if it is one slice, without a copy in memory of its own."""
         entry = self.entry(name)
-        if len(entry.pieces) != 1:
+        if len(entry.slices) != 1:
             return self.read(name)
         whole = tuple(slice(0, size) for size in entry.shape)
-        return self._read_piece(name, entry, entry.pieces[0], whole)
+        return self._read_slice(name, entry, entry.slices[0], whole)
 
     def read_part(self, name: str, offset: Sequence[int], shape: Sequence[int]) -> torch.Tensor:
         """The box of a tensor that begins at `offset` and has `shape`; CorruptError if a file does not hold it.
@@ -437,20 +437,23 @@ class TensorReader:
         Tied weights are read once, into the same memory.
         """
         entry = self.entry(name)
-        made_of = tuple(entry.pieces)
+        made_of = tuple(entry.slices)
         part_of = (made_of, entry.dtype, tuple(offset), tuple(shape))
         if part_of in self._tied:
             return self._tied[part_of]
         found = []
-        for piece in entry.pieces:
-            starts = [max(a, b) for a, b in zip(offset, piece.offset, strict=True)]
-            ends = [min(a + n, b + m) for a, n, b, m in zip(offset, shape, piece.offset, piece.shape, strict=True)]
+        for tensor_slice in entry.slices:
+            starts = [max(a, b) for a, b in zip(offset, tensor_slice.offset, strict=True)]
+            ends = [
+                min(a + n, b + m)
+                for a, n, b, m in zip(offset, shape, tensor_slice.offset, tensor_slice.shape, strict=True)
+            ]
             if any(start >= end for start, end in zip(starts, ends, strict=True)):
                 continue
-            source = tuple(slice(s - o, e - o) for s, e, o in zip(starts, ends, piece.offset, strict=True))
+            source = tuple(slice(s - o, e - o) for s, e, o in zip(starts, ends, tensor_slice.offset, strict=True))
             target = tuple(slice(s - o, e - o) for s, e, o in zip(starts, ends, offset, strict=True))
-            part = self._read_piece(name, entry, piece, source)
-            if part.shape == tuple(shape) and part.is_contiguous() and self._files[piece.file].owns(part.nbytes):
+            part = self._read_slice(name, entry, tensor_slice, source)
+            if part.shape == tuple(shape) and part.is_contiguous() and self._files[tensor_slice.file].owns(part.nbytes):
                 result = part
                 break
             found.append((target, part))
@@ -463,19 +466,19 @@ class TensorReader:
             self._tied[part_of] = result
         return result
 
-    def _read_piece(self, name: str, entry: Entry, piece: Piece, box: tuple[slice, ...]) -> torch.Tensor:
+    def _read_slice(self, name: str, entry: Entry, tensor_slice: TensorSlice, box: tuple[slice, ...]) -> torch.Tensor:
         try:
-            if piece.file not in self._files:
-                self._files[piece.file] = TensorFile(self.folder / piece.file)
-            file = self._files[piece.file]
-            dtype, shape = file.kind(piece.key)
-            if shape == piece.shape and DTYPES[getattr(torch, entry.dtype)] == dtype:
-                return file.read(piece.key, box)
+            if tensor_slice.file not in self._files:
+                self._files[tensor_slice.file] = TensorFile(self.folder / tensor_slice.file)
+            file = self._files[tensor_slice.file]
+            dtype, shape = file.kind(tensor_slice.key)
+            if shape == tensor_slice.shape and DTYPES[getattr(torch, entry.dtype)] == dtype:
+                return file.read(tensor_slice.key, box)
         except (OSError, ValueError, TypeError, LookupError) as error:
-            raise CorruptError(f"{self.folder.name}/{piece.file} cannot be read: {text_of(error)}.") from error
+            raise CorruptError(f"{self.folder.name}/{tensor_slice.file} cannot be read: {text_of(error)}.") from error
         raise CorruptError(
-            f"{self.folder.name}/{piece.file}: {piece.key} is {dtype} {list(shape)}, "
-            f"but the index says {entry.dtype} {list(piece.shape)} of {name}."
+            f"{self.folder.name}/{tensor_slice.file}: {tensor_slice.key} is {dtype} {list(shape)}, "
+            f"but the index says {entry.dtype} {list(tensor_slice.shape)} of {name}."
         )
 
 
@@ -534,14 +537,14 @@ def _mapped(path: Path) -> Callable[[int, int], memoryview]:
 def find_fault(tensors: Mapping[str, Entry]) -> str:
     """The first tensor with a fault, and the fault; "" if there is none.
 
-    Tied weights have all their pieces in common. Other tensors share none: a few bytes could claim to be any number.
+    Tied weights have all their slices in common. Other tensors share none: a few bytes could claim to be any number.
     """
-    made_of: dict[tuple[str, str], list[Piece]] = {}
+    made_of: dict[tuple[str, str], list[TensorSlice]] = {}
     for name, entry in tensors.items():
         fault = _fault_of(entry)
-        for piece in [] if fault else entry.pieces:
-            pieces = made_of.setdefault((piece.file, piece.key), entry.pieces)
-            if pieces is not entry.pieces and pieces != entry.pieces:
+        for tensor_slice in [] if fault else entry.slices:
+            slices = made_of.setdefault((tensor_slice.file, tensor_slice.key), entry.slices)
+            if slices is not entry.slices and slices != entry.slices:
                 fault = "has a piece of another tensor"
         if fault:
             return f"tensor {name} {fault}"
@@ -549,28 +552,28 @@ def find_fault(tensors: Mapping[str, Entry]) -> str:
 
 
 def _fault_of(entry: Entry) -> str:
-    """The fault of an entry, or "". Pieces must lie inside the tensor, not overlap, and add up to its size."""
+    """The fault of an entry, or "". Slices must lie inside the tensor, not overlap, and add up to its size."""
     if entry.dtype not in STORABLE:
         return f"has the unknown dtype {entry.dtype}"
     if len(entry.shape) > _MAX_DIMENSIONS or any(not 0 <= size <= _MAX_SIZE for size in entry.shape):
         return "has a size that no tensor has"
-    for piece in entry.pieces:
-        if not _FILE.fullmatch(piece.file):
-            return f"lies in {piece.file!r}, which is not a file of a checkpoint"
-        if len(piece.offset) != len(entry.shape) or len(piece.shape) != len(entry.shape):
+    for tensor_slice in entry.slices:
+        if not _FILE.fullmatch(tensor_slice.file):
+            return f"lies in {tensor_slice.file!r}, which is not a file of a checkpoint"
+        if len(tensor_slice.offset) != len(entry.shape) or len(tensor_slice.shape) != len(entry.shape):
             return "has a piece with another number of dimensions"
-        sides = zip(piece.offset, piece.shape, entry.shape, strict=True)
+        sides = zip(tensor_slice.offset, tensor_slice.shape, entry.shape, strict=True)
         if any(start < 0 or length < 1 or start + length > size for start, length, size in sides):
             return "has a piece outside of it"
-    if sum(math.prod(piece.shape) for piece in entry.pieces) != math.prod(entry.shape):
+    if sum(math.prod(tensor_slice.shape) for tensor_slice in entry.slices) != math.prod(entry.shape):
         return "is not made up by its pieces"
-    if len({(piece.file, piece.key) for piece in entry.pieces}) < len(entry.pieces):
+    if len({(tensor_slice.file, tensor_slice.key) for tensor_slice in entry.slices}) < len(entry.slices):
         return "has a piece twice"
-    return "has pieces that overlap" if _overlap(entry.pieces) else ""
+    return "has pieces that overlap" if _overlap(entry.slices) else ""
 
 
-def _overlap(pieces: list[Piece]) -> bool:
-    ordered = sorted(pieces, key=lambda piece: piece.offset)
+def _overlap(slices: list[TensorSlice]) -> bool:
+    ordered = sorted(slices, key=lambda tensor_slice: tensor_slice.offset)
     for position, a in enumerate(ordered):
         for b in ordered[position + 1 :]:
             if b.offset[0] >= a.offset[0] + a.shape[0]:

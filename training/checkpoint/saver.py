@@ -1,6 +1,6 @@
 """Captures each rank's part of a checkpoint, and writes a checkpoint from all ranks.
 
-A capture is copies of a rank's tensors in host memory, and the pieces that they are. A training step waits for the
+A capture is copies of a rank's tensors in host memory, and the slices that they are. A training step waits for the
 capture alone; writing uses the capture and touches neither device nor module. Rank 0 keeps a tensor that every rank
 holds whole; of a sharded tensor each rank keeps its own part. Here are also the random number generators of a rank
 (Python's, NumPy's, torch's and those of its CUDA device), and the limits on the sizes of a checkpoint's JSON files: the
@@ -51,12 +51,12 @@ from training.checkpoint.files import (
     WEIGHTS,
     Entry,
     Index,
-    Piece,
     TensorReader,
+    TensorSlice,
     UnsupportedState,
     decode,
     encode,
-    file_pieces,
+    file_chunks,
     find_fault,
     once_each,
     read_json,
@@ -168,12 +168,12 @@ class Capture:
         sharded = isinstance(value, DTensor)
         local, offset, keeps = _part(value, self.rank)
         keeps = keeps or whole
-        pieces = []
+        slices = []
         if keeps and local.numel():
             file, key = self._place(name)
-            pieces = [Piece(file=file, key=self._keep(file, key, local), offset=offset, shape=tuple(local.shape))]
+            slices = [TensorSlice(file=file, key=self._keep(file, key, local), offset=offset, shape=tuple(local.shape))]
         dtype = str(value.dtype).removeprefix("torch.")
-        self.entries[name] = Entry(shape=tuple(value.shape), dtype=dtype, sharded=sharded, pieces=pieces)
+        self.entries[name] = Entry(shape=tuple(value.shape), dtype=dtype, sharded=sharded, slices=slices)
 
     def _place(self, name: str) -> tuple[str, str]:
         if name.startswith(f"{WEIGHTS}/"):
@@ -213,7 +213,7 @@ def capture(
 
     Args:
         own: state of this rank alone.
-        dry: only check that every value has a format, and list the pieces; nothing is copied.
+        dry: only check that every value has a format, and list the slices; nothing is copied.
         staging: the memory to copy into; default: fresh.
 
     Raises:
@@ -239,8 +239,8 @@ def merge(parts: list[dict[str, Entry]]) -> Index:
             # Of a tensor that all ranks hold whole, rank 0's entry counts, because rank 0 writes the state. Another
             # rank may have logged a value that rank 0 did not.
             if entry.sharded or name.startswith(f"{OWN}/"):
-                known = tensors.get(name, entry.model_copy(update={"pieces": []}))
-                tensors[name] = known.model_copy(update={"pieces": [*known.pieces, *entry.pieces]})
+                known = tensors.get(name, entry.model_copy(update={"slices": []}))
+                tensors[name] = known.model_copy(update={"slices": [*known.slices, *entry.slices]})
     fault = find_fault(tensors)
     if fault:
         raise UsageError(
@@ -303,7 +303,7 @@ def index_bytes(taken: Capture) -> int:
         if taken.rank == 0 or name.startswith(f"{OWN}/"):
             total += len(canonical({name: entry.to_json()}))
         elif entry.sharded:
-            total += sum(len(canonical(piece.to_json())) + 1 for piece in entry.pieces)
+            total += sum(len(canonical(tensor_slice.to_json())) + 1 for tensor_slice in entry.slices)
     return total
 
 
@@ -423,7 +423,7 @@ def _put(writer: Writer, taken: Capture, place: CheckpointTarget) -> dict[str, o
     taken.wait()
 
     def put(name: str) -> FileEntry:
-        return writer.put_pieces(name, file_pieces(taken.files[name]), place.scratch)
+        return writer.put_pieces(name, file_chunks(taken.files[name]), place.scratch)
 
     # File by file: a file that is already stored is not written again.
     entries = [_patiently(partial(put, name), place) for name in sorted(taken.files)]
@@ -530,7 +530,7 @@ def _value(data: torch.Tensor) -> Any:
 
 
 class BackgroundWork:
-    """Runs one piece of work in the background at a time.
+    """Runs one task in the background at a time.
 
     Attributes:
         group: the ranks, for collectives of this work alone; None for a single rank.

@@ -24,7 +24,17 @@ from torchmetrics import Metric
 
 from data_contracts.errors import CorruptError, TrainwrightError, UsageError
 from infra.records.handoffs import plain_name
-from training.checkpoint.files import DTYPES, INDEX, WEIGHTS, Entry, Index, Piece, TensorFile, TensorReader, read_index
+from training.checkpoint.files import (
+    DTYPES,
+    INDEX,
+    WEIGHTS,
+    Entry,
+    Index,
+    TensorFile,
+    TensorReader,
+    TensorSlice,
+    read_index,
+)
 from training.checkpoint.saver import capture_rng, read_history, read_rank_state, restore_rng, seed_rank
 from training.fit.guards import all_finite, check_resumed
 from training.fit.launch_context import Context
@@ -344,8 +354,8 @@ def _outside(folder: Path) -> Index:
                 raise UsageError(f"train.init_from: {path.name}: {key} is {dtype}, which is not read here.")
             if name in tensors:
                 raise UsageError(f"train.init_from: {key} is in {path.name} and in another file of the folder.")
-            piece = Piece(file=path.name, key=key, offset=(0,) * len(shape), shape=shape)
-            tensors[name] = Entry(shape=shape, dtype=_DTYPES[dtype], pieces=[piece] if 0 not in shape else [])
+            tensor_slice = TensorSlice(file=path.name, key=key, offset=(0,) * len(shape), shape=shape)
+            tensors[name] = Entry(shape=shape, dtype=_DTYPES[dtype], slices=[tensor_slice] if 0 not in shape else [])
         file.close()
     return Index(tensors=tensors)
 

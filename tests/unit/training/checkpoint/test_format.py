@@ -21,7 +21,7 @@ from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from infra.store import Store, open_store
 from tests.support.damage import overwrite
 from training.checkpoint import UnsupportedState, load_module_weights, read_index, read_tensors
-from training.checkpoint.files import DTYPES, INDEX, Entry, Index, Piece, TensorReader, file_pieces, read_state
+from training.checkpoint.files import DTYPES, INDEX, Entry, Index, TensorReader, TensorSlice, file_chunks, read_state
 from training.checkpoint.saver import (
     Capture,
     CheckpointTarget,
@@ -39,7 +39,7 @@ from training.checkpoint.saver import (
 
 def write_tensors(taken: Capture, folder: Path) -> None:
     for name, tensors in taken.files.items():
-        (folder / name).write_bytes(b"".join(file_pieces(tensors)))
+        (folder / name).write_bytes(b"".join(file_chunks(tensors)))
 
 
 class Net(nn.Module):
@@ -191,8 +191,8 @@ def test_what_ranks_hold_whole_is_what_rank_0_holds() -> None:
 
 def test_parts_that_make_up_no_tensor_are_never_sealed() -> None:
     taken = Capture(0)
-    piece = Piece(file="weights-0.safetensors", key="w", offset=(0,), shape=(2,))
-    taken.entries["state_dict/w"] = Entry(shape=(4,), dtype="float32", sharded=True, pieces=[piece])
+    piece = TensorSlice(file="weights-0.safetensors", key="w", offset=(0,), shape=(2,))
+    taken.entries["state_dict/w"] = Entry(shape=(4,), dtype="float32", sharded=True, slices=[piece])
     with pytest.raises(UsageError, match="tensor state_dict/w is not made up by its pieces"):
         merge([taken.entries, {}])
 
@@ -279,13 +279,13 @@ def sharded(folder: Path, whole: torch.Tensor, parts: int) -> None:
     for rank in range(parts):
         taken = Capture(rank)
         start, stop = bounds[rank], bounds[rank + 1]
-        piece = Piece(
+        piece = TensorSlice(
             file=f"weights-{rank}.safetensors", key="w", offset=(start, 0), shape=(stop - start, whole.shape[1])
         )
         if stop > start:
             taken.files[piece.file] = {"w": whole[start:stop].clone()}
         taken.entries["state_dict/w"] = Entry(
-            shape=tuple(whole.shape), dtype="float32", sharded=True, pieces=[piece] if stop > start else []
+            shape=tuple(whole.shape), dtype="float32", sharded=True, slices=[piece] if stop > start else []
         )
         write_tensors(taken, folder)
         captures.append(taken.entries)
@@ -416,7 +416,7 @@ def test_a_file_that_cannot_be_written_is_storage_unavailable(
     def full(*_: Any) -> list[Path]:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("training.checkpoint.saver.file_pieces", full)
+    monkeypatch.setattr("training.checkpoint.saver.file_chunks", full)
     place = CheckpointTarget(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path)
     with pytest.raises(StorageUnavailable, match=f"could not be written: No space left on device .*{tmp_path}"):
         save(place, capture({"x": torch.ones(1)}, {}, 0), 1, [])
@@ -426,7 +426,7 @@ def test_a_file_has_the_bytes_that_the_library_writes() -> None:
     tensors = {f"{dtype}": torch.arange(6).reshape(2, 3).to(dtype) for dtype in DTYPES}
     tensors |= {f"again {dtype}": torch.ones(1).to(dtype) for dtype in DTYPES}
     tensors |= {'a name, "quoted" ü': torch.tensor(0.5), "large": torch.rand(3_000_001)}
-    pieces = list(file_pieces(tensors))
+    pieces = list(file_chunks(tensors))
     assert len(pieces) > len(tensors)
     assert b"".join(pieces) == in_one_piece(tensors)
 

@@ -14,7 +14,7 @@ from data_contracts.handoffs import Checkpoint, Ref
 from infra.gang.rank_files import RankFiles
 from infra.store import open_store
 from training.checkpoint import files, read_index
-from training.checkpoint.files import Entry, Piece
+from training.checkpoint.files import Entry, TensorSlice
 from training.checkpoint.saver import (
     Capture,
     CheckpointTarget,
@@ -74,8 +74,8 @@ def test_the_size_of_many_ranks_is_their_sum_to_the_byte_or_a_little_more() -> N
         taken = Capture(rank, dry=True)
         for at in range(names):
             name = f"state_dict/model.transformer.layers.{at}.block.mlp.down_projection.weight"
-            piece = Piece(file=f"weights-{rank}.safetensors", key=name[11:], offset=(rank, 0), shape=(1, 4096))
-            taken.entries[name] = Entry(shape=(ranks, 4096), dtype="bfloat16", sharded=True, pieces=[piece])
+            piece = TensorSlice(file=f"weights-{rank}.safetensors", key=name[11:], offset=(rank, 0), shape=(1, 4096))
+            taken.entries[name] = Entry(shape=(ranks, 4096), dtype="bfloat16", sharded=True, slices=[piece])
         return taken
 
     parts = [part(rank, 8, 5) for rank in range(8)]
