@@ -94,25 +94,25 @@ def weights(store: Store, checkpoint: Ref) -> Iterator[tuple[str, NDArray[Any]]]
     """
     manifest = store.manifest(checkpoint)
     tensors = store.read_sealed_as(manifest, _INDEX, _module_tensors)
-    # Tied weights are made of the same pieces, and put together once.
+    # Tied weights are made of the same slices, and put together once.
     times = Counter(map(canonical, tensors.values()))
     tied: dict[bytes, NDArray[Any]] = {}
     claimed: set[tuple[str, str]] = set()
     files: dict[str, dict[str, NDArray[Any]]] = {}
-    for name, (shape, pieces) in tensors.items():
-        for piece in pieces:
-            if piece["file"] not in files:
-                files[piece["file"]] = _arrays(store, manifest, piece["file"])
-        made_of = canonical((shape, pieces))
+    for name, (shape, slices) in tensors.items():
+        for tensor_slice in slices:
+            if tensor_slice["file"] not in files:
+                files[tensor_slice["file"]] = _arrays(store, manifest, tensor_slice["file"])
+        made_of = canonical((shape, slices))
         try:
             if (whole := tied.get(made_of)) is None:
-                parts = [files[piece["file"]][piece["key"]] for piece in pieces]
-                keys = {(piece["file"], piece["key"]) for piece in pieces}
+                parts = [files[tensor_slice["file"]][tensor_slice["key"]] for tensor_slice in slices]
+                keys = {(tensor_slice["file"], tensor_slice["key"]) for tensor_slice in slices}
                 # Before it is put together: what someone else wrote may claim any shape, or the same bytes many times.
-                if sum(part.size for part in parts) != math.prod(shape) or len(keys) < len(pieces) or keys & claimed:
+                if sum(part.size for part in parts) != math.prod(shape) or len(keys) < len(slices) or keys & claimed:
                     raise ValueError("its pieces are not the whole tensor, or are named twice")
                 claimed |= keys
-                whole = _whole(tuple(shape), pieces, parts)
+                whole = _whole(tuple(shape), slices, parts)
                 if times[made_of] > 1:
                     tied[made_of] = whole
             yield name, whole
@@ -121,12 +121,14 @@ def weights(store: Store, checkpoint: Ref) -> Iterator[tuple[str, NDArray[Any]]]
 
 
 def _module_tensors(value: Any) -> dict[str, tuple[list[int], list[dict[str, Any]]]]:
-    """Shape and pieces of each of the module's tensors, by name, from a checkpoint's index."""
+    """Shape and slices of each of the module's tensors, by name, from a checkpoint's index."""
     tensors = {}
     for full, entry in sorted(value["tensors"].items()):
-        pieces = [piece for piece in entry["pieces"] if str(piece["file"]).startswith(WEIGHT_FILES)]
-        if full.startswith(_STATE_DICT) and pieces:
-            tensors[plain_name(full.removeprefix(_STATE_DICT))] = (list(entry["shape"]), pieces)
+        slices = [
+            tensor_slice for tensor_slice in entry["pieces"] if str(tensor_slice["file"]).startswith(WEIGHT_FILES)
+        ]
+        if full.startswith(_STATE_DICT) and slices:
+            tensors[plain_name(full.removeprefix(_STATE_DICT))] = (list(entry["shape"]), slices)
     return tensors
 
 
@@ -165,14 +167,16 @@ def _norm(tensor: NDArray[Any] | None) -> float | None:
     return math.sqrt(total) if math.isfinite(total) else None
 
 
-def _whole(shape: tuple[int, ...], pieces: list[dict[str, Any]], parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """A tensor put together from its pieces."""
+def _whole(shape: tuple[int, ...], slices: list[dict[str, Any]], parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """A tensor put together from its slices."""
     if len(parts) == 1 and parts[0].shape == shape:
         return parts[0]
     whole = np.zeros(shape, dtype=parts[0].dtype)
-    for piece, part in zip(pieces, parts, strict=True):
-        place = tuple(slice(at, at + size) for at, size in zip(piece["offset"], piece["shape"], strict=True))
-        whole[place] = part.reshape(piece["shape"])
+    for tensor_slice, part in zip(slices, parts, strict=True):
+        place = tuple(
+            slice(at, at + size) for at, size in zip(tensor_slice["offset"], tensor_slice["shape"], strict=True)
+        )
+        whole[place] = part.reshape(tensor_slice["shape"])
     return whole
 
 
