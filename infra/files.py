@@ -25,7 +25,7 @@ from blake3 import blake3
 
 from data_contracts.errors import UsageError
 
-PIECE_BYTES = 2**22
+CHUNK_BYTES = 2**22
 SYNC_BYTES = 2**26
 # Marks a folder with all that is in it, as CACHEDIR.TAG marks a cache.
 TAG = "TRAINWRIGHT.TAG"
@@ -140,43 +140,43 @@ class Readable(Protocol):
 
 
 def hash_stream(stream: Readable, *sinks: Callable[[memoryview], object], most: float = math.inf) -> tuple[int, str]:
-    """Size and BLAKE3 (hexadecimal) of the rest of a stream; every piece is passed to the sinks as well.
+    """Size and BLAKE3 (hexadecimal) of the rest of a stream; every chunk is passed to the sinks as well.
 
-    A piece is valid until its sink returns.
+    A chunk is valid until its sink returns.
 
     Args:
         most: bytes that the stream should have at most; of a longer one, little more is read, and the size is larger.
     """
-    return hash_pieces(_pieces(stream, most), *sinks)
+    return hash_chunks(_chunks(stream, most), *sinks)
 
 
-def hash_pieces(pieces: Iterable[memoryview], *sinks: Callable[[memoryview], object]) -> tuple[int, str]:
-    """As `hash_stream`, for bytes that come in pieces."""
+def hash_chunks(chunks: Iterable[memoryview], *sinks: Callable[[memoryview], object]) -> tuple[int, str]:
+    """As `hash_stream`, for bytes that come in chunks."""
     hasher = blake3(max_threads=blake3.AUTO)
     size = 0
-    for piece in pieces:
-        hasher.update(piece)
-        size += len(piece)
+    for chunk in chunks:
+        hasher.update(chunk)
+        size += len(chunk)
         for sink in sinks:
-            sink(piece)
+            sink(chunk)
     return size, hasher.hexdigest()
 
 
-def _pieces(stream: Readable, most: float) -> Iterator[memoryview]:
+def _chunks(stream: Readable, most: float) -> Iterator[memoryview]:
     # A file reads into the same memory again and again, which is twice as fast as into fresh memory.
     if isinstance(stream, BufferedReader | FileIO):
-        buffer = memoryview(bytearray(PIECE_BYTES))
+        buffer = memoryview(bytearray(CHUNK_BYTES))
         while most >= 0 and (count := stream.readinto(buffer)):
             yield buffer[:count]
             most -= count
         return
-    while most >= 0 and (piece := stream.read(PIECE_BYTES)):
-        yield memoryview(piece)
-        most -= len(piece)
+    while most >= 0 and (chunk := stream.read(CHUNK_BYTES)):
+        yield memoryview(chunk)
+        most -= len(chunk)
 
 
-def write_hashed(pieces: Iterable[memoryview], file: RawIOBase, *, sync: bool = False) -> tuple[int, str]:
-    """Write pieces to an unbuffered file and hash them meanwhile; returns size and BLAKE3 (hexadecimal) of all.
+def write_hashed(chunks: Iterable[memoryview], file: RawIOBase, *, sync: bool = False) -> tuple[int, str]:
+    """Write chunks to an unbuffered file and hash them meanwhile; returns size and BLAKE3 (hexadecimal) of all.
 
     Args:
         sync: also sync written data to the disk early, so that little is left for the fsync that must follow.
@@ -185,13 +185,13 @@ def write_hashed(pieces: Iterable[memoryview], file: RawIOBase, *, sync: bool = 
     hasher, size, unsynced = blake3(), 0, 0
     with ThreadPoolExecutor(2, thread_name_prefix="beside") as beside:
         syncing: Future[None] | None = None
-        for piece in pieces:
-            hashing = beside.submit(hasher.update, piece)
-            left = piece
+        for chunk in chunks:
+            hashing = beside.submit(hasher.update, chunk)
+            left = chunk
             while left.nbytes:
                 left = left[file.write(left) or 0 :]
-            size += piece.nbytes
-            unsynced += piece.nbytes
+            size += chunk.nbytes
+            unsynced += chunk.nbytes
             if sync and unsynced >= SYNC_BYTES and (syncing is None or syncing.done()):
                 if syncing is not None:
                     syncing.result()

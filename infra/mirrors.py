@@ -56,7 +56,7 @@ FIRST_PAUSE_S = 0.25
 # One request of metadata; an upload may take as long as the deadline allows.
 REQUEST_S = 60.0
 MOST_ANSWER_BYTES = 64 * 2**20
-_PIECE_BYTES = 2**20
+_CHUNK_BYTES = 2**20
 _AGAIN = (408, 425, 429, 500, 502, 503, 504)
 RUN_TAG = "trainwright.run_id"
 VERSION_TAG = "trainwright.version"
@@ -201,7 +201,7 @@ class Endpoint:
                 raise
 
     def upload(self, path: str, file: Path) -> None:
-        """Put a file, in pieces; raises as `ask` does."""
+        """Put a file, in chunks; raises as `ask` does."""
         size = {"Content-Length": str(file.stat().st_size), "Content-Type": "application/octet-stream"}
         self._repeated("PUT", path, MOST_REPEATS, {"headers": size}, file)
 
@@ -232,7 +232,7 @@ class Endpoint:
         left_s = self.deadline.left_s()
         if left_s <= 0:
             raise self._late()
-        content = None if file is None else self._pieces(file)
+        content = None if file is None else self._chunks(file)
         timeout_s = left_s if file is not None else min(left_s, REQUEST_S)
         try:
             with self._client.stream(method, path, content=content, timeout=timeout_s, **parts) as answer:
@@ -248,18 +248,18 @@ class Endpoint:
             raise failure
         return body
 
-    def _pieces(self, file: Path) -> Iterator[bytes]:
+    def _chunks(self, file: Path) -> Iterator[bytes]:
         with file.open("rb") as stream:
-            while piece := stream.read(_PIECE_BYTES):
+            while chunk := stream.read(_CHUNK_BYTES):
                 if not self.deadline.left_s():
                     raise self._late()
-                yield piece
+                yield chunk
 
     def _body(self, answer: httpx.Response) -> bytes:
         """The answer's body; StorageUnavailable for one that comes too slowly or does not end."""
         body = bytearray()
-        for piece in answer.iter_bytes():
-            body += piece
+        for chunk in answer.iter_bytes():
+            body += chunk
             if len(body) > MOST_ANSWER_BYTES:
                 raise StorageUnavailable(f"{self._it} gave an answer that is too long.", remedy=self._look)
             if not self.deadline.left_s():

@@ -1,6 +1,6 @@
 """The ranks of one node: the command that starts them, the thread that notices which of them fails first, their logs.
 
-What ranks print is stored piece by piece while they run, and the end of each log as one text when their node ends. For
+What ranks print is stored chunk by chunk while they run, and the end of each log as one text when their node ends. For
 a withheld log, the store keeps a sentence that says where the log is. Before ranks are killed, their stacks are taken:
 what each of their threads was doing.
 """
@@ -34,9 +34,9 @@ SIGNAL = signal.SIGUSR2
 # Ranks that are asked for their stacks get this long to print them, and print no more after this silence.
 WAIT_S, QUIET_S = 2.0, 0.2
 MOST_BYTES = 16_384
-# How often a piece of each log is stored, and how long a piece and the end of a log may be.
+# How often a chunk of each log is stored, and how long a chunk and the end of a log may be.
 EVERY_S = 30.0
-PIECE_BYTES = 2**14
+CHUNK_BYTES = 2**14
 END_BYTES = 2**20
 WATCH_S = 0.05
 # After a rank raised, its peers' threads get this long to finish a checkpoint that is being saved.
@@ -238,23 +238,23 @@ class RankLogs:
 
     def __init__(self, store: Store, place: tuple[str, int, int]) -> None:
         self._store, self._place = store, place
-        self._pieces: Counter[int] = Counter()
+        self._chunks: Counter[int] = Counter()
         self._read: Counter[int] = Counter()
         self._next = time.monotonic() + EVERY_S
 
     def add(self, ranks: Iterable[RankFiles]) -> None:
-        """If it is time, store what was printed since; at most the newest PIECE_BYTES. Raises StorageUnavailable."""
+        """If it is time, store what was printed since; at most the newest CHUNK_BYTES. Raises StorageUnavailable."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + EVERY_S
         for files in ranks:
             rank, log = files.rank, files.log
             size = log.stat().st_size if log.exists() else 0
-            if size == self._read[rank] or (log.is_symlink() and self._pieces[rank]):
+            if size == self._read[rank] or (log.is_symlink() and self._chunks[rank]):
                 continue
-            piece = _piece(log, max(self._read[rank], size - PIECE_BYTES))
-            self._store.create_once(layout.rank_log(*self._place, rank, self._pieces[rank]), piece)
-            self._pieces[rank] += 1
+            chunk = _chunk(log, max(self._read[rank], size - CHUNK_BYTES))
+            self._store.create_once(layout.rank_log(*self._place, rank, self._chunks[rank]), chunk)
+            self._chunks[rank] += 1
             self._read[rank] = size
 
     def end(self, ranks: Iterable[RankFiles]) -> None:
@@ -266,33 +266,33 @@ class RankLogs:
                     self._store.create_once(path, log_tail(files.log, END_BYTES).encode())
 
 
-def _piece(log: Path, start: int) -> bytes:
+def _chunk(log: Path, start: int) -> bytes:
     if log.is_symlink():
         return log_tail(log).encode()
     with log.open("rb") as stream:
         stream.seek(start)
-        return stream.read(PIECE_BYTES)
+        return stream.read(CHUNK_BYTES)
 
 
 def kept_log(store: Store, training: str, generation: int, node: int, rank: int) -> str | None:
-    """The end of a rank's log, or the pieces stored so far; None if nothing was stored."""
+    """The end of a rank's log, or the chunks stored so far; None if nothing was stored."""
     place = (training, generation, node)
     try:
         return store.read(layout.rank_log(*place, rank)).decode(errors="replace")
     except FileNotFoundError:
         pass
-    pieces: list[bytes] = []
+    chunks: list[bytes] = []
     with contextlib.suppress(FileNotFoundError):
         while True:
-            pieces.append(store.read(layout.rank_log(*place, rank, len(pieces))))
-    return b"".join(pieces).decode(errors="replace") if pieces else None
+            chunks.append(store.read(layout.rank_log(*place, rank, len(chunks))))
+    return b"".join(chunks).decode(errors="replace") if chunks else None
 
 
 def answer_with_stacks(file: Path | None = None) -> None:
     """Make this process print the stacks of its threads when it receives SIGNAL, whatever it is doing.
 
     Args:
-        file: receives the stacks if the process's log is withheld: faulthandler prints in pieces, and other threads
+        file: receives the stacks if the process's log is withheld: faulthandler prints in chunks, and other threads
             print values in between. Default: its log.
     """
     if file is None:

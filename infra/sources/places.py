@@ -56,7 +56,7 @@ _MOST_FOLDERS = 16
 _FOLDER_OF_VALUES = re.compile(r"(/[^/=]+=[^/]*)*/[^/]*$")
 # The folder that a table format keeps in a table's folder, or, as Iceberg does, beside the folder of its data.
 _TABLES = {"_delta_log": ("Delta", ".json"), "metadata": ("Iceberg", ".metadata.json"), ".hoodie": ("Hudi", "")}
-_PIECE = 1 << 22
+_CHUNK = 1 << 22
 # A compressed Parquet file is copied in full before it is read, up to the larger of both: some kilobytes could fill the
 # disk.
 _MOST_TIMES, _FREE_BYTES = 100, 1 << 30
@@ -612,7 +612,7 @@ def stream(file: SourceFile, place: Place) -> Iterator[BinaryIO]:
         UsageError: the file is gone, or its compressed data is damaged.
     """
     raw = _Hashing(stored_bytes(file, place), file.uri)
-    buffered = io.BufferedReader(raw, _PIECE)  # keep a reference: a discarded reader closes its source
+    buffered = io.BufferedReader(raw, _CHUNK)  # keep a reference: a discarded reader closes its source
     try:
         with decompressed(buffered, file) as plain:
             yield plain
@@ -664,12 +664,12 @@ def random_access(file: SourceFile, place: Place, stamp: Stamp | None = None) ->
                     _check_digest(opened, file)
         return
     copy = scratch.unnamed_file()
-    with io.BufferedReader(copy, _PIECE) as buffered:
+    with io.BufferedReader(copy, _CHUNK) as buffered:
         write = writing(copy, scratch.default_root())
         with stream(file, place) as plain:
             most_bytes = max(_FREE_BYTES, _MOST_TIMES * file.bytes)
-            while piece := plain.read(_PIECE):
-                write(piece)
+            while chunk := plain.read(_CHUNK):
+                write(chunk)
                 if copy.tell() > most_bytes:
                     raise UsageError(
                         f"{file.uri} is more than {_MOST_TIMES} times as large when it is decompressed.",
@@ -745,17 +745,17 @@ class _Hashing(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        piece = self._piece(len(buffer))
-        self._hasher.update(piece)
-        buffer[: len(piece)] = piece
-        return len(piece)
+        chunk = self._chunk(len(buffer))
+        self._hasher.update(chunk)
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
 
     def finish(self) -> None:
         """Read the remaining bytes, such as those after the end of a compressed stream."""
-        while piece := self._piece(_PIECE):
-            self._hasher.update(piece)
+        while chunk := self._chunk(_CHUNK):
+            self._hasher.update(chunk)
 
-    def _piece(self, size: int) -> bytes:
+    def _chunk(self, size: int) -> bytes:
         try:
             return self._opened.read(size)
         except FileNotFoundError:

@@ -23,7 +23,7 @@ from infra.processes.this_process import note
 from infra.sources.places import Places, decompressed, stored_bytes
 from infra.sources.read import file_facts
 from infra.sources.resolve import CSV
-from infra.sources.tables import CsvFile, csv_header, joined, json_start, pieces
+from infra.sources.tables import CsvFile, chunks, csv_header, joined, json_start
 
 _SAMPLE_BYTES = 2**20
 
@@ -57,7 +57,7 @@ def sniff_schema(file: SourceFile, sources: list[SourceSpec], root: Path, places
         return SniffedSchema(facts.schema.names, types, rows, file.bytes / max(rows, 1))
     with _opened(file, places) as plain:
         head = plain.read(_SAMPLE_BYTES)
-        csv, opened = file.format in CSV, joined(chain([head], pieces(plain)))
+        csv, opened = file.format in CSV, joined(chain([head], chunks(plain)))
         names = csv_header(opened, CsvFile.of(file, sources)) if csv else json_start(opened, file.uri).names
     names += [name for name in file.columns if name not in names]
     lines = max(1, head.count(b"\n") - csv, head.count(b"\r") - 1)
@@ -76,7 +76,7 @@ def _opened(file: SourceFile, places: Places) -> Iterator[BinaryIO]:
     # Not `stream`: it reads to the end, to compare the digest; every byte is read and compared later.
     with (
         contextlib.closing(stored_bytes(file, places.of(file))) as stored,
-        joined(pieces(stored)) as buffered,
+        joined(chunks(stored)) as buffered,
         decompressed(buffered, file) as plain,
     ):
         yield plain

@@ -67,7 +67,7 @@ _MISSING = [
 _READ_BYTES = 1 << 20
 # The largest value or comment, and all lines that are skipped.
 _MOST_BYTES = 1 << 23
-_PIECE = 1 << 20  # bytes that are looked at together, so that they stay in the processor's cache
+_CHUNK = 1 << 20  # bytes that are looked at together, so that they stay in the processor's cache
 MARKS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _SAMPLE_CHARACTERS = 1 << 18
 _LOOK_ROWS = 20
@@ -142,7 +142,7 @@ class _Csv:
         if not self._head:
             raise UsageError(f"{file.name} is empty.", remedy="Write it again or leave it out.")
         self._quotes: Quotes | None = None
-        self._stream = joined(self._watched(itertools.chain([self._head], pieces(stream))))
+        self._stream = joined(self._watched(itertools.chain([self._head], chunks(stream))))
         if says_separator(self._head):
             raise self.refused(": its first line says how it is separated, and has no names", "leave this line out")
         self.names = file.columns or self._header()
@@ -153,11 +153,11 @@ class _Csv:
             first = 1 + self._file.settings.skip_rows
             self._quotes = Quotes(self.name, self._file.separator, self._file.quote, first)
 
-    def _watched(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        for piece in pieces:
+    def _watched(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
             if self._quotes is not None:
-                self._quotes.feed(piece)
-            yield piece
+                self._quotes.feed(chunk)
+            yield chunk
         if self._quotes is not None:
             self._quotes.finish()
 
@@ -387,10 +387,10 @@ def _may_be_rounded(values: pa.Array | pa.ChunkedArray) -> bool:
 
 
 def _lines(stream: BinaryIO, name: str) -> Iterator[Lines]:
-    """Pieces of whole lines."""
+    """Chunks of whole lines."""
     row, line, rest = 0, 1, b""
-    while piece := stream.read(_BLOCK):
-        block = rest + piece
+    while chunk := stream.read(_BLOCK):
+        block = rest + chunk
         if line == 1:
             block = block.removeprefix(BYTE_ORDER_MARK)
         end = block.find(b"\n")
@@ -399,11 +399,11 @@ def _lines(stream: BinaryIO, name: str) -> Iterator[Lines]:
                 f"{name}: row {row} is larger than {_MOST_LINE_BYTES >> 20} MiB.",
                 remedy="Write JSON Lines, one object a line, and put a larger value in a file of its own.",
             )
-        chunk, newline, rest = block.rpartition(b"\n")
+        whole, newline, rest = block.rpartition(b"\n")
         if newline:
-            yield Lines(line, row, chunk)
-            row += sum(1 for text in chunk.split(b"\n") if text.strip())
-            line += chunk.count(b"\n") + 1
+            yield Lines(line, row, whole)
+            row += sum(1 for text in whole.split(b"\n") if text.strip())
+            line += whole.count(b"\n") + 1
     if rest.strip():
         yield Lines(line, row, rest)
 
@@ -512,7 +512,7 @@ def plain_lines(stream: BinaryIO, file: CsvFile) -> BinaryIO:
 
 def _decoded(stream: BinaryIO, name: str, encoding: str) -> Iterator[bytes]:
     try:
-        for text in codecs.iterdecode(pieces(stream), encoding):
+        for text in codecs.iterdecode(chunks(stream), encoding):
             yield text.encode()
     except UnicodeError as error:
         raise UsageError(
@@ -530,7 +530,7 @@ def _without_first(stream: BinaryIO, file: CsvFile) -> Iterator[bytes]:
             f"{file.name} has no row after the lines that data.csv.skip_rows leaves out ({count}).",
             remedy="Correct skip_rows, and check that quotes in these lines are closed.",
         )
-    return itertools.chain([head[match.end() :]], pieces(stream))
+    return itertools.chain([head[match.end() :]], chunks(stream))
 
 
 def _uncommented(stream: BinaryIO, file: CsvFile, mark: str) -> Iterator[bytes]:
@@ -539,20 +539,20 @@ def _uncommented(stream: BinaryIO, file: CsvFile, mark: str) -> Iterator[bytes]:
     # A quote encloses a value only if it stands at its beginning. It is looked for first, which is faster.
     quoted = rb"%b(?<![^%b\r\n]%b)(?:[^%b]++|%b%b)*+%b?|" % (quote, separator, *[quote] * 5)
     special = re.compile((quoted if quote else b"") + rb"(?P<comment>%b[^\r\n]*+)" % comment)
-    before, rest = b"", b""  # the last byte that was given, and what may continue in the next piece
+    before, rest = b"", b""  # the last byte that was given, and what may continue in the next chunk
     while True:
-        piece = stream.read(_READ_BYTES)
-        data, kept = before + rest + piece, []
+        chunk = stream.read(_READ_BYTES)
+        data, kept = before + rest + chunk, []
         done, end = len(before), len(data)
         for match in special.finditer(data, done):
-            if match.end() == len(data) and piece:
+            if match.end() == len(data) and chunk:
                 end = match.start()
                 break
             if match["comment"] is not None:
                 kept.append(data[done : match.start()])
                 done = match.end()
         yield b"".join([*kept, data[done:end]])
-        if not piece:
+        if not chunk:
             return
         before, rest = data[end - 1 : end], data[end:]
         if len(rest) > _MOST_BYTES:
@@ -562,27 +562,27 @@ def _uncommented(stream: BinaryIO, file: CsvFile, mark: str) -> Iterator[bytes]:
             )
 
 
-def pieces(stream: BinaryIO) -> Iterator[bytes]:
+def chunks(stream: BinaryIO) -> Iterator[bytes]:
     """What is left of a stream."""
     return iter(partial(stream.read, _READ_BYTES), b"")
 
 
-def joined(pieces: Iterator[bytes]) -> io.BufferedReader[Any]:
-    """Pieces of bytes as one stream."""
-    return io.BufferedReader(_Joined(pieces), _READ_BYTES)
+def joined(chunks: Iterator[bytes]) -> io.BufferedReader[Any]:
+    """Chunks of bytes as one stream."""
+    return io.BufferedReader(_Joined(chunks), _READ_BYTES)
 
 
 class _Joined(io.RawIOBase):
-    def __init__(self, pieces: Iterator[bytes]) -> None:
+    def __init__(self, chunks: Iterator[bytes]) -> None:
         super().__init__()
-        self._pieces, self._left = pieces, memoryview(b"")
+        self._chunks, self._left = chunks, memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._left and (piece := next(self._pieces, None)) is not None:
-            self._left = memoryview(piece)
+        while not self._left and (chunk := next(self._chunks, None)) is not None:
+            self._left = memoryview(chunk)
         part, self._left = self._left[: len(buffer)], self._left[len(buffer) :]
         buffer[: len(part)] = part
         return len(part)
@@ -611,8 +611,8 @@ class Quotes:
 
     def feed(self, block: bytes) -> None:
         """Take in the next bytes of the file."""
-        for start in range(0, len(block), _PIECE):
-            self._look(block[start : start + _PIECE])
+        for start in range(0, len(block), _CHUNK):
+            self._look(block[start : start + _CHUNK])
 
     def finish(self) -> None:
         """The file has ended."""
@@ -620,8 +620,8 @@ class Quotes:
         if self._inside:
             raise self._fault("has no closing quote")
 
-    def _look(self, piece: bytes) -> None:
-        data = self._rest + piece
+    def _look(self, chunk: bytes) -> None:
+        data = self._rest + chunk
         end = len(data.rstrip(self._quote))
         self._rest = data[end - 1 :]
         codes = np.frombuffer(data, np.uint8, end)

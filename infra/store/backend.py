@@ -18,7 +18,7 @@ from infra import scratch as scratches
 from infra.files import Readable, hash_stream, write_hashed
 from infra.settings import on_this_machine, writing
 
-# Manifests, pointers, records and bundled files are read in one piece; none of them is ever this large.
+# Manifests, pointers, records and bundled files are read whole; none of them is ever this large.
 MAX_READ_BYTES = 2**28
 # If this machine's clock and the clock that dates a store's files differ by more, nothing is deleted because of its
 # age.
@@ -86,8 +86,8 @@ class Backend(Protocol):
     def create_file(self, path: str, source: Path, *, private: bool = False) -> None:
         """As `create`, with a file's bytes; a `private` file of a folder can be read by its owner only."""
 
-    def create_from(self, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
-        """As `create`, with bytes that come in pieces; returns their size and BLAKE3.
+    def create_from(self, path: str, chunks: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
+        """As `create`, with bytes that come in chunks; returns their size and BLAKE3.
 
         Args:
             scratch: local folder for bytes that must be complete before they can be sent.
@@ -154,11 +154,11 @@ def hash_and_copy(stream: Readable, copy: Path | None, most: float = math.inf) -
         return hash_stream(stream, writing(file, copy.parent), most=most)
 
 
-def send_whole(backend: Backend, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
-    """`create_from` for places that need all bytes before sending: the pieces are joined in `scratch` first."""
+def send_whole(backend: Backend, path: str, chunks: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
+    """`create_from` for places that need all bytes before sending: the chunks are joined in `scratch` first."""
     with scratches.make("upload", root=scratch) as folder:
         whole = folder.path / "whole"
         with whole.open("wb", buffering=0) as file:
-            found = write_hashed(pieces, file)
+            found = write_hashed(chunks, file)
         backend.create_file(path, whole)
     return found

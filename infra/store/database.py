@@ -74,9 +74,9 @@ class NamedBackend:
         """Store a file's bytes, then give them the name."""
         self._create(path, file_digest(source), lambda new: self._objects.create_file(new, source, private=private))
 
-    def create_from(self, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
-        """Store the pieces, then give them the name."""
-        return send_whole(self, path, pieces, scratch)
+    def create_from(self, path: str, chunks: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
+        """Store the chunks, then give them the name."""
+        return send_whole(self, path, chunks, scratch)
 
     def read(self, path: str) -> tuple[bytes, str]:
         """All bytes, checked against their digest."""

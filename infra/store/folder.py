@@ -70,11 +70,11 @@ class FolderBackend:
                 COUNTERS.put(writing.tell())
             self._publish(draft, path)
 
-    def create_from(self, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
-        """Store the pieces once, by hard link; does not use `scratch`."""
+    def create_from(self, path: str, chunks: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
+        """Store the chunks once, by hard link; does not use `scratch`."""
         with self._translated(path), self._draft() as draft:
             with draft.open() as file:
-                found = write_hashed(pieces, file, sync=True)
+                found = write_hashed(chunks, file, sync=True)
             COUNTERS.put(found[0])
             self._publish(draft, path)
         return found

@@ -356,7 +356,7 @@ def node_exit(training: str, g: int, k: int) -> str:
 
 
 def rank_log(training: str, g: int, k: int, rank: int, i: int | None = None) -> str:
-    """The end of a rank's log, stored by node `k`; or piece `i` of it, stored while it runs."""
+    """The end of a rank's log, stored by node `k`; or chunk `i` of it, stored while it runs."""
     return f"{node(training, g, k)}/log-rank-{number_part(rank)}{'' if i is None else f'-{number_part(i)}'}.txt"
 
 

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from blake3 import blake3
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError
-from infra.files import PIECE_BYTES, Readable
+from infra.files import CHUNK_BYTES, Readable
 from infra.processes.this_process import COUNTERS
 from infra.settings import check_approved, known_stores
 from infra.store.backend import (
@@ -151,9 +151,9 @@ class S3Backend(S3Requests):
 
         self._conditional(path, put, FileExistsError(path), decides=False)
 
-    def create_from(self, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
-        """Store the pieces once."""
-        return send_whole(self, path, pieces, scratch)
+    def create_from(self, path: str, chunks: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
+        """Store the chunks once."""
+        return send_whole(self, path, chunks, scratch)
 
     def read(self, path: str) -> tuple[bytes, str]:
         """All bytes; the tag is the ETag."""
@@ -357,7 +357,7 @@ class Body:
         self._filesystem = filesystem
         self._body = body
 
-    def read(self, size: int = PIECE_BYTES) -> bytes:
+    def read(self, size: int = CHUNK_BYTES) -> bytes:
         """The next `size` bytes, or fewer at the end; all that are left if `size` is negative."""
         from fsspec.asyn import sync
 

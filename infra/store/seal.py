@@ -38,7 +38,7 @@ from data_contracts.errors import CorruptError, TrainwrightError, UsageError
 from data_contracts.foreign_files import parse_json
 from data_contracts.handoffs import FileEntry, Ref
 from infra import files, scratch
-from infra.files import hash_pieces, hash_stream
+from infra.files import hash_chunks, hash_stream
 from infra.settings import on_this_machine
 from infra.store import layout
 from infra.store.backend import MAX_READ_BYTES, Backend
@@ -63,7 +63,7 @@ _LINKED = {
     "import": (".safetensors",),
     "dataset": (".parquet", ".tfrecord"),
 }
-# Others are read in one piece.
+# Others are read whole.
 _MAY_BE_LARGE = (".safetensors", ".parquet", ".tfrecord")
 _noted: ContextVar[list[TrainwrightError] | None] = ContextVar("noted", default=None)
 
@@ -237,21 +237,21 @@ class Writer:
         self._entries[name] = entry
         return entry
 
-    def put_pieces(self, name: str, pieces: Iterable[memoryview], scratch: Path) -> FileEntry:
-        """Store a new file from pieces of bytes, which are hashed while they are written.
+    def put_chunks(self, name: str, chunks: Iterable[memoryview], scratch: Path) -> FileEntry:
+        """Store a new file from chunks of bytes, which are hashed while they are written.
 
         CorruptError if the name is taken; UsageError for a name that could leave the directory.
         """
         path = self._path(name)
         try:
-            size, digest = self._backend.create_from(path, pieces, scratch)
+            size, digest = self._backend.create_from(path, chunks, scratch)
         except FileExistsError as error:
             raise corrupt(path, "exists already") from error
         self._entries[name] = FileEntry(path=name, bytes=size, blake3=digest)
         return self._entries[name]
 
     def put_made(self, name: str, make: Callable[[], Iterable[memoryview]], scratch: Path) -> FileEntry:
-        """Store a file from the pieces of bytes that `make` gives, as `put` does; no copy is made first.
+        """Store a file from the chunks of bytes that `make` gives, as `put` does; no copy is made first.
 
         `make` is called again if the name is taken; errors as in `put`, but nothing is ever replaced.
         """
@@ -261,7 +261,7 @@ class Writer:
             size, digest = self._backend.create_from(path, make(), scratch)
             entry = FileEntry(path=name, bytes=size, blake3=digest)
         except FileExistsError as error:
-            size, digest = hash_pieces(make())
+            size, digest = hash_chunks(make())
             entry = FileEntry(path=name, bytes=size, blake3=digest)
             if self._entry(name) != entry:
                 raise corrupt(path, _TAKEN) from error

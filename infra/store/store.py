@@ -1,8 +1,8 @@
 """The store: everything durable goes through it, with the same behaviour in a folder and on S3.
 
 *Reading.* Whoever can write a store can exchange a file, or write into it, between the moment when it is hashed and
-the moment when it is read. So a file of a sealed directory is hashed once, whole and in pieces; each piece is then read
-into memory of this process's own, and used only if it is still the piece that was hashed. Several processes may divide
+the moment when it is read. So a file of a sealed directory is hashed once, whole and in chunks; each chunk is then read
+into memory of this process's own, and used only if it is still the chunk that was hashed. Several processes may divide
 the files of a directory among them (`Share`).
 
 *Deleting.* A process claims a directory before it uses it, and writes a tombstone before it deletes one. `remove` looks
@@ -77,8 +77,8 @@ Listing = list[Stored]
 Leftovers = list[Leftover]
 # The schema of `store.json`: every record of a store that was made with it carries a digest.
 STORE_SCHEMA = 3
-# Few enough that a small tensor costs little, and many enough that the pieces' digests take no memory to speak of.
-PIECE_BYTES = 2**20
+# Few enough that a small tensor costs little, and many enough that the chunks' digests take no memory to speak of.
+CHUNK_BYTES = 2**20
 READERS = 16
 WRITERS = 8
 U = TypeVar("U")
@@ -417,14 +417,14 @@ class SealedFile:
     def __init__(self, path: Path, num_bytes: int, digest: str, what: str = "") -> None:
         """Hash the file. Raises CorruptError, which calls it `what`, if it is not as sealed; OSError."""
         self.name, self.bytes, self._path, self._what = path.name, num_bytes, path, what or path.name
-        self._pieces: list[bytes] = []
-        whole, buffer = blake3(max_threads=blake3.AUTO), memoryview(bytearray(min(PIECE_BYTES, num_bytes)))
+        self._chunks: list[bytes] = []
+        whole, buffer = blake3(max_threads=blake3.AUTO), memoryview(bytearray(min(CHUNK_BYTES, num_bytes)))
         with open(self.descriptor(), "rb", buffering=0) as file:
-            for at in range(0, num_bytes, PIECE_BYTES):
-                piece = buffer[: num_bytes - at]
-                self._fill(file.fileno(), piece, at)
-                whole.update(piece)
-                self._pieces.append(_digest(piece))
+            for at in range(0, num_bytes, CHUNK_BYTES):
+                chunk = buffer[: num_bytes - at]
+                self._fill(file.fileno(), chunk, at)
+                whole.update(chunk)
+                self._chunks.append(_digest(chunk))
             if os.fstat(file.fileno()).st_size != num_bytes or whole.hexdigest() != digest:
                 raise self._changed()
 
@@ -433,11 +433,11 @@ class SealedFile:
         return SealedReader(self)
 
     def read_into(self, file: int, memory: memoryview, at: int) -> None:
-        """Fill `memory` from `at`, the beginning of a piece; CorruptError if a piece is not what was hashed."""
-        for start in range(0, len(memory), PIECE_BYTES):
-            piece = memory[start : start + PIECE_BYTES]
-            self._fill(file, piece, at + start)
-            if _digest(piece) != self._pieces[(at + start) // PIECE_BYTES]:
+        """Fill `memory` from `at`, the beginning of a chunk; CorruptError if a chunk is not what was hashed."""
+        for start in range(0, len(memory), CHUNK_BYTES):
+            chunk = memory[start : start + CHUNK_BYTES]
+            self._fill(file, chunk, at + start)
+            if _digest(chunk) != self._chunks[(at + start) // CHUNK_BYTES]:
                 raise self._changed()
 
     def descriptor(self) -> int:
@@ -462,22 +462,22 @@ class SealedReader(RawIOBase):
     def __init__(self, sealed: SealedFile) -> None:
         super().__init__()
         self._sealed, self._file, self._at = sealed, sealed.descriptor(), 0
-        # The last piece, because what is read next often begins in it.
+        # The last chunk, because what is read next often begins in it.
         self._kept: tuple[int, memoryview] = (-1, memoryview(b""))
 
     def span(self, start: int, stop: int) -> memoryview:
-        """The bytes from `start` to `stop`: more than PIECE_BYTES in memory of their own; others are not written to."""
+        """The bytes from `start` to `stop`: more than CHUNK_BYTES in memory of their own; others are not written to."""
         stop = min(stop, self._sealed.bytes)
         if start >= stop:
             return memoryview(b"")
-        begin, last = start - start % PIECE_BYTES, (stop - 1) // PIECE_BYTES
+        begin, last = start - start % CHUNK_BYTES, (stop - 1) // CHUNK_BYTES
         memory = self._kept[1]
-        if (begin, last) != (self._kept[0] * PIECE_BYTES, self._kept[0]):
+        if (begin, last) != (self._kept[0] * CHUNK_BYTES, self._kept[0]):
             # Not NumPy's memory: it asks for large pages, and to have them filled by a read takes twice as long.
-            memory = memoryview(bytearray(min((last + 1) * PIECE_BYTES, self._sealed.bytes) - begin))
+            memory = memoryview(bytearray(min((last + 1) * CHUNK_BYTES, self._sealed.bytes) - begin))
             self._sealed.read_into(self._file, memory, begin)
-            piece = memory[last * PIECE_BYTES - begin :]
-            self._kept = (last, piece if len(piece) == len(memory) else memoryview(bytearray(piece)))
+            chunk = memory[last * CHUNK_BYTES - begin :]
+            self._kept = (last, chunk if len(chunk) == len(memory) else memoryview(bytearray(chunk)))
         return memory[start - begin : stop - begin]
 
     def readable(self) -> bool:
@@ -532,8 +532,8 @@ def sha256_as_sealed(store: Store, manifest: Manifest, entry: FileEntry) -> str:
     return digest.hexdigest()
 
 
-def _digest(piece: memoryview) -> bytes:
-    return blake3(piece).digest()
+def _digest(chunk: memoryview) -> bytes:
+    return blake3(chunk).digest()
 
 
 def read_several(store: Store, read: Callable[[T], U], wanted: Sequence[T]) -> list[U]:

@@ -40,7 +40,7 @@ Values = NDArray[np.float64]
 LARGEST, SMALLEST = 1e60, 1e-60
 MOST_ROWS = 10**15
 # The values that are added at once; more would not fit the integers in `exact_sum`.
-_PIECE = 2**24
+_CHUNK = 2**24
 _FRACTION = re.compile(r"-?[0-9]{1,600}(/[1-9][0-9]{0,600})?", re.ASCII)
 _COUNTS = ("units", "rows", "most_rows")
 _SUMS = ("gains", "squares", "products", "squared_rows")
@@ -187,8 +187,8 @@ class Sums:
 def exact_sum(values: Values) -> Fraction:
     """The sum of finite doubles, (n,), without any rounding."""
     total = Fraction(0)
-    for start in range(0, len(values), _PIECE):
-        mantissas, exponents = np.frexp(values[start : start + _PIECE])
+    for start in range(0, len(values), _CHUNK):
+        mantissas, exponents = np.frexp(values[start : start + _CHUNK])
         different, which = np.unique(exponents, return_inverse=True)
         whole = np.ldexp(mantissas, 53).astype(np.int64)
         # Two halves of 26 and 27 bits, whose sums over 2**24 rows are integers that a double holds.

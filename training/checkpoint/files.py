@@ -36,7 +36,7 @@ from data_contracts.foreign_files import parse_json, read_plain
 from data_contracts.handoffs import HandOff, Record
 from data_contracts.quoting import text_of, type_and_text
 from infra.records.handoffs import WEIGHT_FILES, plain_name
-from infra.store.store import PIECE_BYTES, WHOLE, Share, sealed_file
+from infra.store.store import CHUNK_BYTES, WHOLE, Share, sealed_file
 from infra.weights import tensor_entries
 
 TAG = "$"
@@ -46,7 +46,7 @@ _IN_JSON = "USmMO"
 _MOST_BYTES = 2**28
 Put = Callable[[str, torch.Tensor], None]
 Get = Callable[[str], torch.Tensor]
-TENSOR_PIECE_BYTES = 2**23
+TENSOR_CHUNK_BYTES = 2**23
 # In the order in which the library puts them into a file.
 DTYPES = {
     torch.uint64: "U64",
@@ -267,8 +267,8 @@ def file_chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
     yield memoryview(len(encoded).to_bytes(8, "little") + encoded)
     for name in names:
         data = tensors[name].reshape(-1).view(torch.uint8).numpy().data
-        for start in range(0, len(data), TENSOR_PIECE_BYTES):
-            yield data[start : start + TENSOR_PIECE_BYTES]
+        for start in range(0, len(data), TENSOR_CHUNK_BYTES):
+            yield data[start : start + TENSOR_CHUNK_BYTES]
 
 
 class TensorSlice(Record):
@@ -520,7 +520,7 @@ class TensorFile:
 
     def owns(self, num_bytes: int) -> bool:
         """Whether a tensor of so many bytes is read into memory of its own: no mapped file, nor shared with others."""
-        return self._reader is not None and num_bytes > PIECE_BYTES
+        return self._reader is not None and num_bytes > CHUNK_BYTES
 
     def close(self) -> None:
         """Close the file; tensors that were read stay."""

@@ -423,7 +423,7 @@ def _put(writer: Writer, taken: Capture, place: CheckpointTarget) -> dict[str, o
     taken.wait()
 
     def put(name: str) -> FileEntry:
-        return writer.put_pieces(name, file_chunks(taken.files[name]), place.scratch)
+        return writer.put_chunks(name, file_chunks(taken.files[name]), place.scratch)
 
     # File by file: a file that is already stored is not written again.
     entries = [_patiently(partial(put, name), place) for name in sorted(taken.files)]

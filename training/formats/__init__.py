@@ -35,7 +35,7 @@ class Format(Protocol):
         """Raise UsageError, naming column and reason, if the format cannot hold these rows as they are."""
 
     def encode(self, table: pa.Table) -> Iterator[memoryview]:
-        """The bytes of a file with normalised rows, each piece valid until the next; the same rows give the same bytes
+        """The bytes of a file with normalised rows, each chunk valid until the next; the same rows give the same bytes
         however they are chunked.
         """
 

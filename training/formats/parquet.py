@@ -23,7 +23,7 @@ SUFFIX = ".parquet"
 # The bytes count only where a row has more than 256 of them.
 ROW_GROUP_ROWS = 65_536
 ROW_GROUP_BYTES = 16 * 2**20
-_PIECE_BYTES = 2**22
+_CHUNK_BYTES = 2**22
 
 
 def refuse(table: pa.Table) -> None:
@@ -35,17 +35,17 @@ class _Written(io.RawIOBase):
 
     def __init__(self) -> None:
         super().__init__()
-        self._pieces: list[memoryview] = []
+        self._chunks: list[memoryview] = []
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        self._pieces.append(memoryview(data))
+        self._chunks.append(memoryview(data))
         return len(data)
 
     def taken(self) -> list[memoryview]:
-        taken, self._pieces = self._pieces, []
+        taken, self._chunks = self._chunks, []
         return taken
 
 
@@ -54,8 +54,8 @@ def encode(table: pa.Table) -> Iterator[memoryview]:
     schema = table.schema.remove_metadata()
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
     rows, written = _row_group_rows(table), _Written()
-    # A page's header has a few bytes, so pieces are joined before they reach Python.
-    with pa.output_stream(written, buffer_size=_PIECE_BYTES) as stream:
+    # A page's header has a few bytes, so chunks are joined before they reach Python.
+    with pa.output_stream(written, buffer_size=_CHUNK_BYTES) as stream:
         # Uncompressed: training waits for reading, and a dictionary pays only where strings repeat.
         with pq.ParquetWriter(stream, schema, compression="none", use_dictionary=texts or False, version="2.6") as file:
             for start in range(0, table.num_rows, rows):

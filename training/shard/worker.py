@@ -22,7 +22,7 @@ from data_contracts.pipeline_spec import ShardsSpec
 from infra import scratch
 from infra.cluster_tasks import Cluster
 from infra.contract.quarantine import read_left_out
-from infra.files import hash_pieces
+from infra.files import hash_chunks
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import without_pandas
 from infra.records.handoffs import ANEW, LACKING, ROW_COUNTS, TYPES, put_handoff, read_handoff
@@ -59,7 +59,7 @@ class StoreShard:
             here = self.scratch or scratch.default_root()
             return _writer(self.store.model_dump_json(), self.uri).put_made(name, make, here)
         # An existing shard is compared, not trusted: shards of two different draws must never be mixed.
-        if entry.blake3 != hash_pieces(make())[1]:
+        if entry.blake3 != hash_chunks(make())[1]:
             raise _unlike(f"{self.uri}/{name}", self.settings)
         return entry
 

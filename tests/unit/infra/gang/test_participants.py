@@ -82,7 +82,7 @@ def test_the_page_has_a_table_for_each_generation(store: Store) -> None:
 def test_what_a_rank_printed_is_kept(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept_log(store, TRAINING, 0, 0, 0) == "one\ntwo\n"
     monkeypatch.setattr(rank_processes, "EVERY_S", 0.0)
-    monkeypatch.setattr(rank_processes, "PIECE_BYTES", 8)
+    monkeypatch.setattr(rank_processes, "CHUNK_BYTES", 8)
     kept, ranks = RankLogs(store, (TRAINING, 1, 0)), [RankFiles(tmp_path, rank) for rank in (0, 1)]
     kept.add(ranks)
     assert kept_log(store, TRAINING, 1, 0, 0) is None

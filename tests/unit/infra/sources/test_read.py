@@ -136,7 +136,7 @@ def test_lines_within_values_may_stand_where_a_block_ends(raw: Raw, monkeypatch:
 
 
 def test_bytes_behind_a_compressed_stream_are_part_of_the_file(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "_PIECE", 16)
+    monkeypatch.setattr(places, "_CHUNK", 16)
     raw.write("a.csv.bz2", bz2.compress(b"a\n1\n") + b"behind" * 100)
     assert raw.read("a.csv.bz2").to_pydict() == {"a": [1]}
 

@@ -148,13 +148,13 @@ def test_a_draft_is_not_followed_when_its_folder_is_swapped(folder_store: Store,
     backend = folder_store._backend
     assert isinstance(backend, FolderBackend)
 
-    def pieces() -> object:
+    def chunks() -> object:
         yield memoryview(b"1")
         put_link(folder_store, ".tmp", outside)
         yield memoryview(b"2")
 
     with contextlib.suppress(CorruptError):
-        backend.create_from("x", pieces(), outside)  # type: ignore[arg-type]
+        backend.create_from("x", chunks(), outside)  # type: ignore[arg-type]
     assert files(outside) == before
     assert folder_store.read("x") == b"12"
     assert os.listdir(Path(folder_store.uri, "moved")) == []

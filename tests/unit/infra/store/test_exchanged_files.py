@@ -24,7 +24,7 @@ from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Dataset, Ref, ShardFile
 from infra import code_bundle
 from infra.store import Store, open_store, seal
-from infra.store.store import PIECE_BYTES, SealedFile, sha256_as_sealed
+from infra.store.store import CHUNK_BYTES, SealedFile, sha256_as_sealed
 from training import formats
 from training.checkpoint import load_module_weights, saver
 from training.checkpoint.saver import CheckpointTarget, save
@@ -87,8 +87,8 @@ def sealed(store: Store, uri: str, kind: str, files: dict[str, bytes]) -> Ref:
 class Net(nn.Module):
     def __init__(self, value: float) -> None:
         super().__init__()
-        # Of several pieces, with a small tensor at the end of the last.
-        self.large = nn.Parameter(torch.full((PIECE_BYTES // 2,), float(value)))
+        # Of several chunks, with a small tensor at the end of the last.
+        self.large = nn.Parameter(torch.full((CHUNK_BYTES // 2,), float(value)))
         self.small = nn.Parameter(torch.full((3,), float(value)))
 
 

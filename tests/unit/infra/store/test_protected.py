@@ -24,7 +24,7 @@ def filled(root: Path) -> Store:
     (root.parent / "file").write_bytes(b"b")
     writer = store.writer("datasets/k-0")
     writer.put("b", root.parent / "file")
-    writer.put_pieces("c", [memoryview(b"c")], root.parent)
+    writer.put_chunks("c", [memoryview(b"c")], root.parent)
     writer.seal("dataset", {}, {})
     project = root.parent / "project"
     project.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""A store on S3 beside others in its bucket: what was left there, the server's time, and files from pieces."""
+"""A store on S3 beside others in its bucket: what was left there, the server's time, and files from chunks."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def test_the_time_is_the_servers_and_leaves_nothing(s3_store: Store) -> None:
 def test_a_file_from_pieces_is_sent_whole_and_leaves_nothing_here(s3_store: Store, tmp_path: Path) -> None:
     writer = s3_store.writer("datasets/k-0")
 
-    def pieces() -> Iterator[memoryview]:
+    def chunks() -> Iterator[memoryview]:
         assert len(list(tmp_path.iterdir())) == 1, "they are joined in the folder that was named"
         yield from (memoryview(b"one"), memoryview(b"two"))
 
-    entry = writer.put_pieces("data", pieces(), tmp_path)
+    entry = writer.put_chunks("data", chunks(), tmp_path)
     assert (s3_store.read("datasets/k-0/data"), entry.bytes) == (b"onetwo", 6)
     assert s3_store.verify(writer.seal("dataset", {}, {})).files == [entry]
     assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ from botocore.hooks import HierarchicalEmitter
 from fsspec.asyn import get_loop
 
 from data_contracts.costs import Resources
-from infra.files import PIECE_BYTES
+from infra.files import CHUNK_BYTES
 from infra.processes.this_process import Counters
 from infra.store import s3
 from infra.store.s3 import Body, S3Requests, count_requests
@@ -82,7 +82,7 @@ def test_a_whole_body_is_read_without_a_size_which_compares_its_checksum() -> No
 
     body = Body(SimpleNamespace(loop=get_loop()), Answer())
     assert [body.read(-1), body.read(0), body.read(5), body.read()] == [b"x"] * 4
-    assert asked == [(), (0,), (5,), (PIECE_BYTES,)]
+    assert asked == [(), (0,), (5,), (CHUNK_BYTES,)]
 
 
 @pytest.mark.parametrize(

@@ -121,11 +121,11 @@ def test_a_missing_or_a_foreign_file_is_named(store: Store) -> None:
 def test_a_file_that_is_made_in_pieces_is_stored_once(store: Store, tmp_path: Path) -> None:
     writer, made = store.writer(URI), list[bytes]()
 
-    def make(*pieces: bytes) -> Callable[[], Iterator[memoryview]]:
+    def make(*chunks: bytes) -> Callable[[], Iterator[memoryview]]:
         def run() -> Iterator[memoryview]:
-            for piece in pieces:
-                made.append(piece)
-                yield memoryview(piece)
+            for chunk in chunks:
+                made.append(chunk)
+                yield memoryview(chunk)
 
         return run
 
@@ -173,7 +173,7 @@ def test_what_a_writer_has_put_is_not_read_again_to_seal_it(
     folder_store.writer(URI).put("other", b"another process's")
     writer = folder_store.writer(URI)
     writer.put("one", b"one")
-    writer.put_pieces("two", [memoryview(b"two")], tmp_path)
+    writer.put_chunks("two", [memoryview(b"two")], tmp_path)
     read, digest = list[str](), folder_store._backend.digest
     monkeypatch.setattr(
         folder_store._backend, "digest", lambda path, **more: (read.append(path), digest(path, **more))[1]

@@ -32,7 +32,7 @@ def test_a_sum_is_exact(values: np.ndarray[Any, Any]) -> None:
 
 
 def test_many_values_are_added_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.evidence.sequential._PIECE", 7)
+    monkeypatch.setattr("tasks.evidence.sequential._CHUNK", 7)
     values = np.random.default_rng(1).normal(size=100)
     assert exact_sum(values) == sum(map(Fraction, values.tolist()))
 
