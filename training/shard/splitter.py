@@ -38,7 +38,7 @@ SECOND = 10**6
 _LATEST_S = (2**63 - 1) // SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SIGN = np.uint64(1 << 63)
-_PIECE = 2**20
+_CHUNK = 2**20
 Select = Callable[[int], tuple[int, int, int]]
 COLUMNS = ("document", "position", "pieces")
 # Shares are fractions of 2^32 and are compared as integers, so every machine rounds alike.
@@ -246,13 +246,13 @@ def selector(files: Sequence[Path]) -> Select:
         files: raw int64, read four times for each rank, a piece at a time (a radix selection).
     """
 
-    def pieces() -> Iterator[NDArray[np.int64]]:
+    def chunks() -> Iterator[NDArray[np.int64]]:
         for path in files:
             with path.open("rb") as file:
-                while len(piece := np.fromfile(file, np.int64, _PIECE)):
-                    yield piece
+                while len(chunk := np.fromfile(file, np.int64, _CHUNK)):
+                    yield chunk
 
-    return lambda rank: select(pieces, rank)
+    return lambda rank: select(chunks, rank)
 
 
 def select(pieces: Callable[[], Iterable[NDArray[np.int64]]], rank: int) -> tuple[int, int, int]:
