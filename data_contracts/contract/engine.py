@@ -98,12 +98,12 @@ def check(
     return outcome(rows, count, failures, fail_on)
 
 
-def _refuse_programs(index: int, asked: Expectation) -> None:
+def _refuse_programs(index: int, entry: Expectation) -> None:
     """SpecError for a text that a library would carry out; a suite that comes from a store was not checked before."""
     kwargs = f"contract.suite: expectations.{index}.kwargs"
     try:
-        without_condition(asked)
-        local_schema(asked["kwargs"].get("json_schema"))
+        without_condition(entry)
+        local_schema(entry["kwargs"].get("json_schema"))
     except ConditionError as error:
         raise SpecError(f"{kwargs}.row_condition: {text_of(error)}; docs/validate.md lists what is.") from error
     except ForeignReference as error:
@@ -199,11 +199,11 @@ def _of_rows(
     return finding.broken(count, of, numbers, values or [None] * len(numbers)), False
 
 
-def _finding(asked: Expectation, schema: pa.Schema, sensitive: Collection[str]) -> tuple[Finding, list[str]]:
+def _finding(entry: Expectation, schema: pa.Schema, sensitive: Collection[str]) -> tuple[Finding, list[str]]:
     """What words the failure of an expectation, and those of its columns that do not exist."""
-    columns = scope_of(asked, schema).columns
+    columns = scope_of(entry, schema).columns
     whole = [field.name for field in schema if pa.types.is_integer(field.type)]
-    return Finding(asked, columns, sensitive, whole), [name for name in columns if schema.get_field_index(name) < 0]
+    return Finding(entry, columns, sensitive, whole), [name for name in columns if schema.get_field_index(name) < 0]
 
 
 def check_and_set_aside(

@@ -438,14 +438,14 @@ class Scope:
     exact: Mapping[str, object] = field(default_factory=dict)
 
 
-def pattern_argument(asked: Expectation) -> str | None:
+def pattern_argument(entry: Expectation) -> str | None:
     """The argument of an expectation that holds patterns for Python's `re`; None without, and for a class of a user."""
-    return None if "class_path" in asked else next((name for name in _PATTERNS if asked["kwargs"].get(name)), None)
+    return None if "class_path" in entry else next((name for name in _PATTERNS if entry["kwargs"].get(name)), None)
 
 
-def scope_of(asked: Expectation, schema: pa.Schema) -> Scope:
+def scope_of(entry: Expectation, schema: pa.Schema) -> Scope:
     """The scope of one expectation of a suite over data of this schema; ConditionError."""
-    name, condition, kwargs = asked["type"], *without_condition(asked)
+    name, condition, kwargs = entry["type"], *without_condition(entry)
     of_table = name.startswith("expect_table")
     listed = [] if of_table else kwargs.get("column_list") or []
     columns = [*(kwargs[key] for key in ("column", "column_A", "column_B") if key in kwargs), *listed]
@@ -511,10 +511,10 @@ def _as_read(named: Any, kind: pa.DataType) -> Any:
     return named.lower().replace("boolean", "bool") if missing_allowed else named
 
 
-def without_condition(asked: Expectation) -> tuple[Condition | None, dict[str, Any]]:
+def without_condition(entry: Expectation) -> tuple[Condition | None, dict[str, Any]]:
     """An expectation's row condition, and the arguments that Great Expectations gets; ConditionError."""
-    kwargs = {key: value for key, value in asked["kwargs"].items() if key != "row_condition"}
-    return read_condition(asked["kwargs"].get("row_condition")), kwargs
+    kwargs = {key: value for key, value in entry["kwargs"].items() if key != "row_condition"}
+    return read_condition(entry["kwargs"].get("row_condition")), kwargs
 
 
 def packed(layouts: Sequence[Layout], rows: int, schema: pa.Schema) -> Iterator[list[Layout]]:

@@ -138,25 +138,25 @@ def why_unusable(kind: type) -> str:
     return ""
 
 
-def own_expectation(index: int, asked: Expectation, kind: type) -> Any:
+def own_expectation(index: int, entry: Expectation, kind: type) -> Any:
     """An object of a user's own class; SpecError if it refuses its arguments.
 
     Args:
         index: of the expectation in the suite.
-        asked: its entry.
+        entry: its entry in the suite.
     """
     try:
-        return kind(**copy.deepcopy(without_condition(asked)[1]))
+        return kind(**copy.deepcopy(without_condition(entry)[1]))
     except (ValueError, TypeError) as error:
         reasons = error.errors() if hasattr(error, "errors") else []
         field, reason = (".".join(map(str, reasons[0]["loc"])), reasons[0]["msg"]) if reasons else ("", text_of(error))
         where = f"contract.suite: expectations.{index}.kwargs{'.' + field if field and field != '__root__' else ''}"
         raise SpecError(
-            f"{where}: {asked['class_path']} refuses the value: {reason}.", remedy="Correct the arguments of the class."
+            f"{where}: {entry['class_path']} refuses the value: {reason}.", remedy="Correct the arguments of the class."
         ) from error
 
 
-def own_scope(index: int, expectation: Any, asked: Expectation, schema: pa.Schema) -> Scope:
+def own_scope(index: int, expectation: Any, entry: Expectation, schema: pa.Schema) -> Scope:
     """What an expectation of a user's own reads: its columns in full; all columns if it may read others.
 
     The columns may be set by the class itself, which Great Expectations recommends. SpecError if it would take two of
@@ -178,14 +178,14 @@ def own_scope(index: int, expectation: Any, asked: Expectation, schema: pa.Schem
     named = [getattr(expectation, key, None) for key in ("column", "column_A", "column_B")]
     listed = getattr(expectation, "column_list", None) or []
     columns = [one for one in [*named, *listed] if isinstance(one, str)]
-    condition, kwargs = without_condition(asked)
+    condition, kwargs = without_condition(entry)
     read = columns if condition is None else [*columns, *condition.columns]
     absent = [one for one in read if schema.get_field_index(one) < 0]
     # The class itself may state a condition, which is code, as the class is.
     whole = not isinstance(expectation, of_columns) or getattr(expectation, "row_condition", None) is not None
     reads = tuple(one for one in schema.names if whole or one in read)
     given = {one: one for one in reads if whole or one in columns}
-    _refuse_twins(f"contract.suite: expectations.{index}: {asked['class_path']}", given)
+    _refuse_twins(f"contract.suite: expectations.{index}: {entry['class_path']}", given)
     exact, condition = exact_in_condition((), condition, reads, schema)
     decimals = {one for one in reads if pa.types.is_decimal(schema.field(one).type)}
     floats = sorted(one for one in decimals.intersection(given) if schema.field(one).type.precision <= FLOAT_DIGITS)
@@ -232,21 +232,21 @@ class Check:
     def __init__(
         self,
         index: int,
-        asked: Expectation,
+        entry: Expectation,
         schema: pa.Schema,
         sensitive: Collection[str],
         classes: Classes = MappingProxyType({}),
     ) -> None:
         self.schema, self._index = schema, index
-        self.pattern = pattern_argument(asked)
-        if own := asked.get("class_path"):
-            self.expectation = own_expectation(index, asked, classes[own])
-            self.scope = own_scope(index, self.expectation, asked, schema)
+        self.pattern = pattern_argument(entry)
+        if own := entry.get("class_path"):
+            self.expectation = own_expectation(index, entry, classes[own])
+            self.scope = own_scope(index, self.expectation, entry, schema)
         else:
-            self.scope = scope_of(asked, schema)
-            self.expectation = _domain(index, asked, self.scope.kwargs)
+            self.scope = scope_of(entry, schema)
+            self.expectation = _domain(index, entry, self.scope.kwargs)
         whole = [field.name for field in schema if pa.types.is_integer(field.type)]
-        self.finding = Finding(asked, self.scope.columns, sensitive, whole)
+        self.finding = Finding(entry, self.scope.columns, sensitive, whole)
         if own and not self.finding.sensitive.isdisjoint(self.scope.layout.columns):
             self.finding.mask()  # what it shows may be a value of any column that it reads
         # Great Expectations takes two measurements for one if their arguments are the same float64.
@@ -506,7 +506,7 @@ def _numbered(metric: Any, value: Any, numbers: Any) -> Any:
     return numbers[value].tolist() if metric.metric_name.endswith(".unexpected_index_list") and value else value
 
 
-def _domain(index: int, asked: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Any:
+def _domain(index: int, entry: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Any:
     """GX's own object for an expectation; SpecError with GX's reason when it refuses an argument's value."""
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
@@ -514,14 +514,14 @@ def _domain(index: int, asked: Mapping[str, Any], kwargs: Mapping[str, Any]) -> 
         kwargs = {**kwargs, "json_schema": local_schema(kwargs["json_schema"])}
     try:
         plain = ExpectationConfiguration(
-            type=asked["type"], kwargs=copy.deepcopy({**kwargs}), severity=asked["severity"]
+            type=entry["type"], kwargs=copy.deepcopy({**kwargs}), severity=entry["severity"]
         )
         return plain.to_domain_obj()
     except (ValueError, OverflowError, re.error) as error:  # it builds a regular expression of a format of times
         reasons = error.errors() if hasattr(error, "errors") else []
         field, reason = (".".join(map(str, reasons[0]["loc"])), reasons[0]["msg"]) if reasons else ("", str(error))
         where = f"contract.suite: expectations.{index}.kwargs{'.' + field if field and field != '__root__' else ''}"
-        raise SpecError(f"{where}: {asked['type']} refuses the value: {reason}.") from error
+        raise SpecError(f"{where}: {entry['type']} refuses the value: {reason}.") from error
 
 
 def _engine(shown: Any = None) -> Any:
@@ -615,18 +615,20 @@ def _rendered(validation: dict[str, Any]) -> str:
     return page
 
 
-def _result(one: Result, report: ContractReport) -> dict[str, object]:
-    entry, success = one.entry, one.failure is None and not one.unclear
-    found: dict[str, object] = {}
-    if one.failure is not None and one.failure.rows:
-        found = _broken(one.failure.rows, one.failure.of)
-        found["partial_unexpected_list"] = [_text(value) for value in _with_places(one)]
-    elif one.observed or one.unclear:
-        found = {"observed_value": _text(one.observed or one.unclear)}
+def _result(result: Result, report: ContractReport) -> dict[str, object]:
+    entry, success = result.entry, result.failure is None and not result.unclear
+    details: dict[str, object] = {}
+    if result.failure is not None and result.failure.rows:
+        details = _broken(result.failure.rows, result.failure.of)
+        details["partial_unexpected_list"] = [_text(value) for value in _with_places(result)]
+    elif result.observed or result.unclear:
+        details = {"observed_value": _text(result.observed or result.unclear)}
     # With `mostly`, rows may break one that holds, and nobody has kept how many.
     if success and entry["type"].startswith(ABOUT_ROWS) and entry["kwargs"].get("mostly", 1) == 1:
-        found |= {"element_count": report.rows, "unexpected_count": 0, "unexpected_percent": 0.0}
-    description = f"{one.text}: its arguments are not shown, because a column is sensitive" if one.masked else one.text
+        details |= {"element_count": report.rows, "unexpected_count": 0, "unexpected_percent": 0.0}
+    description = (
+        f"{result.text}: its arguments are not shown, because a column is sensitive" if result.masked else result.text
+    )
     column = entry["kwargs"].get("column")
     on_column = isinstance(column, str)
     return {
@@ -636,7 +638,7 @@ def _result(one: Result, report: ContractReport) -> dict[str, object]:
         "severity": entry["severity"],
         # Great Expectations fills in $names.
         "description": _text(description).replace("$", "&#36;"),
-        "result": found,
+        "result": details,
     }
 
 
@@ -647,12 +649,12 @@ def _broken(rows: int, of: int) -> dict[str, object]:
     return {"element_count": of, "unexpected_count": rows, "unexpected_percent": 100 * rows / of}
 
 
-def _with_places(one: Result) -> list[str]:
+def _with_places(result: Result) -> list[str]:
     """The values that broke it, with their rows."""
-    assert one.failure is not None
-    places = [f" (row {place.row} of {place.file})" for place in one.failure.places]
-    places = places or [f" (row {row})" for row in one.failure.row_numbers]
-    return [f"{value}{place}" for value, place in zip(one.failure.values, places, strict=False)]
+    assert result.failure is not None
+    places = [f" (row {place.row} of {place.file})" for place in result.failure.places]
+    places = places or [f" (row {row})" for row in result.failure.row_numbers]
+    return [f"{value}{place}" for value, place in zip(result.failure.values, places, strict=False)]
 
 
 def _text(text: Any) -> str:

@@ -42,9 +42,9 @@ def kept(measures: Iterable[Measure], sensitive: Collection[str]) -> list[Measur
     return [one for one in found if one.column not in sensitive or _rule(one) is sum]
 
 
-def reads_all_files(asked: Expectation) -> bool:
+def reads_all_files(entry: Expectation) -> bool:
     """Whether an expectation, an entry of a suite, is measured over all files, whatever the types of its columns."""
-    return bool(_OVER_ALL.search(asked["type"])) or asked["kwargs"].get("row_condition") is not None
+    return bool(_OVER_ALL.search(entry["type"])) or entry["kwargs"].get("row_condition") is not None
 
 
 def storable(value: Any) -> bool:

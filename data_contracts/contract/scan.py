@@ -254,15 +254,15 @@ class _FileScan:
                 found.update(self._cheaply(group))
         return {one: found[one] for one in measures}
 
-    def _distinct(self, one: Measure, found: MeasuredValues, rows: int) -> MeasuredValues:
-        if counts_distinct_integers(one, self.schema):
-            low, high = (found[end] for end in least_and_greatest(one))
+    def _distinct(self, measure: Measure, values: MeasuredValues, rows: int) -> MeasuredValues:
+        if counts_distinct_integers(measure, self.schema):
+            low, high = (values[end] for end in least_and_greatest(measure))
             # A quarter of the memory for the bitmaps of all threads.
             most_bits = 2 * self.resources.memory_bytes // (self.resources.threads + 1)
-            if (by_bitmap := distinct_by_bitmap(one, low, high, rows, most_bits)) is not None:
-                return {one: self._exact([by_bitmap])[by_bitmap]}
+            if (by_bitmap := distinct_by_bitmap(measure, low, high, rows, most_bits)) is not None:
+                return {measure: self._exact([by_bitmap])[by_bitmap]}
         passes = passes_for(rows, self.resources)
-        return in_passes(one, passes, self._fitting) or {}
+        return in_passes(measure, passes, self._fitting) or {}
 
     def _fitting(self, measures: list[Measure]) -> MeasuredValues:
         import duckdb
@@ -338,9 +338,9 @@ class _FileScan:
         return f"SELECT {', '.join(columns) or '1'} FROM read_parquet({listed}, hive_partitioning = false{more})"
 
 
-def _apart(one: Measure) -> object:
+def _apart(measure: Measure) -> object:
     """Measures for which this is equal are measured by one query."""
-    return (one.where, *((one.rows, one.columns, one.distinct) if one.apart else ()))
+    return (measure.where, *((measure.rows, measure.columns, measure.distinct) if measure.apart else ()))
 
 
 def _alike(connection: duckdb.DuckDBPyConnection, files: ParquetFiles, kinds: dict[str, pa.DataType]) -> bool:
@@ -377,9 +377,9 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def least_and_greatest(one: Measure) -> tuple[Measure, Measure]:
+def least_and_greatest(measure: Measure) -> tuple[Measure, Measure]:
     """The least and the greatest of the values that a measure is about."""
-    least = one._replace(sql="min({c})", values=(), bounds=())
+    least = measure._replace(sql="min({c})", values=(), bounds=())
     return least, least._replace(sql="max({c})")
 
 
@@ -398,19 +398,19 @@ def is_floating(column: str | None, schema: pa.Schema) -> bool:
     return column is not None and pa.types.is_floating(schema.field(column).type)
 
 
-def values_shown(measures: Collection[Measure], found: MeasuredValues, schema: pa.Schema) -> MeasuredValues:
+def values_shown(measures: Collection[Measure], measured: MeasuredValues, schema: pa.Schema) -> MeasuredValues:
     """The measures whose values follow from those of `asked_first`, in which NaN counts as a value like others."""
     values: MeasuredValues = {}
-    for one in measures:
-        least, greatest = least_and_greatest(one)
-        if one.rows == ALL and not one.more and is_floating(one.column, schema):
-            greatest_value = found[greatest]
+    for measure in measures:
+        least, greatest = least_and_greatest(measure)
+        if measure.rows == ALL and not measure.more and is_floating(measure.column, schema):
+            greatest_value = measured[greatest]
             if greatest_value is not None and math.isnan(greatest_value):
                 continue
-        if not one.bounds:
-            values[one] = found[one]
-        elif all(_kept(found[end], one.bounds) for end in (least, greatest)):
-            values[one] = 0
+        if not measure.bounds:
+            values[measure] = measured[measure]
+        elif all(_kept(measured[end], measure.bounds) for end in (least, greatest)):
+            values[measure] = 0
     return values
 
 
@@ -419,19 +419,23 @@ def _kept(value: Any, bounds: tuple[tuple[str, float], ...]) -> bool:
     return value is None or all(_SIGNS[sign](float(value), bound) for sign, bound in bounds)
 
 
-def distinct_by_bitmap(one: Measure, low: Any, high: Any, rows: int, most_bits: int) -> Measure | None:
+def distinct_by_bitmap(measure: Measure, low: Any, high: Any, rows: int, most_bits: int) -> Measure | None:
     """The count of distinct integers by a bitmap from the least to the greatest; None if that would be too large."""
     if type(low) is not int or type(high) is not int:
         return None
     if high - low >= min(max(rows * _ROW_BITS, _FEW_BITS), most_bits, _MOST_BITS):
         return None
     span = f"({low})::HUGEINT::BIGINT, ({high})::HUGEINT::BIGINT"
-    return one._replace(sql=f"bit_count(bitstring_agg({{c}}::BIGINT, {span}))")
+    return measure._replace(sql=f"bit_count(bitstring_agg({{c}}::BIGINT, {span}))")
 
 
-def counts_distinct_integers(one: Measure, schema: pa.Schema) -> bool:
+def counts_distinct_integers(measure: Measure, schema: pa.Schema) -> bool:
     """Whether a measure counts distinct integers."""
-    return one.sql == DISTINCT and one.column is not None and pa.types.is_integer(schema.field(one.column).type)
+    return (
+        measure.sql == DISTINCT
+        and measure.column is not None
+        and pa.types.is_integer(schema.field(measure.column).type)
+    )
 
 
 def passes_for(rows: int, resources: Resources) -> int:
@@ -506,9 +510,9 @@ def aggregate_values(
     return tuple(row)
 
 
-def words_of(one: Measure, names: dict[str, str]) -> dict[str, str]:
+def words_of(measure: Measure, names: dict[str, str]) -> dict[str, str]:
     """What stands for the columns of a measure."""
-    return {"c": names.get(one.column or "", ""), **_words("c", (one.column or "", *one.more), names)}
+    return {"c": names.get(measure.column or "", ""), **_words("c", (measure.column or "", *measure.more), names)}
 
 
 def _words(letter: str, columns: Sequence[str], names: dict[str, str]) -> dict[str, str]:

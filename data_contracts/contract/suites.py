@@ -147,10 +147,10 @@ class SuiteText:
         return node.start_mark.line + 1 if node is not None else None
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """`"; did you mean x?"` with the nearest known name, or ""."""
-    known = list(known)
-    near = nearest_name(name, known) or next((one for one in known if one.startswith(name)), None)
+    names = list(names)
+    near = nearest_name(name, names) or next((one for one in names if one.startswith(name)), None)
     return "" if near is None else f"; did you mean {name_shown(near, name)}?"
 
 

@@ -105,7 +105,7 @@ def is_for_re2(regex: Any) -> bool:
     return is_text_value(regex) and for_re2(regex) is not None
 
 
-def matching(*, wanted: bool) -> Callable[[Arguments, Kind], ScanQuestion]:
+def matching(*, must_match: bool) -> Callable[[Arguments, Kind], ScanQuestion]:
     """The question whether texts match a regular expression, or one or all of a list; or match none."""
 
     def build(kwargs: Arguments, kind: Kind) -> ScanQuestion:
@@ -113,8 +113,8 @@ def matching(*, wanted: bool) -> Callable[[Arguments, Kind], ScanQuestion]:
         # Not bound: DuckDB compiles a constant once. It holds numbers and signs alone, whatever the suite says.
         written = [str(for_re2(one)).replace("{", "{{").replace("}", "}}") for one in listed]
         joined = " AND " if kwargs.get("match_on") == "all" else " OR "
-        found = joined.join("regexp_matches({c}, '" + one + "')" for one in written)
-        return of_rows(kwargs, f"({found})" if wanted else f"NOT ({found})", ())
+        matches = joined.join("regexp_matches({c}, '" + one + "')" for one in written)
+        return of_rows(kwargs, f"({matches})" if must_match else f"NOT ({matches})", ())
 
     return build
 
@@ -323,18 +323,18 @@ def kind_of(kind: pa.DataType) -> Kind | None:
     return known.get(kind)
 
 
-def reason(asked: Expectation) -> str:
+def reason(entry: Expectation) -> str:
     """Why an expectation runs on Great Expectations, whatever its column's type is; "" if it need not.
 
     Args:
-        asked: one entry of the suite.
+        entry: one entry of the suite.
     """
-    if "class_path" in asked:
+    if "class_path" in entry:
         return "it is a class of your own"
-    rule = _RULES.get(asked["type"])
+    rule = _RULES.get(entry["type"])
     if rule is None:
         return "it has no exact translation"
-    kwargs = _given(asked)
+    kwargs = _given(entry)
     if "row_condition" in kwargs and not (rule.kinds or rule.several):
         return "it has a row_condition"
     if "row_condition" in kwargs and not is_translatable(kwargs["row_condition"]):
@@ -366,27 +366,27 @@ def _kinds(schema: pa.Schema) -> Kinds:
     return {field.name: kind_of(field.type) for field in schema}
 
 
-def translated(asked: Expectation, schema: pa.Schema, kinds: Kinds | None = None) -> ScanQuestion | str:
+def translated(entry: Expectation, schema: pa.Schema, kinds: Kinds | None = None) -> ScanQuestion | str:
     """What to measure for one expectation over data of this schema; or why it runs on Great Expectations.
 
     Args:
         kinds: of the schema, if they were found before.
     """
-    if why := reason(asked):
+    if why := reason(entry):
         return why
     kinds = _kinds(schema) if kinds is None else kinds
-    if "row_condition" not in asked["kwargs"] or asked["kwargs"]["row_condition"] is None:
-        return _of_all_rows(asked, schema, kinds)
-    where = condition_sql(asked["kwargs"]["row_condition"], kinds)
+    if "row_condition" not in entry["kwargs"] or entry["kwargs"]["row_condition"] is None:
+        return _of_all_rows(entry, schema, kinds)
+    where = condition_sql(entry["kwargs"]["row_condition"], kinds)
     if where is None:
         return "its row_condition has no exact translation"
-    question = _of_all_rows(asked, schema, kinds)
+    question = _of_all_rows(entry, schema, kinds)
     # An aggregate's value looks as the types of all rows are, those without a value among them.
     return question if isinstance(question, str) else replace(question.among(where), observed=None)
 
 
-def _of_all_rows(asked: Expectation, schema: pa.Schema, kinds: Kinds) -> ScanQuestion | str:
-    rule, kwargs = _RULES[asked["type"]], _given(asked)
+def _of_all_rows(entry: Expectation, schema: pa.Schema, kinds: Kinds) -> ScanQuestion | str:
+    rule, kwargs = _RULES[entry["type"]], _given(entry)
     if rule.several:
         return _of_several(rule, kwargs, schema, kinds)
     column = kwargs.get("column")
@@ -414,10 +414,10 @@ def _of_several(rule: _Rule, kwargs: Arguments, schema: pa.Schema, kinds: Kinds)
     return question or f"its columns are {', '.join(str(schema.field(name).type) for name in names)}"
 
 
-def _given(asked: Expectation) -> Arguments:
+def _given(entry: Expectation) -> Arguments:
     """Its arguments without those that say null, which is the default of these."""
     optional = ("min_value", "max_value", "row_condition", "condition_parser", "column_index")
-    return {key: value for key, value in asked["kwargs"].items() if value is not None or key not in optional}
+    return {key: value for key, value in entry["kwargs"].items() if value is not None or key not in optional}
 
 
 _ARGUMENTS: dict[str, Callable[[Any], bool]] = {
@@ -489,8 +489,8 @@ def _rules() -> Iterator[tuple[str, _Rule]]:
     expressions = ("regex", "regex_list", "match_on")
     for at, names in enumerate((("match_regex", "not_match_regex"), ("match_regex_list", "not_match_regex_list"))):
         of = (*_ONE, *((expressions[0],) if at == 0 else expressions[1:]))
-        yield f"column_values_to_{names[0]}", _Rule(of, _TEXT, matching(wanted=True))
-        yield f"column_values_to_{names[1]}", _Rule(of[:3], _TEXT, matching(wanted=False))
+        yield f"column_values_to_{names[0]}", _Rule(of, _TEXT, matching(must_match=True))
+        yield f"column_values_to_{names[1]}", _Rule(of[:3], _TEXT, matching(must_match=False))
     yield "column_values_to_be_in_type_list", _Rule(("column", "type_list"), (), questions.typed)
     two, many = ("column_A", "column_B", "ignore_row_if", "mostly"), ("column_list", "ignore_row_if", "mostly")
     yield "column_pair_values_to_be_equal", _Rule(two, (), pair("="), several=True)
