@@ -64,17 +64,17 @@ class Force(Record):
 
     Attributes:
         by, reason: the person, as stated, and the reason as it was given.
-        held: why it was on hold, as the end of a sentence.
+        hold_reason: why it was on hold, as the end of a sentence.
     """
 
     by: str
     reason: str
-    held: str
+    hold_reason: str = Field(alias="held")
 
     @property
     def sentence(self) -> str:
         """Who lifted which hold, and why."""
-        return f'{self.by} promoted it although it was on hold, because {self.held}: "{self.reason}"'
+        return f'{self.by} promoted it although it was on hold, because {self.hold_reason}: "{self.reason}"'
 
 
 class VersionFacts(Record):

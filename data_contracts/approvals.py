@@ -68,7 +68,7 @@ class Question(HandOff):
         candidate, evaluation: the checkpoint that would be promoted, and its scores.
         champion, champion_version: the model version that it would replace; None if there is none.
         gates: what the gates found.
-        asked, deadline: UTC, ISO 8601.
+        asked_at, deadline: UTC, ISO 8601.
         state: seal of the alias's newest receipt; "" if there is none, None in a question of an earlier version.
         approvers: ids of the keys that the spec lets approve; [] if it names none.
         store: address of the store, as the run opened it; "" in a question of an earlier version, which is asked again.
@@ -84,7 +84,7 @@ class Question(HandOff):
     champion: Ref | None
     champion_version: int | None
     gates: list[GateResult] = Field(default=[])
-    asked: Moment
+    asked_at: Moment = Field(alias="asked")
     deadline: Moment
     state: str | None = Field(default=None, exclude_if=lambda one: one is None)
     approvers: list[str] = Field(default=[], exclude_if=lambda ids: not ids)

@@ -129,18 +129,18 @@ def keys_of(protection: Protection | None) -> dict[str, PublicKey]:
     return {key.id: key for key in found}
 
 
-def refuse_stranger(key: SigningKey | None, name: str, known: Sequence[str]) -> None:
-    """UsageError if the alias `name` takes answers only that are signed with the keys `known`, and `key` is another."""
-    if not known:
+def refuse_stranger(key: SigningKey | None, name: str, key_ids: Sequence[str]) -> None:
+    """UsageError if the alias `name` takes only answers signed with a key of `key_ids`, and `key` is another."""
+    if not key_ids:
         return
     if key is None:
         raise UsageError(
             f"{name} takes signed answers only.", remedy="Name your private key: --key FILE or --key env:NAME."
         )
-    if key.public.id not in known:
+    if key.public.id not in key_ids:
         raise UsageError(
             f"The key {key.public.id[:16]} is not one of the approvers' keys of {name} "
-            f"({', '.join(one[:16] for one in known)}).",
+            f"({', '.join(one[:16] for one in key_ids)}).",
             remedy="Sign with one of these, or add your public key where the approvers are named: promote.approvers of "
             "the spec, or `trainwright protect`.",
         )
@@ -178,12 +178,12 @@ def decide(store: Store, decision: Protection, sign: Callable[[Protection], Prot
         k += 1
 
 
-def pin(found: Sequence[Protection]) -> dict[str, object] | None:
+def pin(decisions: Sequence[Protection]) -> dict[str, object] | None:
     """What a receipt says of the decisions about its alias: the number and the digest of the newest."""
-    return {"n": len(found) - 1, "digest": digest(found[-1].to_json())} if found else None
+    return {"n": len(decisions) - 1, "digest": digest(decisions[-1].to_json())} if decisions else None
 
 
-def refuse_gone(store: Store, found: Sequence[Protection], newest: Ref | None, name: str) -> None:
+def refuse_gone(store: Store, decisions: Sequence[Protection], newest: Ref | None, name: str) -> None:
     """CorruptError if the decision that the newest receipt of an alias (`name`) names is gone, or is another now."""
     if newest is None:
         return
@@ -192,7 +192,7 @@ def refuse_gone(store: Store, found: Sequence[Protection], newest: Ref | None, n
     if pinned is None:
         return
     n, expected = pinned
-    if len(found) <= n or digest(found[n].to_json()) != expected:
+    if len(decisions) <= n or digest(decisions[n].to_json()) != expected:
         raise CorruptError(
             f"Decision {n} about the protection of {name} is not the one that its newest receipt names.",
             remedy="Restore it from a copy of the store, and find out who changed it.",
@@ -200,7 +200,7 @@ def refuse_gone(store: Store, found: Sequence[Protection], newest: Ref | None, n
         )
 
 
-def refuse_forged(found: Sequence[Protection], key: PublicKey | None, *, named: bool) -> bool:
+def refuse_forged(decisions: Sequence[Protection], key: PublicKey | None, *, named: bool) -> bool:
     """Whether the release key signed the newest decision about an alias.
 
     Args:
@@ -211,14 +211,14 @@ def refuse_forged(found: Sequence[Protection], key: PublicKey | None, *, named: 
         CorruptError: the newest decision is not signed, although an earlier one is or it names approvers, or it is not
             signed by the release key.
     """
-    if not found:
+    if not decisions:
         return False
-    newest, n = found[-1], len(found) - 1
+    newest, n = decisions[-1], len(decisions) - 1
     path = layout.protection(newest.model, newest.alias, n)
     why = ""
     if newest.signature is not None:
         why = "" if key is None else protection_fault(newest, n, key)
-    elif any(one.signature is not None for one in found):
+    elif any(one.signature is not None for one in decisions):
         why = "it is not signed, and an earlier one is"
     elif key is not None and newest.keys and not named:
         why = "it names approvers' keys and is not signed"
@@ -261,7 +261,7 @@ def ask(store: Store, question: Question, spared: str | None = None) -> Question
     if not store.create_once(path, question.to_json()):
         question = store.read_as(path, Question.from_json)
     for earlier in islice(_listed(store, question.model, question.alias, k), _MOST_OPEN):
-        if earlier.run_id not in (question.run_id, spared) and answer_to(store, earlier, question.asked) is None:
+        if earlier.run_id not in (question.run_id, spared) and answer_to(store, earlier, question.asked_at) is None:
             give(store, earlier, _superseded(earlier, question))
     return question
 
@@ -361,7 +361,7 @@ def _superseded(question: Question, by: Question) -> Answer:
         by=by.run_id,
         via="run",
         reason=f"the run {by.run_id} asked about {by.name} later, and so superseded this question",
-        at=by.asked,
+        at=by.asked_at,
     )
 
 

@@ -81,7 +81,7 @@ class Segment(Record, extra="ignore"):
         training: directory of the attempt; generation: its number in it.
         first_step: the step of the checkpoint that it resumed from; 0 if it began the training.
         resumed_from: the id of that checkpoint; None if it began the training.
-        held: whether that checkpoint has the loss on a held batch, as the last one of a generation has.
+        has_held_loss: whether that checkpoint has the loss on a held batch, as the last one of a generation has.
         nodes, devices: nodes, and ranks of each node.
         micro_batch: rows that a device takes at once; 0 with the user's own loader.
         shard_ranks: `train.shard_ranks`, which makes the mesh of a strategy that shards and replicates.
@@ -92,7 +92,7 @@ class Segment(Record, extra="ignore"):
     generation: int
     first_step: int = Field(ge=0)
     resumed_from: str | None = None
-    held: bool = False
+    has_held_loss: bool = Field(default=False, alias="held")
     nodes: int = Field(ge=1)
     devices: int = Field(ge=1)
     strategy: str = ""
@@ -355,7 +355,7 @@ class Launch(Message, extra="ignore"):
         generation, token: number of the generation, and its fencing token; see `for_generation`.
         entry: module of a rank.
         nodes: how many nodes should train.
-        asked: how many the spec asks for; None in the launch that a training begins with.
+        nodes_in_spec: how many the spec asks for; None in the launch that a training begins with.
         min_nodes: the fewest nodes that may train; None: all.
         devices: ranks of each node.
         left_out: hosts that take no part because they failed too often.
@@ -390,7 +390,7 @@ class Launch(Message, extra="ignore"):
     token: int = 0
     entry: str = "training.fit.rank"
     nodes: int = Field(ge=1)
-    asked: int | None = Field(default=None, exclude_if=lambda asked: asked is None)
+    nodes_in_spec: int | None = Field(default=None, alias="asked", exclude_if=lambda nodes: nodes is None)
     min_nodes: int | None = Field(default=None, exclude_if=lambda least: least is None)
     devices: int = Field(ge=1, le=MOST_DEVICES)
     left_out: list[str] = []
@@ -427,7 +427,7 @@ class Launch(Message, extra="ignore"):
     @property
     def asked_nodes(self) -> int:
         """How many nodes the spec asks for."""
-        return self.nodes if self.asked is None else self.asked
+        return self.nodes if self.nodes_in_spec is None else self.nodes_in_spec
 
     @property
     def least_nodes(self) -> int:

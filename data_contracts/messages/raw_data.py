@@ -418,20 +418,20 @@ class ContaminationRequest(Sealing):
     sides: list[Side]
     columns: list[str]
     label: list[str]
-    asked: ContaminationSpec
+    section: ContaminationSpec = Field(alias="asked")
 
     @property
     def fields(self) -> dict[str, str]:
         """The field of the spec that asks for each column that is read."""
-        return asking_fields(self.asked, self.columns, self.label)
+        return asking_fields(self.section, self.columns, self.label)
 
 
-def asking_fields(asked: ContaminationSpec, columns: Sequence[str], label: Sequence[str]) -> dict[str, str]:
+def asking_fields(spec: ContaminationSpec, columns: Sequence[str], label: Sequence[str]) -> dict[str, str]:
     """The field of the spec that asks for each column; of columns that it does not name, the section."""
     section = "contract.contamination"
-    found = {asked.near.column: f"{section}.near"} if asked.near else {}
-    found |= dict.fromkeys(label, section if asked.label is None else f"{section}.label")
-    return found | dict.fromkeys(columns, section if asked.columns is None else f"{section}.columns")
+    fields = {spec.near.column: f"{section}.near"} if spec.near else {}
+    fields |= dict.fromkeys(label, section if spec.label is None else f"{section}.label")
+    return fields | dict.fromkeys(columns, section if spec.columns is None else f"{section}.columns")
 
 
 CONTAMINATION: Final = Child("training.contamination.worker", ContaminationRequest, ContaminationReport)

@@ -96,7 +96,7 @@ def question_lines(question: Question) -> list[str]:
         f"  champion   {champion}",
         *(f"  gate       {'met' if gate.met else 'NOT MET'}: {gate.sentence}" for gate in question.gates),
         *(["  gates      none"] if not question.gates else []),
-        f"  asked      {readable(question.asked)}",
+        f"  asked      {readable(question.asked_at)}",
         f"  deadline   {readable(question.deadline)}; without an answer before, it counts as refused",
     ]
 

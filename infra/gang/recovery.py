@@ -79,7 +79,12 @@ class Recovery:
         if self._micro_batch is not None:
             train = {**train, "micro_batch_size": self._micro_batch}
         hosts = [name for name in self._left_out if "#" not in name]
-        changes = {"nodes": self.nodes, "asked": self._launch.nodes, "skip": list(self.skipped), "left_out": hosts}
+        changes = {
+            "nodes": self.nodes,
+            "nodes_in_spec": self._launch.nodes,
+            "skip": list(self.skipped),
+            "left_out": hosts,
+        }
         return self._launch.model_copy(update={**changes, "train": train})
 
     def after(self, error: TrainwrightError, nodes: dict[int, str], micro_batch: int) -> str:
@@ -191,7 +196,9 @@ class Replay:
     def parts(self) -> list[tuple[Segment, StopAt | None]]:
         """The generations of which steps were kept, each with the step after which it ends; None: to the end."""
         ends = [(one, following) for one, following in pairwise(self.segments) if following.first_step > one.first_step]
-        stops = [(one, StopAt(step=following.first_step, may_be_last=following.held)) for one, following in ends]
+        stops = [
+            (one, StopAt(step=following.first_step, may_be_last=following.has_held_loss)) for one, following in ends
+        ]
         return [*stops, (self.segments[-1], None)]
 
     def with_stops(self, retry: RetrySpec) -> RetrySpec:
@@ -209,7 +216,7 @@ class Replay:
         }
         if segment.micro_batch:
             train["micro_batch_size"] = segment.micro_batch
-        changes = {"nodes": segment.nodes, "asked": None, "min_nodes": None, "devices": segment.devices}
+        changes = {"nodes": segment.nodes, "nodes_in_spec": None, "min_nodes": None, "devices": segment.devices}
         changes |= {"threads": segment.facts.threads or None}
         return launch.model_copy(update={**changes, "skip": segment.skip, "stop": stop, "train": train})
 

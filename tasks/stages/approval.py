@@ -205,8 +205,8 @@ def _question(
 ) -> Question:
     """Question `n` of the run `run_id` (default: this run), as it would be asked now."""
     checkpoint, evaluation = candidate
-    asked = approvals.time_of(run.store)
-    deadline = datetime.fromisoformat(asked) + length_of(run.spec.promote.approval_within)
+    asked_at = approvals.time_of(run.store)
+    deadline = datetime.fromisoformat(asked_at) + length_of(run.spec.promote.approval_within)
     return Question(
         run_id=run_id or run.run_id,
         n=n,
@@ -218,7 +218,7 @@ def _question(
         champion=champion.ref if champion else None,
         champion_version=champion.version if champion else None,
         gates=list(gates),
-        asked=asked,
+        asked_at=asked_at,
         deadline=deadline.isoformat(timespec="seconds"),
         state=state,
         approvers=sorted(named_approvers(run)),

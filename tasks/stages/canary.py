@@ -497,7 +497,7 @@ def is_to_move(store: Store, canary: Canary, end: CanaryEnd) -> bool:
 def is_forced(canary: Canary, hold: Hold | None) -> bool:
     """Whether a canary's checkpoint was on hold when a person let it stand nevertheless."""
     force = canary.receipt.force
-    return hold is not None and force is not None and force.held == hold.sentence
+    return hold is not None and force is not None and force.hold_reason == hold.sentence
 
 
 def _promoted(store: Store, canary: Canary, end: CanaryEnd, mover: Mover, refused: str) -> tuple[Receipt | None, str]:

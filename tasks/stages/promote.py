@@ -227,7 +227,7 @@ def _promote(
         sentence=f"{model}@{alias} is version {version.version}{was}{checkpoint.passed_over}{lifted}{lacking(gates)}",
         quarantined_rows=0 if dataset is None else dataset.dropped_rows.get("quarantined", 0),
         approval=by,
-        force=None if hold is None else Force(by=run.resolved.actor, reason=force or "", held=hold.sentence),
+        force=None if hold is None else Force(by=run.resolved.actor, reason=force or "", hold_reason=hold.sentence),
         required=required,
     )
     provenance = run.provenance(version.ref, evaluation.ref, champion, receipt.contamination, compared) | exports

@@ -504,7 +504,7 @@ def _contamination_request(
         sides=sides,
         columns=columns,
         label=label,
-        asked=section,
+        section=section,
         provenance=run.provenance(*parents.values(), contract.ref if contract else None),
     )
 

@@ -49,19 +49,19 @@ def main(request: ContaminationRequest, report: Report) -> ContaminationReport:
         UsageError: columns cannot be compared, or a split would have no rows left.
         CorruptError: a shard is not what was sealed.
     """
-    store, asked = open_at(request.store), request.asked
+    store, section = open_at(request.store), request.section
     folders = [local_dataset(store, side.dataset) for side in request.sides]
     compared = open_sides(request.sides, folders, request.fields, _advance(report))
     with scratch.make("contamination") as folder:
         noted = record(compared, request.columns, request.label, folder.path)
         shared = find_shared(noted, compared.sides, folder.path, compared.advanced)
-        near = find_near(compared, asked.near, folder.path) if asked.near else None
+        near = find_near(compared, section.near, folder.path) if section.near else None
         overlaps = shared.overlaps(compared.sides) + (near.overlaps() if near else [])
         conflicts = shared.of_labels(compared.sides) if request.label else None
         (folder.path / "without").mkdir()
         more = shared_without(compared, request.columns, request.label, shared, folder.path / "without")
         hidden = [] if more is None else more[1].overlaps(compared.sides)
-        masks = _masks(compared, request, shared, near) if asked.on_found == "drop" else {}
+        masks = _masks(compared, request, shared, near) if section.on_found == "drop" else {}
         dropped = rows_dropped(compared, masks)
         dataset: Ref | None = None
         if dropped:
@@ -117,12 +117,12 @@ def _rejected(
     overlaps: list[Overlap], conflicts: Conflicts | None, request: ContaminationRequest, foreign: set[str]
 ) -> bool:
     """Whether what was found rejects the dataset; rows of another pipeline's dataset cannot be dropped."""
-    asked = request.asked
-    if conflicts is not None and conflicts.groups and asked.on_conflict == "reject":
+    section = request.section
+    if conflicts is not None and conflicts.groups and section.on_conflict == "reject":
         return True
-    if asked.on_found == "drop":
+    if section.on_found == "drop":
         return any(one.earlier in foreign for one in overlaps)
-    return bool(overlaps) and asked.on_found == "reject"
+    return bool(overlaps) and section.on_found == "reject"
 
 
 def sentence(overlaps: list[Overlap], conflicts: Conflicts | None, dropped: dict[str, int]) -> str:
@@ -146,11 +146,11 @@ def sentence(overlaps: list[Overlap], conflicts: Conflicts | None, dropped: dict
     return "; ".join([*parts, *([f"left out: {left}"] if left else [])])
 
 
-def _numbered(columns: list[str], overlaps: list[Overlap], found: bool) -> str:
+def _numbered(columns: list[str], overlaps: list[Overlap], shared: bool) -> str:
     """What is in two sides but for columns that number the rows."""
     names, plural = ", ".join(column_shown(repr(name)) for name in columns), "s" if len(columns) > 1 else ""
     return (
-        f"{'' if found else 'no row is in two splits, but '}each row has its own value in the column{plural} {names}; "
+        f"{'' if shared else 'no row is in two splits, but '}each row has its own value in the column{plural} {names}; "
         f"without {'them' if plural else 'it'} (contract.contamination.ignore), {sentence(overlaps, None, {})}"
     )
 
@@ -159,17 +159,17 @@ def _s(count: int) -> str:
     return "" if count == 1 else "s"
 
 
-def _sealed(store: Store, request: ContaminationRequest, found: ContaminationReport) -> ContaminationReport:
+def _sealed(store: Store, request: ContaminationRequest, report: ContaminationReport) -> ContaminationReport:
     settings = {
-        "asked": request.asked.model_dump(mode="json"),
+        "asked": request.section.model_dump(mode="json"),
         "sides": [[side.name, side.dataset.ref.id, side.split, side.use] for side in request.sides],
     }
 
     def fill(writer: Writer) -> Ref:
-        report = put_handoff(writer, found.model_dump(mode="json", exclude={"ref"}))
-        return writer.seal("contract", settings, request.provenance, [report])
+        entry = put_handoff(writer, report.model_dump(mode="json", exclude={"ref"}))
+        return writer.seal("contract", settings, request.provenance, [entry])
 
-    return found.model_copy(update={"ref": seal_from(store, request.uri, fill)})
+    return report.model_copy(update={"ref": seal_from(store, request.uri, fill)})
 
 
 if __name__ == "__main__":

@@ -217,8 +217,8 @@ class Supervisor(L.Callback):
             if clocked or not self.validated.are_in(state["state_dict"], trainer):
                 metrics = self._cadence.unchosen(metrics)
             chosen = not clocked and self._cadence.may_be_chosen(metrics, last=wait and last)
-            held = self._held_loss(trainer, state["state_dict"]) if chosen else None
-            saver.save(trainer, state, own, metrics, self._samples(trainer), held)
+            held_loss = self._held_loss(trainer, state["state_dict"]) if chosen else None
+            saver.save(trainer, state, own, metrics, self._samples(trainer), held_loss)
             self._cadence.begin()
         if wait:
             saver.wait()
@@ -347,14 +347,14 @@ class Saver:
         own: Mapping[str, object],
         metrics: Mapping[str, float],
         samples: int,
-        held: Mapping[str, object] | None = None,
+        held_loss: Mapping[str, object] | None = None,
     ) -> None:
         """Begin to save the state between two steps; only one save runs at a time.
 
         Args:
             state: Lightning's checkpoint dictionary; own: state of this rank alone.
             metrics: the newest values that are finite.
-            held: the loss on a held batch, as `training.fit.reference_loss` records it.
+            held_loss: the loss on a held batch, as `training.fit.reference_loss` records it.
 
         Raises: the cause if the checkpoint before it could not be saved.
         """
@@ -372,14 +372,14 @@ class Saver:
         passed = [[first, end] for first, end in context.skip if end <= samples]
         skipped = {"skipped": passed} if passed else {}
         generations = self._generations_to(trainer.strategy.root_device)
-        place = self._place(step, {**facts, "samples": samples, "held": held, **skipped}, generations)
+        place = self._place(step, {**facts, "samples": samples, "held": held_loss, **skipped}, generations)
         history = list(self._history.records)
 
         def work() -> None:
             with self._reports.saving(step):
                 ref = save(place, taken, context.world_size, history, self._background.group)
-            known = {"key": context.key, "training": context.training, "generation": context.generation}
-            self.last = Checkpoint(ref=ref, **known, **facts, **skipped)
+            origin = {"key": context.key, "training": context.training, "generation": context.generation}
+            self.last = Checkpoint(ref=ref, **origin, **facts, **skipped)
             if context.rank == 0:
                 self._reports.sealed(self.last)
 
@@ -397,11 +397,11 @@ class Saver:
         if self._generations is None:
             sealed = None if context.resume is None else self._store.manifest(context.resume.ref)
             earlier = [] if sealed is None else sealed.provenance.get("generations")
-            held = sealed is not None and sealed.settings.get("held") is not None
-            self._generations = [] if earlier is None else [*earlier, self._segment(device, held).to_json()]
+            has_held_loss = sealed is not None and sealed.settings.get("held") is not None
+            self._generations = [] if earlier is None else [*earlier, self._segment(device, has_held_loss).to_json()]
         return {"generations": self._generations} if self._generations else {}
 
-    def _segment(self, device: torch.device, held: bool) -> Segment:
+    def _segment(self, device: torch.device, has_held_loss: bool) -> Segment:
         """This generation's own part of the training."""
         context, train = self._context, self._context.train
         return Segment(
@@ -409,7 +409,7 @@ class Saver:
             generation=context.generation,
             first_step=0 if context.resume is None else context.resume.step,
             resumed_from=None if context.resume is None else context.resume.ref.id,
-            held=held,
+            has_held_loss=has_held_loss,
             nodes=context.nodes,
             devices=context.devices,
             strategy=train.strategy,

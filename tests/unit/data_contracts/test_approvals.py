@@ -21,7 +21,7 @@ def question(**changes: Any) -> Question:
     told: dict[str, Any] = {
         **{"run_id": "r1", "n": 0, "pipeline": "tiny", "model": "tiny", "alias": "champion"},
         **{"candidate": ref("trainings/k-0/checkpoints/1-g0"), "evaluation": ref("evaluations/e-0")},
-        **{"champion": ref("models/tiny/1"), "champion_version": 1, "asked": ASKED, "deadline": DEADLINE},
+        **{"champion": ref("models/tiny/1"), "champion_version": 1, "asked_at": ASKED, "deadline": DEADLINE},
     }
     return Question(**{**told, **changes})
 

@@ -65,7 +65,7 @@ def test_the_flow_run_of_a_superseded_question_is_ended(place: Place, monkeypatc
 def test_a_form_that_says_superseded_is_no_answer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Waiting(place, 1)
     asked = run.waits()
-    filled = FormAnswer("refuse", flow_runs._SUPERSEDED, "run-2", asked.asked)
+    filled = FormAnswer("refuse", flow_runs._SUPERSEDED, "run-2", asked.asked_at)
     monkeypatch.setattr(flow_runs, "deployed_flow_run", object)
     monkeypatch.setattr(flow_runs, "form_answer", lambda *_: filled)
     flow_runs.take_form_answer(run.run)

@@ -84,7 +84,7 @@ def test_the_latest_question_is_answered(store: Store, capsys: pytest.CaptureFix
 
 
 def test_an_answer_after_the_deadline(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    asked(store, asked=LONG_AGO, deadline=LONG_AGO)
+    asked(store, asked_at=LONG_AGO, deadline=LONG_AGO)
     for command in ("approve", "refuse"):
         late = said(store, capsys, command, WAITING, "--reason", "seen", code=4)
         assert "nobody answered before the deadline 2026-01-01 00:00 UTC" in late
@@ -197,6 +197,6 @@ def test_another_question_than_the_one_shown_is_not_answered(store: Store, monke
 
 def test_status_says_that_a_question_was_superseded(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     asked(store)
-    asked(store, run_id="later", asked="2026-11-25T11:00:00+00:00")
+    asked(store, run_id="later", asked_at="2026-11-25T11:00:00+00:00")
     sentence = "waiting for nothing: the run later asked about tiny@champion later, and so superseded this question"
     assert sentence in said(store, capsys, "status")

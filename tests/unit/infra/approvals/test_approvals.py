@@ -30,7 +30,7 @@ def test_the_latest_question_is_the_one_with_the_highest_number(store: Store) ->
 
 def test_two_processes_of_a_run_ask_one_question(store: Store) -> None:
     first = ask(store, question())
-    assert ask(store, question(asked=AFTER)) == first
+    assert ask(store, question(asked_at=AFTER)) == first
 
 
 def test_of_many_answers_at_once_one_counts_for_all(store: Store) -> None:

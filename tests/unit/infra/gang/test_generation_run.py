@@ -223,7 +223,7 @@ def test_a_hang_keeps_the_stacks_of_those_that_answer(gang: Callable[..., Gang])
 
 
 def test_a_node_that_comes_late_makes_the_gang_grow_after_the_next_checkpoint(gang: Callable[..., Gang]) -> None:
-    one = gang(nodes=3, min_nodes=1, asked=3, silence_s=1e6)
+    one = gang(nodes=3, min_nodes=1, nodes_in_spec=3, silence_s=1e6)
     one.then = [lambda: one.join(0, 1), *[lambda: None] * 15]
     one.then += [
         lambda: one.beat(0, 0, report(0, 4, checkpoints=[checkpoint(4)])),
@@ -298,7 +298,7 @@ def test_a_link_is_judged_by_fresh_heartbeats(heartbeat_s: float, fresh_s: float
 
 
 def test_a_late_node_that_does_not_fit_changes_nothing(gang: Callable[..., Gang]) -> None:
-    one = gang(nodes=3, min_nodes=1, asked=3, silence_s=1e6, train={"global_batch_size": 8})
+    one = gang(nodes=3, min_nodes=1, nodes_in_spec=3, silence_s=1e6, train={"global_batch_size": 8})
     one.then = [lambda: one.join(0, 1), *[lambda: None] * 15, lambda: one.join(2)]
     one.then += [lambda: one.beat(0, 0, report(0, 8, checkpoints=[checkpoint(8)])), lambda: None]
     one.then += [lambda: [one.end(node) for node in (0, 1)]]

@@ -110,7 +110,7 @@ def test_a_node_that_failed_twice_is_left_out_and_named() -> None:
     assert recovers.after(lost(1), HOSTS, 6) == ""
     assert (recovers.nodes, recovers.launch.left_out) == (4, [])
     assert recovers.after(lost(2, Hung), HOSTS, 6) == "Node 2 (c) failed 2 times and is left out."
-    assert (recovers.nodes, recovers.launch.nodes, recovers.launch.asked) == (3, 3, 4)
+    assert (recovers.nodes, recovers.launch.nodes, recovers.launch.nodes_in_spec) == (3, 3, 4)
     assert recovers.launch.left_out == ["c"]
     assert recovers.happened == ["node 2 (c) failed 2 times and is left out"]
     # 24 rows share evenly among 3, 2 and 1; two nodes are the least.
@@ -137,7 +137,7 @@ def test_a_gang_shrinks_to_a_number_that_divides_the_global_batch() -> None:
 
 
 def test_what_the_next_generation_is_told_without_a_failure() -> None:
-    told = {"nodes": 4, "asked": 4, "skip": [(0, 24)], "left_out": []}
+    told = {"nodes": 4, "nodes_in_spec": 4, "skip": [(0, 24)], "left_out": []}
     assert recovery([(0, 24)]).launch == LAUNCH.model_copy(update=told)
     assert recovery(launch={"min_nodes": 1, "train": {}}).nodes == 4, "without a global batch any number fits"
     assert recovery(launch={"nodes": 3, "min_nodes": None, "train": {"global_batch_size": 8}}).nodes == 0

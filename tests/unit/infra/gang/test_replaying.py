@@ -28,8 +28,8 @@ def at(step: int) -> Checkpoint | None:
 
 HISTORY = [
     segment(0, nodes=4, micro_batch=6, facts=MachineFacts(threads=3)),
-    segment(10, nodes=2, micro_batch=6, held=True),
-    segment(10, nodes=3, devices=2, micro_batch=2, held=True),
+    segment(10, nodes=2, micro_batch=6, has_held_loss=True),
+    segment(10, nodes=3, devices=2, micro_batch=2, has_held_loss=True),
     segment(25, nodes=2, micro_batch=3, skip=[(300, 324)], shard_ranks=2),
 ]
 

@@ -117,7 +117,7 @@ def test_a_run_waits_for_a_person_until_its_question_is_refused(
         evaluation=ref,
         champion=None,
         champion_version=None,
-        asked="2026-01-01T00:00:00+00:00",
+        asked_at="2026-01-01T00:00:00+00:00",
         deadline=f"{deadline}T00:00:00+00:00",
     )
     ask(history.store, question)

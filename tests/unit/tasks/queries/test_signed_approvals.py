@@ -34,7 +34,8 @@ class Approved:
         version, evaluation = self.made.version(1)
         question = Question(
             run_id="r1", n=0, pipeline=MODEL, model=MODEL, alias="champion", candidate=version.checkpoint.ref,
-            evaluation=evaluation.ref, champion=None, champion_version=None, asked=AT, deadline="2026-11-26T10:00:00Z",
+            evaluation=evaluation.ref, champion=None, champion_version=None, asked_at=AT,
+            deadline="2026-11-26T10:00:00Z",
         )  # fmt: skip
         said = question.about.model_copy(update=changes.pop("lie", {})) if about else None
         plain = Answer(

@@ -67,7 +67,7 @@ def test_a_run_asks_once_waits_and_is_promoted_with_the_approval_in_its_receipt(
     asked = run.waits()
     assert (asked.n, asked.champion, asked.candidate) == (0, None, place.checkpoints[1].ref)
     assert [one.met for one in asked.gates] == [True, True]
-    span = datetime.fromisoformat(asked.deadline) - datetime.fromisoformat(asked.asked)
+    span = datetime.fromisoformat(asked.deadline) - datetime.fromisoformat(asked.asked_at)
     assert span == timedelta(hours=36)
     assert run.waits() == asked, "asked once"
     assert registry.read_alias(place.store, "tiny", "champion") is None
@@ -272,7 +272,7 @@ def test_a_forged_answer_in_the_store_promotes_nothing(place: Place, keys: list[
     with_approvers(place, *keys[:2])
     run = Waiting(place, 1, manual=False)
     asked = run.waits()
-    mine = Answer(question=asked.digest, decision="approved", by="ada", via="cli", reason="seen", at=asked.asked)
+    mine = Answer(question=asked.digest, decision="approved", by="ada", via="cli", reason="seen", at=asked.asked_at)
     approvals.give(place.store, asked, FORGERIES[forgery](mine, keys))
     with pytest.raises(ApprovalRefused):
         run.resumed()

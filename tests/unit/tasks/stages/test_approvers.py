@@ -84,7 +84,7 @@ def naming(run: Waiting, *named: str) -> Waiting:
 def given(run: Waiting, key: SigningKey) -> None:
     """An answer that is written past the command, which would refuse a stranger's key."""
     asked = run.question()
-    mine = Answer(question=asked.digest, decision="approved", by="ada", via="cli", reason="seen", at=asked.asked)
+    mine = Answer(question=asked.digest, decision="approved", by="ada", via="cli", reason="seen", at=asked.asked_at)
     approvals.give(run.place.store, asked, signed(mine.model_copy(update={"about": asked.about}), key))
 
 
