@@ -108,12 +108,12 @@ class GpuReading(Record):
     celsius: float | None = Field(default=None, allow_inf_nan=False)
 
 
-def _added(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else one + other
+def _added(amount: int | None, other: int | None) -> int | None:
+    return other if amount is None else amount if other is None else amount + other
 
 
-def _without(one: int | None, other: int | None) -> int | None:
-    return None if one is None else max(one - (other or 0), 0)
+def _without(amount: int | None, other: int | None) -> int | None:
+    return None if amount is None else max(amount - (other or 0), 0)
 
 
 Known = Annotated[float, Field(ge=0, allow_inf_nan=False)]

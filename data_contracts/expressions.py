@@ -63,19 +63,19 @@ def value_of(expression: str, values: Mapping[str, float]) -> float:
         raise _refused(expression[:40] + "…", "it is nested too deeply") from None
 
 
-def check(expression: str, known: Iterable[str]) -> None:
+def check(expression: str, metrics: Iterable[str]) -> None:
     """ValueError, with a sentence, if it is not an expression over known metrics, or has no value for any."""
     # Unequal values: a quotient of a difference has a value for some metrics, and one by 0 for none.
-    if not math.isfinite(value_of(expression, {name: 1 / (3 + at) for at, name in enumerate(known)})):
+    if not math.isfinite(value_of(expression, {name: 1 / (3 + at) for at, name in enumerate(metrics)})):
         raise _refused(expression, "it divides by zero or is too large, whatever the metrics are")
 
 
-def _parsed(expression: str, known: Iterable[str]) -> tuple[ast.expr, dict[str, str]]:
+def _parsed(expression: str, metrics: Iterable[str]) -> tuple[ast.expr, dict[str, str]]:
     """The tree of an expression in which each known name is replaced by a short one, and the names by these."""
     if len(expression) > _MOST:
         raise _refused(expression[:40] + "…", f"it has more than {_MOST:,} characters")
     # No metric is written so: where the expression has such a name, it stays unknown.
-    short = {name: f"{_SHORT}{at}" for at, name in enumerate(sorted(known, key=len, reverse=True))}
+    short = {name: f"{_SHORT}{at}" for at, name in enumerate(sorted(metrics, key=len, reverse=True))}
     if _SHORT in expression:
         raise _refused(expression, f"{_SHORT} is not a metric that was scored")
     pattern = "|".join(re.escape(name) for name in short) or r"(?!)"
@@ -104,9 +104,9 @@ def _value(node: ast.expr, values: Mapping[str, float], expression: str) -> floa
     raise _refused(expression, "only numbers, metrics, + - * / and brackets are allowed")
 
 
-def _nearest(name: str, expression: str, known: Iterable[str]) -> str:
+def _nearest(name: str, expression: str, metrics: Iterable[str]) -> str:
     """The known metric that may be meant, as the end of a sentence; a metric of a set has a slash."""
-    names = list(known)
+    names = list(metrics)
     written = re.search(rf"{re.escape(name)}/[\w-]+", expression)
     near = difflib.get_close_matches(name, names, 1)
     near = near or (difflib.get_close_matches(written[0], names, 1) if written else [])

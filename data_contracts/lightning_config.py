@@ -192,9 +192,9 @@ def _kept_off(trainer: dict[str, object], with_own_data: bool) -> Iterator[Probl
             yield Problem(("trainer", name), f"is {shown(given)}, but {why}; leave it out here")
 
 
-def _unlike(one: Any, other: Any) -> bool:
+def _unlike(left: Any, right: Any) -> bool:
     # True equals 1 in Python, but not for a person who reads the config.
-    return one != other or isinstance(one, bool) != isinstance(other, bool)
+    return left != right or isinstance(left, bool) != isinstance(right, bool)
 
 
 def _callbacks(value: Any) -> Iterator[tuple[FieldPath, str]]:
@@ -213,12 +213,12 @@ def _mentions(value: Any, text: str, field: FieldPath = ()) -> Iterator[FieldPat
         yield field
 
 
-def _unknown(field: FieldPath, known: tuple[str, ...]) -> Problem:
-    near = difflib.get_close_matches(str(field[-1]), known, 1)
+def _unknown(field: FieldPath, keys: tuple[str, ...]) -> Problem:
+    near = difflib.get_close_matches(str(field[-1]), keys, 1)
     if near:
         return Problem(field, f"unknown key; did you mean {dotted((*field[:-1], near[0]))}?")
     owner = "Lightning's Trainer takes" if len(field) > 1 else "a LightningCLI config has"
-    return Problem(field, f"unknown key; {owner} {', '.join(known)}")
+    return Problem(field, f"unknown key; {owner} {', '.join(keys)}")
 
 
 @functools.cache

@@ -127,9 +127,9 @@ class Placed(Section):
         return self
 
 
-def in_same_place(one: Placed, other: Placed) -> bool:
+def in_same_place(section: Placed, other: Placed) -> bool:
     """Whether two sections' work is done on the same kind of machine: both here, or both on the same pool."""
-    return (one.launcher, one.pool) == (other.launcher, other.pool)
+    return (section.launcher, section.pool) == (other.launcher, other.pool)
 
 
 class Spread(Placed):

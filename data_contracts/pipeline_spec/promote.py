@@ -288,8 +288,8 @@ def _known(names: Collection[str]) -> str:
     return f"it has {listed(names)}" if names else "it has none"
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), 1)
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), 1)
     return f"; did you mean {near[0]}?" if near else ""
 
 

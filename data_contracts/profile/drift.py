@@ -146,7 +146,7 @@ def _shape(column: _Column) -> None:
     counts = Counts(first, second)
     if shift == 0 and len(keys) <= _FEW and then.kind in ("number", "flag"):
         labels = [_label(sketches.value_of(key)) for key in keys]
-        _categories(column, labels, counts, known=True)
+        _categories(column, labels, counts, complete=True)
         return
     groups = grouped(counts)
     ks, psi = distance(counts), stability_index(groups)
@@ -163,11 +163,11 @@ def _label(value: float) -> str:
     return short if float(short) == value else repr(value).removesuffix(".0")
 
 
-def _categories(column: _Column, labels: list[str], counts: Counts, known: bool) -> None:
+def _categories(column: _Column, labels: list[str], counts: Counts, complete: bool) -> None:
     """Tests the shares of single values.
 
     Args:
-        known: whether the earlier data had no other values than these.
+        complete: whether the earlier data had no other values than these.
     """
     sizes = counts.sizes
     together = lumped(counts)
@@ -177,11 +177,11 @@ def _categories(column: _Column, labels: list[str], counts: Counts, known: bool)
     ps = {label: min(1.0, share_p(one, sizes[0], two, sizes[1]) * len(pairs)) for label, one, two in pairs}
     largest = largest_change(counts)
     column.test(min(ps.values(), default=1.0), "largest", largest)
-    new = sorted(((two, label) for label, one, two in pairs if known and not one), reverse=True)
+    new = sorted(((two, label) for label, one, two in pairs if complete and not one), reverse=True)
     if new:
         column.test(min(ps[label] for _, label in new), "new", sum(two for two, _ in new) / sizes[1])
-    said = {"psi": psi, "js": jensen_shannon(together), "largest": largest}
-    column.figures |= {name: max(value, float(str(column.figures.get(name, 0)))) for name, value in said.items()}
+    figures = {"psi": psi, "js": jensen_shannon(together), "largest": largest}
+    column.figures |= {name: max(value, float(str(column.figures.get(name, 0)))) for name, value in figures.items()}
     column.figures |= {
         "new_share": sum(two for two, _ in new) / sizes[1],
         "new": [name for _, name in new[:_NEW_SHOWN]],

@@ -437,9 +437,9 @@ class MomentSum:
         return Moments(count=self._count, total=_shortest(self._total), squares=_shortest(self._squares))
 
 
-def _added(one: Dyadic, other: Dyadic) -> Dyadic:
-    exponent = min(one[1], other[1])
-    return (one[0] << (one[1] - exponent)) + (other[0] << (other[1] - exponent)), exponent
+def _added(left: Dyadic, right: Dyadic) -> Dyadic:
+    exponent = min(left[1], right[1])
+    return (left[0] << (left[1] - exponent)) + (right[0] << (right[1] - exponent)), exponent
 
 
 def _shortest(value: Dyadic) -> Dyadic:
