@@ -65,10 +65,10 @@ log = logging.getLogger("trainwright")
 
 def part_name(file: SourceFile, source: SourceSpec) -> str:
     """The file name of a part: the same for the same bytes that are read to the same rows, wherever the file lies."""
-    pieces = None if source.pieces is None else source.pieces.model_dump()
+    tasks = None if source.tasks is None else source.tasks.model_dump()
     csv = source.csv.model_dump(exclude_defaults=True) if source.csv else {}
     more = [one for one in (file.chunk_offsets, file.column_types, csv, "without index" * file.hidden_index) if one]
-    read = [file.blake3, file.format, file.columns, source.columns, pieces, *more]
+    read = [file.blake3, file.format, file.columns, source.columns, tasks, *more]
     return f"{digest(read)[:40]}.json"
 
 
@@ -182,28 +182,28 @@ class FileParts:
         """The profile of all files; None if not every file has a part."""
         return None if self._sum is None else self._sum.profile()
 
-    def _measured_here(self, at: int, wanted: FileMeasures, resources: Resources) -> FilePart | None:
+    def _measured_here(self, at: int, to_measure: FileMeasures, resources: Resources) -> FilePart | None:
         """A new file's part, measured by this process; None if DuckDB cannot measure it."""
         if self._names[at] in self._unmeasured:
             return None
-        part = measured_part(wanted, self._request.files[at], resources)
+        part = measured_part(to_measure, self._request.files[at], resources)
         return None if part is None else self._written(at, part)
 
-    def _measured_elsewhere(self, wanted: FileMeasures) -> int:
+    def _measured_elsewhere(self, to_measure: FileMeasures) -> int:
         """Have other machines measure the files without a part under this schema of all files; returns their number."""
         if self._cluster is None:
             return 0
         have: set[str] = set()
         for positions, name in self._groups:
-            if self._group(positions, name, wanted.schema_digest) is not None:
+            if self._group(positions, name, to_measure.schema_digest) is not None:
                 have.update(self._names[at] for at in positions)
         new = {
             name: at
             for at, name in enumerate(self._names)
-            if name not in have and self._stored(FilePart, name, wanted.schema_digest) is None
+            if name not in have and self._stored(FilePart, name, to_measure.schema_digest) is None
         }
         files = [self._request.files[at] for at in new.values()]
-        for at, part in zip(new.values(), parts_elsewhere(self._cluster, wanted, files), strict=True):
+        for at, part in zip(new.values(), parts_elsewhere(self._cluster, to_measure, files), strict=True):
             if part is None:
                 self._unmeasured.add(self._names[at])
             else:
@@ -238,9 +238,9 @@ class FileMeasures:
     schema_digest: str
 
 
-def measured_part(wanted: FileMeasures, file: SourceFile, resources: Resources) -> FilePart | None:
+def measured_part(to_measure: FileMeasures, file: SourceFile, resources: Resources) -> FilePart | None:
     """A file's part; None if DuckDB cannot measure it. Errors as in `read_batches`."""
-    sources, root, schema = wanted.sources, wanted.root, wanted.schema
+    sources, root, schema = to_measure.sources, to_measure.root, to_measure.schema
     select = Selection(schema=schema)
 
     def read(columns: list[str] | None) -> Any:
@@ -248,15 +248,15 @@ def measured_part(wanted: FileMeasures, file: SourceFile, resources: Resources) 
             resources.moved()
             yield batch
 
-    columns = sorted({name for one in wanted.measures for name in one.columns}) or schema.names[:1]
+    columns = sorted({name for one in to_measure.measures for name in one.columns}) or schema.names[:1]
     data = Data(schema, read, lambda: parquet_in_place([file], sources, root))
-    values = scanned(wanted.measures, data, columns, resources)
+    values = scanned(to_measure.measures, data, columns, resources)
     profile = profiled(
         [file],
         sources,
         root,
         selection=select,
-        sensitive=wanted.sensitive,
+        sensitive=to_measure.sensitive,
         on_batch=resources.moved,
         empty=True,
     )
@@ -267,7 +267,7 @@ def measured_part(wanted: FileMeasures, file: SourceFile, resources: Resources) 
         own=facts.schema.serialize().to_pybytes().hex(),
         text_from=facts.text_from,
         row_groups=list(facts.row_groups),
-        schema_of_all=wanted.schema_digest,
+        schema_of_all=to_measure.schema_digest,
         rows=values[ROWS],
         values={name_of(one): value for one, value in values.items() if storable(value)},
         profile=profile,
@@ -287,11 +287,13 @@ def facts_elsewhere(
     return cluster.map(partial(read_facts, sources, root), ([files[at] for at in task] for task in tasks))
 
 
-def parts_elsewhere(cluster: Cluster, wanted: FileMeasures, files: Sequence[SourceFile]) -> Iterator[FilePart | None]:
+def parts_elsewhere(
+    cluster: Cluster, to_measure: FileMeasures, files: Sequence[SourceFile]
+) -> Iterator[FilePart | None]:
     """The parts of files, in their order, measured by other machines; this process knows the facts about the files."""
-    known = [(file, file_facts(file, wanted.sources, wanted.root)) for file in files]
+    known_files = [(file, file_facts(file, to_measure.sources, to_measure.root)) for file in files]
     tasks = in_tasks([file.bytes for file in files], cluster.at_once)
-    return cluster.map(partial(measure_file, wanted), ([known[at] for at in task] for task in tasks))
+    return cluster.map(partial(measure_file, to_measure), ([known_files[at] for at in task] for task in tasks))
 
 
 def read_facts(sources: list[SourceSpec], root: Path, file: SourceFile) -> FileFacts:
@@ -300,14 +302,14 @@ def read_facts(sources: list[SourceSpec], root: Path, file: SourceFile) -> FileF
     return file_facts(file, sources, root)
 
 
-def measure_file(wanted: FileMeasures, known: KnownFile) -> FilePart | None:
+def measure_file(to_measure: FileMeasures, known_file: KnownFile) -> FilePart | None:
     """A file's part; work of another machine, which reads the file's bytes no more than once for their digest."""
-    file, facts = known
+    file, facts = known_file
     _refuse_unreadable(file)
-    remember_facts(file, wanted.sources, facts)
+    remember_facts(file, to_measure.sources, facts)
     with scratch.make("contract") as spills:
         # One thread: the cluster already runs as many tasks as should run at once.
-        return measured_part(wanted, file, Resources(spills.path, memory_bytes(), threads=1))
+        return measured_part(to_measure, file, Resources(spills.path, memory_bytes(), threads=1))
 
 
 def _refuse_unreadable(file: SourceFile) -> None:

@@ -119,18 +119,18 @@ def with_places(request: ContractRequest, outcome: ContractOutcome) -> ContractO
     return outcome.model_copy(update=changed)
 
 
-def _places(request: ContractRequest, wanted: Numbers) -> dict[int, RowPlace]:
+def _places(request: ContractRequest, row_numbers: Numbers) -> dict[int, RowPlace]:
     reader, root = Located(request), Path(request.root)
-    found: dict[int, RowPlace] = {}
-    for numbers, file, rows_in_file, _ in reader.rows(wanted, reader.schema.names[:1]):
+    places: dict[int, RowPlace] = {}
+    for numbers, file, rows_in_file, _ in reader.rows(row_numbers, reader.schema.names[:1]):
         name = named(request.files[file], root)
         # Elsewhere only the file's own name, so that a report is the same wherever the data lies.
         name = name if not Path(name).is_absolute() else Path(name).name
         for number, row in zip(numbers.tolist(), rows_in_file.tolist(), strict=True):
-            found[number] = RowPlace(file=name, row=row)
-        if len(found) == len(wanted):
+            places[number] = RowPlace(file=name, row=row)
+        if len(places) == len(row_numbers):
             break
-    return found
+    return places
 
 
 def _placed(failure: Failure, places: Mapping[int, RowPlace]) -> Failure:
@@ -148,19 +148,23 @@ class Located:
         self._facts = [file_facts(file, request.sources, self._root) for file in request.files]
         self.schema = merged_schema(request.files, self._facts)
 
-    def rows(self, wanted: Numbers, columns: Sequence[str]) -> Iterator[tuple[Numbers, int, Numbers, pa.RecordBatch]]:
+    def rows(
+        self, row_numbers: Numbers, columns: Sequence[str]
+    ) -> Iterator[tuple[Numbers, int, Numbers, pa.RecordBatch]]:
         """Rows in order: their numbers, the position of their file, their numbers in it, and their values."""
         at = 0
         for file in range(len(self._request.files)):
             sizes = self._sizes(file)
-            mine = wanted[np.searchsorted(wanted, at) :] if sizes is None else among(wanted, at, sum(sizes))
+            in_file = (
+                row_numbers[np.searchsorted(row_numbers, at) :] if sizes is None else among(row_numbers, at, sum(sizes))
+            )
             end = None if sizes is None else at + sum(sizes)
-            if len(mine):
-                groups, place = _groups(sizes, mine) if sizes and len(sizes) > 1 else (None, 0)
+            if len(in_file):
+                groups, place = _groups(sizes, in_file) if sizes and len(sizes) > 1 else (None, 0)
                 at += place
                 for batch in self._read(file, columns, groups):
                     inside = self._inside(batch)
-                    here = among(wanted, at, len(inside))
+                    here = among(row_numbers, at, len(inside))
                     if len(here):
                         yield here + at, file, inside[here] + place, batch.take(pa.array(inside[here]))
                     at, place = at + len(inside), place + batch.num_rows
@@ -193,10 +197,10 @@ class Located:
         )
 
 
-def _groups(sizes: list[int], mine: Numbers) -> tuple[tuple[int, int], int]:
+def _groups(sizes: list[int], row_numbers: Numbers) -> tuple[tuple[int, int], int]:
     """The row groups that hold these rows of a file, START and STOP, and the number of the first row in them."""
     ends = np.cumsum(sizes)
-    start, last = np.searchsorted(ends, mine[[0, -1]], "right").tolist()
+    start, last = np.searchsorted(ends, row_numbers[[0, -1]], "right").tolist()
     return (start, last + 1), int(ends[start] - sizes[start])
 
 
