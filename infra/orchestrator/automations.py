@@ -153,23 +153,23 @@ def tell_people(
     return sorted(wanted)
 
 
-def follow(client: SyncPrefectClient, tag: str, prefix: str, wanted: Mapping[str, Mapping[str, Any]]) -> None:
+def follow(client: SyncPrefectClient, tag: str, prefix: str, automations: Mapping[str, Mapping[str, Any]]) -> None:
     """Make, change and delete automations until those with this tag and this beginning of a name are the wanted ones.
 
     Nobody else's automations have both. One that a person paused stays paused.
 
     Args:
-        wanted: the fields of each, by name, as `automation` makes them.
+        automations: the fields of each, by name, as `automation` makes them.
     """
     kept: set[str] = set()
-    for one in _existing(client, tag, prefix):
-        if one.name not in wanted or one.name in kept:  # two deploys at once may have made it twice
-            client.delete_automation(one.id)
+    for existing in _existing(client, tag, prefix):
+        if existing.name not in automations or existing.name in kept:  # two deploys at once may have made it twice
+            client.delete_automation(existing.id)
             continue
-        kept.add(one.name)
-        client.update_automation(one.id, _core(one.name, tag, wanted[one.name], one.enabled))
-    for name in wanted.keys() - kept:
-        client.create_automation(_core(name, tag, wanted[name], True))
+        kept.add(existing.name)
+        client.update_automation(existing.id, _core(existing.name, tag, automations[existing.name], existing.enabled))
+    for name in automations.keys() - kept:
+        client.create_automation(_core(name, tag, automations[name], True))
 
 
 def notify_triggers(pipeline: str, model: str, causes: frozenset[Cause]) -> list[Trigger]:
@@ -474,13 +474,13 @@ def stop_starting_after(client: SyncPrefectClient, deployment: str) -> str | Non
     return _delete(client, _promotion_automation(deployment), PROMOTED)
 
 
-def _save(client: SyncPrefectClient, existing: list[Any], wanted: AutomationCore) -> str:
+def _save(client: SyncPrefectClient, existing: list[Any], core: AutomationCore) -> str:
     """Change the first of the automations, or make one; its name."""
     if existing:
-        client.update_automation(existing[0].id, wanted)
+        client.update_automation(existing[0].id, core)
     else:
-        client.create_automation(wanted)
-    return wanted.name
+        client.create_automation(core)
+    return core.name
 
 
 def _delete(client: SyncPrefectClient, name: str, event: str) -> str | None:

@@ -196,44 +196,44 @@ class PipelineDeployment:
         return f"retrain/{self.name}"
 
 
-def deploy_pipeline(client: SyncPrefectClient, wanted: PipelineDeployment) -> list[str]:
+def deploy_pipeline(client: SyncPrefectClient, deployment: PipelineDeployment) -> list[str]:
     """Make the deployment, or change what is wanted otherwise; returns its schedules in words.
 
     Raises:
         UsageError: there is no such pool, the schedule is not one, or the name is taken by another spec or pool.
     """
-    kind = find_pool(client, wanted.pool, "--pool").type
-    known = None if wanted.replaces else find_deployment(client, wanted.title)
-    if known is not None:
-        _refuse_another(known, wanted)
-    schedules = _schedules(wanted, known)
+    kind = find_pool(client, deployment.pool, "--pool").type
+    existing = None if deployment.replaces else find_deployment(client, deployment.title)
+    if existing is not None:
+        _refuse_another(existing, deployment)
+    schedules = _schedules(deployment, existing)
     client.create_deployment(
         client.create_flow_from_name("retrain"),
-        wanted.name,
-        description=f"Runs the pipeline of {wanted.spec}.",
-        work_pool_name=wanted.pool,
+        deployment.name,
+        description=f"Runs the pipeline of {deployment.spec}.",
+        work_pool_name=deployment.pool,
         entrypoint=CONDUCTOR,
         pull_steps=checkout_steps(kind),
-        parameters={**(known.parameters if known else {}), "spec": wanted.spec, **wanted.parameters},
-        job_variables=known.job_variables if known else None,
+        parameters={**(existing.parameters if existing else {}), "spec": deployment.spec, **deployment.parameters},
+        job_variables=existing.job_variables if existing else None,
         schedules=schedules,
-        paused=known.paused if known else None,
-        tags=["trainwright", *wanted.tags],
-        parameter_openapi_schema=wanted.schema,
+        paused=existing.paused if existing else None,
+        tags=["trainwright", *deployment.tags],
+        parameter_openapi_schema=deployment.schema,
         enforce_parameter_schema=True,
     )
     return [_in_words(one.schedule) for one in schedules if one.active]
 
 
-def _refuse_another(known: Any, wanted: PipelineDeployment) -> None:
+def _refuse_another(existing: Any, deployment: PipelineDeployment) -> None:
     """UsageError if a deployment of this name is another team's or pipeline's: of another spec, or on another pool."""
-    spec = str(known.parameters.get("spec", "no spec"))
-    folders = [str(step.get("directory")) for steps in known.pull_steps or [] for step in steps.values()]
-    if os.path.join(*folders[-1:], spec) == wanted.spec and known.work_pool_name == wanted.pool:
+    spec = str(existing.parameters.get("spec", "no spec"))
+    folders = [str(step.get("directory")) for steps in existing.pull_steps or [] for step in steps.values()]
+    if os.path.join(*folders[-1:], spec) == deployment.spec and existing.work_pool_name == deployment.pool:
         return
     raise UsageError(
-        f"This Prefect server has a deployment {wanted.title} already: it runs {spec} on the work pool "
-        f"{known.work_pool_name}.",
+        f"This Prefect server has a deployment {deployment.title} already: it runs {spec} on the work pool "
+        f"{existing.work_pool_name}.",
         remedy="Give this one another name with --name, or put it in the place of that one with --replace.",
     )
 
@@ -263,11 +263,11 @@ def find_deployment(client: SyncPrefectClient, name: str) -> Any:
         return None
 
 
-def kept_schedules(known: Any) -> list[Any]:
+def kept_schedules(deployment: Any) -> list[Any]:
     """A deployment's schedules, to be given again: Prefect drops those that a changed deployment does not repeat."""
     from prefect.client.schemas.actions import DeploymentScheduleCreate
 
-    return [_copied(DeploymentScheduleCreate, one) for one in known.schedules]
+    return [_copied(DeploymentScheduleCreate, one) for one in deployment.schedules]
 
 
 def _copied(kind: Any, schedule: Any) -> Any:
@@ -280,17 +280,17 @@ def _in_words(schedule: Any) -> str:
     return f"at `{cron}` ({schedule.timezone or 'UTC'})" if cron else "on a schedule"
 
 
-def _schedules(wanted: PipelineDeployment, known: Any) -> list[Any]:
+def _schedules(deployment: PipelineDeployment, existing: Any) -> list[Any]:
     """The schedules that are wanted; Prefect would drop those that a changed deployment does not repeat."""
     from prefect.client.schemas.actions import DeploymentScheduleCreate
     from prefect.client.schemas.schedules import CronSchedule
     from pydantic import ValidationError
 
-    if wanted.cron is None:
-        return [] if known is None else kept_schedules(known)
-    if wanted.cron.lower() == OFF:
+    if deployment.cron is None:
+        return [] if existing is None else kept_schedules(existing)
+    if deployment.cron.lower() == OFF:
         return []
-    cron, timezone = wanted.cron, "UTC" if wanted.timezone is None else wanted.timezone
+    cron, timezone = deployment.cron, "UTC" if deployment.timezone is None else deployment.timezone
     try:
         if len(cron.split()) != 5 or not timezone:  # Prefect takes a sixth field for seconds
             raise _not_valid("--cron", cron) if timezone else _not_valid("--timezone", timezone)
@@ -344,7 +344,7 @@ class Periodic:
 
 
 def ensure_for_pool(
-    client: SyncPrefectClient, pool: str, kind: str, wanted: Periodic, parameters: Mapping[str, Any] | None = None
+    client: SyncPrefectClient, pool: str, kind: str, periodic: Periodic, parameters: Mapping[str, Any] | None = None
 ) -> None:
     """Make the deployment `FLOW/POOL`, or let it run this checkout's code and take its flow's parameters.
 
@@ -352,27 +352,27 @@ def ensure_for_pool(
         kind: type of the pool.
         parameters: of a new deployment, and those that an existing one lacks.
     """
-    known: Any = find_deployment(client, f"{wanted.flow}/{pool}")
-    if known is None or not _is_as_wanted(known, wanted, kind):
+    existing: Any = find_deployment(client, f"{periodic.flow}/{pool}")
+    if existing is None or not _is_as_wanted(existing, periodic, kind):
         # A parameter that a person set stays; one that the flow no longer takes would be refused.
-        earlier = {} if known is None else known.parameters
-        given = {**(parameters or {}), **{name: one for name, one in earlier.items() if name in wanted.properties}}
-        make_periodic(client, pool, known, wanted, pool=pool, kind=kind, parameters=given)
+        earlier = {} if existing is None else existing.parameters
+        given = {**(parameters or {}), **{name: one for name, one in earlier.items() if name in periodic.properties}}
+        make_periodic(client, pool, existing, periodic, pool=pool, kind=kind, parameters=given)
 
 
-def _is_as_wanted(known: Any, wanted: Periodic, kind: str) -> bool:
+def _is_as_wanted(existing: Any, periodic: Periodic, kind: str) -> bool:
     """Whether a deployment runs this checkout's code, with the parameters that its flow takes."""
-    schema = parameter_schema(wanted.properties, wanted.required)
-    here = known.pull_steps == checkout_steps(kind) and set(known.tags) >= set(SYSTEM_TAGS)
-    here = here and known.entrypoint == wanted.entrypoint and known.parameter_openapi_schema == schema
-    return here and getattr(known.global_concurrency_limit, "limit", None) == MOST_LOOKS
+    schema = parameter_schema(periodic.properties, periodic.required)
+    here = existing.pull_steps == checkout_steps(kind) and set(existing.tags) >= set(SYSTEM_TAGS)
+    here = here and existing.entrypoint == periodic.entrypoint and existing.parameter_openapi_schema == schema
+    return here and getattr(existing.global_concurrency_limit, "limit", None) == MOST_LOOKS
 
 
 def make_periodic(
     client: SyncPrefectClient,
     name: str,
-    known: Any,
-    wanted: Periodic,
+    existing: Any,
+    periodic: Periodic,
     *,
     pool: str,
     kind: str,
@@ -381,30 +381,30 @@ def make_periodic(
     """Make the deployment `FLOW/NAME`, or change it: its schedule and its pause stay.
 
     Args:
-        known: the deployment as it is; None: it is new.
+        existing: the deployment as it is; None: it is new.
     """
     from prefect.client.schemas.actions import DeploymentScheduleCreate
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
     from prefect.client.schemas.schedules import CronSchedule
 
-    if known is not None:
-        schedules = kept_schedules(known)
+    if existing is not None:
+        schedules = kept_schedules(existing)
     else:
-        schedules = [DeploymentScheduleCreate(schedule=CronSchedule(cron=wanted.every, timezone="UTC"), active=True)]
+        schedules = [DeploymentScheduleCreate(schedule=CronSchedule(cron=periodic.every, timezone="UTC"), active=True)]
     client.create_deployment(
-        client.create_flow_from_name(wanted.flow),
+        client.create_flow_from_name(periodic.flow),
         name,
-        description=wanted.description,
+        description=periodic.description,
         work_pool_name=pool,
-        entrypoint=wanted.entrypoint,
+        entrypoint=periodic.entrypoint,
         pull_steps=checkout_steps(kind),
         parameters=dict(parameters),
         schedules=schedules,
-        paused=None if known is None else known.paused,
+        paused=None if existing is None else existing.paused,
         concurrency_limit=MOST_LOOKS,
         concurrency_options=ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
         tags=list(SYSTEM_TAGS),
-        parameter_openapi_schema=parameter_schema(wanted.properties, wanted.required),
+        parameter_openapi_schema=parameter_schema(periodic.properties, periodic.required),
         enforce_parameter_schema=True,
     )
 

@@ -171,12 +171,12 @@ def announce_unopened(pipeline: str, flow_run: str, error: Exception) -> None:
 
 
 def announce_resumed(
-    pipeline: str, run_id: str, n: int, flow_run: str | None, sentence: str, key: str, *, told: bool = False
+    pipeline: str, run_id: str, n: int, flow_run: str | None, sentence: str, key: str, *, notified: bool = False
 ) -> None:
-    """Emit the event of a crash whose run is resumed; a failure is one warning. `told`: as TOLD."""
+    """Emit the event of a crash whose run is resumed; a failure is one warning. `notified`: as TOLD."""
     message = crash_notice(pipeline, run_id, n, page_of(flow_run))
     _send_of_pipeline(
-        RESUMED, pipeline, {"run_id": run_id, "sentence": sentence, **message}, key, {TOLD: str(told).lower()}
+        RESUMED, pipeline, {"run_id": run_id, "sentence": sentence, **message}, key, {TOLD: str(notified).lower()}
     )
 
 

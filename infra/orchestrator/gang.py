@@ -378,12 +378,12 @@ class PoolAdmission:
             )
         self._held.clear()
 
-    def _release(self, client: SyncPrefectClient, held: _Held) -> None:
-        if held.forgotten:
-            seconds = max(1.0, time.monotonic() - held.since)
-            client.release_concurrency_slots([self._pool], held.slots, seconds)
+    def _release(self, client: SyncPrefectClient, reservation: _Held) -> None:
+        if reservation.forgotten:
+            seconds = max(1.0, time.monotonic() - reservation.since)
+            client.release_concurrency_slots([self._pool], reservation.slots, seconds)
         else:
-            client.release_concurrency_slots_with_lease(held.lease)
+            client.release_concurrency_slots_with_lease(reservation.lease)
 
     def _ask(self, client: SyncPrefectClient, nodes: int) -> str | None:
         pool = find_pool(client, self._pool, f"{self._section}.pool")
@@ -466,26 +466,26 @@ class PoolAdmission:
                 for held in leases:
                     self._renew(client, held)
 
-    def _renew(self, client: SyncPrefectClient, held: _Held) -> None:
+    def _renew(self, client: SyncPrefectClient, reservation: _Held) -> None:
         import httpx
         from prefect.exceptions import ObjectNotFound
 
         try:
-            client.renew_concurrency_lease(held.lease, LEASE_S)
-            held.renewed = time.monotonic()
+            client.renew_concurrency_lease(reservation.lease, LEASE_S)
+            reservation.renewed = time.monotonic()
             return
         except ObjectNotFound:
             pass
         except httpx.HTTPStatusError as error:
             if error.response.status_code not in _GONE:
                 raise
-        if time.monotonic() - held.renewed < LEASE_S:
-            held.forgotten = True
+        if time.monotonic() - reservation.renewed < LEASE_S:
+            reservation.forgotten = True
             return
         # The lease had expired and its slots were freed: another gang may hold them now.
         with self._lock:
-            self._held.remove(held)
-        if not self._increment(client, held.slots):
+            self._held.remove(reservation)
+        if not self._increment(client, reservation.slots):
             log.warning(
                 "The Prefect server was unreachable for so long that the slots of the work pool %s were freed, and "
                 "they are no longer free; the gang continues without slots.",

@@ -130,10 +130,10 @@ class PrefectResumer:
             )
             return f"the flow run {made.name} on the work pool {pool.name} resumes it"
 
-        told = _ask_server(lambda client: _server_told(client, crash))
+        notified = _ask_server(lambda client: _server_told(client, crash))
         how = _ask_server(ask)
         sentence = f"{crash.run_id} had lost its process: {how or 'it is resumed by hand'}."
-        announce_resumed(pipeline, crash.run_id, crash.n, crash.flow_run, sentence, key, told=told)
+        announce_resumed(pipeline, crash.run_id, crash.n, crash.flow_run, sentence, key, notified=notified)
         return how
 
     def release(self, leases: list[str]) -> None:

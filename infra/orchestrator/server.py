@@ -318,8 +318,8 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _authorization(known: str | None) -> dict[str, str]:
-    return {"Authorization": f"Basic {base64.b64encode(known.encode()).decode()}"} if known else {}
+def _authorization(credentials: str | None) -> dict[str, str]:
+    return {"Authorization": f"Basic {base64.b64encode(credentials.encode()).decode()}"} if credentials else {}
 
 
 def _direct() -> urllib.request.OpenerDirector:

@@ -472,7 +472,7 @@ def restore(folder: Path) -> tuple[ServerBackup, bool]:
         StorageUnavailable: the database does not answer, or `pg_restore` failed.
     """
     backup = read_backup(folder)
-    check_backup(backup, look_at_database(), known=is_known_schema(backup.database_schema))
+    check_backup(backup, look_at_database(), knows_schema=is_known_schema(backup.database_schema))
     dump = folder / DUMP
     try:
         whole = dump.stat().st_size == backup.size and file_digest(dump) == backup.digest
@@ -504,14 +504,14 @@ def read_backup(folder: Path) -> ServerBackup:
         raise CorruptError(f"{path} is not the record of a backup.", remedy="Use another backup.") from error
 
 
-def check_backup(backup: ServerBackup, database: Database, *, known: bool) -> None:
+def check_backup(backup: ServerBackup, database: Database, *, knows_schema: bool) -> None:
     """Refuse a backup that the installed versions or this database cannot take.
 
     Args:
-        known: whether the installed Prefect knows the schema in the backup.
+        knows_schema: whether the installed Prefect knows the schema in the backup.
     """
     made_by = f"Trainwright {backup.trainwright} with Prefect {backup.prefect}"
-    if not known:
+    if not knows_schema:
         raise UsageError(
             f"The backup was made by {made_by}, whose schema {backup.database_schema} the installed Prefect does not "
             "know.",

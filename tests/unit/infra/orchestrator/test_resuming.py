@@ -72,7 +72,7 @@ def serves(monkeypatch: pytest.MonkeyPatch) -> Any:
             yield server
 
         monkeypatch.setattr(resuming, "asking", asking)
-        monkeypatch.setattr(resuming, "announce_resumed", lambda *_, told: told_by_server.append(told))
+        monkeypatch.setattr(resuming, "announce_resumed", lambda *_, notified: told_by_server.append(notified))
         monkeypatch.setattr(resuming, "announce_end", lambda report, _: server.announced.append(report))
         monkeypatch.setattr(resuming, "lacks_worker", lambda *_: False)
         monkeypatch.setattr(resuming, "find_pool", lambda client, name: client.read_work_pool(name))

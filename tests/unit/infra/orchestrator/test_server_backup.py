@@ -48,10 +48,10 @@ def test_a_backup_of_another_version_and_a_database_in_use(
     database: Database, known: bool, sentence: str | None
 ) -> None:
     if sentence is None:
-        check_backup(BACKUP, database, known=known)
+        check_backup(BACKUP, database, knows_schema=known)
         return
     with pytest.raises(UsageError) as caught:
-        check_backup(BACKUP, database, known=known)
+        check_backup(BACKUP, database, knows_schema=known)
     assert sentence in str(caught.value)
     assert caught.value.exit_code == 2
 
