@@ -111,10 +111,10 @@ def end_of(store: Store, canary: Canary) -> CanaryEnd | None:
     return store.find_as(layout.canary_end(canary.model, canary.k), CanaryEnd.from_json)
 
 
-def end(store: Store, canary: Canary, wanted: CanaryEnd) -> CanaryEnd:
+def end(store: Store, canary: Canary, ending: CanaryEnd) -> CanaryEnd:
     """End a canary; returns the end that counts: this one, or the one that was there before."""
     path = layout.canary_end(canary.model, canary.k)
-    return wanted if store.create_once(path, wanted.to_json()) else store.read_as(path, CanaryEnd.from_json)
+    return ending if store.create_once(path, ending.to_json()) else store.read_as(path, CanaryEnd.from_json)
 
 
 def ending(canary: Canary, end: CanaryEnd, failed: str = "") -> str:
@@ -156,10 +156,10 @@ def ask_of(store: Store, canary: Canary, champion: int) -> CanaryAsk | None:
     return store.find_as(layout.canary_ask(canary.model, canary.k, champion), CanaryAsk.from_json)
 
 
-def ask(store: Store, canary: Canary, champion: int, wanted: CanaryAsk) -> CanaryAsk:
+def ask(store: Store, canary: Canary, champion: int, request: CanaryAsk) -> CanaryAsk:
     """Let a run ask; returns which run asks: this one, or the one that was there before."""
     path = layout.canary_ask(canary.model, canary.k, champion)
-    return wanted if store.create_once(path, wanted.to_json()) else store.read_as(path, CanaryAsk.from_json)
+    return request if store.create_once(path, request.to_json()) else store.read_as(path, CanaryAsk.from_json)
 
 
 def observation_batches(store: Store, canary: Canary, champion: int) -> list[ObservationBatch]:

@@ -198,25 +198,25 @@ def _exposure(store: Store, rows_id: str, n: int) -> Exposure:
     return Exposure(layout.exposure(rows_id, n), found.before, found.promoted)
 
 
-def _entry(store: Store, rows_id: str, wanted: ExposureEntry) -> tuple[int, ExposureEntry]:
+def _entry(store: Store, rows_id: str, comparison: ExposureEntry) -> tuple[int, ExposureEntry]:
     """The number of the comparison's entry and the entry, which is made under the first free number."""
     entries = _entries(store, rows_id)
-    n = _number_of(wanted, entries)
+    n = _number_of(comparison, entries)
     if n is not None:
         return n, entries[n]
     n, last = len(entries), entries[-1] if entries else None
     while True:
-        made = wanted.model_copy(update={"previous": "" if last is None else last.seal})
+        made = comparison.model_copy(update={"previous": "" if last is None else last.seal})
         if store.create_once(layout.exposure(rows_id, n), made.to_json()):
             return n, made
         last = _read_entry(store, layout.exposure(rows_id, n))  # another process took this number
-        if last.same(wanted):
+        if last.same(comparison):
             return n, last
         n += 1
 
 
-def _number_of(wanted: ExposureEntry, entries: Sequence[ExposureEntry]) -> int | None:
-    return next((n for n, one in enumerate(entries) if one.same(wanted)), None)
+def _number_of(comparison: ExposureEntry, entries: Sequence[ExposureEntry]) -> int | None:
+    return next((n for n, one in enumerate(entries) if one.same(comparison)), None)
 
 
 @dataclass

@@ -210,7 +210,7 @@ def move_alias(
     version: ModelVersion,
     receipt: Receipt,
     provenance: Mapping[str, object],
-    held: Holds,
+    holds: Holds,
     key: SigningKey | None = None,
 ) -> Receipt:
     """Seal `receipt` as the next in its alias's history, then make the alias name `version`.
@@ -219,7 +219,7 @@ def move_alias(
 
     Args:
         expected: the result of `read_alias`, or None if the alias named nothing.
-        held: the holds that apply after the move.
+        holds: those that apply after the move.
         key: signs the receipt; default: the key that `TRAINWRIGHT_SIGNING_KEY` names, if it is set.
 
     Returns:
@@ -235,7 +235,7 @@ def move_alias(
     if current != expected:
         raise PointerMoved(pointer.path, current)
     signing = signing_of(store, newest_receipt(current), f"{receipt.model}@{receipt.alias}", key)
-    sealed = _seal_next(store, expected, receipt, provenance, held)
+    sealed = _seal_next(store, expected, receipt, provenance, holds)
     signing.before(sealed)
     value = {"model_version": version.ref.to_json(), "receipt": sealed.to_json(), "version": version.version}
     value |= {"ended": True} if ends(receipt, expected) else {}
@@ -352,7 +352,7 @@ def _settled(
 
 
 def _seal_next(
-    store: Store, expected: Versioned | None, receipt: Receipt, provenance: Mapping[str, object], held: Holds
+    store: Store, expected: Versioned | None, receipt: Receipt, provenance: Mapping[str, object], holds: Holds
 ) -> Ref:
     """Seal the receipt that follows the alias's newest, with what was decided about the alias's protection."""
     model, alias = receipt.model, receipt.alias
@@ -364,10 +364,10 @@ def _seal_next(
     about |= {"protection": pin(decided)} if decided else {}
     exposed = exposures.next_statement(store, newest_receipt(expected))
     about |= {"exposures": exposed} if exposed else {}
-    return _seal_receipt(store, receipt, about, held)
+    return _seal_receipt(store, receipt, about, holds)
 
 
-def _seal_receipt(store: Store, receipt: Receipt, provenance: Mapping[str, Any], held: Holds) -> Ref:
+def _seal_receipt(store: Store, receipt: Receipt, provenance: Mapping[str, Any], holds: Holds) -> Ref:
     model, alias = receipt.model, receipt.alias
     before = provenance["previous_receipt"]
     about = {
@@ -383,7 +383,7 @@ def _seal_receipt(store: Store, receipt: Receipt, provenance: Mapping[str, Any],
     while True:
         writer = store.writer(layout.receipt(model, alias, k))
         try:
-            files = [writer.put(RECEIPT, data), put_move(writer, provenance.get("run_id", ""), held)]
+            files = [writer.put(RECEIPT, data), put_move(writer, provenance.get("run_id", ""), holds)]
             return writer.seal("receipt", about, provenance, files=files)
         except CorruptError:  # another process took this number, sealed or about to be
             k += 1

@@ -163,9 +163,9 @@ def _as_numpy(column: pa.Array) -> NDArray[Any]:
     return np.from_dlpack(column)
 
 
-def _equals(texts: pa.DictionaryArray, wanted: str) -> NDArray[np.bool_]:
+def _equals(texts: pa.DictionaryArray, target: str) -> NDArray[np.bool_]:
     """Where a column has a text."""
-    numbers = [number for number, text in enumerate(texts.dictionary.to_pylist()) if text == wanted]
+    numbers = [number for number, text in enumerate(texts.dictionary.to_pylist()) if text == target]
     return np.isin(_as_numpy(texts.indices), numbers)
 
 

@@ -255,10 +255,10 @@ def find_dataset(store: Store, uri: str) -> Dataset | None:
     return read_handoff(store, ref, Dataset) if store.claim(uri) else None
 
 
-def find_dataset_by_id(store: Store, wanted: str) -> Dataset | None:
+def find_dataset_by_id(store: Store, dataset_id: str) -> Dataset | None:
     """The sealed dataset with an id; None if it does not exist or was deleted."""
     for ref, _, _ in _sealed(store):
-        if ref.id == wanted and store.claim(ref.uri):
+        if ref.id == dataset_id and store.claim(ref.uri):
             return read_handoff(store, ref, Dataset)
     return None
 

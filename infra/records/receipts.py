@@ -59,23 +59,23 @@ def holds_after(store: Store, newest: Ref | None) -> Holds:
     return held
 
 
-def put_move(writer: Writer, run_id: str, held: Holds) -> FileEntry:
+def put_move(writer: Writer, run_id: str, holds: Holds) -> FileEntry:
     """Write `move.json` into the directory of a receipt that is about to be sealed.
 
     It contains the run's id, so that equal receipts of two runs differ.
     """
-    value = {"schema_version": 1, "run_id": run_id, "held": [one.to_json() for one in held]}
+    value = {"schema_version": 1, "run_id": run_id, "held": [one.to_json() for one in holds]}
     return writer.put(MOVE, canonical(value))
 
 
-def with_hold(held: Holds, new: Hold) -> Holds:
-    """`held` with a hold added, which replaces an older hold on the same checkpoint."""
-    return (*without_hold(held, new.checkpoint_id), new)
+def with_hold(holds: Holds, new: Hold) -> Holds:
+    """`holds` with a hold added, which replaces an older hold on the same checkpoint."""
+    return (*without_hold(holds, new.checkpoint_id), new)
 
 
-def without_hold(held: Holds, checkpoint_id: str) -> Holds:
-    """`held` without the hold on a checkpoint."""
-    return tuple(one for one in held if one.checkpoint_id != checkpoint_id)
+def without_hold(holds: Holds, checkpoint_id: str) -> Holds:
+    """`holds` without the hold on a checkpoint."""
+    return tuple(one for one in holds if one.checkpoint_id != checkpoint_id)
 
 
 def is_signed(store: Store, receipt: Ref | None) -> bool:
@@ -113,17 +113,17 @@ def pointed_at(read: Callable[[Ref], Manifest], ref: Ref) -> Manifest:
         raise CorruptError(f"{path}, which an alias or a receipt names, is missing.", details={"file": path}) from error
 
 
-def _after_earlier(store: Store, manifest: Manifest, held: Holds) -> Holds:
-    """`held` after a move whose receipt carries no holds: only a rollback, recognised by its sentence, changes it."""
+def _after_earlier(store: Store, manifest: Manifest, holds: Holds) -> Holds:
+    """`holds` after a move whose receipt carries no holds: only a rollback, recognised by its sentence, changes it."""
     receipt = read_receipt(store, manifest)
     if not is_rollback(receipt):
-        return held
+        return holds
     left, back = _checkpoint_id(store, receipt.champion), _checkpoint_id(store, receipt.candidate)
     if left is not None:
         about = manifest.provenance
         by, at = about.get("actor") or "someone", about.get("finished") or about.get("started") or ""
-        held = with_hold(held, Hold(checkpoint_id=left, version=receipt.previous or 0, by=by, at=at))
-    return held if back is None else without_hold(held, back)
+        holds = with_hold(holds, Hold(checkpoint_id=left, version=receipt.previous or 0, by=by, at=at))
+    return holds if back is None else without_hold(holds, back)
 
 
 def _checkpoint_id(store: Store, version: Ref | None) -> str | None:

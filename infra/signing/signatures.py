@@ -510,10 +510,10 @@ def _envelope_in(bundle: bytes, path: str) -> bytes:
 def _said(path: str, payload: bytes) -> tuple[int, bool]:
     """What a statement alone says: the receipt's number, and whether the one before it is signed."""
 
-    def said(data: bytes) -> tuple[int, bool]:
+    def read_predicate(data: bytes) -> tuple[int, bool]:
         about = parse_json(data)["predicate"]
         if type(about["number"]) is not int or type(about["previousSigned"]) is not bool:
             raise TypeError("number and previousSigned are missing")
         return about["number"], about["previousSigned"]
 
-    return parsed(path, said, payload)
+    return parsed(path, read_predicate, payload)

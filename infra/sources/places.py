@@ -288,11 +288,11 @@ class Bucket:
         except FileNotFoundError:
             return []
 
-    def _entry(self, one: Mapping[str, Any]) -> SourceEntry:
+    def _entry(self, info: Mapping[str, Any]) -> SourceEntry:
         # The time is included because not every server's ETag is a digest of the bytes.
-        parts = (one["size"], one.get("ETag", ""), one.get("VersionId") or "", one.get("LastModified", ""))
+        parts = (info["size"], info.get("ETag", ""), info.get("VersionId") or "", info.get("LastModified", ""))
         stamp = ":".join(map(str, parts))
-        return SourceEntry(f"s3://{one['name']}", one["size"], stamp, settled=bool(one.get("ETag")))
+        return SourceEntry(f"s3://{info['name']}", info["size"], stamp, settled=bool(info.get("ETag")))
 
     def _translated(self, uri: str | None = None) -> Any:
         return translate(uri or self.uri, self.bucket)

@@ -49,11 +49,11 @@ PATIENCE_S = 30.0
 class Lease:
     """A lease that is held. `token` is its fencing token, from 0; each take adds 1."""
 
-    def __init__(self, pointer: Pointer, held: Versioned) -> None:
+    def __init__(self, pointer: Pointer, current: Versioned) -> None:
         self._pointer = pointer
-        self._held = held
-        self.token: int = held.value["token"]
-        self.holder: str = held.value["holder"]
+        self._held = current
+        self.token: int = current.value["token"]
+        self.holder: str = current.value["holder"]
 
     @classmethod
     def take(

@@ -128,31 +128,31 @@ def check_promises(store: Store) -> None:
         check_server(_backend(store.uri, store.storage_options), again=True)
 
 
-def _check_approved(backend: Backend, storage_options: Mapping[str, object], held: str) -> None:
+def _check_approved(backend: Backend, storage_options: Mapping[str, object], pointers: str) -> None:
     """UsageError unless this user named the database, which receives a password; `store.json` is not enough."""
     if backend.is_local:
         raise UsageError(
-            f"The store {backend.uri} says that its pointers are in {held}, but a folder decides its names itself.",
+            f"The store {backend.uri} says that its pointers are in {pointers}, but a folder decides its names itself.",
             remedy="Restore its store.json, or name another store.",
         )
-    if os.environ.get(STORE_POINTERS) == held:
+    if os.environ.get(STORE_POINTERS) == pointers:
         return
-    known = [entry for entry in settings.known_stores() if entry["uri"].rstrip("/") == backend.uri]
-    if any(entry.get("pointers") == held for entry in known):
+    entries = [entry for entry in settings.known_stores() if entry["uri"].rstrip("/") == backend.uri]
+    if any(entry.get("pointers") == pointers for entry in entries):
         return
-    if any("pointers" not in entry for entry in known):  # used with an earlier version
+    if any("pointers" not in entry for entry in entries):  # used with an earlier version
         log.warning(
             "The store %s has been used on this machine; its pointer database %s is approved from now on.",
             backend.uri,
-            held,
+            pointers,
         )
-        settings.remember_store(backend.uri, storage_options, held)
+        settings.remember_store(backend.uri, storage_options, pointers)
         return
     raise UsageError(
-        f"The store {backend.uri} says that its pointers are in {held}, which nobody on this machine has approved; it "
-        "was not connected to.",
+        f"The store {backend.uri} says that its pointers are in {pointers}, which nobody on this machine has approved; "
+        "it was not connected to.",
         remedy="If that database is the right one, name it as `pointers:` under `store:` in the spec, or run "
-        f"trainwright store init {backend.uri} --pointers {held}.",
+        f"trainwright store init {backend.uri} --pointers {pointers}.",
     )
 
 
@@ -278,8 +278,8 @@ def check_server(backend: Backend, *, again: bool = False) -> None:
     _remember_tested(backend)
 
 
-def _refuse_ignored(uri: str, found: dict[str, bool]) -> None:
-    ignored = [name for name, honoured in found.items() if not honoured]
+def _refuse_ignored(uri: str, conditions: dict[str, bool]) -> None:
+    ignored = [name for name, honoured in conditions.items() if not honoured]
     if ignored:
         raise UsageError(
             f"The server of {uri} does not honour conditional writes ({' and '.join(ignored)}), so two writers "

@@ -536,22 +536,22 @@ def _digest(chunk: memoryview) -> bytes:
     return blake3(chunk).digest()
 
 
-def read_several(store: Store, read: Callable[[T], U], wanted: Sequence[T]) -> list[U]:
+def read_several(store: Store, read: Callable[[T], U], arguments: Sequence[T]) -> list[U]:
     """The results of `read` in order; the first error cancels all reads that have not begun."""
-    if store.is_local or len(wanted) < 2:
-        return [read(one) for one in wanted]
+    if store.is_local or len(arguments) < 2:
+        return [read(one) for one in arguments]
     with ThreadPoolExecutor(READERS, thread_name_prefix="several") as pool:
-        return list(pool.map(read, wanted))
+        return list(pool.map(read, arguments))
 
 
-def write_several(write: Callable[[T], object], wanted: Sequence[T]) -> None:
+def write_several(write: Callable[[T], object], arguments: Sequence[T]) -> None:
     """`write` each, also in a folder, where each waits for the disk; raises the first error."""
-    if len(wanted) < 2:
-        for one in wanted:
-            write(one)
+    if len(arguments) < 2:
+        for argument in arguments:
+            write(argument)
         return
     with ThreadPoolExecutor(WRITERS, thread_name_prefix="several") as pool:
-        list(pool.map(write, wanted))
+        list(pool.map(write, arguments))
 
 
 def seal_attempt(store: Store, area: str, key: str, fill: Callable[[Writer], Ref]) -> Ref:
