@@ -60,9 +60,9 @@ def source_digest() -> str:
     return ours.hexdigest()
 
 
-def differences(wanted: dict[str, str]) -> list[str]:
-    """The installed versions that differ from `wanted`, an earlier result of `installed()`, in words."""
-    return [f"{name} {here} instead of {wanted[name]}" for name, here in installed().items() if here != wanted[name]]
+def differences(earlier: dict[str, str]) -> list[str]:
+    """The installed versions that differ from `earlier`, a result of `installed()`, in words."""
+    return [f"{name} {here} instead of {earlier[name]}" for name, here in installed().items() if here != earlier[name]]
 
 
 @dataclass(frozen=True)

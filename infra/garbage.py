@@ -523,15 +523,15 @@ def _clock(store: Store, dry_run: bool) -> Callable[[], float]:
 
 
 def _delete(
-    store: Store, one: Deletion, by: str, limits: Limits, patience_s: float, clock: Callable[[], float]
+    store: Store, deletion: Deletion, by: str, limits: Limits, patience_s: float, clock: Callable[[], float]
 ) -> bool:
-    item = one.item
+    item = deletion.item
 
     def in_use() -> bool:
         return clock() - store.last_claim_s(item.uri) < limit_s(item, limits)
 
     def delete() -> bool:
-        return store.remove(item.uri, why=f"gc: {one.why}", by=by, unless=in_use)
+        return store.remove(item.uri, why=f"gc: {deletion.why}", by=by, unless=in_use)
 
     if item.kind != "training":
         return delete()

@@ -421,14 +421,14 @@ class Mlflow:
         runs = self._post("runs/search", asked).get("runs", [])
         return Kept(runs[0]["info"]["run_id"], runs[0]["info"]["artifact_uri"]) if runs else None
 
-    def _found_or_made(self, find: Callable[[], Any], path: str, asked: Mapping[str, Any]) -> Any:
+    def _found_or_made(self, find: Callable[[], Any], path: str, body: Mapping[str, Any]) -> Any:
         """What `find` returns, made if it is None; a request whose answer is lost is not repeated unseen."""
         lost: StorageUnavailable | None = None
         for _ in range(3):
-            if (found := find()) is not None:
-                return found
+            if (existing := find()) is not None:
+                return existing
             try:
-                self._endpoint.ask("POST", f"{_API}/{path}", again=False, json=asked)
+                self._endpoint.ask("POST", f"{_API}/{path}", again=False, json=body)
             except StorageUnavailable as error:
                 lost = error
             except UsageError as error:
@@ -436,11 +436,11 @@ class Mlflow:
                     raise
         raise lost or StorageUnavailable(f"MLflow does not list what it made ({path}).", remedy="Look at its log.")
 
-    def _post(self, path: str, asked: Mapping[str, Any]) -> Any:
-        return self._endpoint.ask("POST", f"{_API}/{path}", json=asked)
+    def _post(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._endpoint.ask("POST", f"{_API}/{path}", json=body)
 
-    def _get(self, path: str, asked: Mapping[str, str]) -> Any:
-        return self._endpoint.ask("GET", f"{_API}/{path}", params=asked)
+    def _get(self, path: str, parameters: Mapping[str, str]) -> Any:
+        return self._endpoint.ask("GET", f"{_API}/{path}", params=parameters)
 
 
 def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:

@@ -101,14 +101,16 @@ def _earlier(document: Document) -> PriceBook:
     return PriceBook(version=1, machines={name: _entry(document, name, one) for name, one in found.machines.items()})
 
 
-def _entry(document: Document, name: str, one: _EarlierMachine) -> MachineEntry:
+def _entry(document: Document, name: str, earlier: _EarlierMachine) -> MachineEntry:
     prices: list[MachinePrice] = []
-    if one.price_date:
-        prices = [MachinePrice(date=one.price_date, currency="USD", source=one.source, per_hour=one.usd_per_hour)]
-    elif one.usd_per_hour:
+    if earlier.price_date:
+        prices = [
+            MachinePrice(date=earlier.price_date, currency="USD", source=earlier.source, per_hour=earlier.usd_per_hour)
+        ]
+    elif earlier.usd_per_hour:
         sentence = "a price needs its day; add price_date, such as 2026-11-09"
         raise _error(document, [Problem((name, "usd_per_hour"), sentence)])
-    return MachineEntry(devices=one.devices, memory_bytes=one.memory_bytes, prices=prices)
+    return MachineEntry(devices=earlier.devices, memory_bytes=earlier.memory_bytes, prices=prices)
 
 
 def _error(document: Document, wrong: list[Problem]) -> UsageError:
@@ -231,14 +233,14 @@ def this_machine() -> str:
     return os.environ.get(THIS_MACHINE) or LOCAL
 
 
-def check_devices(found: Machine, devices: int, lightning: Mapping[str, Any], section: str = "train") -> None:
+def check_devices(machine: Machine, devices: int, lightning: Mapping[str, Any], section: str = "train") -> None:
     """UsageError if a section requests more devices per node than the machine has."""
-    if found.devices and devices > found.devices and not on_cpu(lightning):
+    if machine.devices and devices > machine.devices and not on_cpu(lightning):
         enough = [one for one in catalogue().values() if one.devices >= devices]
         other = f", or train.machine {min(enough, key=lambda one: one.newest_per_hour).name}" if enough else ""
         raise UsageError(
-            f"{section}.devices: {devices}, but the machine {found.name} has {found.devices}.",
-            remedy=f"Ask for at most {found.devices}, or for more {section}.nodes{other}.",
+            f"{section}.devices: {devices}, but the machine {machine.name} has {machine.devices}.",
+            remedy=f"Ask for at most {machine.devices}, or for more {section}.nodes{other}.",
         )
 
 
@@ -263,7 +265,7 @@ def _shipped() -> dict[str, Machine]:
     }
 
 
-def _near(name: str, known: Mapping[str, Machine]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(sorted(known))}."
+def _near(name: str, machines: Mapping[str, Machine]) -> str:
+    near = difflib.get_close_matches(name, machines, n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(sorted(machines))}."
     return f"{hint} A file named by {VARIABLE} can add machines."

@@ -332,10 +332,10 @@ def _warn_of_changed(judge: _Judge, packed: Mapping[str, Path]) -> None:
             )
 
 
-def _named(wanted: Sequence[Path], root: Path, judge: _Judge, included: Mapping[str, Path]) -> dict[str, Path]:
+def _named(paths: Sequence[Path], root: Path, judge: _Judge, included: Mapping[str, Path]) -> dict[str, Path]:
     """The files in the project that the spec names elsewhere; UsageError for one that only `include` may bring in."""
     packed: dict[str, Path] = {}
-    for path in wanted:
+    for path in paths:
         if not path.is_relative_to(root):
             continue
         if _name(path, root) not in included and (why := judge.guarded(path)):
@@ -565,17 +565,17 @@ def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _top_level(inner)
 
 
-def project_extras(wanted: Sequence[str], name: str, folder: Path) -> dict[Path, str]:
+def project_extras(extras: Sequence[str], name: str, folder: Path) -> dict[Path, str]:
     """The content of each file, by its path. Workflows are at the root of the Git repository that `folder` lies in.
 
     Args:
-        wanted: keys of `EXTRAS`.
+        extras: keys of `EXTRAS`.
         name: of the pipeline, which is also its deployment's.
         folder: the project's, whose spec is `pipeline.yaml`; it need not exist yet.
 
     Raises: UsageError if a workflow cannot name the spec.
     """
-    return dict(EXTRAS[one](name, folder) for one in wanted)
+    return dict(EXTRAS[one](name, folder) for one in extras)
 
 
 def _github(name: str, folder: Path) -> tuple[Path, str]:

@@ -127,20 +127,22 @@ def launched_once(executions: Sequence[ExecutionUsage]) -> list[ExecutionUsage]:
     ]
 
 
-def _within(one: ExecutionUsage, now_s: float) -> tuple[ExecutionUsage, list[str]]:
+def _within(execution: ExecutionUsage, now_s: float) -> tuple[ExecutionUsage, list[str]]:
     """An execution whose times are possible, and which of its times were not."""
     latest = now_s + CLOCKS_S
-    ended = one.ended if one.ended is None or one.ended <= latest else max(now_s, one.began)
-    lost = ["in the future"] if ended != one.ended else []
-    first, last = one.began - CLOCKS_S, (latest if ended is None else min(ended + CLOCKS_S, latest))
-    gangs = [gang.model_copy(update={"nodes": [_cut(node, first, last) for node in gang.nodes]}) for gang in one.gangs]
-    if any(node.started < first for gang in one.gangs for node in gang.nodes):
+    ended = execution.ended if execution.ended is None or execution.ended <= latest else max(now_s, execution.began)
+    lost = ["in the future"] if ended != execution.ended else []
+    first, last = execution.began - CLOCKS_S, (latest if ended is None else min(ended + CLOCKS_S, latest))
+    gangs = [
+        gang.model_copy(update={"nodes": [_cut(node, first, last) for node in gang.nodes]}) for gang in execution.gangs
+    ]
+    if any(node.started < first for gang in execution.gangs for node in gang.nodes):
         lost.append("before its start")
-    if any(node.released > last for gang in one.gangs for node in gang.nodes):
+    if any(node.released > last for gang in execution.gangs for node in gang.nodes):
         lost.append("after its end")
     if not lost:
-        return one, []
-    return one.model_copy(update={"ended": ended, "gangs": gangs}), lost
+        return execution, []
+    return execution.model_copy(update={"ended": ended, "gangs": gangs}), lost
 
 
 def _cut(node: NodeUsage, first: float, last: float) -> NodeUsage:
@@ -294,31 +296,33 @@ def _part(store: Store, run_id: str, name: str, part: str, model: type[R]) -> R:
     return store.read_as(layout.usage(run_id, name, part), parse)
 
 
-def _with_lost_gangs(store: Store, found: list[ExecutionUsage], signs: dict[str, SignOfLife]) -> list[ExecutionUsage]:
+def _with_lost_gangs(
+    store: Store, executions: list[ExecutionUsage], signs: dict[str, SignOfLife]
+) -> list[ExecutionUsage]:
     """The executions with the generations whose conductor was killed before it recorded them."""
-    known = {(gang.where, gang.generation) for one in found for gang in one.gangs}
+    recorded = {(gang.where, gang.generation) for one in executions for gang in one.gangs}
     more: dict[str, list[GangUsage]] = {}
-    for one in found:
-        for followed in signs[one.execution].follows if one.execution in signs else ():
+    for execution in executions:
+        for followed in signs[execution.execution].follows if execution.execution in signs else ():
             for number in generations(store, followed.where):
-                if (followed.where, number) in known:
+                if (followed.where, number) in recorded:
                     continue
-                gang = gang_by_its_nodes(store, followed.where, number, one.run_id)
-                if gang is not None and _is_of(one, found, gang):
-                    known.add((followed.where, number))
+                gang = gang_by_its_nodes(store, followed.where, number, execution.run_id)
+                if gang is not None and _is_of(execution, executions, gang):
+                    recorded.add((followed.where, number))
                     named = {"stage": followed.stage, "local": followed.local}
-                    more.setdefault(one.execution, []).append(gang.model_copy(update=named))
-    return [one.model_copy(update={"gangs": [*one.gangs, *more.get(one.execution, [])]}) for one in found]
+                    more.setdefault(execution.execution, []).append(gang.model_copy(update=named))
+    return [one.model_copy(update={"gangs": [*one.gangs, *more.get(one.execution, [])]}) for one in executions]
 
 
-def _is_of(one: ExecutionUsage, found: list[ExecutionUsage], gang: GangUsage) -> bool:
+def _is_of(execution: ExecutionUsage, executions: list[ExecutionUsage], gang: GangUsage) -> bool:
     """Whether an execution launched this generation: it is the last that began before the nodes did.
 
     Nodes on other machines have clocks of their own, so a second is allowed.
     """
     started = min(node.started for node in gang.nodes)
-    before = [each for each in found if each.began <= started + 1] or found[:1]
-    return before[-1].execution == one.execution
+    before = [each for each in executions if each.began <= started + 1] or executions[:1]
+    return before[-1].execution == execution.execution
 
 
 DAY_S = 86_400.0

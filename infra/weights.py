@@ -314,8 +314,8 @@ def _distances(before: NDArray[Any], after: NDArray[Any]) -> tuple[float | None,
     return (largest if np.isfinite(largest) else None), (relative if np.isfinite(relative) else None)
 
 
-def import_weights(store: Store, wanted: InitSpec, root: Path, provenance: Mapping[str, object], *, field: str) -> Ref:
-    """The sealed import of the weights that `wanted` names; imported if there is no intact one.
+def import_weights(store: Store, init: InitSpec, root: Path, provenance: Mapping[str, object], *, field: str) -> Ref:
+    """The sealed import of the weights that `init` names; imported if there is no intact one.
 
     A file is stored as `model.safetensors`, whatever its name, and a folder's files under their names: the same content
     is the same import wherever it is.
@@ -329,8 +329,8 @@ def import_weights(store: Store, wanted: InitSpec, root: Path, provenance: Mappi
         CorruptError: the bytes do not match the digest.
         StorageUnavailable: the S3 server does not answer.
     """
-    assert wanted.digest is not None, "weights from outside have a digest"
-    kind, _, expected = wanted.digest.partition(":")
+    assert init.digest is not None, "weights from outside have a digest"
+    kind, _, expected = init.digest.partition(":")
     name = f"{kind}-{expected[:KEY_LENGTH]}"
     for n in itertools.count():
         uri = layout.imported(f"{name}-{n}" if n else name)
@@ -344,22 +344,22 @@ def import_weights(store: Store, wanted: InitSpec, root: Path, provenance: Mappi
             log.warning("The weights %s are imported again, because the stored copy is damaged: %s", uri, error.message)
         except FileNotFoundError:
             break
-    place = place_of(SourceSpec(uri=wanted.weights, storage_options=wanted.storage_options), root)
-    files = _find(place, wanted.weights, field)
+    place = place_of(SourceSpec(uri=init.weights, storage_options=init.storage_options), root)
+    files = _find(place, init.weights, field)
     with scratch.make("import", root=state_folder()) as folder:
         copies = [(name, *_fetch(place, file, folder.path / name, kind)) for name, file in files]
         listed = [(name, digest) for name, _, digest in copies]
-        found = copies[0][2] if wanted.weights.endswith(ENDING) else _of_list(listed, kind)
-        if found != expected:
+        actual = copies[0][2] if init.weights.endswith(ENDING) else _of_list(listed, kind)
+        if actual != expected:
             raise CorruptError(
-                f"{field}: {wanted.weights} has the digest {kind}:{found}, not the {expected[:16]}… that is named.",
+                f"{field}: {init.weights} has the digest {kind}:{actual}, not the {expected[:16]}… that is named.",
                 remedy="Correct the digest, or fetch the weights again.",
             )
         for name, copy, _ in copies:
-            _check_form(copy, f"{field}: {wanted.weights}" + ("" if name == ONE else f"/{name}"))
+            _check_form(copy, f"{field}: {init.weights}" + ("" if name == ONE else f"/{name}"))
         writer = store.writer(uri, afresh=True)
         entries = [writer.put(name, copy) for name, copy, _ in copies]
-    origin = {"from": wanted.weights, "digest": wanted.digest}
+    origin = {"from": init.weights, "digest": init.digest}
     return writer.seal(KIND, {}, {**provenance, "parents": [], "origin": origin}, entries)
 
 

@@ -166,12 +166,12 @@ def without_credentials(text: str) -> str:
     return _ADDRESS.sub(_host_alone, text)
 
 
-def _host_alone(found: re.Match[str]) -> str:
-    scheme, address = found.groups()
+def _host_alone(match: re.Match[str]) -> str:
+    scheme, address = match.groups()
     host, rest = _AUTHORITY.fullmatch(address).groups()  # type: ignore[union-attr]
     # A password with a slash ends the part that has the host too early.
-    known = "@" not in rest and _HOST.fullmatch(host.rpartition("@")[2])
-    return f"{scheme}://{known[0] if known else '…'}"
+    plain = "@" not in rest and _HOST.fullmatch(host.rpartition("@")[2])
+    return f"{scheme}://{plain[0] if plain else '…'}"
 
 
 def uv_can(settings: Mapping[str, str]) -> bool:

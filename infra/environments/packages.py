@@ -110,16 +110,16 @@ class Packages:
     def of(
         cls,
         installed: Mapping[str, str],
-        asked: Iterable[str],
+        requested: Iterable[str],
         build: Iterable[str],
         contents: str = "",
         uploaded_before: str = "",
     ) -> Self:
-        """The packages `installed` (versions by name), of which `asked` are the user's."""
+        """The packages `installed` (versions by name), of which `requested` are the user's."""
         entries = {name: f"{name}=={public(version)}" for name, version in installed.items()}
         listed = {name: entry for name, entry in sorted(entries.items()) if not is_of_cuda(name)}
         return cls(
-            sealed=tuple(listed[name] for name in sorted(set(asked) & listed.keys())),
+            sealed=tuple(listed[name] for name in sorted(set(requested) & listed.keys())),
             install=tuple(listed.values()),
             build=tuple(sorted(canonicalize_name(name) for name in build)),
             contents=contents,
@@ -469,12 +469,12 @@ def version_of(dist_info: Path) -> str:
     return dist_info.name.removesuffix(_DIST_INFO).partition("-")[2]
 
 
-def closure(folder: Path, wanted: Iterable[Requirement]) -> set[str]:
-    """Names of the installed packages among `wanted` and among all that these need."""
+def closure(folder: Path, requirements: Iterable[Requirement]) -> set[str]:
+    """Names of the installed packages among `requirements` and among all that these need."""
     infos = dist_infos(folder)
     needs: dict[str, list[Requirement]] = {}
     done: set[tuple[str, frozenset[str]]] = set()
-    waiting = [(one, frozenset(one.extras)) for one in wanted if _applies(one, frozenset())]
+    waiting = [(one, frozenset(one.extras)) for one in requirements if _applies(one, frozenset())]
     while waiting:
         requirement, extras = waiting.pop()
         name = canonicalize_name(requirement.name)

@@ -218,18 +218,20 @@ class Ledger:
             )
         return best
 
-    def adopt(self, generation: int, found: Sequence[Checkpoint]) -> list[Checkpoint]:
+    def adopt(self, generation: int, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
         """Commit the checkpoints that an earlier conductor's last generation sealed and nobody committed; returns them.
 
         The same move records the generation in `settled`: checkpoints that it seals later are never read. `resume_from`
         reads every byte of an adopted checkpoint.
 
         Args:
-            found: complete checkpoints of `generation`, oldest first.
+            checkpoints: complete ones of `generation`, oldest first.
         """
-        known = {*self._retiring, *(uri for uri, _ in self._broken), *(one.checkpoint.ref.uri for one in self.aside)}
+        left_out = {*self._retiring, *(uri for uri, _ in self._broken), *(one.checkpoint.ref.uri for one in self.aside)}
         newest = -1 if self.newest is None else self.newest.step
-        new = [checkpoint for checkpoint in found if checkpoint.step > newest and checkpoint.ref.uri not in known]
+        new = [
+            checkpoint for checkpoint in checkpoints if checkpoint.step > newest and checkpoint.ref.uri not in left_out
+        ]
         self.settled = generation
         self._move([*self.checkpoints, *new])
         return new

@@ -341,15 +341,15 @@ class _Asked:
             return printed.read(MOST_BYTES).decode(errors="replace").strip()
 
 
-def _printed(asked: list[_Asked]) -> dict[int, str]:
+def _printed(ranks: list[_Asked]) -> dict[int, str]:
     """What the ranks have printed since, once they print no more."""
     until = time.monotonic() + WAIT_S
-    sizes, quiet = [rank.size for rank in asked], time.monotonic()
-    while asked and time.monotonic() < until:
+    sizes, quiet = [rank.size for rank in ranks], time.monotonic()
+    while ranks and time.monotonic() < until:
         time.sleep(0.02)
-        now = [rank.size for rank in asked]
+        now = [rank.size for rank in ranks]
         if now != sizes:
             sizes, quiet = now, time.monotonic()
-        elif all(rank.has_printed for rank in asked) and time.monotonic() - quiet > QUIET_S:
+        elif all(rank.has_printed for rank in ranks) and time.monotonic() - quiet > QUIET_S:
             break
-    return {rank.rank: rank.text() or "It did not say." for rank in asked}
+    return {rank.rank: rank.text() or "It did not say." for rank in ranks}
