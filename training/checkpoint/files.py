@@ -583,19 +583,19 @@ def _overlap(slices: list[TensorSlice]) -> bool:
     return False
 
 
-def _misfit(wanted: Mapping[str, Any], found: Mapping[str, Any], strict: bool) -> str:
-    missing, extra = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
+def _misfit(module_state: Mapping[str, Any], stored_state: Mapping[str, Any], strict: bool) -> str:
+    missing, extra = sorted(set(module_state) - set(stored_state)), sorted(set(stored_state) - set(module_state))
     if strict and missing:
         return f"it has no {missing[0]}" + (f" (and {len(missing) - 1} more)" if missing[1:] else "")
     if strict and extra:
         return f"the module has no {extra[0]}" + (f" (and {len(extra) - 1} more)" if extra[1:] else "")
-    for name in sorted(set(wanted) & set(found)):
-        ours, theirs = wanted[name], found[name]
-        tensors = isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor)
-        if isinstance(ours, torch.Tensor) and not tensors:
+    for name in sorted(set(module_state) & set(stored_state)):
+        own, stored = module_state[name], stored_state[name]
+        tensors = isinstance(own, torch.Tensor) and isinstance(stored, torch.Tensor)
+        if isinstance(own, torch.Tensor) and not tensors:
             return f"{name} is not a tensor"
-        if tensors and not is_lazy(ours) and (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
-            return f"{name} is {_kind(theirs)}, the module's {_kind(ours)}"
+        if tensors and not is_lazy(own) and (own.shape, own.dtype) != (stored.shape, stored.dtype):
+            return f"{name} is {_kind(stored)}, the module's {_kind(own)}"
     return ""
 
 

@@ -285,12 +285,12 @@ def _find(data: Any, start: Any, stop: Any, keys: Any, bounds: Any, guess: Any) 
 
 
 @kernel
-def _same(data: Any, one: Any, other: Any, size: Any) -> Any:
+def _same(data: Any, first: Any, second: Any, size: Any) -> Any:
     """Whether the same `size` bytes, at least eight, stand at two places."""
     for at in range(0, size - 8, 8):
-        if load(data, one + at) != load(data, other + at):
+        if load(data, first + at) != load(data, second + at):
             return False
-    return load(data, one + size - 8) == load(data, other + size - 8)
+    return load(data, first + size - 8) == load(data, second + size - 8)
 
 
 @kernel

@@ -147,9 +147,9 @@ def _bounded(path: Shard, file: pq.ParquetFile) -> pq.ParquetFile:
     return file
 
 
-def _check(path: Shard, stored: pa.Schema, wanted: pa.Schema) -> None:
+def _check(path: Shard, stored: pa.Schema, expected: pa.Schema) -> None:
     there = set(stored.names)
-    for field in wanted:
+    for field in expected:
         if field.name not in there:
             raise CorruptError(f"Shard {path.name} has no column {field.name!r}, which its dataset's schema names.")
         stored_type = stored.field(field.name).type
@@ -159,5 +159,5 @@ def _check(path: Shard, stored: pa.Schema, wanted: pa.Schema) -> None:
             )
 
 
-def _fitted(table: pa.Table, wanted: pa.Schema) -> pa.Table:
-    return pa.Table.from_arrays([table.column(name) for name in wanted.names], schema=wanted)
+def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_arrays([table.column(name) for name in schema.names], schema=schema)

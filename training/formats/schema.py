@@ -184,9 +184,9 @@ def narrow(table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
-def widen(one: pa.Schema, other: pa.Schema) -> pa.Schema:
+def widen(left: pa.Schema, right: pa.Schema) -> pa.Schema:
     """The form that holds the rows of two narrowed batches of the same columns; TypeError if there is none."""
-    return pa.schema([_wider(field, other.field(field.name)) for field in one])
+    return pa.schema([_wider(field, right.field(field.name)) for field in left])
 
 
 def holds(wide: pa.Field, narrowed: pa.Field) -> bool:
@@ -197,13 +197,13 @@ def holds(wide: pa.Field, narrowed: pa.Field) -> bool:
         return False
 
 
-def finish(found: pa.Schema, raw: pa.Schema) -> pa.Schema:
+def finish(widened: pa.Schema, raw: pa.Schema) -> pa.Schema:
     """The schema of shards from the form that holds all rows and the rows' own types.
 
     Raises: UsageError for a column of a type that shards cannot hold.
     """
     fields = []
-    for at, field in enumerate(found):
+    for at, field in enumerate(widened):
         plain = _plain(_storage(raw.field(field.name).type))
         if pa.types.is_null(field.type):
             field = pa.field(field.name, plain)
@@ -244,15 +244,17 @@ def _as_lists(rows: pa.Array, dtype: np.dtype, shape: tuple[int, ...]) -> pa.Arr
     return pa.ListArray.from_arrays(pa.array(offsets), values, mask=pa.array(~there))
 
 
-def _wider(one: pa.Field, other: pa.Field) -> pa.Field:
-    if one.equals(other, check_metadata=True) or pa.types.is_null(other.type):
-        return one
-    if pa.types.is_null(one.type):
-        return other
-    lists = [_list_type(field) for field in (one, other)]
+def _wider(left: pa.Field, right: pa.Field) -> pa.Field:
+    if left.equals(right, check_metadata=True) or pa.types.is_null(right.type):
+        return left
+    if pa.types.is_null(left.type):
+        return right
+    lists = [_list_type(field) for field in (left, right)]
     if lists[0] is None or lists[0] != lists[1]:
-        raise TypeError(f"column {column_shown(repr(one.name))} is {type_shown(one.type)} and {type_shown(other.type)}")
-    return pa.field(one.name, lists[0])
+        raise TypeError(
+            f"column {column_shown(repr(left.name))} is {type_shown(left.type)} and {type_shown(right.type)}"
+        )
+    return pa.field(left.name, lists[0])
 
 
 def _list_type(field: pa.Field) -> pa.DataType | None:
@@ -531,12 +533,12 @@ def _is_text(type_: pa.DataType) -> bool:
     return pa.types.is_string(type_) or pa.types.is_binary(type_)
 
 
-def _unified(one: pa.Schema, other: pa.Schema) -> pa.Schema:
-    both = {*one.names} & {*other.names}
-    for name in [*other.names, *one.names]:
+def _unified(left: pa.Schema, right: pa.Schema) -> pa.Schema:
+    both = {*left.names} & {*right.names}
+    for name in [*right.names, *left.names]:
         if name not in both:
             raise Mismatch(f"column {column_shown(repr(name))} is not in all of them")
     try:
-        return pa.unify_schemas([one, other])
+        return pa.unify_schemas([left, right])
     except pa.ArrowTypeError as error:
         raise Mismatch(text_of(error).splitlines()[0].rstrip(".")) from error

@@ -214,15 +214,15 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def decode_examples(framed: Framed, schema: pa.Schema, wanted: pa.Schema) -> pa.Table:
-    """The rows of messages as a table with exactly the fields `wanted`, a subset of those of `schema`.
+def decode_examples(framed: Framed, schema: pa.Schema, selected: pa.Schema) -> pa.Table:
+    """The rows of messages as a table with exactly the fields `selected`, a subset of those of `schema`.
 
     `framed.data` has SPARE_BYTES after the last message. Raises Malformed.
     """
     keys = [name.encode() for name in schema.names]
     bounds = np.concatenate([[0], np.cumsum([len(key) for key in keys])]).astype(np.int64)
-    asked = set(wanted.names)
-    kinds = np.array([_kind(field) if field.name in asked else 0 for field in schema], np.int64)
+    names = set(selected.names)
+    kinds = np.array([_kind(field) if field.name in names else 0 for field in schema], np.int64)
     begins = np.empty((len(keys), len(framed.starts)), np.int64)
     ends = np.empty_like(begins)
     looked_for = Columns(frozen(np.frombuffer(b"".join(keys), np.uint8)), bounds, kinds)
@@ -234,13 +234,13 @@ def decode_examples(framed: Framed, schema: pa.Schema, wanted: pa.Schema) -> pa.
     if code != kernels.OK:
         raise Malformed(row, _WRONG_MESSAGE[code])
     columns = []
-    for field in wanted:
+    for field in selected:
         at = schema.get_field_index(field.name)
         try:
             columns.append(_array(field, kinds[at], framed.data, begins[at], ends[at]))
         except Malformed as error:
             raise Malformed(error.row, f"column {field.name!r} does not hold {field.type}: {error}") from error
-    return pa.Table.from_arrays(columns, schema=wanted)
+    return pa.Table.from_arrays(columns, schema=selected)
 
 
 def _kind(field: pa.Field) -> int:

@@ -169,7 +169,7 @@ class Sharding:
         return self.settings.workers or (1 if few else default_count())
 
 
-def shard_files(asked: Sharding) -> Sharded:
+def shard_files(sharding: Sharding) -> Sharded:
     """Write all rows of files as shards called `<split>-<00000><suffix>`; `ShardFile.uri` of new shards is left empty.
 
     Raises:
@@ -177,41 +177,41 @@ def shard_files(asked: Sharding) -> Sharded:
         UserCodeError: the transform raised, or returned something other than rows.
     """
     try:
-        return _shard(asked)
+        return _shard(sharding)
     except NotExtended as error:
-        return replace(_shard(replace(asked, files=asked.every, earlier=None)), anew=error.reason)
+        return replace(_shard(replace(sharding, files=sharding.every, earlier=None)), anew=error.reason)
 
 
-def _shard(asked: Sharding) -> Sharded:
-    settings, count = asked.settings, asked.at_once
+def _shard(sharding: Sharding) -> Sharded:
+    settings, count = sharding.settings, sharding.at_once
     pandas = needs_pandas(settings)
     needed = ["training.shard.worker", f"training.formats.{settings.format}", *(["pandas"] if pandas else [])]
-    with Workers(count, needed, asked.cluster, pandas=pandas) as workers:
-        meter = Meter(asked.report)
-        map_files = partial(workers.map, together=math.ceil(len(asked.files) / count))
-        opened = open_source(asked.files, asked.source, map_files, asked.earlier, asked.every)
+    with Workers(count, needed, sharding.cluster, pandas=pandas) as workers:
+        meter = Meter(sharding.report)
+        map_files = partial(workers.map, together=math.ceil(len(sharding.files) / count))
+        opened = open_source(sharding.files, sharding.source, map_files, sharding.earlier, sharding.every)
         source, units = opened.source, opened.units
-        left_out = None if asked.left_out is None else asked.left_out(most_rows(units))
+        left_out = None if sharding.left_out is None else sharding.left_out(most_rows(units))
         if left_out is not None:
             units = without_quarantined(units, left_out)
         run_bytes = max(2**20, min(2**26, settings.memory_bytes // (8 * workers.sharing)))
         job = Job(
             source=source,
             settings=settings,
-            folder=asked.folder,
+            folder=sharding.folder,
             run_bytes=run_bytes,
             batch_bytes=batch_bytes_for(sum(unit.bytes for unit in units), run_bytes, settings.target_size_bytes),
-            one_split=asked.one_split,
-            sensitive=tuple(asked.sensitive),
-            project=asked.project,
+            one_split=sharding.one_split,
+            sensitive=tuple(sharding.sensitive),
+            project=sharding.project,
         )
         gathered = _FirstPass(job, units, workers, meter).run()
         gone = None if left_out is None else left_out.rows
-        sizes, schema = sizes_and_schema(gathered, job, units, asked.required, asked.earlier, gone)
+        sizes, schema = sizes_and_schema(gathered, job, units, sharding.required, sharding.earlier, gone)
         formats.get(settings.format).refuse(gathered.facts.witness(schema))
         workers.release()
-        splits = _second_pass(asked, workers, meter, gathered, sizes, schema)
-    new, earlier = gathered.notes.dropped | ({} if gone is None else {"quarantined": len(gone)}), asked.earlier
+        splits = _second_pass(sharding, workers, meter, gathered, sizes, schema)
+    new, earlier = gathered.notes.dropped | ({} if gone is None else {"quarantined": len(gone)}), sharding.earlier
     stored = gathered.facts if earlier is None else earlier.stored_with(gathered.facts)
     assert source.schema is not None
     dropped = Counter(earlier.dropped_rows if earlier is not None else {})
@@ -242,19 +242,19 @@ def needs_pandas(settings: ShardsSpec) -> bool:
 
 
 def _second_pass(
-    asked: Sharding, workers: Workers, meter: Meter, gathered: Gathered, sizes: dict[str, Size], schema: pa.Schema
+    sharding: Sharding, workers: Workers, meter: Meter, gathered: Gathered, sizes: dict[str, Size], schema: pa.Schema
 ) -> dict[str, list[ShardFile]]:
     """Write each split's shards and return what the splits hold, shards of an earlier dataset first."""
-    settings, earlier = asked.settings, asked.earlier
+    settings, earlier = sharding.settings, sharding.earlier
     meter.begin("writing", sum(size.rows for size in sizes.values()))
     splits = {name: list(earlier.splits.get(name, [])) if earlier is not None else [] for name in sizes}
     most = max(1, settings.memory_bytes // (COPIES * settings.target_size_bytes)) if gathered.rows.on_disk else 1
-    if asked.cluster is not None and gathered.rows.on_disk:
+    if sharding.cluster is not None and gathered.rows.on_disk:
         most = workers.count  # each process on its own machine, or in its own share of one
     orders = _orders(sizes, gathered, schema, settings, {name: len(shards) for name, shards in splits.items()})
     shards = sum(num_shards(one.rows, one.logical_bytes(schema), settings.target_size_bytes) for one in sizes.values())
     together = max(1, min(TASK_BYTES // settings.target_size_bytes, shards // workers.count))
-    work = partial(write_shard, asked.write)
+    work = partial(write_shard, sharding.write)
     threads = min(most, default_count()) if workers.count == 1 and settings.workers is None else 1
     written = _in_threads(work, orders, threads) if threads > 1 else workers.map(work, orders, most, together)
     for split, rows, entry in written:

@@ -207,9 +207,9 @@ def open_source(
     def named(file: SourceFile) -> str:
         return known_as(file, source.sources[file.source])
 
-    def facts_of(wanted: Sequence[SourceFile]) -> list[FileFacts]:
-        learnt = iter(map_files(partial(source_facts, source), [file for file in wanted if file.format not in NAMED]))
-        return [source_facts(source, file) if file.format in NAMED else next(learnt) for file in wanted]
+    def facts_of(listed: Sequence[SourceFile]) -> list[FileFacts]:
+        learnt = iter(map_files(partial(source_facts, source), [file for file in listed if file.format not in NAMED]))
+        return [source_facts(source, file) if file.format in NAMED else next(learnt) for file in listed]
 
     own, every = facts_of(files), every if earlier is not None else files
     known = {} if earlier is None or earlier.types is None else dict(earlier.types.files)
