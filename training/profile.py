@@ -374,9 +374,9 @@ def traffic(taken: list[Any], made: list[Any], schema: Any) -> int:
     return sum(one.numel() * one.element_size() for one in [*given, *results])
 
 
-def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _shares(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     try:
-        return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() != 0
+        return tensor.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() != 0
     except (NotImplementedError, RuntimeError):  # a tensor without storage of its own
         return False
 

@@ -262,17 +262,17 @@ class _Trial:
         )
 
     def _score_set(
-        self, name: str, batches: Any, module: L.LightningModule, wanted: EvaluateSpec, classes: Any
+        self, name: str, batches: Any, module: L.LightningModule, section: EvaluateSpec, classes: Any
     ) -> None:
         request = self.request
-        keeps = request.predictions and not (name in wanted.sets and wanted.sets[name].sealed)
+        keeps = request.predictions and not (name in section.sets and section.sets[name].sealed)
         table = PredictionTable(self.folder, name) if keeps else None
-        pairs = pair_tables(self.folder, [name], {metric: wanted.metrics[metric] for metric in request.pairs})[name]
+        pairs = pair_tables(self.folder, [name], {metric: section.metrics[metric] for metric in request.pairs})[name]
         scorer = _FewBatches(
             self.settings, request.project, Progress(self.report), watch=self.watch, remarks=self.remarks
         )
-        predicted = {metric: spec for metric, spec in wanted.metrics.items() if spec.class_path}
-        logged = {metric: spec for metric, spec in wanted.metrics.items() if spec.logged}
+        predicted = {metric: spec for metric, spec in section.metrics.items() if spec.class_path}
+        logged = {metric: spec for metric, spec in section.metrics.items() if spec.logged}
         _shorten(batches, alone=True)
         scores = score(module, batches, predicted, classes, scorer, table, pairs)
         for metric in scores.keys() & pairs.keys():
@@ -286,11 +286,11 @@ class _Trial:
                 )
             self.columns[name] = predictions.columns
         # test_step gets a row alone only if the set's last batch is one.
-        ends_alone = request.whole and name in request.sets and request.sets[name].rows % wanted.batch_size == 1
+        ends_alone = request.whole and name in request.sets and request.sets[name].rows % section.batch_size == 1
         _shorten(batches, alone=ends_alone)
         score(module, batches, logged, classes, scorer)
 
-    def _export(self, checkpoint: Checkpoint, wanted: EvaluateSpec, form: Any) -> None:
+    def _export(self, checkpoint: Checkpoint, section: EvaluateSpec, form: Any) -> None:
         # Only where a gate asks for it: importing ONNX takes long, and an environment may lack it.
         from training.export.worker import main as export
 
@@ -301,8 +301,8 @@ class _Trial:
                 checkpoint=checkpoint,
                 train=self.settings,
                 dataset=request.dataset,
-                split=wanted.split,
-                targets=sorted(_targets(wanted)),
+                split=section.split,
+                targets=sorted(_targets(section)),
                 format=form,
                 folder=str(folder.path),
                 code=request.code,
@@ -388,9 +388,9 @@ def _shorten(batches: Any, *, alone: bool) -> None:
         batches.bounds = [(0, few), *([(0, 1)] if alone else [])]
 
 
-def _targets(wanted: EvaluateSpec) -> set[str]:
+def _targets(section: EvaluateSpec) -> set[str]:
     """The entries of a batch that metrics take for the truth."""
-    return {metric.target for metric in wanted.metrics.values() if metric.target}
+    return {metric.target for metric in section.metrics.values() if metric.target}
 
 
 def _last_batch(trainer: L.Trainer) -> float:

@@ -76,20 +76,20 @@ class Near:
         """The number of each row's side."""
         return np.searchsorted(self.first_rows, rows, "right") - 1
 
-    def is_noted(self, one: Same, other: Same) -> bool:
+    def is_noted(self, text: Same, other: Same) -> bool:
         """Whether all rows of two texts have a near duplicate in the other's sides already, or need none.
 
         Rows with the same text are in the same bands, so rows of one side know the same.
         """
         return all(
             self.near_of[rows_a[0]] >> b & 1 and self.near_of[rows_b[0]] >> a & 1
-            for (a, rows_a), (b, rows_b) in product(one.items(), other.items())
+            for (a, rows_a), (b, rows_b) in product(text.items(), other.items())
             if self._use(a) != self._use(b)
         )
 
-    def note(self, one: Same, other: Same) -> None:
-        """Note that two texts are near each other, or that one is in several sides (`other` is `one` then)."""
-        for (a, rows_a), (b, rows_b) in product(one.items(), other.items()):
+    def note(self, text: Same, other: Same) -> None:
+        """Note that two texts are near each other, or that one is in several sides (`other` is `text` then)."""
+        for (a, rows_a), (b, rows_b) in product(text.items(), other.items()):
             if self._use(a) == self._use(b):
                 continue
             self.near_of[rows_a] |= self.near_of.dtype.type(1 << b)
@@ -136,24 +136,24 @@ class Near:
         return self.sides[side].place(row - int(self.first_rows[side]))
 
 
-def find_near(compared: Compared, asked: NearSpec, folder: Path) -> Near:
+def find_near(compared: Compared, spec: NearSpec, folder: Path) -> Near:
     """The near duplicates of all sides in a text column."""
     near = Near.of(compared.sides)
-    banded = _banded(compared, asked, folder, near)
-    wanted = np.unique(np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in _buckets(banded, near))]))
-    if not len(wanted):
+    banded = _banded(compared, spec, folder, near)
+    candidates = np.unique(np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in _buckets(banded, near))]))
+    if not len(candidates):
         return near
-    with _Texts(compared, asked, wanted, near, folder / "candidates.utf8") as texts:
+    with _Texts(compared, spec, candidates, near, folder / "candidates.utf8") as texts:
         for rows, sides in _buckets(banded, near):
-            _verify(texts.same(rows, sides), texts, near, asked.similarity)
+            _verify(texts.same(rows, sides), texts, near, spec.similarity)
             compared.advanced()
     return near
 
 
-def _banded(compared: Compared, asked: NearSpec, folder: Path, near: Near) -> Spilled:
+def _banded(compared: Compared, spec: NearSpec, folder: Path, near: Near) -> Spilled:
     """Every text's bands with its row, sorted; texts that are empty or missing have none."""
-    bands, spill = Bands(asked.similarity, asked.shingle), Spill(folder, RUN_BYTES, KEEP_BYTES)
-    for side, first, texts in _texts(compared, asked.column, near):
+    bands, spill = Bands(spec.similarity, spec.shingle), Spill(folder, RUN_BYTES, KEEP_BYTES)
+    for side, first, texts in _texts(compared, spec.column, near):
         there = np.flatnonzero(pc.fill_null(pc.greater(pc.binary_length(texts), 0), False).to_numpy())
         if len(there):
             keys = bands.of(texts.take(pa.array(there)).to_pylist()).reshape(-1)
@@ -210,14 +210,16 @@ def _row(same: Same) -> int:
 class _Texts:
     """The texts of candidate rows, in a file; a context."""
 
-    def __init__(self, compared: Compared, asked: NearSpec, wanted: NDArray[np.int64], near: Near, path: Path) -> None:
-        self._rows, self._size, self.advanced = wanted, asked.shingle, compared.advanced
+    def __init__(
+        self, compared: Compared, spec: NearSpec, candidates: NDArray[np.int64], near: Near, path: Path
+    ) -> None:
+        self._rows, self._size, self.advanced = candidates, spec.shingle, compared.advanced
         lengths, digests = [], bytearray()
         with path.open("wb") as file:
-            for side, first, texts in _texts(compared, asked.column, near):
+            for side, first, texts in _texts(compared, spec.column, near):
                 start = int(near.first_rows[side.number]) + first
-                low, high = np.searchsorted(wanted, [start, start + len(texts)])
-                for text in texts.take(pa.array(wanted[low:high] - start)).to_pylist():
+                low, high = np.searchsorted(candidates, [start, start + len(texts)])
+                for text in texts.take(pa.array(candidates[low:high] - start)).to_pylist():
                     written = text[:LONGEST].encode("utf-8", "surrogatepass")
                     lengths.append(file.write(written))
                     digests += blake3(written).digest(DIGEST_BYTES)

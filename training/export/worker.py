@@ -247,7 +247,7 @@ def run_fresh(
 def compare(
     name: str,
     expected: Sequence[list[Tensor]],
-    found: Sequence[list[Any]],
+    computed: Sequence[list[Any]],
     facts: Sequence[TensorFacts],
     tolerance: Tolerance | None,
 ) -> list[Agreement]:
@@ -255,7 +255,7 @@ def compare(
 
     Args:
         name: of the exported file.
-        expected, found: batch by batch, one tensor or array for each output.
+        expected, computed: batch by batch, one tensor or array for each output.
         tolerance: of floating point outputs; None: by their type.
 
     Raises: GateNotMet naming the output that is furthest outside its tolerance.
@@ -266,8 +266,8 @@ def compare(
         floating = output.dtype in TOLERANCES
         allowed = (tolerance or TOLERANCES[output.dtype]) if floating else EXACT
         largest, outside = 0.0, 0.0
-        for wanted, got in zip(expected, found, strict=True):
-            difference, excess = _difference(wanted[at], got[at], allowed, output.name)
+        for reference, got in zip(expected, computed, strict=True):
+            difference, excess = _difference(reference[at], got[at], allowed, output.name)
             largest, outside = max(largest, difference), max(outside, excess)
         agreements.append(Agreement(output=output.name, largest=largest, tolerance=allowed))
         if outside > 0:
@@ -284,9 +284,11 @@ def compare(
     return agreements
 
 
-def _difference(wanted: Tensor, got: Any, allowed: Tolerance, output: str) -> tuple[float, float]:
+def _difference(reference: Tensor, got: Any, allowed: Tolerance, output: str) -> tuple[float, float]:
     """The largest difference, and by how much it is larger than allowed; infinite where one value is not finite."""
-    here = np.asarray(wanted.detach().cpu().to(torch.float64) if wanted.is_floating_point() else wanted.detach().cpu())
+    here = np.asarray(
+        reference.detach().cpu().to(torch.float64) if reference.is_floating_point() else reference.detach().cpu()
+    )
     there = np.asarray(got)
     if here.shape != there.shape:
         raise GateNotMet(

@@ -109,12 +109,12 @@ def _sent(logged: LoggedValue) -> dict[str, Any]:
     }
 
 
-def _reduce(held: list[dict[str, Any]]) -> torch.Tensor:
-    values = torch.stack([_tensor(one["value"]) for one in held])
-    if held[0]["how"] in _OVER_RANKS:
-        return _OVER_RANKS[held[0]["how"]](values)
+def _reduce(parts: list[dict[str, Any]]) -> torch.Tensor:
+    values = torch.stack([_tensor(one["value"]) for one in parts])
+    if parts[0]["how"] in _OVER_RANKS:
+        return _OVER_RANKS[parts[0]["how"]](values)
     # A mean is held as the sum of value x rows, beside the number of rows.
-    return values.sum() / torch.stack([_tensor(one["weight"]) for one in held]).sum()
+    return values.sum() / torch.stack([_tensor(one["weight"]) for one in parts]).sum()
 
 
 def _number(value: torch.Tensor) -> tuple[str, Any]:

@@ -334,12 +334,12 @@ def _is_weight(name: str, tensor: Any) -> bool:
     return isinstance(tensor, torch.Tensor) and _EXTRA not in name
 
 
-def _misfit(ours: torch.Tensor, theirs: Entry, *, planned: bool) -> str:
+def _misfit(tensor: torch.Tensor, entry: Entry, *, planned: bool) -> str:
     """Why an external tensor cannot become the module's, or "". A float of another width can: it is converted."""
-    floating = getattr(torch, theirs.dtype).is_floating_point
-    if tuple(ours.shape) != theirs.shape or ours.dtype.is_floating_point != floating:
-        return f"{theirs.dtype} {list(theirs.shape)} for {str(ours.dtype).removeprefix('torch.')} {list(ours.shape)}"
-    lost = ours.is_meta and not planned
+    floating = getattr(torch, entry.dtype).is_floating_point
+    if tuple(tensor.shape) != entry.shape or tensor.dtype.is_floating_point != floating:
+        return f"{entry.dtype} {list(entry.shape)} for {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    lost = tensor.is_meta and not planned
     return "given to a module on the meta device, which holds nothing" if lost else ""
 
 

@@ -412,22 +412,22 @@ def _backward_of_zeros(parameters: Sequence[nn.Parameter]) -> None:
         each.requires_grad_(False)
 
 
-def units(module: nn.Module, wanted: list[str] | int | None) -> list[nn.Module]:
+def units(module: nn.Module, shard_modules: list[str] | int | None) -> list[nn.Module]:
     """The modules to shard separately, children before parents, without the root.
 
     Raises:
         UsageError: a class is not in the module, or its parameters cannot be sharded.
     """
     places = _Places(module)
-    chosen = [unit for unit in dict.fromkeys(_chosen(module, wanted)) if places.is_separate(unit)]
-    found: list[nn.Module] = []
+    chosen = [unit for unit in dict.fromkeys(_chosen(module, shard_modules)) if places.is_separate(unit)]
+    modules: list[nn.Module] = []
     taken: set[nn.Parameter] = set()
     for unit in [*chosen, module]:
         own = [parameter for parameter in unit.parameters() if parameter not in taken and parameter.dim()]
         taken.update(own)
-        found += _of_other_types(unit, own, places)
-        found.append(unit)
-    return found[:-1]
+        modules += _of_other_types(unit, own, places)
+        modules.append(unit)
+    return modules[:-1]
 
 
 def unsharded(module: nn.Module) -> list[nn.Parameter]:
@@ -456,19 +456,19 @@ class _Places:
         return self._parameters[parameter][0]
 
 
-def _chosen(module: nn.Module, wanted: list[str] | int | None) -> list[nn.Module]:
-    if wanted is None:
+def _chosen(module: nn.Module, shard_modules: list[str] | int | None) -> list[nn.Module]:
+    if shard_modules is None:
         return []
-    if isinstance(wanted, int):
-        return _large_enough(module, wanted)
+    if isinstance(shard_modules, int):
+        return _large_enough(module, shard_modules)
     shardable = [part for part in module.modules() if part is not module and not isinstance(part, _CONTAINERS)]
     classes = sorted({type(part).__name__ for part in shardable})
-    unknown = sorted(set(wanted) - set(classes))
+    unknown = sorted(set(shard_modules) - set(classes))
     if unknown:
         raise UsageError(
             f"train.shard_modules: the module has no {unknown[0]}.", remedy=f"It has {', '.join(classes) or 'none'}."
         )
-    return [part for part in reversed(shardable) if type(part).__name__ in wanted]
+    return [part for part in reversed(shardable) if type(part).__name__ in shard_modules]
 
 
 def _large_enough(module: nn.Module, least: int) -> list[nn.Module]:

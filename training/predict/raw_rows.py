@@ -200,16 +200,16 @@ def no_column(who: str, name: str, there: list[str]) -> UsageError:
     return UsageError(f"{who}: the input has no column {word}{guess}", remedy="Correct the name, or add the column.")
 
 
-def _same_columns(files: list[SourceFile], sniffed: list[SniffedSchema], wanted: Iterable[str]) -> None:
+def _same_columns(files: list[SourceFile], sniffed: list[SniffedSchema], columns: Iterable[str]) -> None:
     """UsageError if a file lacks a column that another has; in JSON Lines, any row may lack any."""
     listed = [(file, one) for file, one in zip(files, sniffed, strict=True) if file.format != "jsonl"]
     having_it: dict[str, SourceFile] = {}
-    for file, one in listed:
-        for name in one.names:
+    for file, schema in listed:
+        for name in schema.names:
             having_it.setdefault(name, file)
-    for file, one in listed:
-        there = set(one.names)
-        for name in wanted:
+    for file, schema in listed:
+        there = set(schema.names)
+        for name in columns:
             having = having_it.get(name)
             if having is not None and name not in there:
                 raise UsageError(
@@ -218,10 +218,12 @@ def _same_columns(files: list[SourceFile], sniffed: list[SniffedSchema], wanted:
                 )
 
 
-def _other_type(file: SourceFile, name: str, kind: pa.DataType, wanted: pa.DataType, because: str = "") -> UsageError:
+def _other_type(
+    file: SourceFile, name: str, kind: pa.DataType, trained_type: pa.DataType, because: str = ""
+) -> UsageError:
     return UsageError(
         f"{file.uri}: the column {column_shown(name)} is {type_shown(kind)}{because}, but the model was trained with "
-        f"{type_shown(wanted)}.",
+        f"{type_shown(trained_type)}.",
         remedy="Correct the values.",
     )
 

@@ -225,7 +225,7 @@ def _tables(request: EvaluateRequest) -> list[str]:
 
 def sets_of(
     request: EvaluateRequest | ShakedownRequest,
-    wanted: EvaluateSpec,
+    section: EvaluateSpec,
     team: Team | None,
     perturbed: Mapping[str, Perturbation],
     memory: MemoryBudget | None = None,
@@ -240,9 +240,9 @@ def sets_of(
         yield "", build_datamodule(train, project, "")
         return
     own = bool(train["lightning"].get("data"))
-    for name, one in request.sets.items():
-        folder = request.path(one.dataset.ref)
-        if own and name and wanted.sets[name].split is not None:
+    for name, scored_set in request.sets.items():
+        folder = request.path(scored_set.dataset.ref)
+        if own and name and section.sets[name].split is not None:
             raise UsageError(
                 f"evaluate.sets.{name}.split: your data module makes its own batches of the test split.",
                 remedy="Give the set a source of its own, or leave it out.",
@@ -255,24 +255,25 @@ def sets_of(
         if own:
             yield name, build_datamodule(train, project, str(folder))
             continue
-        if not one.dataset.rows(one.split):
+        if not scored_set.dataset.rows(scored_set.split):
             field = f"evaluate.sets.{name}.split" if name else "evaluate.split"
             raise UsageError(
-                f"{field}: the dataset has no rows in a split {one.split}; it has {', '.join(one.dataset.splits)}.",
+                f"{field}: the dataset has no rows in a split {scored_set.split}; it has "
+                f"{', '.join(scored_set.dataset.splits)}.",
                 remedy="Name one of these.",
             )
         transform = then(batch_transform(train, project), perturbed.get(name))
         loader = stored_order(train)
         # Each set is scored before the next is opened, so each has the whole room.
         rows = Split(
-            Shards(folder, one.dataset, one.split),
+            Shards(folder, scored_set.dataset, scored_set.split),
             batch=train["batch"],
             transform=transform,
             loader=loader,
             room=memory or MemoryBudget.of(loader, 1 if team is None else team.local_world_size),
             in_order=True,
         )
-        size = wanted.batch_size
+        size = section.batch_size
         yield name, OrderedLoader(rows, size) if team is None else Dealt(rows, size, team)
 
 

@@ -242,16 +242,16 @@ def as_scored(kind: type[Metric], prediction: torch.Tensor, target: torch.Tensor
     return prediction, target
 
 
-def _entry(name: str, wanted: str, batch: Any, columns: Any) -> Any:
-    if isinstance(batch, dict) and wanted in batch:
-        return batch[wanted]
+def _entry(name: str, target: str, batch: Any, columns: Any) -> Any:
+    if isinstance(batch, dict) and target in batch:
+        return batch[target]
     if isinstance(batch, (tuple, list)):
-        if isinstance(columns, list) and wanted in columns:
-            return batch[columns.index(wanted)]
-        if wanted.lstrip("-").isdigit() and -len(batch) <= int(wanted) < len(batch):
-            return batch[int(wanted)]
+        if isinstance(columns, list) and target in columns:
+            return batch[columns.index(target)]
+        if target.lstrip("-").isdigit() and -len(batch) <= int(target) < len(batch):
+            return batch[int(target)]
     there = ", ".join(map(str, batch)) if isinstance(batch, dict) else f"positions 0 to {len(batch) - 1}"
-    what = f"evaluate.metrics.{name}.target: a batch has no {wanted}; it has {there}."
+    what = f"evaluate.metrics.{name}.target: a batch has no {target}; it has {there}."
     raise UsageError(what, remedy="Name one of these.")
 
 
