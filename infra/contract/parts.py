@@ -65,10 +65,10 @@ log = logging.getLogger("trainwright")
 
 def part_name(file: SourceFile, source: SourceSpec) -> str:
     """The file name of a part: the same for the same bytes that are read to the same rows, wherever the file lies."""
-    tasks = None if source.tasks is None else source.tasks.model_dump()
+    pieces = None if source.pieces is None else source.pieces.model_dump()
     csv = source.csv.model_dump(exclude_defaults=True) if source.csv else {}
     more = [one for one in (file.chunk_offsets, file.column_types, csv, "without index" * file.hidden_index) if one]
-    read = [file.blake3, file.format, file.columns, source.columns, tasks, *more]
+    read = [file.blake3, file.format, file.columns, source.columns, pieces, *more]
     return f"{digest(read)[:40]}.json"
 
 
