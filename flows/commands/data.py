@@ -151,28 +151,28 @@ def _diff(arguments: argparse.Namespace) -> Answer:
     return Answer("\n".join(_in_words(found)), value)
 
 
-def _in_words(found: Difference) -> list[str]:
-    verdicts = ["accepted" if one.accepted else "rejected" for one in (found.before, found.after)]
-    lines = [f"{found.before.rows:,} rows, {verdicts[0]} -> {found.after.rows:,} rows, {verdicts[1]}"]
-    if found.other_suite:
+def _in_words(difference: Difference) -> list[str]:
+    verdicts = ["accepted" if report.accepted else "rejected" for report in (difference.before, difference.after)]
+    lines = [f"{difference.before.rows:,} rows, {verdicts[0]} -> {difference.after.rows:,} rows, {verdicts[1]}"]
+    if difference.other_suite:
         lines.append("The suites differ: an expectation may be new or gone instead of broken or healed.")
     titles = {"broken": "newly broken", "worse": "more rows", "same": "still broken", "better": "fewer rows"}
-    for change in found.changes:
+    for change in difference.changes:
         lines.append(f"- {titles.get(change.kind, change.kind)}: {change.sentence}{_was(change)}")
-    lines += [] if found.changes else ["Nothing is broken in either."]
-    if any(one.quarantine is not None for one in (found.before, found.after)):
-        lines.append("Set aside: {:,} -> {:,} rows.".format(*found.set_aside))
-    refused = found.after.quarantine.refused if found.after.quarantine is not None else ""
-    return [*lines, *([refused] if refused else []), *_drift_in_words(found)]
+    lines += [] if difference.changes else ["Nothing is broken in either."]
+    if any(report.quarantine is not None for report in (difference.before, difference.after)):
+        lines.append("Set aside: {:,} -> {:,} rows.".format(*difference.set_aside))
+    refused = difference.after.quarantine.refused if difference.after.quarantine is not None else ""
+    return [*lines, *([refused] if refused else []), *_drift_in_words(difference)]
 
 
-def _drift_in_words(found: Difference) -> list[str]:
+def _drift_in_words(difference: Difference) -> list[str]:
     """How the columns had moved in both reports; nothing without a comparison in either."""
-    reports = [one.drift for one in (found.before, found.after)]
+    reports = [one.drift for one in (difference.before, difference.after)]
     if reports == [None, None]:
         return []
     lines = [f"Drift: {' -> '.join('not compared' if one is None else one.head for one in reports)}."]
-    for change in found.moved:
+    for change in difference.moved:
         title = {"broken": "newly moved", "healed": "no longer moved"}.get(change.kind, "moved in both")
         lines.append(f"- {title}: {change.sentence}")
     return lines

@@ -99,20 +99,33 @@ def deploy(arguments: argparse.Namespace) -> Answer:
 
 
 def _answer(
-    arguments: argparse.Namespace, wanted: PipelineDeployment, when: str, told: list[str], *, worker: bool, ui: str
+    arguments: argparse.Namespace,
+    deployment: PipelineDeployment,
+    when: str,
+    receivers: list[str],
+    *,
+    worker: bool,
+    ui: str,
 ) -> Answer:
     """What was deployed, who is told if it fails, and with `--start` the flow run that is started now."""
     from prefect.deployments import run_deployment
 
-    value: dict[str, object] = {"deployment": wanted.title, "pool": wanted.pool, "spec": wanted.spec, "worker": worker}
-    lines = [f"{wanted.title} runs {wanted.spec} on the work pool {wanted.pool}: {when}."]
-    value["told"] = told
-    if told:
-        lines.append(f"If a run fails, or no worker of {wanted.pool} is left, the server tells {' and '.join(told)}.")
+    value: dict[str, object] = {
+        "deployment": deployment.title,
+        "pool": deployment.pool,
+        "spec": deployment.spec,
+        "worker": worker,
+    }
+    lines = [f"{deployment.title} runs {deployment.spec} on the work pool {deployment.pool}: {when}."]
+    value["told"] = receivers
+    if receivers:
+        lines.append(
+            f"If a run fails, or no worker of {deployment.pool} is left, the server tells {' and '.join(receivers)}."
+        )
     else:
         lines.append("Nobody is told if a run fails or its worker dies: notify is not set (docs/notifications.md).")
     if arguments.start:
-        run = run_deployment(wanted.title, timeout=0)
+        run = run_deployment(deployment.title, timeout=0)
         value["flow_run"] = {"name": run.name, "id": str(run.id)}  # type: ignore[union-attr]
         lines.append(f"Started the flow run {run.name}: {ui}/runs/flow-run/{run.id}")  # type: ignore[union-attr]
     else:
@@ -149,12 +162,14 @@ def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec, blocks:
         log.info("automation: %s", automation)
 
 
-def _look_for_data(client: SyncPrefectClient, wanted: PipelineDeployment, spec: PipelineSpec) -> None:
+def _look_for_data(client: SyncPrefectClient, deployment: PipelineDeployment, spec: PipelineSpec) -> None:
     """Make the deployment that `schedule.sensor` asks for, or delete it if the spec no longer asks."""
     if spec.schedule.sensor is not None:
-        given = {name: value for name, value in wanted.parameters.items() if name in ("set", "store")}
-        log.info("sensor: %s", ensure_sensor(client, wanted.name, wanted.pool, {"spec": wanted.spec, **given}))
-    elif deleted := stop_sensor(client, wanted.name):
+        given = {name: value for name, value in deployment.parameters.items() if name in ("set", "store")}
+        log.info(
+            "sensor: %s", ensure_sensor(client, deployment.name, deployment.pool, {"spec": deployment.spec, **given})
+        )
+    elif deleted := stop_sensor(client, deployment.name):
         log.info("sensor deleted, because schedule.sensor is no longer set: %s", deleted)
 
 
@@ -166,17 +181,17 @@ def _automate_after(client: SyncPrefectClient, title: str, after: list[str] | No
         log.info("automation deleted: %s", deleted)
 
 
-def _after(asked: list[str] | None, spec: PipelineSpec) -> list[str] | None:
+def _after(models: list[str] | None, spec: PipelineSpec) -> list[str] | None:
     """The models of `--after` as `MODEL@ALIAS`; [] for `off`; UsageError for the deployment's own model."""
-    if asked is None or asked == [OFF]:
-        return asked and []
+    if models is None or models == [OFF]:
+        return models and []
     after = []
-    for one in asked:
-        model, at, alias = one.partition("@")
+    for entry in models:
+        model, at, alias = entry.partition("@")
         alias = alias if at else "champion"
-        if not (is_name(model) and is_name(alias)) or one == OFF:
+        if not (is_name(model) and is_name(alias)) or entry == OFF:
             raise UsageError(
-                f"--after: {one!r} is not a model.", remedy="Name it as MODEL or MODEL@ALIAS, or give off."
+                f"--after: {entry!r} is not a model.", remedy="Name it as MODEL or MODEL@ALIAS, or give off."
             )
         if (model, alias) == (spec.model_name, spec.promote.alias):
             raise UsageError(

@@ -181,8 +181,8 @@ def _comparison_table(comparison: RemakeComparison) -> list[str]:
     return [table(("what", "recorded", "made", ""), rows)]
 
 
-def _verdict(found: Reproduction) -> str:
-    comparison, begin = found.comparison, f"{found.version} was made again in {found.folder}"
+def _verdict(reproduction: Reproduction) -> str:
+    comparison, begin = reproduction.comparison, f"{reproduction.version} was made again in {reproduction.folder}"
     if comparison.equal:
         return f"reproduced: {begin}, and every id is equal."
     if comparison.weights is None:
@@ -227,16 +227,16 @@ def mirror(arguments: argparse.Namespace) -> Answer:
     return _mirror_answer(told, left)
 
 
-def _mirror_answer(told: Sequence[Due], left: Sequence[Due]) -> Answer:
+def _mirror_answer(delivered: Sequence[Due], left: Sequence[Due]) -> Answer:
     """What was sent to which mirror, and what is left and why."""
-    done = [f"{one.mirror}: {one.last.sentence}" for one in told if one.last is not None]
-    value = {"told": len(told), "done": done, "left": [one.sentence for one in left]}
-    mirrors = [one for one in left if one.mirror != PREFECT]
+    done = [f"{due.mirror}: {due.last.sentence}" for due in delivered if due.last is not None]
+    value = {"told": len(delivered), "done": done, "left": [due.sentence for due in left]}
+    mirrors = [due for due in left if due.mirror != PREFECT]
     if not mirrors:
         # Nobody asked for a server, and none may ever run here: what waits for one is no failure.
-        waits = [f"{one.sentence} The next run or `trainwright mirror` beside a server tells it." for one in left]
+        waits = [f"{due.sentence} The next run or `trainwright mirror` beside a server tells it." for due in left]
         return Answer("\n".join([*done, *waits]) or "Every mirror was told everything.", value)
-    count = f"{len(left)} of {len(told) + len(left)}"
+    count = f"{len(left)} of {len(delivered) + len(left)}"
     error = StorageUnavailable(f"Mirrors were not told everything ({count} left): {mirrors[0].sentence}", remedy="")
     head = f"{count} left. The next run with mirrors in this store tells what is left, as does `trainwright mirror`."
-    return Answer("\n".join([*done, head, *(f"  {one.sentence}" for one in left)]), value, 5, error)
+    return Answer("\n".join([*done, head, *(f"  {due.sentence}" for due in left)]), value, 5, error)

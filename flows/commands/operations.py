@@ -70,16 +70,16 @@ def reap(arguments: argparse.Namespace) -> Answer:
     return Answer(said, value, worst)
 
 
-def _resume(one: Reaped) -> int:
+def _resume(reaped: Reaped) -> int:
     """Carry out a run in a process of its own, which may die without ending this one; returns its exit code."""
     mark = new_mark()
     command = module_command(
-        "infra.processes.tied_to_parent", "flows.cli", "resume", one.run_id, "--quiet", "--store", one.store
+        "infra.processes.tied_to_parent", "flows.cli", "resume", reaped.run_id, "--quiet", "--store", reaped.store
     )
     code = run_to_end(command, mark, marked_env(mark), stdout=sys.stderr.buffer)
     if code is None or code < 0:
         how = "does not end" if code is None else f"was ended by {signal.Signals(-code).name}"
-        log.error("%s: the process that resumed it %s; it is left for now.", one.run_id, how)
+        log.error("%s: the process that resumed it %s; it is left for now.", reaped.run_id, how)
         return NodeLost.exit_code
     return code
 
@@ -166,8 +166,8 @@ def gc(arguments: argparse.Namespace) -> Answer:
         raise UsageError("gc: --keep-days and --grace-hours cannot be negative.", remedy="Give 0 or more.")
     limits = Limits(keep_s=arguments.keep_days * DAY_S, grace_s=arguments.grace_hours * 3600)
 
-    def say(one: Deletion) -> None:
-        log.info("deleted %s", one.item.uri)
+    def say(deletion: Deletion) -> None:
+        log.info("deleted %s", deletion.item.uri)
 
     store = _swept_store(arguments.store)
     if not arguments.dry_run:

@@ -84,44 +84,45 @@ def _first(lines: list[str]) -> list[str]:
     return [*lines[:PLAN_LINES], *([f"  … and {more} more (all of them with --json)"] if more > 0 else [])]
 
 
-def estimate_lines(found: Estimate) -> list[str]:
+def estimate_lines(estimate: Estimate) -> list[str]:
     """The estimate for a person."""
-    begun = ["", f"train.init_from: {found.begun_with}"] if found.begun_with else []
-    return [*begun, *_memory(found), *_time(found), *_machines(found)]
+    begun = ["", f"train.init_from: {estimate.begun_with}"] if estimate.begun_with else []
+    return [*begun, *_memory(estimate), *_time(estimate), *_machines(estimate)]
 
 
-def _memory(found: Estimate) -> list[str]:
-    if not found.needs and not found.unmeasured:
+def _memory(estimate: Estimate) -> list[str]:
+    if not estimate.needs and not estimate.unmeasured:
         return []
     lines = ["", "memory of a device, in tensors"]
     rows = [
-        (one.strategy, f"{one.nodes} × {one.devices}", f"{one.micro_batch:,}", size(one.bytes)) for one in found.needs
+        (need.strategy, f"{need.nodes} × {need.devices}", f"{need.micro_batch:,}", size(need.bytes))
+        for need in estimate.needs
     ]
-    said = table(("strategy", "nodes × devices", "rows at once", "memory"), rows, ("rows at once", "memory"))
-    lines += [f"  {line}" for line in said.splitlines()]
-    if found.unmeasured:
-        what = "activations are not counted" if found.needs else "it is unknown"
-        lines.append(f"  {what}: {found.unmeasured.rstrip('.')}")
-    return [*lines, *([f"  {found.recommendation}"] if found.recommendation else [])]
+    text = table(("strategy", "nodes × devices", "rows at once", "memory"), rows, ("rows at once", "memory"))
+    lines += [f"  {line}" for line in text.splitlines()]
+    if estimate.unmeasured:
+        what = "activations are not counted" if estimate.needs else "it is unknown"
+        lines.append(f"  {what}: {estimate.unmeasured.rstrip('.')}")
+    return [*lines, *([f"  {estimate.recommendation}"] if estimate.recommendation else [])]
 
 
-def _time(found: Estimate) -> list[str]:
+def _time(estimate: Estimate) -> list[str]:
     lines = ["", "time and cost"]
-    rows = [(one.stage or "between", *_figures(one), one.why) for one in found.stages]
-    said = table(("stage", "time", "range", "cost", "from"), rows, ("time", "cost"))
-    lines += [f"  {line}" for line in said.splitlines()]
-    if found.whole is None:
-        missing = [one.stage for one in found.stages if one.time is None]
+    rows = [(stage.stage or "between", *_figures(stage), stage.why) for stage in estimate.stages]
+    text = table(("stage", "time", "range", "cost", "from"), rows, ("time", "cost"))
+    lines += [f"  {line}" for line in text.splitlines()]
+    if estimate.whole is None:
+        missing = [stage.stage for stage in estimate.stages if stage.time is None]
         lines.append(f"  The time of the whole run is unknown, because that of {_listed(missing)} is unknown.")
     else:
-        ready = "" if found.ready_at is None else f": ready at {_moment(found.ready_at)}"
-        whole = f"{in_words(found.whole.expected, SECONDS)}{_in_brackets(_range(found.whole))}"
-        lines.append(f"  In all {whole}{ready}. Cost: {_whole_cost(found)}.")
-    if found.energy is not None and (found.energy.known or found.energy.unmetered):
-        lines.append(f"  {_energy(found.energy)}")
-    if found.unreadable:
-        runs, records = ("run is", "its") if found.unreadable == 1 else ("runs are", "their")
-        lines.append(f"  {found.unreadable} earlier {runs} left out: {records} records are damaged.")
+        ready = "" if estimate.ready_at is None else f": ready at {_moment(estimate.ready_at)}"
+        whole = f"{in_words(estimate.whole.expected, SECONDS)}{_in_brackets(_range(estimate.whole))}"
+        lines.append(f"  In all {whole}{ready}. Cost: {_whole_cost(estimate)}.")
+    if estimate.energy is not None and (estimate.energy.known or estimate.energy.unmetered):
+        lines.append(f"  {_energy(estimate.energy)}")
+    if estimate.unreadable:
+        runs, records = ("run is", "its") if estimate.unreadable == 1 else ("runs are", "their")
+        lines.append(f"  {estimate.unreadable} earlier {runs} left out: {records} records are damaged.")
     return lines
 
 
@@ -129,12 +130,12 @@ def _moment(ready: datetime) -> str:
     return f"{ready:%Y-%m-%d %H:%M} UTC if it starts now"
 
 
-def _figures(one: StageEstimate) -> tuple[str, str, str]:
-    if one.time is None:
+def _figures(stage: StageEstimate) -> tuple[str, str, str]:
+    if stage.time is None:
         return "unknown", "", "unknown"
-    amounts = one.amounts
+    amounts = stage.amounts
     cost = "unknown" if amounts is None else " + ".join(_money(value, name) for name, value in sorted(amounts.items()))
-    return in_words(one.time.expected, SECONDS), _range(one.time), cost
+    return in_words(stage.time.expected, SECONDS), _range(stage.time), cost
 
 
 def _range(span: Span) -> str:
@@ -147,31 +148,31 @@ def _in_brackets(text: str) -> str:
     return f" ({text})" if text else ""
 
 
-def _whole_cost(found: Estimate) -> str:
-    amounts = found.amounts
+def _whole_cost(estimate: Estimate) -> str:
+    amounts = estimate.amounts
     if not amounts:
-        unpriced = sorted({place for one in found.stages for place in one.unpriced})
+        unpriced = sorted({place for stage in estimate.stages for place in stage.unpriced})
         return f"unknown, because no price is known for {_listed(unpriced) or 'its machines'}"
-    said = []
+    costs = []
     for currency, (expected, least, most) in sorted(amounts.items()):
         first, last = _figure(least), _figure(most)
-        said.append(f"{_money(expected, currency)}{'' if first == last else f' ({first} to {last})'}")
-    return " + ".join(said)
+        costs.append(f"{_money(expected, currency)}{'' if first == last else f' ({first} to {last})'}")
+    return " + ".join(costs)
 
 
-def _energy(found: Energy) -> str:
+def _energy(energy: Energy) -> str:
     """The energy and the carbon of the run, and what they rest on, as sentences."""
-    unmetered, ungraded = _listed(sorted(found.unmetered)), _listed(sorted(found.ungraded))
-    if not found.known:
+    unmetered, ungraded = _listed(sorted(energy.unmetered)), _listed(sorted(energy.ungraded))
+    if not energy.known:
         return f"Energy: unknown, because no earlier run measured it and the price book has no watts for {unmetered}."
-    sources = ["measured by earlier runs"] * found.measured + ["by the watts of the price book"] * found.stated
-    least = f"at least {_kwh(found.joules)}, without that of {unmetered}" if unmetered else _kwh(found.joules)
-    energy = f"Energy: {least}, {_listed(sources)}."
-    if not found.grams.expected:
+    sources = ["measured by earlier runs"] * energy.measured + ["by the watts of the price book"] * energy.stated
+    least = f"at least {_kwh(energy.joules)}, without that of {unmetered}" if unmetered else _kwh(energy.joules)
+    sentence = f"Energy: {least}, {_listed(sources)}."
+    if not energy.grams.expected:
         why = f", because the price book has no carbon intensity for {ungraded}" if ungraded else ""
-        return f"{energy} Carbon: {'unknown' if ungraded else '0 g'}{why}."
+        return f"{sentence} Carbon: {'unknown' if ungraded else '0 g'}{why}."
     partly = "at least " if unmetered or ungraded else ""
-    return f"{energy} Carbon: {partly}{_grams(found.grams.expected)} CO2e at the stated intensity of the region."
+    return f"{sentence} Carbon: {partly}{_grams(energy.grams.expected)} CO2e at the stated intensity of the region."
 
 
 def _kwh(joules: Span) -> str:
@@ -196,29 +197,31 @@ def _money(amount: float, currency: str) -> str:
     return f"{_figure(amount)} {currency}"
 
 
-def _machines(found: Estimate) -> list[str]:
-    if not found.verdict:
+def _machines(estimate: Estimate) -> list[str]:
+    if not estimate.verdict:
         return []
     lines = ["", "machines of the price book on which the training fits"]
     head = ("machine", "nodes × devices", "strategy", "memory", "an hour", "training", "cost")
-    said = table(head, [_offer(one) for one in found.offers], ("memory", "an hour", "training", "cost"))
-    lines += [f"  {line}" for line in said.splitlines()]
-    lines.append(f"  {found.verdict}")
-    if found.offers and (ready := found.ready_on(found.offers[0])) is not None:
-        lines.append(f"  On {found.offers[0].nodes} × {found.offers[0].place} the run is ready at {_moment(ready)}.")
-    return [*lines, *([f"  Interruptions of spot nodes: {found.spot_source}."] if found.spot_source else [])]
+    text = table(head, [_offer(offer) for offer in estimate.offers], ("memory", "an hour", "training", "cost"))
+    lines += [f"  {line}" for line in text.splitlines()]
+    lines.append(f"  {estimate.verdict}")
+    if estimate.offers and (ready := estimate.ready_on(estimate.offers[0])) is not None:
+        lines.append(
+            f"  On {estimate.offers[0].nodes} × {estimate.offers[0].place} the run is ready at {_moment(ready)}."
+        )
+    return [*lines, *([f"  Interruptions of spot nodes: {estimate.spot_source}."] if estimate.spot_source else [])]
 
 
-def _offer(one: Offer) -> tuple[str, ...]:
-    time = "unknown" if one.time_s is None else in_words(one.time_s, SECONDS)
-    if one.term == "spot" and one.interruptions is not None:
-        time += f", {one.interruptions:.2g} interruptions"
+def _offer(offer: Offer) -> tuple[str, ...]:
+    time = "unknown" if offer.time_s is None else in_words(offer.time_s, SECONDS)
+    if offer.term == "spot" and offer.interruptions is not None:
+        time += f", {offer.interruptions:.2g} interruptions"
     return (
-        one.place,
-        f"{one.nodes} × {one.devices}",
-        one.strategy,
-        f"{size(one.per_device_bytes)} of {size(one.memory_bytes)}",
-        _money(one.per_hour, one.currency),
+        offer.place,
+        f"{offer.nodes} × {offer.devices}",
+        offer.strategy,
+        f"{size(offer.per_device_bytes)} of {size(offer.memory_bytes)}",
+        _money(offer.per_hour, offer.currency),
         time,
-        "unknown" if one.amount is None else _money(one.amount, one.currency),
+        "unknown" if offer.amount is None else _money(offer.amount, offer.currency),
     )

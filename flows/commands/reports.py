@@ -119,17 +119,17 @@ def diff(arguments: argparse.Namespace) -> Answer:
     return Answer("\n".join(lines), value, line=found.sentence)
 
 
-def _diff_lines(found: Comparison) -> list[str]:
-    lines = [f"{found.sentence}."]
-    metrics = [(one.name, figure(one.before), figure(one.after), metric_note(one)) for one in found.metrics]
-    for name, rows in found.parts.items():
+def _diff_lines(comparison: Comparison) -> list[str]:
+    lines = [f"{comparison.sentence}."]
+    metrics = [(one.name, figure(one.before), figure(one.after), metric_note(one)) for one in comparison.metrics]
+    for name, rows in comparison.parts.items():
         cells = [(row.name, row.before or "–", row.after or "–") for row in rows]
         lines += _diff_table(name, ("what", "before", "after"), cells)
     lines += _diff_table("metrics", ("metric", "before", "after", "after is"), metrics)
-    changed = [one for one in found.weights if not one.same]
+    changed = [one for one in comparison.weights if not one.same]
     weights = [(one.name, shapes(one), *map(figure, (*one.norms, one.difference))) for one in changed]
     lines += _diff_table("weights", ("tensor", "shape", "norm before", "norm after", "norm of difference"), weights)
-    return [*lines, "", f"weights: {found.no_weights}"] if found.no_weights else lines
+    return [*lines, "", f"weights: {comparison.no_weights}"] if comparison.no_weights else lines
 
 
 def _diff_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -169,17 +169,17 @@ def slo(arguments: argparse.Namespace) -> Answer:
     return Answer(f"{text}\n\n{error}", shown, error.exit_code, error)
 
 
-def _slo_row(one: Result) -> tuple[str, ...]:
-    burning = "–" if one.burning is None else f"{one.burning:.1f}"
-    alert = ", ".join(alert.sentence for alert in one.alerts)
-    share, left = share_words(one), budget_words(one)
-    return one.name, one.state, f"{one.objective.target:.1%}", share, good_words(one), left, burning, alert
+def _slo_row(result: Result) -> tuple[str, ...]:
+    burning = "–" if result.burning is None else f"{result.burning:.1f}"
+    alert = ", ".join(alert.sentence for alert in result.alerts)
+    share, left = share_words(result), budget_words(result)
+    return result.name, result.state, f"{result.objective.target:.1%}", share, good_words(result), left, burning, alert
 
 
-def _slo_notes(found: list[Result]) -> list[str]:
+def _slo_notes(results: list[Result]) -> list[str]:
     """Which runs count neither as good nor as bad, and why; and whose targets these are."""
-    said = []
-    for one in found:
-        parts = [f"{number} {_WHY_LEFT_OUT.get(why, why)}" for why, number in sorted(one.left_out.items())]
-        said += [f"  {one.name} leaves out: {', '.join(parts)}"] if parts else []
-    return [*said, f"  {SHIPPED}"] if are_shipped(found) else said
+    notes = []
+    for result in results:
+        parts = [f"{number} {_WHY_LEFT_OUT.get(why, why)}" for why, number in sorted(result.left_out.items())]
+        notes += [f"  {result.name} leaves out: {', '.join(parts)}"] if parts else []
+    return [*notes, f"  {SHIPPED}"] if are_shipped(results) else notes

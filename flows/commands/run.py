@@ -188,25 +188,25 @@ def _profile(run: Run) -> Profiled:
     return profile(run, *EarlierHandoffs(run).inputs(train))
 
 
-def write_profile(run: Run, found: Profiled) -> tuple[str, dict[str, object]]:
+def write_profile(run: Run, profiled: Profiled) -> tuple[str, dict[str, object]]:
     """Write page and trace to the state folder, and beside the run's page; returns where, for people and programs."""
-    page = profile_page(run, found).encode()
+    page = profile_page(run, profiled).encode()
     folder = state_folder() / "pages"
     folder.mkdir(exist_ok=True)
     shown = {"page": (folder / f"{run.run_id}-profile.html", page)}
-    if found.trace:
-        shown["trace"] = (folder / f"{run.run_id}-profile.trace.json.gz", found.trace)
+    if profiled.trace:
+        shown["trace"] = (folder / f"{run.run_id}-profile.trace.json.gz", profiled.trace)
     for path, content in shown.values():
         replace_bytes(path, content, mode=0o600)
     if run.recorded:
         number = 0
         while not run.store.create_once(layout.profiled(run.run_id, number, "page"), page):
             number += 1
-        if found.trace:
-            run.store.create_once(layout.profiled(run.run_id, number, "trace"), found.trace)
+        if profiled.trace:
+            run.store.create_once(layout.profiled(run.run_id, number, "trace"), profiled.trace)
     files = {name: str(path) for name, (path, _) in shown.items()}
     trace = f"; trace for ui.perfetto.dev: {files['trace']}" if "trace" in files else ""
-    return f"{sentence(found)}\n            page: {files['page']}{trace}", {**found.to_json(), **files}
+    return f"{sentence(profiled)}\n            page: {files['page']}{trace}", {**profiled.to_json(), **files}
 
 
 def backfill(arguments: argparse.Namespace) -> Answer:
