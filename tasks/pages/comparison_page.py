@@ -274,17 +274,17 @@ def _checkpoint(side: Side) -> Ref | None:
     return None if side.facts.checkpoint is None else side.facts.checkpoint.ref
 
 
-def comparison_page(found: Comparison) -> str:
+def comparison_page(comparison: Comparison) -> str:
     """The page: what differs first, then part by part."""
-    before, after = found.before.name, found.after.name
+    before, after = comparison.before.name, comparison.after.name
     return page(
         f"{before} and {after}",
-        _head(found),
-        _metrics_section(found),
-        _curves(found),
-        *(_part(name, rows, before, after) for name, rows in found.parts.items() if rows),
-        _weights_section(found),
-        _same(found),
+        _head(comparison),
+        _metrics_section(comparison),
+        _curves(comparison),
+        *(_part(name, rows, before, after) for name, rows in comparison.parts.items() if rows),
+        _weights_section(comparison),
+        _same(comparison),
     )
 
 
@@ -293,27 +293,27 @@ def figure(value: float | None) -> str:
     return "–" if value is None else label(value)
 
 
-def shapes(one: TensorChange) -> str:
+def shapes(tensor: TensorChange) -> str:
     """A tensor's shape such as `16 × 3`, or both where they differ."""
-    texts = ["–" if sizes is None else " × ".join(map(str, sizes)) or "one value" for sizes in one.shapes]
+    texts = ["–" if sizes is None else " × ".join(map(str, sizes)) or "one value" for sizes in tensor.shapes]
     return " → ".join(dict.fromkeys(texts))
 
 
-def metric_note(one: MetricRow) -> str:
+def metric_note(metric: MetricRow) -> str:
     """What a metric's two values mean."""
-    if one.before is None or one.after is None:
+    if metric.before is None or metric.after is None:
         return "not on both"
-    rows = "" if one.comparable else ", on other rows"
-    return ("equal" if one.better is None else "better" if one.better else "worse") + rows
+    rows = "" if metric.comparable else ", on other rows"
+    return ("equal" if metric.better is None else "better" if metric.better else "worse") + rows
 
 
-def _head(found: Comparison) -> Markup:
-    lines = [_side(which, side) for which, side in zip(SIDES, (found.before, found.after), strict=True)]
+def _head(comparison: Comparison) -> Markup:
+    lines = [_side(which, side) for which, side in zip(SIDES, (comparison.before, comparison.after), strict=True)]
     return tag(
         "header",
         tag("p", "comparison", kind="eyebrow"),
-        tag("h1", f"{found.before.name} → {found.after.name}"),
-        tag("p", f"{found.sentence}.", kind="why"),
+        tag("h1", f"{comparison.before.name} → {comparison.after.name}"),
+        tag("p", f"{comparison.sentence}.", kind="why"),
         table(("", "name", "run", "verdict", "version"), lines),
         kind="calm",
     )
@@ -326,27 +326,27 @@ def _side(which: str, side: Side) -> tuple[str, ...]:
     return which, side.name, side.facts.run.run_id, verdict, named
 
 
-def _metrics_section(found: Comparison) -> Markup:
+def _metrics_section(comparison: Comparison) -> Markup:
     tones = {True: "good", False: "bad", None: ""}
     lines = [
         (
-            one.name,
-            figure(one.before),
-            figure(one.after),
-            "–" if one.before is None or one.after is None else f"{one.after - one.before:+.4g}",
-            tag("span", metric_note(one), kind=f"tag {tones[one.better]}".strip()),
+            metric.name,
+            figure(metric.before),
+            figure(metric.after),
+            "–" if metric.before is None or metric.after is None else f"{metric.after - metric.before:+.4g}",
+            tag("span", metric_note(metric), kind=f"tag {tones[metric.better]}".strip()),
         )
-        for one in found.metrics
+        for metric in comparison.metrics
     ]
     if not lines:
         return section("Metrics", tag("p", "Neither was evaluated.", kind="soft"))
     return section("Metrics", table(("metric", "before", "after", "difference", "after is"), lines, numbers=(1, 2, 3)))
 
 
-def _curves(found: Comparison) -> Markup:
+def _curves(comparison: Comparison) -> Markup:
     """The logged values of both trainings, in one panel for each quantity."""
     records = []
-    for which, side in zip(SIDES, (found.before, found.after), strict=True):
+    for which, side in zip(SIDES, (comparison.before, comparison.after), strict=True):
         for record in side.facts.history:
             values = {name: value for name, value in record.items() if name not in ("step", "epoch")}
             named = {f"{name} ({which})": value for name, value in values.items()}
@@ -366,23 +366,30 @@ def _cell(text: str) -> str:
     return tag("code", text) if text else "–"
 
 
-def _same(found: Comparison) -> Markup:
+def _same(comparison: Comparison) -> Markup:
     """The parts that do not differ, in one sentence."""
-    names = [name for name, rows in found.parts.items() if not rows]
+    names = [name for name, rows in comparison.parts.items() if not rows]
     if not names:
         return NOTHING
     listed = f"{', '.join(names[:-1])} and {names[-1]} are" if len(names) > 1 else f"{names[0]} is"
     return section("The same on both sides", tag("p", f"{listed[:1].upper()}{listed[1:]} the same.", kind="soft"))
 
 
-def _weights_section(found: Comparison) -> Markup:
-    if found.no_weights:
-        return section("Weights", tag("p", found.no_weights, kind="soft"))
-    listed = found.weights[:_ROWS]
-    changed = [one for one in found.weights if not one.same]
-    words = f"{len(changed):,} of {len(found.weights):,} tensors differ."
-    drawn = [Bar(one.name, one.relative, f"{one.relative:.1%}", BLUE) for one in changed if one.relative is not None]
-    lines = [(one.name, shapes(one), *map(figure, (*one.norms, one.difference, one.largest))) for one in listed]
+def _weights_section(comparison: Comparison) -> Markup:
+    if comparison.no_weights:
+        return section("Weights", tag("p", comparison.no_weights, kind="soft"))
+    listed = comparison.weights[:_ROWS]
+    changed = [tensor for tensor in comparison.weights if not tensor.same]
+    words = f"{len(changed):,} of {len(comparison.weights):,} tensors differ."
+    drawn = [
+        Bar(tensor.name, tensor.relative, f"{tensor.relative:.1%}", BLUE)
+        for tensor in changed
+        if tensor.relative is not None
+    ]
+    lines = [
+        (tensor.name, shapes(tensor), *map(figure, (*tensor.norms, tensor.difference, tensor.largest)))
+        for tensor in listed
+    ]
     head = ("tensor", "shape", "norm before", "norm after", "norm of difference", "largest difference")
     caption = "Norm of the difference, as a share of the norm before"
     return section(

@@ -60,17 +60,17 @@ def _sentence(lines: Sequence[MonthLine]) -> str:
     return f"{runs} {'run' if runs == '1' else 'runs'}, {hours} node-hours, {whole.money}."
 
 
-def _figures(one: Sum) -> tuple[str, ...]:
+def _figures(group: Sum) -> tuple[str, ...]:
     """A sum in the columns of `_HEAD`."""
-    moved = one.resources.used.written_bytes + one.resources.used.read_bytes
+    moved = group.resources.used.written_bytes + group.resources.used.read_bytes
     return (
-        str(len(one.runs)),
-        f"{one.node_seconds / 3600:,.2f}",
-        one.gpu_hours,
-        one.money,
-        "–" if one.goodput is None else f"{one.goodput:.0%}",
-        one.resources.energy,
-        one.resources.carbon,
+        str(len(group.runs)),
+        f"{group.node_seconds / 3600:,.2f}",
+        group.gpu_hours,
+        group.money,
+        "–" if group.goodput is None else f"{group.goodput:.0%}",
+        group.resources.energy,
+        group.resources.carbon,
         size(moved) if moved else "–",
     )
 

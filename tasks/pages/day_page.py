@@ -60,12 +60,12 @@ def is_day_page(beginning: str) -> bool:
     return beginning.startswith(HEAD) and f"<title>{_TITLE}" in beginning
 
 
-def _head(day: Day, asked: Sequence[AttentionItem]) -> Markup:
-    tone = asked[0].tone if asked else ("good" if any(store.runs for store in day.stores) else "calm")
+def _head(day: Day, attention: Sequence[AttentionItem]) -> Markup:
+    tone = attention[0].tone if attention else ("good" if any(store.runs for store in day.stores) else "calm")
     return tag(
         "header",
         tag("p", f"{_minute(day.since)} to {_minute(day.now)} UTC", kind="eyebrow"),
-        tag("h1", _title(day, asked)),
+        tag("h1", _title(day, attention)),
         tag("p", f"{_counts(day)}.", kind="why"),
         kind=tone,
     )
@@ -76,22 +76,22 @@ def _counts(day: Day) -> str:
     return ", ".join(f"{number} {name}" for name, number in _counted(runs).items()) or "No runs"
 
 
-def _title(day: Day, asked: Sequence[AttentionItem]) -> str:
-    if asked:
-        return f"{len(asked)} thing{' needs' if len(asked) == 1 else 's need'} a person"
+def _title(day: Day, attention: Sequence[AttentionItem]) -> str:
+    if attention:
+        return f"{len(attention)} thing{' needs' if len(attention) == 1 else 's need'} a person"
     return "Nothing needs a person" if any(store.runs for store in day.stores) else "No runs yet"
 
 
-def _needs_section(asked: Sequence[AttentionItem]) -> Markup:
+def _needs_section(attention: Sequence[AttentionItem]) -> Markup:
     lines = [
         tag(
             "li",
-            tag("span", words(one.kind), kind=f"tag {one.tone}"),
+            tag("span", words(entry.kind), kind=f"tag {entry.tone}"),
             " ",
-            one.sentence,
-            tag("div", tag("code", one.command)),
+            entry.sentence,
+            tag("div", tag("code", entry.command)),
         )
-        for one in asked
+        for entry in attention
     ]
     return section("What needs a person", tag("ul", *lines)) if lines else NOTHING
 

@@ -167,18 +167,18 @@ def rows_at(
 
 
 def _rows_of(
-    path: Path, schema: pa.Schema, encoding: str, names: list[str], wanted: Sequence[int]
+    path: Path, schema: pa.Schema, encoding: str, names: list[str], positions: Sequence[int]
 ) -> dict[int, dict[str, str]]:
-    found, at = {}, 0
+    rows, at = {}, 0
     for block in formats.get(encoding).read_blocks(path, schema, names):
-        for number in (one for one in wanted if at <= one < at + block.num_rows):
+        for number in (position for position in positions if at <= position < at + block.num_rows):
             # In the order of `names`: readers give columns as they are written. Not by `take`, which imports pandas.
             [row] = block.select(names).slice(number - at, 1).to_pylist()
-            found[number] = {name: shown(value) for name, value in row.items()}
+            rows[number] = {name: shown(value) for name, value in row.items()}
         at += block.num_rows
-        if wanted and at > wanted[-1]:
+        if positions and at > positions[-1]:
             break
-    return found
+    return rows
 
 
 def _schema_folder(store: Store, dataset: Dataset, folder: Path) -> Path:
@@ -364,7 +364,7 @@ def _rejection(report: RunReport | None) -> ContractReport | None:
 
 
 def _evaluation(
-    run: Run, checkpoint: Checkpoint, dataset: Dataset | None, receipt: Receipt | None, wanted: str | None
+    run: Run, checkpoint: Checkpoint, dataset: Dataset | None, receipt: Receipt | None, evaluation_id: str | None
 ) -> Evaluation | None:
     """The evaluation that the receipt names, else the one with the id in the stage's record."""
     store = run.store
@@ -375,7 +375,7 @@ def _evaluation(
     first = [name for name in names if key is not None and name.startswith(f"{key}-")]
     for name in [*reversed(first), *reversed(names[-_SCANNED:])]:
         ref = tried(partial(_ref, store, f"evaluations/{name}"))
-        if ref is not None and ref.id == wanted:
+        if ref is not None and ref.id == evaluation_id:
             return read_handoff(store, ref, Evaluation)
     return None
 

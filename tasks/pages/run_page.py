@@ -286,22 +286,22 @@ def _worst_table(facts: Facts, worst: Worst, values: dict[int, dict[str, str]]) 
     return made
 
 
-def _of_pairs(found: Pairs) -> list[Markup]:
-    if not found.classes:
-        off = found.prediction - found.truth
-        known = off[np.isfinite(off)]
-        counts, edges = np.histogram(known, bins=24)
+def _of_pairs(pairs: Pairs) -> list[Markup]:
+    if not pairs.classes:
+        off = pairs.prediction - pairs.truth
+        finite = off[np.isfinite(off)]
+        counts, edges = np.histogram(finite, bins=24)
         bounds = [float(one) for one in edges]
         spread = histogram([int(one) for one in counts], bounds, "How far off", "prediction minus truth")
         return [
-            chart(residuals(found.truth, found.prediction), "How far predictions are off, over the truth"),
+            chart(residuals(pairs.truth, pairs.prediction), "How far predictions are off, over the truth"),
             chart(spread, "How far predictions are off"),
         ]
-    names, counts = confusion_counts(found.truth, found.prediction)
+    names, counts = confusion_counts(pairs.truth, pairs.prediction)
     parts = [chart(confusion(names, counts), "Confusion matrix: each line is a true class")]
-    if found.sure is not None:
-        known = np.isfinite(found.sure)
-        shares, error = reliability(found.sure[known], (found.truth == found.prediction)[known])
+    if pairs.sure is not None:
+        finite = np.isfinite(pairs.sure)
+        shares, error = reliability(pairs.sure[finite], (pairs.truth == pairs.prediction)[finite])
         words = (
             "Calibration: of the rows for which the model is so sure (across), the share that it gets right (up). "
             f"Expected calibration error {label(error)}."
@@ -491,12 +491,12 @@ def in_time(seconds: float) -> str:
     raise AssertionError
 
 
-def _expectations_parts(broken: list[Result], held: list[Result]) -> list[Markup]:
+def _expectations_parts(broken: list[Result], met: list[Result]) -> list[Markup]:
     """What was broken, then what held; many of the latter are folded away."""
-    if len(held) < _MANY:
-        return [_expectations([*broken, *held])]
-    words = f"{len(held):,} expectations hold"
-    return [_expectations(broken), tag("details", tag("summary", words), _expectations(held))]
+    if len(met) < _MANY:
+        return [_expectations([*broken, *met])]
+    words = f"{len(met):,} expectations hold"
+    return [_expectations(broken), tag("details", tag("summary", words), _expectations(met))]
 
 
 def _expectations(results: list[Result]) -> Markup:
@@ -505,9 +505,14 @@ def _expectations(results: list[Result]) -> Markup:
     return table(head[:shown], [_expectation(one)[:shown] for one in results])
 
 
-def _expectation(one: Result) -> tuple[str, ...]:
-    tone = "good" if one.verdict == "holds" else "bad" if one.entry["severity"] == "critical" else "warn"
-    return _with_code(one.text), str(one.entry["severity"]), tag("span", one.verdict, kind=f"tag {tone}"), one.observed
+def _expectation(result: Result) -> tuple[str, ...]:
+    tone = "good" if result.verdict == "holds" else "bad" if result.entry["severity"] == "critical" else "warn"
+    return (
+        _with_code(result.text),
+        str(result.entry["severity"]),
+        tag("span", result.verdict, kind=f"tag {tone}"),
+        result.observed,
+    )
 
 
 def _with_code(text: str) -> Markup:
@@ -625,8 +630,8 @@ def charges_section(facts: Facts) -> Markup:
     )
 
 
-def _figures(one: Sum) -> tuple[str, str]:
-    return f"{one.node_seconds:,.1f}", one.money
+def _figures(group: Sum) -> tuple[str, str]:
+    return f"{group.node_seconds:,.1f}", group.money
 
 
 def mirrors_section(facts: Facts) -> Markup:
