@@ -85,8 +85,8 @@ def _parts(execution: ExecutionUsage) -> Iterator[tuple[Resources, str, Span | N
     yield rest, "run", None
 
 
-def _meets(one: Span, other: Span | None) -> bool:
-    return other is None or (one[0] < other[1] and one[1] > other[0])
+def _meets(span: Span, other: Span | None) -> bool:
+    return other is None or (span[0] < other[1] and span[1] > other[0])
 
 
 def _may_be_estimated(used: Iterable[Resources | None]) -> bool:
@@ -359,7 +359,7 @@ class _Occupancy:
         return paid, self.together_us[index] + (passed if count > 1 else 0)
 
 
-def shared(found: Sequence[Charged]) -> list[Charged]:
+def shared(charged: Sequence[Charged]) -> list[Charged]:
     """The charges of several runs, each with the share that it pays for, and cut at midnight where that is a part.
 
     While k runs are on one machine at one price, each pays for a k-th of that time; what was used beside time stays
@@ -367,19 +367,19 @@ def shared(found: Sequence[Charged]) -> list[Charged]:
     run's alone.
     """
     spans: dict[tuple[str, Price], dict[str, list[Span]]] = {}
-    for _, charge in found:
+    for _, charge in charged:
         if key := _place(charge):
             runs = spans.setdefault(key, {})
             runs.setdefault(charge.run_id, []).append((charge.began_us, charge.ended_us))
     busy = {key: _occupancy(runs.values()) for key, runs in spans.items() if len(runs) > 1}
     divided: list[Charged] = []
-    for one, charge in found:
+    for usage, charge in charged:
         key = _place(charge)
         occupancy = busy.get(key) if key else None
         if occupancy is None or occupancy.share(charge) == 1:
-            divided.append((one, charge))
+            divided.append((usage, charge))
         else:
-            divided += [(one, replace(part, share=occupancy.share(part))) for part in by_day(charge)]
+            divided += [(usage, replace(part, share=occupancy.share(part))) for part in by_day(charge)]
     return divided
 
 

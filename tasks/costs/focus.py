@@ -84,7 +84,7 @@ def columns(version: Version) -> list[str]:
     return [*sorted(named), *own]
 
 
-def rows(found: Sequence[Charged], version: Version, so_far: set[str]) -> list[Row]:
+def rows(charged: Sequence[Charged], version: Version, so_far: set[str]) -> list[Row]:
     """One row for each day, execution, stage, price and cause, in part or in full.
 
     Charges without a known price have none.
@@ -94,27 +94,27 @@ def rows(found: Sequence[Charged], version: Version, so_far: set[str]) -> list[R
         so_far: ids of runs that have not ended.
     """
     groups: dict[tuple[object, ...], list[Charged]] = {}
-    for one, charge in _by_day(found):
+    for usage, charge in _by_day(charged):
         price = charge.price
-        payer = (one.run_id, one.execution, charge.stage, charge.cause, charge.share < 1)
+        payer = (usage.run_id, usage.execution, charge.stage, charge.cause, charge.share < 1)
         key = (charge.began_us // DAY_US, *payer, price.to_json())
-        groups.setdefault(tuple(map(str, key)), []).append((one, charge))
+        groups.setdefault(tuple(map(str, key)), []).append((usage, charge))
     made = [(_row(group, so_far), group[0]) for group in groups.values()]
     if version != "1.2":
         _allocate([(row, *first) for row, first in made if first[1].share < 1])
     return _with_columns([row for row, _ in made], version)
 
 
-def left_out_s(found: Iterable[Charged]) -> float:
+def left_out_s(charged: Iterable[Charged]) -> float:
     """Node-seconds that have no row, because their price is unknown: BilledCost must not be null, and is not 0."""
-    return sum(charge.node_seconds for _, charge in found if charge.amount is None)
+    return sum(charge.node_seconds for _, charge in charged if charge.amount is None)
 
 
-def _by_day(found: Sequence[Charged]) -> Iterator[Charged]:
+def _by_day(charged: Sequence[Charged]) -> Iterator[Charged]:
     """Charges with a known price, cut at midnight (UTC), so that none crosses a billing period."""
-    for one, charge in found:
+    for usage, charge in charged:
         if charge.amount is not None and charge.ended_us > charge.began_us:
-            yield from ((one, part) for part in by_day(charge))
+            yield from ((usage, part) for part in by_day(charge))
 
 
 def _row(group: list[Charged], so_far: set[str]) -> Row:
@@ -171,16 +171,16 @@ def _origin(charge: Charge) -> tuple[object, ...]:
     return charge.machine, charge.price, charge.began_us // DAY_US
 
 
-def _of_run(one: ExecutionUsage, stage: str, so_far: set[str]) -> Row:
+def _of_run(usage: ExecutionUsage, stage: str, so_far: set[str]) -> Row:
     """What a row says of the run that pays."""
     return {
-        "ResourceId": f"{one.run_id}/{stage}",
-        "ResourceName": one.pipeline,
-        "Tags": json.dumps(one.tags, sort_keys=True, ensure_ascii=False),
-        "x_Execution": one.execution,
-        "x_Pipeline": one.pipeline,
-        "x_RunId": one.run_id,
-        "x_SoFar": str(one.run_id in so_far).lower(),
+        "ResourceId": f"{usage.run_id}/{stage}",
+        "ResourceName": usage.pipeline,
+        "Tags": json.dumps(usage.tags, sort_keys=True, ensure_ascii=False),
+        "x_Execution": usage.execution,
+        "x_Pipeline": usage.pipeline,
+        "x_RunId": usage.run_id,
+        "x_SoFar": str(usage.run_id in so_far).lower(),
         "x_Stage": stage,
     }
 
@@ -229,16 +229,16 @@ _EGRESS = _Meter("Data Transfer", "store/egress", "GB", "GB")
 _KEPT = _Meter("Storage", "store/storage", "GB-Months", "GB-Months")
 
 
-def request_rows(found: Sequence[Charged], version: Version, so_far: set[str]) -> list[Row]:
+def request_rows(charged: Sequence[Charged], version: Version, so_far: set[str]) -> list[Row]:
     """Rows for requests and egress, one for each day, execution, stage and price; none where a price is unknown.
 
     Args:
-        found: charges; so_far: ids of runs that have not ended.
+        charged: charges; so_far: ids of runs that have not ended.
     """
     groups: dict[tuple[object, ...], list[Charged]] = {}
-    for one, charge in _requests_by_day(found):
-        key = (charge.began_us // DAY_US, one.run_id, one.execution, charge.stage, charge.price.region)
-        groups.setdefault(key, []).append((one, charge))
+    for usage, charge in _requests_by_day(charged):
+        key = (charge.began_us // DAY_US, usage.run_id, usage.execution, charge.stage, charge.price.region)
+        groups.setdefault(key, []).append((usage, charge))
     made = [row for group in groups.values() for row in _of_requests(group, so_far)]
     return _with_columns(made, version)
 
@@ -276,18 +276,18 @@ class _Period:
     end_us: int
 
 
-def _kept(one: ExecutionUsage, since: int, until: int) -> dict[str, dict[_Period, int]]:
+def _kept(usage: ExecutionUsage, since: int, until: int) -> dict[str, dict[_Period, int]]:
     """Byte-microseconds of what an execution wrote, by stage and month, between two moments."""
-    found: dict[str, dict[_Period, int]] = {}
-    for charge in charges(one):
+    by_stage: dict[str, dict[_Period, int]] = {}
+    for charge in charges(usage):
         written, at = charge.used.written_bytes, max(charge.ended_us, since)
         while written and at < until:
             period = _month(at)
             ended = min(period.end_us, until)
-            months = found.setdefault(charge.stage, {})
+            months = by_stage.setdefault(charge.stage, {})
             months[period] = months.get(period, 0) + written * (ended - at)
             at = ended
-    return found
+    return by_stage
 
 
 def _month(at_us: int) -> _Period:
@@ -295,11 +295,11 @@ def _month(at_us: int) -> _Period:
     return _Period(round(start.timestamp()) * MICRO, round(end.timestamp()) * MICRO)
 
 
-def _requests_by_day(found: Iterable[Charged]) -> Iterator[Charged]:
+def _requests_by_day(charged: Iterable[Charged]) -> Iterator[Charged]:
     """Charges of executions whose store has prices, cut at midnight (UTC); one without a length stays as it is."""
-    for one, charge in found:
-        if one.rates is not None:
-            yield from ((one, part) for part in by_day(charge))
+    for usage, charge in charged:
+        if usage.rates is not None:
+            yield from ((usage, part) for part in by_day(charge))
 
 
 def _of_requests(group: list[Charged], so_far: set[str]) -> Iterator[Row]:
@@ -321,7 +321,7 @@ def _of_requests(group: list[Charged], so_far: set[str]) -> Iterator[Row]:
 
 
 def _store_row(
-    one: ExecutionUsage,
+    usage: ExecutionUsage,
     stage: str,
     meter: _Meter,
     amounts: tuple[Decimal, Decimal, float],
@@ -334,10 +334,10 @@ def _store_row(
     kept = "as if all that was written stayed, " if meter is _KEPT else ""
     return {
         **_ALWAYS,
-        **_of_run(one, stage, so_far),
+        **_of_run(usage, stage, so_far),
         **when,
         **_priced(quantity, Decimal(repr(price)), rates.currency),
-        "ChargeDescription": f"{stage} of pipeline {one.pipeline}: {meter.name} of the store, {kept}estimated",
+        "ChargeDescription": f"{stage} of pipeline {usage.pipeline}: {meter.name} of the store, {kept}estimated",
         "ConsumedQuantity": _number(consumed),
         "ConsumedUnit": meter.consumed_unit,
         "PricingCategory": "Standard",

@@ -161,21 +161,21 @@ def _made(figures: MonthCosts, path: str) -> datetime:
     return made if made.tzinfo is not None else made.replace(tzinfo=UTC)
 
 
-def idle_pools(month: Month, found: Sequence[MonthCosts], now: datetime) -> list[IdlePool]:
+def idle_pools(month: Month, costs: Sequence[MonthCosts], now: datetime) -> list[IdlePool]:
     """The pools of the price book that keep nodes running, with what no run of the month used, at its last price.
 
     Args:
-        found: the month's figures in several stores.
+        costs: the month's figures in several stores.
     """
     book, end = prices.prices(), min(month.end, now)
     length_s = (end - month.start).total_seconds()
     day = f"{end - timedelta(seconds=1):%Y-%m-%d}"
     made = [
-        idle_in_month(name, pool.kept, book.of_pool(name, day), found, length_s)
+        idle_in_month(name, pool.kept, book.of_pool(name, day), costs, length_s)
         for name, pool in sorted(book.pools.items())
         if pool.kept
     ]
-    return [one for one in made if one is not None]
+    return [pool for pool in made if pool is not None]
 
 
 def keep_months(store: Store, now: datetime, keep: timedelta = timedelta.max) -> list[str]:
@@ -291,13 +291,13 @@ def _readable_usage(store: Store, run_id: str) -> Usage | None:
         return None
 
 
-def lines_of(found: Iterable[Charged]) -> list[MonthLine]:
+def lines_of(charged: Iterable[Charged]) -> list[MonthLine]:
     """Charges of one run as lines of a month, one for each stage, cause and price."""
     groups: dict[tuple[str, ...], list[Charged]] = {}
-    for one, charge in found:
+    for usage, charge in charged:
         price = charge.price
-        same = (one.pipeline, one.model, charge.stage, charge.cause, price.place, price.currency, price.pool)
-        groups.setdefault(same, []).append((one, charge))
+        same = (usage.pipeline, usage.model, charge.stage, charge.cause, price.place, price.currency, price.pool)
+        groups.setdefault(same, []).append((usage, charge))
     return [_line(group) for group in groups.values()]
 
 

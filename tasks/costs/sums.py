@@ -175,8 +175,8 @@ def _times(count: float, price: float | None) -> float | None:
     return 0.0 if not count else None if price is None else count * price
 
 
-def _plus(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one + other
+def _plus(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
 
 
 @dataclass
@@ -322,7 +322,7 @@ def charged(executions: Iterable[ExecutionUsage], since_s: float, until_s: float
 
 
 def sums(
-    found: Sequence[Charged],
+    charged: Sequence[Charged],
     by: Sequence[str],
     so_far: set[str],
     lines: Iterable[MonthLine] = (),
@@ -340,25 +340,25 @@ def sums(
     # What a training consumed belongs to a run as a whole, not to one of its stages or causes.
     of_runs = all(name in ("pipeline", "model", "run", "execution") or name not in _OWN for name in by)
     if "day" in by:
-        found = [(one, part) for one, charge in found for part in by_day(charge)]
-    for one, charge in found:
-        words = tuple(_word(name, one, charge) for name in by)
+        charged = [(usage, part) for usage, charge in charged for part in by_day(charge)]
+    for usage, charge in charged:
+        words = tuple(_word(name, usage, charge) for name in by)
         group = groups.setdefault(words, Sum(words=words, so_far=so_far))
-        executions[one.run_id + one.execution] = one, group
+        executions[usage.run_id + usage.execution] = usage, group
         if charge.stage == "train" and charge.generation is not None:
-            launched = one.run_id + one.execution, charge.generation
+            launched = usage.run_id + usage.execution, charge.generation
             trained_us[launched] = trained_us.get(launched, 0) + charge.ended_us - charge.began_us
         for each in (group, total):
-            each.add(charge, one.rates)
+            each.add(charge, usage.rates)
     for line in lines:
         words = tuple(_OF_LINE[name](line) if name in _OF_LINE else line.tags.get(name, NOT_TAGGED) for name in by)
         for each in (groups.setdefault(words, Sum(words=words, so_far=so_far)), total):
             each.add_line(line)
     counted: set[tuple[str, str, int]] = set()
-    for name, (one, group) in executions.items():
-        whole_us = _trained_us(one)
-        for gang in one.gangs:
-            launch = (one.run_id, gang.where, gang.generation)
+    for name, (usage, group) in executions.items():
+        whole_us = _trained_us(usage)
+        for gang in usage.gangs:
+            launch = (usage.run_id, gang.where, gang.generation)
             if gang.stage == "train" and launch not in counted:
                 counted.add(launch)
                 # Bounds that cut a training's cost cut what it kept in the same proportion.
@@ -371,13 +371,15 @@ def sums(
     return sorted(groups.values(), key=order), total
 
 
-def _trained_us(one: ExecutionUsage) -> dict[int, int]:
+def _trained_us(usage: ExecutionUsage) -> dict[int, int]:
     """The node-microseconds of each generation that an execution trained with, by its number."""
-    found: dict[int, int] = {}
-    for charge in charges(one) if any(gang.stage == "train" for gang in one.gangs) else ():
+    by_generation: dict[int, int] = {}
+    for charge in charges(usage) if any(gang.stage == "train" for gang in usage.gangs) else ():
         if charge.stage == "train" and charge.generation is not None:
-            found[charge.generation] = found.get(charge.generation, 0) + charge.ended_us - charge.began_us
-    return found
+            by_generation[charge.generation] = (
+                by_generation.get(charge.generation, 0) + charge.ended_us - charge.began_us
+            )
+    return by_generation
 
 
 def _progress(gang: GangUsage, share: float, into: list[Sum]) -> None:
@@ -390,9 +392,9 @@ def _progress(gang: GangUsage, share: float, into: list[Sum]) -> None:
             each.epochs += kept / gang.steps_per_epoch
 
 
-def _word(name: str, one: ExecutionUsage, charge: Charge) -> str:
+def _word(name: str, usage: ExecutionUsage, charge: Charge) -> str:
     own = _OWN.get(name)
-    return own(one, charge) if own is not None else one.tags.get(name, NOT_TAGGED)
+    return own(usage, charge) if own is not None else usage.tags.get(name, NOT_TAGGED)
 
 
 def _rounded(amounts: dict[str, float], digits: int) -> dict[str, float]:
