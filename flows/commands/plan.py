@@ -118,7 +118,7 @@ def _time(estimate: Estimate) -> list[str]:
         ready = "" if estimate.ready_at is None else f": ready at {_moment(estimate.ready_at)}"
         whole = f"{in_words(estimate.whole.expected, SECONDS)}{_in_brackets(_range(estimate.whole))}"
         lines.append(f"  In all {whole}{ready}. Cost: {_whole_cost(estimate)}.")
-    if estimate.energy is not None and (estimate.energy.known or estimate.energy.unmetered):
+    if estimate.energy is not None and (estimate.energy.is_known or estimate.energy.unmetered):
         lines.append(f"  {_energy(estimate.energy)}")
     if estimate.unreadable:
         runs, records = ("run is", "its") if estimate.unreadable == 1 else ("runs are", "their")
@@ -163,7 +163,7 @@ def _whole_cost(estimate: Estimate) -> str:
 def _energy(energy: Energy) -> str:
     """The energy and the carbon of the run, and what they rest on, as sentences."""
     unmetered, ungraded = _listed(sorted(energy.unmetered)), _listed(sorted(energy.ungraded))
-    if not energy.known:
+    if not energy.is_known:
         return f"Energy: unknown, because no earlier run measured it and the price book has no watts for {unmetered}."
     sources = ["measured by earlier runs"] * energy.measured + ["by the watts of the price book"] * energy.stated
     least = f"at least {_kwh(energy.joules)}, without that of {unmetered}" if unmetered else _kwh(energy.joules)

@@ -97,14 +97,14 @@ class Energy:
         )
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether the energy of any part is known."""
         return self.measured or self.stated
 
     def to_json(self) -> dict[str, object]:
         """For a program: null if a part is unknown, and the parts that are known beside it."""
-        whole = self.known and not self.unmetered
-        known = self.joules.to_json("known_joules") if self.known else {}
+        whole = self.is_known and not self.unmetered
+        known = self.joules.to_json("known_joules") if self.is_known else {}
         energy = self.joules.to_json("energy_joules") if whole else {"energy_joules": None}
         graded = whole and not self.ungraded
         return {

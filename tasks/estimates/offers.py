@@ -115,16 +115,16 @@ def at(steps: Sequence[StepMemory], rows: int, what: str) -> int:
 
 
 def recommendation(
-    found: Sequence[MemoryNeed], memory_bytes: int, machine: str, *, whole: bool, on_cpu: bool = False
+    needs: Sequence[MemoryNeed], memory_bytes: int, machine: str, *, whole: bool, on_cpu: bool = False
 ) -> str:
     """One sentence: which strategy to take on a machine, and why none that is more complex.
 
     Args:
-        found: of one layout, the simplest strategy first.
+        needs: of one layout, the simplest strategy first.
         memory_bytes: of a device; 0 if unknown.
         whole: whether activations are counted.
     """
-    simplest = found[0]
+    simplest = needs[0]
     without = "" if whole else ", without activations"
     if on_cpu:
         return f"{simplest.strategy} needs {size(simplest.bytes)} a rank{without}; ranks on a CPU share its memory."
@@ -134,16 +134,16 @@ def recommendation(
             f"memory of {machine}, so it is unknown whether that fits."
         )
     place = f"{simplest.nodes} × {machine}"
-    fit = next((one for one in found if one.fits(memory_bytes)), None)
+    fit = next((need for need in needs if need.fits(memory_bytes)), None)
     if fit is None:
-        least = min(found, key=lambda one: one.bytes)
+        least = min(needs, key=lambda one: one.bytes)
         return (
             f"No strategy fits on {place}: {least.strategy} needs the least, {_of(least, memory_bytes)} a device"
             f"{without}."
         )
     if fit is simplest:
-        others = " and ".join(one.strategy for one in found[1:])
-        rest = f"; {others} {'are' if len(found) > 2 else 'is'} not needed" if others else ""
+        others = " and ".join(need.strategy for need in needs[1:])
+        rest = f"; {others} {'are' if len(needs) > 2 else 'is'} not needed" if others else ""
         return f"{fit.strategy} fits on {place} with {_of(fit, memory_bytes)} a device{without}{rest}."
     return (
         f"{fit.strategy} fits on {place} with {_of(fit, memory_bytes)} a device{without}; {simplest.strategy} would "
@@ -230,13 +230,13 @@ def spot_rate(seen: int, hours: float, stated: float | None) -> tuple[float | No
     return None, f"unknown: {few}, and the price book does not say"
 
 
-def with_interruptions(time_s: float, nodes: int, known: SpotInterruptions) -> tuple[float, float | None]:
+def with_interruptions(time_s: float, nodes: int, interruptions: SpotInterruptions) -> tuple[float, float | None]:
     """The expected time on spot nodes, and the expected number of interruptions, of which each stops all nodes."""
-    if known.per_hour is None:
+    if interruptions.per_hour is None:
         return time_s, None
-    rate = known.per_hour * nodes / 3600
+    rate = interruptions.per_hour * nodes / 3600
     # During what is lost, nodes are taken away, too: time = work + rate × time × lost.
-    share = rate * known.lost_s
+    share = rate * interruptions.lost_s
     if share >= 1:
         return float("inf"), float("inf")
     whole = time_s / (1 - share)
@@ -299,46 +299,48 @@ def _prices(machine: Machine, day: str) -> Iterator[MachinePrice]:
             yield price
 
 
-def shortlist(found: Sequence[Offer]) -> list[Offer]:
+def shortlist(offers: Sequence[Offer]) -> list[Offer]:
     """The offers worth showing: those with known cost that nothing beats in cost and time, the cheapest of each term,
     and of each other machine the cheapest; at most MOST_OFFERS, of which each currency has as many.
     """
-    each = max(MOST_OFFERS // max(len({one.currency for one in found}), 1), 1)
+    each = max(MOST_OFFERS // max(len({offer.currency for offer in offers}), 1), 1)
     kept: list[Offer] = []
-    for one in found:
-        alike = [other for other in kept if other.currency == one.currency]
-        if one.time_s is None:
-            beaten = any(other.machine == one.machine and other.term == one.term for other in alike)
+    for offer in offers:
+        alike = [other for other in kept if other.currency == offer.currency]
+        if offer.time_s is None:
+            beaten = any(other.machine == offer.machine and other.term == offer.term for other in alike)
         else:
             # The cheapest come first, so one that follows must be faster; one device is always worth a look, and so is
             # a node that is not taken away.
             same = [other for other in alike if other.time_s is not None]
-            faster = all(one.time_s < FASTER * other.time_s for other in same if other.time_s is not None)
-            is_single = one.nodes * one.devices == 1 and all(other.nodes * other.devices > 1 for other in same)
-            beaten = not (faster or is_single or all(other.term != one.term for other in same))
+            faster = all(offer.time_s < FASTER * other.time_s for other in same if other.time_s is not None)
+            is_single = offer.nodes * offer.devices == 1 and all(other.nodes * other.devices > 1 for other in same)
+            beaten = not (faster or is_single or all(other.term != offer.term for other in same))
         if beaten:
             continue
-        if len(alike) == each > 1 and all(other.term != one.term for other in alike):
+        if len(alike) == each > 1 and all(other.term != offer.term for other in alike):
             kept.remove(alike.pop())  # the fastest or dearest of the other term
         if len(alike) < each:
-            kept.append(one)
+            kept.append(offer)
     return kept[:MOST_OFFERS]
 
 
-def verdict(found: Sequence[Offer]) -> str:
+def verdict(offers: Sequence[Offer]) -> str:
     """One sentence: the cheapest, and whether it is worth distributing at all; one for each currency."""
-    if not found:
+    if not offers:
         return "No machine whose memory and price the book knows can carry this training out."
-    currencies = sorted({one.currency for one in found})
+    currencies = sorted({offer.currency for offer in offers})
     if len(currencies) == 1:
-        return _of_currency(found)
-    return " ".join(f"In {name}: {_of_currency([one for one in found if one.currency == name])}" for name in currencies)
+        return _of_currency(offers)
+    return " ".join(
+        f"In {name}: {_of_currency([offer for offer in offers if offer.currency == name])}" for name in currencies
+    )
 
 
-def _of_currency(found: Sequence[Offer]) -> str:
-    cheapest = found[0]
+def _of_currency(offers: Sequence[Offer]) -> str:
+    cheapest = offers[0]
     place = f"{cheapest.nodes} × {cheapest.place}"
-    alone = next((one for one in found if one.nodes * one.devices == 1), None)
+    alone = next((offer for offer in offers if offer.nodes * offer.devices == 1), None)
     if cheapest.amount is None:
         sentence = (
             f"The cheapest that fits is {place} at {cheapest.per_hour:.4g} {cheapest.currency} an hour; how long it "
@@ -349,7 +351,7 @@ def _of_currency(found: Sequence[Offer]) -> str:
     if alone is None or alone.amount is None:
         return sentence
     if alone is cheapest:
-        same = [one for one in found if one.amount is not None and _money(one) == _money(alone)]
+        same = [offer for offer in offers if offer.amount is not None and _money(offer) == _money(alone)]
         quickest = min(same, key=lambda one: one.time_s or 0.0)
         if (quickest.time_s or 0.0) < (alone.time_s or 0.0):
             return f"{sentence} {quickest.nodes} × {quickest.place} costs the same and takes {_time(quickest)}."
@@ -365,15 +367,15 @@ def time_by_speeds(times: Mapping[str, float], speeds: Mapping[str, float], mach
     return times[known[0]] * speeds[known[0]] / speeds[machine] if known and speeds.get(machine) else None
 
 
-def _order(one: Offer) -> tuple[str, bool, float, int]:
-    amount = one.amount
-    return one.currency, amount is None, one.per_hour if amount is None else amount, one.nodes * one.devices
+def _order(offer: Offer) -> tuple[str, bool, float, int]:
+    amount = offer.amount
+    return offer.currency, amount is None, offer.per_hour if amount is None else amount, offer.nodes * offer.devices
 
 
-def _money(one: Offer) -> str:
-    amount = one.amount or 0.0
-    return f"{amount:,.{4 if amount < 1 else 2}f} {one.currency}"
+def _money(offer: Offer) -> str:
+    amount = offer.amount or 0.0
+    return f"{amount:,.{4 if amount < 1 else 2}f} {offer.currency}"
 
 
-def _time(one: Offer) -> str:
-    return in_words(one.time_s or 0.0, SECONDS)
+def _time(offer: Offer) -> str:
+    return in_words(offer.time_s or 0.0, SECONDS)

@@ -56,7 +56,7 @@ def test_without_a_measurement_the_price_book_counts() -> None:
 
 def test_what_is_unknown_is_no_zero() -> None:
     unknown = energy_of("verify", HOURS, [(BARE, 1)], [])
-    assert (unknown.known, unknown.to_json()["energy_joules"], unknown.unmetered) == (False, None, {"gpu"})
+    assert (unknown.is_known, unknown.to_json()["energy_joules"], unknown.unmetered) == (False, None, {"gpu"})
     part = (unknown + energy_of("verify", HOURS, [(GRADED, 1)], [])).to_json()
     assert (part["energy_joules"], part["known_joules"], part["co2e_grams"]) == (None, KWH, None)
-    assert not Energy().known
+    assert not Energy().is_known
