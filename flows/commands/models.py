@@ -229,14 +229,14 @@ def mirror(arguments: argparse.Namespace) -> Answer:
 
 def _mirror_answer(delivered: Sequence[Due], left: Sequence[Due]) -> Answer:
     """What was sent to which mirror, and what is left and why."""
-    done = [f"{due.mirror}: {due.last.sentence}" for due in delivered if due.last is not None]
-    value = {"told": len(delivered), "done": done, "left": [due.sentence for due in left]}
-    mirrors = [due for due in left if due.mirror != PREFECT]
+    done = [f"{update.mirror}: {update.last.sentence}" for update in delivered if update.last is not None]
+    value = {"told": len(delivered), "done": done, "left": [update.sentence for update in left]}
+    mirrors = [update for update in left if update.mirror != PREFECT]
     if not mirrors:
         # Nobody asked for a server, and none may ever run here: what waits for one is no failure.
-        waits = [f"{due.sentence} The next run or `trainwright mirror` beside a server tells it." for due in left]
+        waits = [f"{update.sentence} The next run or `trainwright mirror` beside a server tells it." for update in left]
         return Answer("\n".join([*done, *waits]) or "Every mirror was told everything.", value)
     count = f"{len(left)} of {len(delivered) + len(left)}"
     error = StorageUnavailable(f"Mirrors were not told everything ({count} left): {mirrors[0].sentence}", remedy="")
     head = f"{count} left. The next run with mirrors in this store tells what is left, as does `trainwright mirror`."
-    return Answer("\n".join([*done, head, *(f"  {due.sentence}" for due in left)]), value, 5, error)
+    return Answer("\n".join([*done, head, *(f"  {update.sentence}" for update in left)]), value, 5, error)
