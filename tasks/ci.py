@@ -192,12 +192,12 @@ def _in_numbers(facts: Facts) -> dict[str, str]:
     return said
 
 
-def _stages(stages: Sequence[StageResult], failure: str, said: Mapping[str, str]) -> Iterator[CiCase]:
+def _stages(stages: Sequence[StageResult], failure: str, sentences: Mapping[str, str]) -> Iterator[CiCase]:
     """Each stage of the line, in order.
 
     Args:
         failure: why the run failed.
-        said: what a stage did that did not fail, by its name.
+        sentences: what a stage did that did not fail, by its name.
     """
     ended = {stage.name: stage for stage in stages}
     for name, section in SECTIONS.items():
@@ -206,7 +206,7 @@ def _stages(stages: Sequence[StageResult], failure: str, said: Mapping[str, str]
             yield CiCase(kind="stage", name=name, status="skipped", sentence="The run did not get so far.")
             continue
         status = _STAGES.get(stage.status, "failed")
-        done = said.get(name, "")
+        done = sentences.get(name, "")
         sentence = failure if status == "failed" else f"{stage.status}{': ' * bool(done)}{done}"
         yield CiCase(kind="stage", name=name, status=status, sentence=sentence, seconds=stage.seconds, field=(section,))
 
@@ -246,20 +246,20 @@ def _checkpoints(facts: Facts) -> Iterator[CiCase]:
         yield _checkpoint(found, report)
 
 
-def _checkpoint(found: Found, report: RunReport) -> CiCase:
-    status: CaseStatus = "passed" if found.state in ("committed", "verified") else "skipped"
-    sentence = f"{found.state}{', handed over' if found.handed_over else ''}"
-    if found.state == "quarantined":
+def _checkpoint(checkpoint: Found, report: RunReport) -> CiCase:
+    status: CaseStatus = "passed" if checkpoint.state in ("committed", "verified") else "skipped"
+    sentence = f"{checkpoint.state}{', handed over' if checkpoint.handed_over else ''}"
+    if checkpoint.state == "quarantined":
         status = "failed" if report.exit_code else "warned"
         sentence = f"quarantined; why: `trainwright checkpoints {report.run_id}`"
-    name = f"step {found.step}, generation {found.generation}"
+    name = f"step {checkpoint.step}, generation {checkpoint.generation}"
     return CiCase(kind="checkpoint", name=name, status=status, sentence=sentence, field=("train",))
 
 
-def _gates(results: Sequence[GateResult], asked: Sequence[GateSpec]) -> Iterator[CiCase]:
+def _gates(results: Sequence[GateResult], specs: Sequence[GateSpec]) -> Iterator[CiCase]:
     """Each gate with what it found, in the order of the spec; gates that were not computed are skipped."""
     left = list(results)
-    for index, gate in enumerate(asked):
+    for index, gate in enumerate(specs):
         result = next((one for one in left if _is_of(one, gate)), None)
         case = CiCase(kind="gate", name=_name(gate), status="skipped", field=("promote", "gates", index))
         if result is None:
@@ -561,11 +561,11 @@ def workflow_commands(findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def _at_most(found: list[Finding], level: Level) -> list[Finding]:
-    if len(found) <= MOST_ANNOTATIONS:
-        return found
-    kept = found[: MOST_ANNOTATIONS - 1]
-    more = len(found) - len(kept)
+def _at_most(findings: list[Finding], level: Level) -> list[Finding]:
+    if len(findings) <= MOST_ANNOTATIONS:
+        return findings
+    kept = findings[: MOST_ANNOTATIONS - 1]
+    more = len(findings) - len(kept)
     return [*kept, Finding(level, f"{more} more", f"{more} more are not shown here; the step's summary lists all.")]
 
 

@@ -374,8 +374,8 @@ def _signature(facts: Sequence[TensorFacts]) -> str:
     return json.dumps(specs)
 
 
-def _sizes(one: TensorFacts) -> list[int]:
-    return [size if isinstance(size, int) else _EXAMPLE_ROWS for size in one.shape]
+def _sizes(tensor: TensorFacts) -> list[int]:
+    return [size if isinstance(size, int) else _EXAMPLE_ROWS for size in tensor.shape]
 
 
 def _zeros(sizes: Sequence[int], dtype: str) -> Any:
@@ -561,14 +561,14 @@ def _inputs(facts: Sequence[TensorFacts], wrapped: str) -> str:
     return f"{{{', '.join(f'{name}: ' + form.replace('{name}', name) for name, form in pairs)}}}"
 
 
-def _form(one: TensorFacts) -> str:
+def _form(tensor: TensorFacts) -> str:
     """How an input is read from `rows`, with `{name}` where its name stands."""
-    tensor = _TENSOR.fullmatch(one.column)
-    if tensor is not None:
-        return f'numpy.frombuffer(b"".join(rows[{{name}}].to_pylist()), "{tensor[1]}").reshape(-1, {tensor[2]})'
-    if one.column.startswith(_TIMES):
-        return f'rows[{{name}}].cast("{one.dtype}").to_numpy()'
-    return "rows[{name}].to_numpy()" if one.column else "rows[{name}]"
+    match = _TENSOR.fullmatch(tensor.column)
+    if match is not None:
+        return f'numpy.frombuffer(b"".join(rows[{{name}}].to_pylist()), "{match[1]}").reshape(-1, {match[2]})'
+    if tensor.column.startswith(_TIMES):
+        return f'rows[{{name}}].cast("{tensor.dtype}").to_numpy()'
+    return "rows[{name}].to_numpy()" if tensor.column else "rows[{name}]"
 
 
 def quoted(name: str) -> str:
@@ -683,9 +683,9 @@ def _use(target: str, exported: Exported) -> list[str]:
     return [*lines, *_agreement(exported)]
 
 
-def _line(one: TensorFacts, *, columns: bool) -> str:
-    shape = " × ".join(str(size) for size in one.shape) or "one value"
-    return f"| `{escaped(one.name)}` | {one.dtype} | {shape} |{f' {escaped(one.column)} |' if columns else ''}"
+def _line(tensor: TensorFacts, *, columns: bool) -> str:
+    shape = " × ".join(str(size) for size in tensor.shape) or "one value"
+    return f"| `{escaped(tensor.name)}` | {tensor.dtype} | {shape} |{f' {escaped(tensor.column)} |' if columns else ''}"
 
 
 def _agreement(exported: Exported) -> list[str]:

@@ -453,51 +453,51 @@ def _compared(before: StepProfile, after: StepProfile, settings: Mapping[str, An
     return compare(before, after, (added_s(settings["checkpoint"]), added_s(change.train["checkpoint"])))
 
 
-def profile_page(run: Run, found: Profiled) -> str:
+def profile_page(run: Run, profiled: Profiled) -> str:
     """The page."""
     return page(
         f"{run.spec.name}: profile",
-        _head(run, found),
-        _parts(found),
-        _change(found),
-        _device(found),
-        _operations(found),
-        _method(found),
+        _head(run, profiled),
+        _parts(profiled),
+        _change(profiled),
+        _device(profiled),
+        _operations(profiled),
+        _method(profiled),
     )
 
 
-def sentence(found: Profiled) -> str:
+def sentence(profiled: Profiled) -> str:
     """What bounds a step, and what the change gave, in one line."""
-    said = f"bound by {NAMES[found.bound]}"
-    if found.change is None:
-        return said
-    return f"{said}; {found.change.what} {result(found)}"
+    bound = f"bound by {NAMES[profiled.bound]}"
+    if profiled.change is None:
+        return bound
+    return f"{bound}; {profiled.change.what} {result(profiled)}"
 
 
-def result(found: Profiled) -> str:
+def result(profiled: Profiled) -> str:
     """What the change gave."""
-    if found.comparison is None:
-        return f"It could not be measured: {found.failed}"
-    compared, steps = found.comparison, len(found.after.step_s if found.after else ())
+    if profiled.comparison is None:
+        return f"It could not be measured: {profiled.failed}"
+    compared, steps = profiled.comparison, len(profiled.after.step_s if profiled.after else ())
     figures = (
-        f"{compared.before:,.0f} → {compared.after:,.0f} samples/s ({len(found.profile.step_s)} and {steps} steps)"
+        f"{compared.before:,.0f} → {compared.after:,.0f} samples/s ({len(profiled.profile.step_s)} and {steps} steps)"
     )
     if compared.helps is None:
         return f"Whether it helps is open: {figures}, but single steps differ more than that."
     return f"{'It helps' if compared.helps else 'It does not help'}: {figures}, {compared.gain:+.0%}."
 
 
-def _head(run: Run, found: Profiled) -> Markup:
-    profile = found.profile
-    total = sum(found.parts.values())
+def _head(run: Run, profiled: Profiled) -> Markup:
+    profile = profiled.profile
+    total = sum(profiled.parts.values())
     ranks = f"{profile.world_size} ranks" if profile.world_size > 1 else "1 rank"
-    rate = found.comparison.before if found.comparison else profile.rows / total if total else 0.0
+    rate = profiled.comparison.before if profiled.comparison else profile.rows / total if total else 0.0
     return tag(
         "header",
         tag("p", f"{run.spec.name} · profile of {run.run_id}", kind="eyebrow"),
-        tag("h1", f"Bound by {NAMES[found.bound]}"),
-        tag("p", SENTENCES[found.bound], kind="why"),
-        tag("p", f"{found.change.what} {result(found)}", kind="next") if found.change else NOTHING,
+        tag("h1", f"Bound by {NAMES[profiled.bound]}"),
+        tag("p", SENTENCES[profiled.bound], kind="why"),
+        tag("p", f"{profiled.change.what} {result(profiled)}", kind="next") if profiled.change else NOTHING,
         facts(
             [
                 ("a step", _time(total)),
@@ -512,11 +512,11 @@ def _head(run: Run, found: Profiled) -> Markup:
     )
 
 
-def _parts(found: Profiled) -> Markup:
-    total = sum(found.parts.values()) or 1.0
+def _parts(profiled: Profiled) -> Markup:
+    total = sum(profiled.parts.values()) or 1.0
     drawn = [
         Bar(PARTS[part], seconds, f"{_time(seconds)}, {seconds / total:.1%}", _COLOURS.get(part, BLUE))
-        for part, seconds in found.parts.items()
+        for part, seconds in profiled.parts.items()
     ]
     note = (
         "The times are those of rank 0, and the parts do not overlap. The time of a checkpoint is divided by the steps "
@@ -525,15 +525,15 @@ def _parts(found: Profiled) -> Markup:
     return section("Where a step's time goes", chart(bars(drawn, "Seconds of a mean step by part")), _soft(note))
 
 
-def _change(found: Profiled) -> Markup:
-    change = found.change
+def _change(profiled: Profiled) -> Markup:
+    change = profiled.change
     if change is None:
         return section("The change most worth trying", tag("p", "No change is known for what bounds these steps."))
     return section(
         "The change most worth trying",
         tag("p", change.what),
-        tag("p", result(found)),
-        chart(_before_and_after(found.comparison)),
+        tag("p", result(profiled)),
+        chart(_before_and_after(profiled.comparison)),
         _soft(change.effect),
         _soft(change.note) if change.note else NOTHING,
     )
@@ -547,11 +547,11 @@ def _before_and_after(compared: SpeedComparison | None) -> str:
     return bars(made, "Samples per second before and after the change")
 
 
-def _device(found: Profiled) -> Markup:
-    step, roof = found.profile, found.roof
+def _device(profiled: Profiled) -> Markup:
+    step, roof = profiled.profile, profiled.roof
     if roof is None:
-        said = "The operations of a step were not counted, so it is unknown how close it comes to the device's best."
-        return section("Arithmetic and memory", tag("p", said))
+        note = "The operations of a step were not counted, so it is unknown how close it comes to the device's best."
+        return section("Arithmetic and memory", tag("p", note))
     return section(
         "Arithmetic and memory",
         table(
@@ -574,11 +574,11 @@ def _row(name: str, amount: float, best: float, unit: str, share: float) -> tupl
     return name, _amount(amount, unit), _amount(best, f"{unit}/s"), f"{share:.0%}"
 
 
-def _operations(found: Profiled) -> Markup:
-    steps = found.profile.traced
+def _operations(profiled: Profiled) -> Markup:
+    steps = profiled.profile.traced
     rows = [
-        (one.name, f"{one.calls / steps:,.1f}", _time(one.seconds / steps))
-        for one in (found.profile.operations if steps else [])
+        (operation.name, f"{operation.calls / steps:,.1f}", _time(operation.seconds / steps))
+        for operation in (profiled.profile.operations if steps else [])
     ]
     head = ("operation", "calls of a step", "time of its own")
     if not rows:
@@ -587,8 +587,8 @@ def _operations(found: Profiled) -> Markup:
     return section("The longest operations", table(head, rows, numbers=(1, 2)), _soft(note))
 
 
-def _method(found: Profiled) -> Markup:
-    profile = found.profile
+def _method(profiled: Profiled) -> Markup:
+    profile = profiled.profile
     lines = [
         f"{len(profile.step_s)} steps of a training of their own were timed after a warm-up, without torch's profiler. "
         "The training ran in a temporary folder: it left no checkpoint. Its weights are those that the module makes.",

@@ -286,9 +286,9 @@ def read_objectives(path: str | Path | None) -> Objectives:
     return read_rules(DEFAULT if path is None else Path(path), Objectives)
 
 
-def are_shipped(found: Sequence[Result]) -> bool:
+def are_shipped(results: Sequence[Result]) -> bool:
     """Whether these are the results of the objectives that Trainwright ships."""
-    return {result.name: result.objective for result in found} == read_objectives(None).objectives
+    return {result.name: result.objective for result in results} == read_objectives(None).objectives
 
 
 def results(objectives: Objectives, runs: Sequence[LedgerRun], now: datetime) -> list[Result]:

@@ -108,8 +108,8 @@ def _labels(traces: Traces) -> tuple[str, ...]:
 class _Search:
     """Traces of a package in a store: by environment, by run, and by what runs made."""
 
-    def __init__(self, store: Store, wanted: Requirement) -> None:
-        self._store, self._wanted = store, wanted
+    def __init__(self, store: Store, requirement: Requirement) -> None:
+        self._store, self._requirement = store, requirement
         names = [name for name in store.list(layout.environments()) if name != EARLIER]
         self._by_environment = dict(zip(names, read_several(store, self._in_environment, names), strict=True))
         self.by_run: dict[str, Traces] = defaultdict(frozenset)
@@ -195,7 +195,7 @@ class _Search:
             return "", NOT_KNOWN
 
     def _among(self, packages: Iterable[InstalledPackage]) -> Traces:
-        name = canonicalize_name(self._wanted.name)
+        name = canonicalize_name(self._requirement.name)
         return frozenset(
             package
             for package in packages
@@ -207,7 +207,7 @@ class _Search:
             Version(version)
         except InvalidVersion:
             return True  # nobody can say that it is another; `contains` would
-        return self._wanted.specifier.contains(version, prereleases=True)
+        return self._requirement.specifier.contains(version, prereleases=True)
 
 
 def _name_damage(error: Exception) -> None:
