@@ -31,17 +31,17 @@ _MOST = 1e300
 
 def width_of(text: str, size: float) -> float:
     """About how wide a text is drawn, in the picture's units; rather too wide than too narrow."""
-    return size * sum(_share(one) for one in text)
+    return size * sum(_share(letter) for letter in text)
 
 
-def _share(one: str) -> float:
-    if one in _NARROW:
+def _share(letter: str) -> float:
+    if letter in _NARROW:
         return 0.38
-    if one in _WIDE:
+    if letter in _WIDE:
         return 0.98
-    if ord(one) > 0x2E7F:  # such as Chinese
+    if ord(letter) > 0x2E7F:  # such as Chinese
         return 1.05
-    return 0.72 if one.isupper() else 0.64
+    return 0.72 if letter.isupper() else 0.64
 
 
 def fitted(text: str, size: float, room: float) -> str:

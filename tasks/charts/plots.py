@@ -538,14 +538,14 @@ def _gate_row(gate: GateResult, spec: GateSpec | None, sign: int) -> Gate:
         above, gap = spec.min is not None, spec.max_gap is not None
     else:
         above, gap = (gate.value >= gate.bound) == gate.met, False
-    asked = f"{'gap between slices' if gap else 'value'} {'at least' if above else 'at most'} {label(gate.bound)}"
+    condition = f"{'gap between slices' if gap else 'value'} {'at least' if above else 'at most'} {label(gate.bound)}"
     if evidence is not None:
-        asked += f", {100 * evidence.confidence:.4g} % confidence"
+        condition += f", {100 * evidence.confidence:.4g} % confidence"
     if missing := _missing(gate):
-        return Gate(name, asked, None, gate.bound, above, outcome(gate), missing=missing)
+        return Gate(name, condition, None, gate.bound, above, outcome(gate), missing=missing)
     return Gate(
         name=name,
-        asked=asked,
+        condition=condition,
         value=gate.value,
         interval=None if evidence is None else (evidence.low, evidence.high),
         limit=gate.bound,
@@ -559,20 +559,20 @@ def _gate_row(gate: GateResult, spec: GateSpec | None, sign: int) -> Gate:
 def _gain_row(gate: GateResult, spec: GateSpec | None, name: str, sign: int) -> Gate:
     """A gate on the gain over the champion, in the direction in which the metric is better."""
     limit = gate.bound
-    asked = f"gain of at least {label(limit)}"
+    condition = f"gain of at least {label(limit)}"
     if limit < 0:
-        asked = f"loss of at most {label(-limit)}"
+        condition = f"loss of at most {label(-limit)}"
     elif spec is not None and spec.confidence is not None:
-        asked = f"gain above {label(limit)}"
+        condition = f"gain above {label(limit)}"
     interval, value = None, None
     if gate.evidence is not None:
         interval, value = (gate.evidence.low, gate.evidence.high), gate.evidence.estimate
-        asked += f", {100 * gate.evidence.confidence:.4g} % confidence"
+        condition += f", {100 * gate.evidence.confidence:.4g} % confidence"
     elif missing := _missing(gate):
-        return Gate(name, asked, None, limit, True, outcome(gate), missing=missing)
+        return Gate(name, condition, None, limit, True, outcome(gate), missing=missing)
     elif gate.champion_value is not None:
         value = sign * (gate.value - gate.champion_value)
-    return Gate(name, asked, value, limit, True, outcome(gate), interval, scale=f"{gate.metric} gain")
+    return Gate(name, condition, value, limit, True, outcome(gate), interval, scale=f"{gate.metric} gain")
 
 
 def _missing(gate: GateResult) -> tuple[str, str] | None:
@@ -587,7 +587,7 @@ class Gate:
     """One row of the plot.
 
     Attributes:
-        name, asked: such as `accuracy` and `gain of at least 0`.
+        name, condition: such as `accuracy` and `gain of at least 0`.
         value: what was measured: a value, or a gain; None if nothing is shown.
         limit: what was asked for, in the same unit.
         good_above: whether the gate is met above its limit.
@@ -599,7 +599,7 @@ class Gate:
     """
 
     name: str
-    asked: str
+    condition: str
     value: float | None
     limit: float
     good_above: bool
@@ -621,7 +621,7 @@ def forest(gates: Sequence[Gate], title: str = "The gates, with what was asked f
         if number:
             picture.line((0, top, _GATES_WIDTH, top))
         picture.text((0, top + 28), gate.name, size=14, bold=True, room=_GATES_LEFT - 24)
-        picture.text((0, top + 47), gate.asked, size=12, fill=SOFT, room=_GATES_LEFT - 24)
+        picture.text((0, top + 47), gate.condition, size=12, fill=SOFT, room=_GATES_LEFT - 24)
         colour = _GATE_COLOURS[gate.outcome]
         figure = gate.missing[0] if gate.value is None else label(gate.value)
         picture.text((_GATES_RIGHT + 30, top + 28), figure, size=14, bold=True, room=_GATES_WIDTH - _GATES_RIGHT - 30)

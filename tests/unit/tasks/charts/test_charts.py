@@ -98,7 +98,7 @@ def test_rows_of_a_forest_say_what_was_asked() -> None:
     evaluate = {**SPEC["evaluate"], "slices": SLICES}
     spec = PipelineSpec.model_validate({**SPEC, "evaluate": evaluate, "promote": {"gates": GATES}})
     rows = forest_rows(gate_results(), spec)
-    assert [(row.name, row.asked, row.limit, row.good_above, row.outcome) for row in rows] == [
+    assert [(row.name, row.condition, row.limit, row.good_above, row.outcome) for row in rows] == [
         ("accuracy", "value at least 0.9", 0.9, True, "met"),
         ("accuracy", "gain above 0, 95 % confidence", 0.0, True, "insufficient evidence"),
         ("accuracy · weekend", "loss of at most 0.01, 95 % confidence", -0.01, True, "not met"),
@@ -119,7 +119,7 @@ def test_a_gain_is_in_the_direction_in_which_the_metric_is_better() -> None:
 def test_results_of_other_gates_than_the_specs_are_shown_by_what_they_say() -> None:
     missed = GateResult(metric="accuracy", met=False, value=0.7, bound=0.8, sentence="s")
     [row] = forest_rows([missed], PipelineSpec.model_validate(SPEC))
-    assert (row.asked, row.good_above, row.outcome) == ("value at least 0.8", True, "not met")
+    assert (row.condition, row.good_above, row.outcome) == ("value at least 0.8", True, "not met")
 
 
 def test_curves_of_one_quantity_share_a_panel_and_the_loss_comes_first() -> None:
