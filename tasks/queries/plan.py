@@ -101,7 +101,7 @@ def _look(run: Run, stage: Stage[..., Any], earlier: EarlierHandoffs, changes: l
             action = "skip" if done.status == "skipped" else "reuse"
             step = Step(stage.name, action, done.in_plan or done.reused_from or "")
             return step, "" if done.error is None else stage.name
-        if done is None and stage.ahead is not None and (outlook := stage.ahead(run, *earlier.known(stage))):
+        if done is None and stage.ahead is not None and (outlook := stage.ahead(run, *earlier.keyed_inputs(stage))):
             return Step(stage.name, *outlook), ""
         why = stage.missing if done is None else done.lacks
     except UsageError as error:

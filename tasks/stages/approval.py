@@ -162,14 +162,14 @@ def _asks_for_canary(run: Run, question: Question) -> str | None:
     return asks.run_id
 
 
-def _is_the_same(asked: Question, now_asked: Question) -> bool:
+def _is_the_same(question: Question, now_asked: Question) -> bool:
     """Whether a question is exactly the one that would be asked now; a question of an earlier version has no state."""
-    if asked.state is not None and asked.state != now_asked.state:
+    if question.state is not None and question.state != now_asked.state:
         return False
-    same = (asked.candidate, asked.champion, asked.evaluation) == (
+    same = (question.candidate, question.champion, question.evaluation) == (
         now_asked.candidate, now_asked.champion, now_asked.evaluation,
     )  # fmt: skip
-    return same and asked.about == now_asked.about
+    return same and question.about == now_asked.about
 
 
 def _refuse_foreign(run: Run, question: Question) -> None:
@@ -247,9 +247,9 @@ def _refused(question: Question, reason: str, remedy: str | None = None) -> Appr
     )
 
 
-def _taken(question: Question, answer: Answer, known: Approvers) -> Approval:
+def _taken(question: Question, answer: Answer, approvers: Approvers) -> Approval:
     assert answer.via in ("cli", "prefect", "proxy")
-    signature = answer.signature if known.keys else None
+    signature = answer.signature if approvers.keys else None
     keys = [] if signature is None else [str(one["keyid"]) for one in signature["signatures"]]
     return Approval(
         run_id=question.run_id,
@@ -261,8 +261,8 @@ def _taken(question: Question, answer: Answer, known: Approvers) -> Approval:
         at=answer.at,
         keys=keys,
         signature=signature,
-        public_key=known.pem_of(answer),
-        vouched=known.vouched,
+        public_key=approvers.pem_of(answer),
+        vouched=approvers.vouched,
     )
 
 

@@ -259,10 +259,10 @@ def _set_aside(report: ContractReport) -> list[str]:
     return ["", f"Set aside: {aside.rows:,} of {report.rows:,} rows, in {place}.", "", *failure_lines(aside.broken)]
 
 
-def drift_cells(one: ColumnDrift) -> tuple[str, ...]:
+def drift_cells(drift: ColumnDrift) -> tuple[str, ...]:
     """A column's row in a table with this head."""
-    missing = f"{one.nulls[0]:.1%} → {one.nulls[1]:.1%}" if any(one.nulls) else ""
-    return one.column, one.verdict, f"{one.psi:.3f}", f"{one.ks:.3f}", missing, one.what
+    missing = f"{drift.nulls[0]:.1%} → {drift.nulls[1]:.1%}" if any(drift.nulls) else ""
+    return drift.column, drift.verdict, f"{drift.psi:.3f}", f"{drift.ks:.3f}", missing, drift.what
 
 
 def drift_section(report: DriftReport | None) -> list[str]:
@@ -282,9 +282,9 @@ def drift_section(report: DriftReport | None) -> list[str]:
     return [*lines, *(["", f"… and {more} more, in the report."] if more > 0 else [])]
 
 
-def _drift_row(one: ColumnDrift) -> str:
-    picture = as_image(svg(one.bars, one.column)) if one.bars else ""
-    return f"| {' | '.join(map(as_text, drift_cells(one)))} | {picture} |"
+def _drift_row(drift: ColumnDrift) -> str:
+    picture = as_image(svg(drift.bars, drift.column)) if drift.bars else ""
+    return f"| {' | '.join(map(as_text, drift_cells(drift)))} | {picture} |"
 
 
 def receipt_of(run: RunInputs, report: RunReport) -> Receipt | None:

@@ -275,12 +275,12 @@ def suspect_labels(run: Run, evaluation: Evaluation) -> LabelErrors | None:
     return None
 
 
-def about(found: LabelErrors, split: str) -> str:
+def about(errors: LabelErrors, split: str) -> str:
     """What was found, in a sentence or two."""
-    number, shown = len(found.positions), min(len(found.positions), MOST)
+    number, shown = len(errors.positions), min(len(errors.positions), MOST)
     first = f"; the {shown} most suspicious are shown" if number > shown else ""
     return (
-        f"In {number:,} of {found.rows:,} rows of {split}, the model is confident of another class than the "
+        f"In {number:,} of {errors.rows:,} rows of {split}, the model is confident of another class than the "
         f"label{first}. Look at them: the label may be wrong, or the model."
     )
 
@@ -299,12 +299,12 @@ def suspect_lines(run: Run, evaluation: Evaluation) -> list[str]:
     return lines + [f"| {row:,} | {label} | {said} |" for row, label, said in first_rows(found)]
 
 
-def first_rows(found: LabelErrors) -> list[tuple[int, str, str]]:
+def first_rows(errors: LabelErrors) -> list[tuple[int, str, str]]:
     """The first rows: number, label and what the model says, each with the probability that the model gives it."""
-    columns = found.positions, found.labels, found.label_probability, found.suggested, found.suggested_probability
+    columns = errors.positions, errors.labels, errors.label_probability, errors.suggested, errors.suggested_probability
     return [
-        (int(row), f"{label} ({mine:.2g})", f"{other} ({likely:.2g})")
-        for row, label, mine, other, likely in list(zip(*columns, strict=True))[:MOST]
+        (int(row), f"{label} ({probability:.2g})", f"{other} ({likely:.2g})")
+        for row, label, probability, other, likely in list(zip(*columns, strict=True))[:MOST]
     ]
 
 

@@ -154,11 +154,11 @@ promote = Stage(
 
 
 def _decided(
-    run: Run, found: tuple[Versioned, int], checkpoint: Checkpoint, evaluation: Evaluation
+    run: Run, pointer: tuple[Versioned, int], checkpoint: Checkpoint, evaluation: Evaluation
 ) -> StageOutcome[Receipt] | None:
-    if made := _made_before(run, found) or canary.stood(run):
+    if made := _made_before(run, pointer) or canary.stood(run):
         return made
-    champion = registry.model_version(run.store, Ref.model_validate(found[0].value["model_version"]))
+    champion = registry.model_version(run.store, Ref.model_validate(pointer[0].value["model_version"]))
     return _unchanged(run, champion, evaluation) if champion.checkpoint.ref.id == checkpoint.ref.id else None
 
 
@@ -239,19 +239,19 @@ def _promote(
     return StageOutcome(receipt, "ran", receipt.sentence, version.ref)
 
 
-def _state(found: tuple[Versioned, int] | None) -> str:
+def _state(pointer: tuple[Versioned, int] | None) -> str:
     """What a question about an alias is about: the seal of its newest receipt, "" before the first."""
-    newest = registry.newest_receipt(found and found[0])
+    newest = registry.newest_receipt(pointer and pointer[0])
     return newest.seal if newest else ""
 
 
-def _made_before(run: Run, found: tuple[Versioned, int]) -> StageOutcome[Receipt] | None:
+def _made_before(run: Run, pointer: tuple[Versioned, int]) -> StageOutcome[Receipt] | None:
     """This run's own promotion if it was made before the run was cut off, even if the alias has moved since."""
-    receipt = registry.receipt_of_run(run.store, found[0], run.run_id, run.resolved.started)
+    receipt = registry.receipt_of_run(run.store, pointer[0], run.run_id, run.resolved.started)
     if receipt is None or receipt.ref is None:
         return None
-    if found[0].value["receipt"] != receipt.ref.to_json():
-        receipt = registry.moved_on(receipt, found[0])
+    if pointer[0].value["receipt"] != receipt.ref.to_json():
+        receipt = registry.moved_on(receipt, pointer[0])
     return StageOutcome(receipt, "ran", receipt.sentence, receipt.candidate)
 
 
@@ -273,16 +273,18 @@ def _unchanged(run: Run, champion: ModelVersion, evaluation: Evaluation) -> Stag
 
 
 def _judged(
-    run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluation: Evaluation, theirs: ModelVersion | None
+    run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluation: Evaluation, champion: ModelVersion | None
 ) -> tuple[list[GateResult], Evaluation, Ref | None]:
     """The gate results that allow the promotion, and the evaluations that they compare: candidate's and champion's."""
-    wanted, previous = run.spec.promote.gates, theirs.version if theirs else None
-    champion = None
+    specs, previous = run.spec.promote.gates, champion.version if champion else None
+    champion_evaluation = None
     try:
-        if theirs is not None:
-            compared = [gate.name for gate in wanted if gate.compares and gate.name in evaluation.metrics]
-            evaluation, champion = comparable(run, checkpoint, evaluation, theirs.checkpoint, dataset, compared)
-        gates = judged(run, partial(sets_to_score, run, dataset), evaluation, champion)
+        if champion is not None:
+            compared = [gate.name for gate in specs if gate.compares and gate.name in evaluation.metrics]
+            evaluation, champion_evaluation = comparable(
+                run, checkpoint, evaluation, champion.checkpoint, dataset, compared
+            )
+        gates = judged(run, partial(sets_to_score, run, dataset), evaluation, champion_evaluation)
     except InsufficientEvidence as error:
         sentence = f"Not promoted: {error.message.rstrip('.')}; {_stays(run, previous)}."
         raise InsufficientEvidence(sentence, remedy=error.remedy, details=error.details) from None
@@ -296,7 +298,7 @@ def _judged(
                 f"{sentence}; {_stays(run, previous)}.", remedy=more_rows(run, missed), details=details
             )
         raise GateNotMet(f"Not promoted, {count}: {why}; {_stays(run, previous)}.", details=details)
-    return gates, evaluation, None if champion is None else champion.ref
+    return gates, evaluation, None if champion_evaluation is None else champion_evaluation.ref
 
 
 def _stays(run: Run, previous: int | None) -> str:
@@ -335,11 +337,11 @@ def exports_that_agree(run: Run, checkpoint: Checkpoint, stays: str) -> dict[str
     return {"exports": made} if made else {}
 
 
-def split_with_rows(dataset: Dataset | None, wanted: str) -> str:
+def split_with_rows(dataset: Dataset | None, split: str) -> str:
     """The wanted split if it has rows, else a split that has rows; without a dataset, the wanted split."""
-    if dataset is None or dataset.rows(wanted):
-        return wanted
-    return next((name for name in ("test", "val", *dataset.splits) if dataset.rows(name)), wanted)
+    if dataset is None or dataset.rows(split):
+        return split
+    return next((name for name in ("test", "val", *dataset.splits) if dataset.rows(name)), split)
 
 
 def export_sentence(run: Run) -> str:

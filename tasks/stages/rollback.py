@@ -89,10 +89,10 @@ def release(
             remedy="Give the checkpoint's id, or its first characters.",
         )
 
-    def released(held: Holds, by: str) -> tuple[Holds, str]:
-        lifted = _chosen(store, model, alias, which, held)
+    def released(holds: Holds, by: str) -> tuple[Holds, str]:
+        lifted = _chosen(store, model, alias, which, holds)
         sentence = f'version {lifted.version} was released from hold by {by}: "{why}"'
-        return without_hold(held, lifted.checkpoint_id), sentence
+        return without_hold(holds, lifted.checkpoint_id), sentence
 
     return _stay(store, model, alias, provenance, released)
 
@@ -120,14 +120,14 @@ def hold(
     if {one.checkpoint_id for one in registry.holds(store, _named(store, model, alias)[0])} >= checkpoints.keys():
         return None
 
-    def added(held: Holds, by: str) -> tuple[Holds, str]:
+    def added(holds: Holds, by: str) -> tuple[Holds, str]:
         for checkpoint, version in checkpoints.items():
-            held = with_hold(
-                held,
+            holds = with_hold(
+                holds,
                 Hold(checkpoint_id=checkpoint, version=version, by=by, at=at, reason=why, made_with=made_with),
             )
         what = f"version{'' if len(checkpoints) == 1 else 's'} {', '.join(map(str, sorted(checkpoints.values())))}"
-        return held, f'{what} made with {made_with} put on hold by {by}: "{why}"'
+        return holds, f'{what} made with {made_with} put on hold by {by}: "{why}"'
 
     return _stay(store, model, alias, provenance, added)
 
@@ -236,17 +236,17 @@ def _refuse_canary(store: Store, model: str, alias: str, current: Versioned) -> 
         )
 
 
-def _previous(store: Store, model: str, alias: str, version: int, held: Holds) -> int | None:
+def _previous(store: Store, model: str, alias: str, version: int, holds: Holds) -> int | None:
     """The version promoted before `version`, without versions on hold, so that going back twice passes two versions."""
     before: dict[int | None, int | None] = {}
     for receipt in registry.history(store, model, alias):
         before.setdefault(receipt.version, receipt.previous)
     on_hold = []
-    while (found := before.get(version)) is not None:
-        if all(one.checkpoint_id != existing_version(store, model, found).checkpoint.ref.id for one in held):
-            return found
-        on_hold.append(found)
-        version = found
+    while (candidate := before.get(version)) is not None:
+        if all(one.checkpoint_id != existing_version(store, model, candidate).checkpoint.ref.id for one in holds):
+            return candidate
+        on_hold.append(candidate)
+        version = candidate
     if on_hold:
         numbers = ", ".join(map(str, on_hold))
         raise UsageError(
@@ -256,23 +256,23 @@ def _previous(store: Store, model: str, alias: str, version: int, held: Holds) -
     return None
 
 
-def _chosen(store: Store, model: str, alias: str, which: int | str | None, held: Holds) -> Hold:
+def _chosen(store: Store, model: str, alias: str, which: int | str | None, holds: Holds) -> Hold:
     """The hold that a person names; else UsageError with a list of the holds."""
     match which:
         case None:
-            found = list(held)
+            chosen = list(holds)
         case int():
-            of = [one for one in held if one.version == which]
+            of = [one for one in holds if one.version == which]
             ids = {existing_version(store, model, which).checkpoint.ref.id} if not of else set()
-            found = of or [one for one in held if one.checkpoint_id in ids]
+            chosen = of or [one for one in holds if one.checkpoint_id in ids]
         case str():
-            found = [one for one in held if one.checkpoint_id.startswith(which)]
-    if len(found) == 1:
-        return found[0]
-    there = "; ".join(f"version {one.version} (checkpoint {one.checkpoint_id[:12]})" for one in held)
-    if not held:
+            chosen = [one for one in holds if one.checkpoint_id.startswith(which)]
+    if len(chosen) == 1:
+        return chosen[0]
+    there = "; ".join(f"version {one.version} (checkpoint {one.checkpoint_id[:12]})" for one in holds)
+    if not holds:
         raise UsageError(f"Nothing is on hold for {model}@{alias}.", remedy="`trainwright show` lists the holds.")
-    if found or which is None:
+    if chosen or which is None:
         raise UsageError(f"{model}@{alias} has more than one hold: {there}.", remedy="Name the version.")
     raise UsageError(f"{which} is not on hold for {model}@{alias}; on hold: {there}.", remedy="Name one of these.")
 

@@ -237,7 +237,7 @@ class EarlierHandoffs:
     def stored(self, stage: Stage[..., Any]) -> StageOutcome[Any] | None:
         """The stage's result; UsageError if an input that decides it does not exist yet."""
         if stage not in self._found:
-            self._found[stage] = stage.stored(self._run, *self.known(stage))
+            self._found[stage] = stage.stored(self._run, *self.keyed_inputs(stage))
         return self._found[stage]
 
     def handoff(self, stage: Stage[..., Any]) -> Any:
@@ -251,6 +251,6 @@ class EarlierHandoffs:
         """The hand-offs that a stage takes; UsageError as in `handoff`."""
         return [self.handoff(one) for one in stage.takes]
 
-    def known(self, stage: Stage[..., Any]) -> list[Any]:
+    def keyed_inputs(self, stage: Stage[..., Any]) -> list[Any]:
         """The inputs that identify the stage's result: its hand-offs, or None for each if they do not decide it."""
         return self.inputs(stage) if stage.keyed else [None] * len(stage.takes)
