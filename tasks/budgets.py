@@ -335,19 +335,19 @@ def too_little_for_game_day(budget_period: BudgetPeriod, balance: Balance, most:
         most: what the game day may use of the budget, in its unit.
     """
     limit = budget_period.budget.limit
-    wanted = f"this game day, which may use {shown(most)} {limit.unit}"
-    return _too_little(budget_period, balance, wanted, [], balance.reserved, _GAME_DAY_REMEDY)
+    consumer = f"this game day, which may use {shown(most)} {limit.unit}"
+    return _too_little(budget_period, balance, consumer, [], balance.reserved, _GAME_DAY_REMEDY)
 
 
 def _too_little(
-    budget_period: BudgetPeriod, balance: Balance, wanted: str, own: list[str], others: float, remedy: str
+    budget_period: BudgetPeriod, balance: Balance, consumer: str, own: list[str], others: float, remedy: str
 ) -> OverBudget:
     limit = budget_period.budget.limit
     parts = [f"{shown(balance.spent)} of {shown(limit.value)} {limit.unit} are spent", *own]
     parts += [f"{shown(others)} used or reserved by other runs"] if others else []
     return OverBudget(
         f"The budget {budget_period.name} ({budget_period.budget.runs}, {budget_period.period}) has too little left "
-        f"for {wanted}: {_joined(parts)}.",
+        f"for {consumer}: {_joined(parts)}.",
         remedy=remedy,
         details={
             "budget": budget_period.name,
@@ -391,20 +391,20 @@ def settle_run(store: Store, run_id: str, budgets: Budgets, *, ended: bool = Fal
     return over
 
 
-def settle_others(store: Store, budget_period: BudgetPeriod, ledger: Ledger, mine: Executed | None = None) -> bool:
+def settle_others(store: Store, budget_period: BudgetPeriod, ledger: Ledger, own: Executed | None = None) -> bool:
     """Settle the holders of a budget that no process carries out any more; returns whether there were any."""
     settled = False
     for hold in ledger.balance().holds.values():
         who = Executed(hold.run_id, hold.execution)
         try:
-            if who == mine or is_carried_out(store, who.run_id):
+            if who == own or is_carried_out(store, who.run_id):
                 continue
-            known = next((one for one in _over(store, who.run_id, ended=True) if one.execution == who.execution), None)
+            usage = next((one for one in _over(store, who.run_id, ended=True) if one.execution == who.execution), None)
         except (CorruptError, UsageError) as error:  # the hold of another run with damaged records stays
             log.warning("budget %s: %s is not settled: %s", budget_period.name, who.run_id, error.message)
             continue
         # Without a record of its use, which gc deletes with the run, what it held is all that is known.
-        ledger.settle({who: hold.amount if known is None else budget_period.used(known)})
+        ledger.settle({who: hold.amount if usage is None else budget_period.used(usage)})
         settled = True
     return settled
 
