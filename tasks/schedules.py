@@ -240,17 +240,17 @@ class Sensor:
         return Look("new", len(new), f"{said}."), marks
 
     def _start(
-        self, cursor: Versioned, found: Look, marks: Mapping[str, str], seen: set[str], start: Callable[[str], str]
+        self, cursor: Versioned, look: Look, marks: Mapping[str, str], seen: set[str], start: Callable[[str], str]
     ) -> Look:
         n = cursor.value["step"] + 1
         whole = n % WHOLE_EVERY == 0
         files = [mark for mark in marks.values() if whole or mark not in seen]
         step = self._record(cursor.value["sensor"], n, files, whole=whole, starts=True)
         if step is None:
-            return Look("started", found.new, f"Another sensor of {self.pipeline} is at work.")
+            return Look("started", look.new, f"Another sensor of {self.pipeline} is at work.")
         name = start(key_of(step))
         self._move(cursor, step)
-        return Look("started", found.new, f"{found.sentence} Started {name}.")
+        return Look("started", look.new, f"{look.sentence} Started {name}.")
 
     def _marks(self) -> dict[str, str]:
         return {name: digest(f"{name}\n{stamp}")[:16] for name, stamp in self.listed().items()}
@@ -495,16 +495,16 @@ class ConcurrencyLock:
         """
         holder = f"{self._mark}{self.scheduled_s}/{uuid.uuid4().hex[:12]}"
         keeper = LeaseKeeper(self.store, self._path, holder, patience_s=self.patience_s, renew_s=self.renew_s)
-        asked, over = threading.Event(), threading.Event()
+        end_request, over = threading.Event(), threading.Event()
         try:
             keeper.start()
             token = self._take(keeper)
             self._wait_for_others()
             path = layout.end_request(self.pipeline, token, with_process(holder))
-            watch = threading.Thread(target=self._watch, args=(path, asked, over, stop), daemon=True)
+            watch = threading.Thread(target=self._watch, args=(path, end_request, over, stop), daemon=True)
             if self.overlap == "cancel_old":
                 watch.start()
-            yield asked
+            yield end_request
         finally:
             over.set()
             with uninterrupted():
@@ -590,11 +590,11 @@ class ConcurrencyLock:
         which = f"The run {living[0]}" if living else "An earlier run"
         return f"{which} of {self.pipeline} is unfinished (schedule.overlap: {self.overlap})."
 
-    def _watch(self, path: str, asked: threading.Event, over: threading.Event, stop: Callable[[], None]) -> None:
+    def _watch(self, path: str, end_request: threading.Event, over: threading.Event, stop: Callable[[], None]) -> None:
         while not over.wait(self.look_every_s):
             with contextlib.suppress(Interrupted):
                 if self.store.exists(path):
-                    asked.set()
+                    end_request.set()
                     log.info("A newer run of %s takes the place of this one (schedule.overlap).", self.pipeline)
                     stop()
                     return
