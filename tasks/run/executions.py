@@ -226,9 +226,9 @@ def num_ends(store: Store, run_id: str) -> int:
     return sum((one.error or {}).get("cause") != Fenced.cause and not one.lacked_server for one in reports)
 
 
-def _refuse_other(found: tuple[str, int], expected: tuple[str, int]) -> None:
-    if found != expected:
-        raise ValueError(f"it is about {found[0][:80]!a}, number {found[1]}")
+def _refuse_other(subject: tuple[str, int], expected: tuple[str, int]) -> None:
+    if subject != expected:
+        raise ValueError(f"it is about {subject[0][:80]!a}, number {subject[1]}")
 
 
 def _numbers(names: list[str]) -> list[int]:

@@ -384,15 +384,15 @@ def resolved_before(store: Store, key: str | None) -> Resolved | None:
     return find_inputs(store, run_id)
 
 
-def inputs_of_pipeline(name: str, options: RunOptions, known: Resolved) -> Resolved:
+def inputs_of_pipeline(name: str, options: RunOptions, inputs: Resolved) -> Resolved:
     """The inputs of the run with this key; UsageError if a person chose the key, and its run is another pipeline's.
 
     A flow run's own key belongs to one pipeline, which may have been renamed between two executions.
     """
-    if (other := known.spec["name"]) == name or options.has_own_key:
-        return known
+    if (other := inputs.spec["name"]) == name or options.has_own_key:
+        return inputs
     raise UsageError(
-        f"The key {options.key!r} is of the run {known.run_id} of the pipeline {other!r}, so {name!r} cannot use it.",
+        f"The key {options.key!r} is of the run {inputs.run_id} of the pipeline {other!r}, so {name!r} cannot use it.",
         remedy="Choose another --key: one key is one run, whatever the pipeline.",
     )
 
