@@ -316,19 +316,19 @@ def _leave_to_newer_execution(run: Run | None, failure: str) -> None:
         raise Abort(f"the flow run ends as its newer execution reports; this one failed: {failure}")
 
 
-def _newer_execution_ends(client: SyncPrefectClient, mine: FlowRun, run: Run | None) -> bool:
+def _newer_execution_ends(client: SyncPrefectClient, flow_run: FlowRun, run: Run | None) -> bool:
     """Whether there is a newer execution that has ended, or that holds the run's lease and renews it.
 
     A newer execution that was killed does neither, and nobody else may report the failure: so this waits only a while.
     """
     before, until = None, 0.0
-    while (newest := client.read_flow_run(mine.id)).run_count > mine.run_count:
+    while (newest := client.read_flow_run(flow_run.id)).run_count > flow_run.run_count:
         if newest.state is not None and newest.state.is_final():
             return True
-        held = None if run is None else held_lease(run.store, layout.lease(layout.run(run.run_id)))
+        lease = None if run is None else held_lease(run.store, layout.lease(layout.run(run.run_id)))
         if not until:
-            before, until = held, time.monotonic() + NEWER_S
-        elif held is not None and held != before:
+            before, until = lease, time.monotonic() + NEWER_S
+        elif lease is not None and lease != before:
             return True
         elif time.monotonic() > until:
             return False
