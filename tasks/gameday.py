@@ -252,17 +252,17 @@ def shortened(lightning: Mapping[str, Any]) -> dict[str, object]:
     return {**lightning, "trainer": {**trainer, "max_steps": STEPS, "max_epochs": -1}}
 
 
-def train_once(wanted: GameTraining, loaded: LoadedSpec) -> Checkpoint:
+def train_once(request: GameTraining, loaded: LoadedSpec) -> Checkpoint:
     """Validate, shard and train in the store of a game day; nothing is verified, evaluated or promoted.
 
     Raises: what ended the training, once its retry budget is spent.
     """
-    options = RunOptions(window=wanted.window, fresh=wanted.fresh)
-    run = open_run(loaded, store_uri=wanted.store, options=options, recorded=False, remembered=False)
+    options = RunOptions(window=request.window, fresh=request.fresh)
+    run = open_run(loaded, store_uri=request.store, options=options, recorded=False, remembered=False)
     # What conducts a game day is no flow run of Prefect's tasks, which a Dask cluster would need.
     changes = {"lightning": shortened(run.resolved.lightning), "spec": run_locally(run.resolved.spec)}
     run = replace(run, resolved=run.resolved.model_copy(update=changes))
-    stage = replace(train, make=partial(run_training, fault=wanted.fault))
+    stage = replace(train, make=partial(run_training, fault=request.fault))
     return stage(run, shard(run, validate(run)))
 
 
@@ -279,8 +279,8 @@ class ConductedTraining:
         until: when the game day ends, on the monotonic clock.
     """
 
-    def __init__(self, module: str, wanted: GameTraining, store: Store, pool: str | None, until: float) -> None:
-        self._module, self._wanted, self._store = module, wanted, store
+    def __init__(self, module: str, request: GameTraining, store: Store, pool: str | None, until: float) -> None:
+        self._module, self._wanted, self._store = module, request, store
         self._pool, self._until = pool, until
         self._before = set(store.list(layout.trainings()))
         self._mark = new_mark()
@@ -529,19 +529,19 @@ def kept_all(outcomes: Sequence[Outcome]) -> bool:
     return not broken(outcomes) and any(one.verdict == "as promised" for one in outcomes)
 
 
-def outcome_row(one: Outcome) -> tuple[str, ...]:
+def outcome_row(outcome: Outcome) -> tuple[str, ...]:
     """An outcome in OUTCOME_COLUMNS."""
-    weights = {None: "–", True: "the same", False: "different"}[one.same_weights]
+    weights = {None: "–", True: "the same", False: "different"}[outcome.same_weights]
     return (
-        one.fault,
-        one.verdict,
-        _seconds(one.noticed_s),
-        _seconds(one.limit_s),
-        _seconds(one.recovered_s),
-        "–" if one.lost_steps is None else str(one.lost_steps),
-        _seconds(one.lost_node_s),
+        outcome.fault,
+        outcome.verdict,
+        _seconds(outcome.noticed_s),
+        _seconds(outcome.limit_s),
+        _seconds(outcome.recovered_s),
+        "–" if outcome.lost_steps is None else str(outcome.lost_steps),
+        _seconds(outcome.lost_node_s),
         weights,
-        one.why,
+        outcome.why,
     )
 
 

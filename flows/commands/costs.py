@@ -114,12 +114,12 @@ def _gains(
     return [(gain, amounts[gain.model]) for gain in made]
 
 
-def _idle_pools(found: Found, window: Window) -> list[IdlePool]:
+def _idle_pools(charged: Found, window: Window) -> list[IdlePool]:
     """The pools of the price book that keep nodes running, with what no run used, at the price of the last day."""
     book, end = prices.prices(), min(window.end, datetime.now(UTC))
     span, day = (window.start.timestamp(), end.timestamp()), f"{end - timedelta(microseconds=1):%Y-%m-%d}"
     return [
-        idle_pool(name, pool.kept, book.of_pool(name, day), (charge for _, charge in found), span)
+        idle_pool(name, pool.kept, book.of_pool(name, day), (charge for _, charge in charged), span)
         for name, pool in sorted(book.pools.items())
         if pool.kept
     ]
@@ -188,9 +188,9 @@ def _sums_table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window
     extra = [name for name, of in _COLUMNS.items() if of(total.resources) not in ("", "unknown")]
     figures = ("runs", "node-hours", "GPU-hours", "cost", *extra, "goodput")
 
-    def shown(one: Sum) -> tuple[str, ...]:
-        *before, goodput = _figures(one)
-        return (*before, *(_COLUMNS[name](one.resources) for name in extra), goodput)
+    def shown(group: Sum) -> tuple[str, ...]:
+        *before, goodput = _figures(group)
+        return (*before, *(_COLUMNS[name](group.resources) for name in extra), goodput)
 
     lines = [(*one.words, *shown(one), _waste(one)) for one in groups]
     if len(groups) > 1:
@@ -213,41 +213,41 @@ def _sums_table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window
     return "\n".join(text)
 
 
-def _unpriced(total: Sum, found: Found) -> list[str]:
+def _unpriced(total: Sum, charged: Found) -> list[str]:
     """How many node-hours have no known price, and on which machines and pools they were."""
     if not total.unpriced_s:
         return []
-    places = sorted({charge.price.place for _, charge in found if charge.amount is None})
+    places = sorted({charge.price.place for _, charge in charged if charge.amount is None})
     more = len(places) - _MOST_PLACES
     named = ", ".join(places[:_MOST_PLACES]) + (f" and {more} more" if more > 0 else "")
-    said = f"{total.unpriced_s / 3600:.2f} node-hours have no known price{f' ({named})' if named else ''}"
+    sentence = f"{total.unpriced_s / 3600:.2f} node-hours have no known price{f' ({named})' if named else ''}"
     return [
-        f"{said}; give each machine or pool a price in a price book, and a region to a pool whose machine has prices "
-        "for several regions (docs/cost.md)"
+        f"{sentence}; give each machine or pool a price in a price book, and a region to a pool whose machine has "
+        "prices for several regions (docs/cost.md)"
     ]
 
 
-def _store_money(one: ResourceCosts) -> str:
+def _store_money(costs: ResourceCosts) -> str:
     """Requests and egress, such as `at least 0.0024 EUR`; "" if all that was used is free."""
-    unknown = one.unpriced - {"storage"}
-    if not one.amounts:
+    unknown = costs.unpriced - {"storage"}
+    if not costs.amounts:
         return "unknown" if unknown else ""
-    return f"{'at least ' if unknown else ''}{in_words(one.amounts)}"
+    return f"{'at least ' if unknown else ''}{in_words(costs.amounts)}"
 
 
 def _nonzero(count: int, words: Callable[[int], str]) -> str:
     return words(count) if count else ""
 
 
-def _figures(one: Sum) -> tuple[str, ...]:
-    goodput = "" if one.goodput is None else f"{one.goodput:.0%}"
-    return str(len(one.runs)), f"{one.node_seconds / 3600:.2f}", one.gpu_hours, one.money, goodput
+def _figures(group: Sum) -> tuple[str, ...]:
+    goodput = "" if group.goodput is None else f"{group.goodput:.0%}"
+    return str(len(group.runs)), f"{group.node_seconds / 3600:.2f}", group.gpu_hours, group.money, goodput
 
 
-def _waste(one: Sum) -> str:
+def _waste(group: Sum) -> str:
     """The largest causes other than work, with their share."""
-    largest = sorted(((seconds, cause) for cause, seconds in one.causes.items() if cause != "work"), reverse=True)
-    shown = [f"{cause} {seconds / one.node_seconds:.0%}" for seconds, cause in largest[:_MOST_CAUSES] if seconds]
+    largest = sorted(((seconds, cause) for cause, seconds in group.causes.items() if cause != "work"), reverse=True)
+    shown = [f"{cause} {seconds / group.node_seconds:.0%}" for seconds, cause in largest[:_MOST_CAUSES] if seconds]
     return ", ".join(shown)
 
 
@@ -297,27 +297,27 @@ def sums_csv(by: Sequence[str], groups: Sequence[Sum]) -> str:
 def focus_csv(
     version: Version,
     executions: Sequence[ExecutionUsage],
-    found: Sequence[tuple[ExecutionUsage, Charge]],
+    charged: Sequence[tuple[ExecutionUsage, Charge]],
     so_far: set[str],
     window: Window,
 ) -> str:
     """Rows of FOCUS, with a warning for each thing that has none because its price is unknown.
 
     Args:
-        executions: all that began before the window's end; found: their charges in it.
+        executions: all that began before the window's end; charged: their charges in it.
     """
-    if (missing := left_out_s(found)) > 0:
+    if (missing := left_out_s(charged)) > 0:
         log.warning("%.0f node-seconds have no known price and are left out: FOCUS allows no unknown cost", missing)
     resources = ResourceCosts()
-    for one, charge in found:
-        resources.add(charge, one.rates)
+    for usage, charge in charged:
+        resources.add(charge, usage.rates)
     if resources.unpriced:
         unpriced = ", ".join(sorted(resources.unpriced))
         log.warning("of the store, these have no known price and are left out: %s (docs/cost.md)", unpriced)
     span = (window.start.timestamp(), min(window.end, datetime.now(UTC)).timestamp())
     made = [
-        *rows(found, version, so_far),
-        *request_rows(found, version, so_far),
+        *rows(charged, version, so_far),
+        *request_rows(charged, version, so_far),
         *storage_rows(executions, span, version, so_far),
     ]
     return _csv(columns(version), [list(row.values()) for row in made])

@@ -292,7 +292,7 @@ def main(request: str) -> int:
     return error.exit_code
 
 
-def _on_pool(wanted: GameTraining, loaded: LoadedSpec) -> Checkpoint:
+def _on_pool(request: GameTraining, loaded: LoadedSpec) -> Checkpoint:
     connect("cli")
     from prefect import flow, tags
     from prefect.runtime import flow_run
@@ -302,9 +302,9 @@ def _on_pool(wanted: GameTraining, loaded: LoadedSpec) -> Checkpoint:
     def training() -> Checkpoint:
         print(json.dumps({"flow_run": str(flow_run.id)}), flush=True)
         with cancellable():
-            return train_once(wanted, loaded)
+            return train_once(request, loaded)
 
-    title = "no fault" if wanted.fault is None else wanted.fault.name
+    title = "no fault" if request.fault is None else request.fault.name
     named = flow(name="game-day", flow_run_name=f"game day: {title}")
     with tags(*run_tags(loaded.spec.tags)):
         checkpoint: Checkpoint = named(training)()

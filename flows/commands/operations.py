@@ -303,7 +303,7 @@ def _version_json(version: RulesVersion) -> dict[str, object]:
     return {**value, "signature": key}
 
 
-def _budget_row(one: BudgetBalance) -> list[str]:
-    limit = one.budget.limit
-    figures = [shown(amount) for amount in (one.spent, one.reserved, one.left, limit.value)]
-    return [one.name, one.budget.runs, one.period, *figures, limit.unit, one.budget.at_limit]
+def _budget_row(balance: BudgetBalance) -> list[str]:
+    limit = balance.budget.limit
+    figures = [shown(amount) for amount in (balance.spent, balance.reserved, balance.left, limit.value)]
+    return [balance.name, balance.budget.runs, balance.period, *figures, limit.unit, balance.budget.at_limit]

@@ -121,12 +121,18 @@ def checkpoints(arguments: argparse.Namespace) -> Answer:
     return Answer("\n".join(lines), {"run_id": run.run_id, "training": training, "checkpoints": records})
 
 
-def _checkpoint(one: Found, age_s: float | None) -> tuple[str, ...]:
-    metrics = [f"{name} {value:.4g}" for name, value in sorted(one.metrics.items())]
-    size = "" if one.bytes is None else in_words(one.bytes, BYTES)
+def _checkpoint(checkpoint: Found, age_s: float | None) -> tuple[str, ...]:
+    metrics = [f"{name} {value:.4g}" for name, value in sorted(checkpoint.metrics.items())]
+    size = "" if checkpoint.bytes is None else in_words(checkpoint.bytes, BYTES)
     age = "" if age_s is None else in_words(age_s, SECONDS)
-    state = f"{one.state}{', handed over' if one.handed_over else ''}"
-    return f"{one.step:,}", size, age, state, ", ".join([*([one.reason] if one.reason else []), *metrics])
+    state = f"{checkpoint.state}{', handed over' if checkpoint.handed_over else ''}"
+    return (
+        f"{checkpoint.step:,}",
+        size,
+        age,
+        state,
+        ", ".join([*([checkpoint.reason] if checkpoint.reason else []), *metrics]),
+    )
 
 
 def logs(arguments: argparse.Namespace) -> Answer:
@@ -276,24 +282,26 @@ def _held(store: Store, model: str, alias: str) -> tuple[Hold, ...]:
     return registry.holds(store, found and found[0])
 
 
-def _history_lines(model: str, alias: str, moves: list[Move], held: tuple[Hold, ...]) -> list[str]:
+def _history_lines(model: str, alias: str, moves: list[Move], holds: tuple[Hold, ...]) -> list[str]:
     count = f"{len(moves)} entr{'y' if len(moves) == 1 else 'ies'}"
-    rows = [(readable(one.at), one.by or "?", one.trigger, _versions(one), _why(model, alias, one)) for one in moves]
+    rows = [
+        (readable(move.at), move.by or "?", move.trigger, _versions(move), _why(model, alias, move)) for move in moves
+    ]
     last = moves[-1]
     names = "names nothing any more" if last.kind == "ended" else f"is version {last.after}"
     lines = [f"{model}@{alias} {names}: {count}", ""]
     lines.append(table(("when", "who", "trigger", "version", "what"), rows))
-    for one in moves:
-        if one.approval is not None or one.force is not None:
-            lines += ["", f"{readable(one.at)}: the promotion of version {one.after}"]
-            lines += [f"  {one.approval.sentence}"] if one.approval is not None else []
-            lines += [f"  {one.force.sentence}"] if one.force is not None else []
-        if one.canary is not None and one.canary.status is not None:
-            lines += ["", f"{readable(one.at)}: version {one.canary.version} as canary", *_canary_lines(one.canary)]
-        if one.incident is not None:
-            lines += ["", f"{readable(one.at)}: the rollback from version {one.before} to version {one.after}"]
-            lines += _incident_lines(one.incident)
-    for hold in held:
+    for move in moves:
+        if move.approval is not None or move.force is not None:
+            lines += ["", f"{readable(move.at)}: the promotion of version {move.after}"]
+            lines += [f"  {move.approval.sentence}"] if move.approval is not None else []
+            lines += [f"  {move.force.sentence}"] if move.force is not None else []
+        if move.canary is not None and move.canary.status is not None:
+            lines += ["", f"{readable(move.at)}: version {move.canary.version} as canary", *_canary_lines(move.canary)]
+        if move.incident is not None:
+            lines += ["", f"{readable(move.at)}: the rollback from version {move.before} to version {move.after}"]
+            lines += _incident_lines(move.incident)
+    for hold in holds:
         lines += ["", f"on hold: checkpoint {hold.checkpoint_id[:12]}, because {hold.sentence}"]
     return lines
 

@@ -148,15 +148,21 @@ def decide(questions: Sequence[GateQuestion]) -> list[Decision]:
     return [_decision(one, p_worse) for one, p_worse in zip(questions, worse, strict=True)]
 
 
-def _decision(one: GateQuestion, p_worse: float) -> Decision:
-    asked, p_value = level(1 - one.confidence, one.spent), one.measured.p_value(one.bound)
+def _decision(question: GateQuestion, p_worse: float) -> Decision:
+    threshold, p_value = level(1 - question.confidence, question.spent), question.measured.p_value(question.bound)
     verdict: GateVerdict = "insufficient"
-    if p_value <= asked and asked > 0:
+    if p_value <= threshold and threshold > 0:
         verdict = "better"
-    elif p_worse <= (1 - one.confidence) / 2:
+    elif p_worse <= (1 - question.confidence) / 2:
         verdict = "worse"
-    needed = one.measured.rows_needed(one.bound, level(1 - one.confidence)) if verdict == "insufficient" else None
-    return Decision(verdict, one.measured.gain, one.measured.interval(one.confidence), p_value, asked, needed)
+    needed = (
+        question.measured.rows_needed(question.bound, level(1 - question.confidence))
+        if verdict == "insufficient"
+        else None
+    )
+    return Decision(
+        verdict, question.measured.gain, question.measured.interval(question.confidence), p_value, threshold, needed
+    )
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

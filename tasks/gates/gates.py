@@ -205,11 +205,13 @@ def lacking(gates: Sequence[GateResult]) -> str:
     return f", promoted although the evidence is insufficient ({missed[0].sentence})" if missed else ""
 
 
-def _scored(gate: GateSpec, evaluation: Evaluation, models: Models, mine: MetricValue | None = None) -> MetricValue:
+def _scored(
+    gate: GateSpec, evaluation: Evaluation, models: Models, candidate: MetricValue | None = None
+) -> MetricValue:
     """The value that a gate looks at.
 
     Args:
-        mine: the candidate's, if the evaluation is the champion's.
+        candidate: the candidate's, if the evaluation is the champion's.
     """
     if gate.expression is not None:
         values = {name: one.value for name, one in evaluation.metrics.items()}
@@ -230,8 +232,8 @@ def _scored(gate: GateSpec, evaluation: Evaluation, models: Models, mine: Metric
         return MetricValue(value=measured[gate.name], mode="min", rows=1, unit="dataset")
     metric = evaluation.metrics.get(gate.name)
     if gate.name in evaluation.undefined:
-        raise undefined(gate.name, evaluation.undefined[gate.name], "" if mine is None else " for the champion")
-    if metric is None and mine is not None:
+        raise undefined(gate.name, evaluation.undefined[gate.name], "" if candidate is None else " for the champion")
+    if metric is None and candidate is not None:
         raise InsufficientEvidence(
             f"the champion has no score for {gate.name} that can be compared with the candidate's"
         )
@@ -267,12 +269,12 @@ def _gap(gate: GateSpec, models: Models) -> GateResult:
     return GateResult(metric=gate.name, met=met, value=float(gap), bound=gate.max_gap, sentence=sentence)
 
 
-def _against_bound(gate: GateSpec, metric: MetricValue, mine: _Value) -> GateResult:
+def _against_bound(gate: GateSpec, metric: MetricValue, measured: _Value) -> GateResult:
     bound = gate.threshold
     limit = Fraction(repr(bound))
-    short = limit - mine.value if gate.min is not None else mine.value - limit
-    met = short <= mine.slack or metric.value == bound  # the bound may be a score copied from a report
-    value, by = _figures([mine.value, abs(short)], [(mine.value, limit)] if short else [])
+    short = limit - measured.value if gate.min is not None else measured.value - limit
+    met = short <= measured.slack or metric.value == bound  # the bound may be a score copied from a report
+    value, by = _figures([measured.value, abs(short)], [(measured.value, limit)] if short else [])
     side = ("at least" if gate.min is not None else "at most") if met else by
     if not met:
         side += " below" if gate.min is not None else " above"

@@ -133,12 +133,12 @@ def due_events(store: Store, model: str | None = None) -> list[Due]:
     return found
 
 
-def note(store: Store, one: Due, delivered: bool, sentence: str) -> Due:
+def note(store: Store, update: Due, delivered: bool, sentence: str) -> Due:
     """Record an attempt; returns what was due with it."""
     record, attempts = record_delivery(
-        store, one.run_id, one.mirror, one.what, one.attempts, delivered=delivered, sentence=sentence
+        store, update.run_id, update.mirror, update.what, update.attempts, delivered=delivered, sentence=sentence
     )
-    return replace(one, last=record, attempts=attempts)
+    return replace(update, last=record, attempts=attempts)
 
 
 def _aliases(store: Store, runs: list[Resolved]) -> Iterator[Due]:
@@ -318,7 +318,7 @@ def tell(
     return left
 
 
-def _tell(store: Store, one: Due, deadline: Deadline) -> tuple[Due, bool]:
+def _tell(store: Store, update: Due, deadline: Deadline) -> tuple[Due, bool]:
     """What was due with its newest attempt, and whether the mirror answers."""
     by = {
         "mlflow": _mlflow,
@@ -328,15 +328,15 @@ def _tell(store: Store, one: Due, deadline: Deadline) -> tuple[Due, bool]:
         PREFECT: _prefect,
     }
     try:
-        if one.mirror != PREFECT:  # its address is this process's own, and never the store's
-            _refuse_unknown(one)
-        sentence = by[one.mirror](store, one, deadline)
+        if update.mirror != PREFECT:  # its address is this process's own, and never the store's
+            _refuse_unknown(update)
+        sentence = by[update.mirror](store, update, deadline)
     except TrainwrightError as error:
-        return note(store, one, False, str(error)), isinstance(error, UsageError)
+        return note(store, update, False, str(error)), isinstance(error, UsageError)
     except Exception as error:  # of a library; the text may quote a value
-        return note(store, one, False, f"It failed with {type(error).__name__}. {AGAIN}"), False
-    log.info("%s: %s", one.mirror, sentence)
-    return note(store, one, True, sentence), True
+        return note(store, update, False, f"It failed with {type(error).__name__}. {AGAIN}"), False
+    log.info("%s: %s", update.mirror, sentence)
+    return note(store, update, True, sentence), True
 
 
 def _identity(about: Resolved, mirror: str) -> dict[str, object]:
@@ -346,14 +346,14 @@ def _identity(about: Resolved, mirror: str) -> dict[str, object]:
     return {"mirror": mirror, "settings": section, "root": about.root if is_local else None}
 
 
-def _refuse_unknown(one: Due) -> None:
+def _refuse_unknown(update: Due) -> None:
     """UsageError for a mirror that only the store names: its writers may not choose where credentials and lines go."""
-    identity = _identity(one.resolved, one.mirror)
+    identity = _identity(update.resolved, update.mirror)
     if mirrors.is_accepted(identity):
         return
     section = identity["settings"] if isinstance(identity["settings"], dict) else {}
-    place = one.resolved.pipeline().mirrors.place(one.mirror, one.resolved.root)
-    command = shlex.join(["trainwright", "mirror", one.resolved.run_id, "--accept", place])
+    place = update.resolved.pipeline().mirrors.place(update.mirror, update.resolved.root)
+    command = shlex.join(["trainwright", "mirror", update.resolved.run_id, "--accept", place])
     names = ", ".join(section[name] for name in ("username", "password", "token") if section.get(name))
     raise UsageError(
         f"{place!a}{f' (with {names})' if names else ''} is named in the store, and no run of this user "
@@ -362,22 +362,22 @@ def _refuse_unknown(one: Due) -> None:
     )
 
 
-def _mlflow(store: Store, one: Due, deadline: Deadline) -> str:
-    spec = one.resolved.pipeline().mirrors.mlflow
+def _mlflow(store: Store, update: Due, deadline: Deadline) -> str:
+    spec = update.resolved.pipeline().mirrors.mlflow
     assert spec is not None
     with _mlflow_server(spec, deadline) as endpoint:
         server = Mlflow(endpoint)
-        if one.alias is not None:
-            return _put_alias(store, server, *one.alias)
-        run, facts, report = _run_of(store, one)
+        if update.alias is not None:
+            return _put_alias(store, server, *update.alias)
+        run, facts, report = _run_of(store, update)
         kept = server.put_run(mlflow_run(facts, report, spec.experiment or run.spec.name))
-        said = f"run {report.run_id} is {kept.id} in MLflow"
+        sentence = f"run {report.run_id} is {kept.id} in MLflow"
         model = report.model
         if report.verdict != "promoted" or model is None or model.version is None or model.alias is None:
-            return said
+            return sentence
         number = put_version(store, server, kept, report, deadline, spec.model)
         named = _put_alias(store, server, model.name, model.alias)
-        return f"{said}, {model.name} version {model.version} is {number}, and {named}"
+        return f"{sentence}, {model.name} version {model.version} is {number}, and {named}"
 
 
 def _mlflow_server(spec: MlflowSpec, deadline: Deadline) -> Endpoint:
@@ -410,62 +410,62 @@ def _put_alias(store: Store, server: Mlflow, model: str, alias: str) -> str:
             return f"{model}@{alias} is {number} in MLflow"
 
 
-def _openlineage(store: Store, one: Due, deadline: Deadline) -> str:
-    spec = one.resolved.pipeline().mirrors.openlineage
+def _openlineage(store: Store, update: Due, deadline: Deadline) -> str:
+    spec = update.resolved.pipeline().mirrors.openlineage
     assert spec is not None
-    _, facts, report = _run_of(store, one)
+    _, facts, report = _run_of(store, update)
     events = lineage_events(facts, report, spec.namespace)
     if spec.file is not None:
-        path = Path(one.resolved.root) / spec.file
+        path = Path(update.resolved.root) / spec.file
         append_events(path, events)
-        return f"{path} has the events of run {one.run_id} ({len(events)})"
+        return f"{path} has the events of run {update.run_id} ({len(events)})"
     with _lineage_server(spec, deadline) as endpoint:
         post_events(endpoint, events)
-    return f"{spec.url} has the events of run {one.run_id} ({len(events)})"
+    return f"{spec.url} has the events of run {update.run_id} ({len(events)})"
 
 
-def _gto(store: Store, one: Due, deadline: Deadline) -> str:
+def _gto(store: Store, update: Due, deadline: Deadline) -> str:
     del deadline  # Git answers within a time of its own
-    if one.alias is not None:
-        model, alias = one.alias
+    if update.alias is not None:
+        model, alias = update.alias
     else:
-        report = latest_report(store, one.run_id)
+        report = latest_report(store, update.run_id)
         if report is None or report.verdict != "promoted" or report.model is None:
-            return f"run {one.run_id} promoted nothing, so there is nothing to tag"
+            return f"run {update.run_id} promoted nothing, so there is nothing to tag"
         model, alias = report.model.name, report.model.alias or ""
     moves = registry.moves(store, model, alias)
-    receipt = next((told for told, about in moves if about.get("run_id") == one.run_id), None)
+    receipt = next((receipt for receipt, about in moves if about.get("run_id") == update.run_id), None)
     if receipt is None or receipt.version is None or receipt.ref is None or receipt.decision != "promoted":
-        return f"{model}@{alias} was not moved by {one.run_id}, so there is nothing to tag"
+        return f"{model}@{alias} was not moved by {update.run_id}, so there is nothing to tag"
     code = store.manifest(layout.model(model, receipt.version)).provenance.get("code") or {}
     if not code.get("commit") or code.get("dirty"):
         return f"version {receipt.version} was not made from a commit alone, so it has no Git tag"
-    root, commit = Path(one.resolved.root), str(code["commit"])
-    version = mirrors.register(root, model, receipt.version, commit, f"trainwright run {one.run_id}")
+    root, commit = Path(update.resolved.root), str(code["commit"])
+    version = mirrors.register(root, model, receipt.version, commit, f"trainwright run {update.run_id}")
     if version is None:
         return f"{commit[:12]} is an earlier version of {model} in Git, so version {receipt.version} has no Git tag"
     return f"{version} and {mirrors.assign(root, model, alias, commit, receipt.ref.seal)} are tags of {commit[:12]}"
 
 
-def _huggingface(store: Store, one: Due, deadline: Deadline) -> str:
-    pipeline, root = one.resolved.pipeline(), Path(one.resolved.root)
+def _huggingface(store: Store, update: Due, deadline: Deadline) -> str:
+    pipeline, root = update.resolved.pipeline(), Path(update.resolved.root)
     spec = pipeline.mirrors.huggingface
     assert spec is not None
     model, alias = pipeline.model_name, pipeline.promote.alias
-    if one.alias is not None and one.alias != (model, alias):
-        return f"{'@'.join(one.alias)} has no folder"
-    report = None if one.alias is not None else latest_report(store, one.run_id)
-    if one.alias is None and (report is None or report.verdict != "promoted"):
-        return f"run {one.run_id} promoted nothing, so the folder stays as it is"
+    if update.alias is not None and update.alias != (model, alias):
+        return f"{'@'.join(update.alias)} has no folder"
+    report = None if update.alias is not None else latest_report(store, update.run_id)
+    if update.alias is None and (report is None or report.verdict != "promoted"):
+        return f"run {update.run_id} promoted nothing, so the folder stays as it is"
     if not root.is_dir():
         raise UsageError(
-            f"{root}, the project of run {one.run_id}, is not on this machine.",
+            f"{root}, the project of run {update.run_id}, is not on this machine.",
             remedy="Tell it where the run was made.",
         )
     return put_folder(store, root.resolve() / spec.folder, model, alias, deadline)
 
 
-def _prefect(store: Store, one: Due, deadline: Deadline) -> str:
+def _prefect(store: Store, update: Due, deadline: Deadline) -> str:
     """Emit the event of a rollback, or of a run's end, to the server that this process would use; starts none."""
     del deadline  # the client's own is a few seconds
     context = sys.modules.get("prefect.context")  # imported here, Prefect would read its settings too early
@@ -474,14 +474,14 @@ def _prefect(store: Store, one: Due, deadline: Deadline) -> str:
         raise StorageUnavailable(
             "no Prefect server runs here.", remedy="`trainwright up` starts one, or the next run tells it."
         )
-    if one.alias is None:
-        return _tell_end(store, one.run_id)
-    newest = registry.newest_move(store, *one.alias)
-    if newest is None or newest[1].get("run_id") != one.run_id:
-        return f"{'@'.join(one.alias)} has moved on since"
+    if update.alias is None:
+        return _tell_end(store, update.run_id)
+    newest = registry.newest_move(store, *update.alias)
+    if newest is None or newest[1].get("run_id") != update.run_id:
+        return f"{'@'.join(update.alias)} has moved on since"
     receipt, about = newest
     announce_rollback(receipt, str(about.get("actor", "")), datetime.fromisoformat(str(about["finished"])))
-    return f"the rollback of {'@'.join(one.alias)} is an event in Prefect"
+    return f"the rollback of {'@'.join(update.alias)} is an event in Prefect"
 
 
 def _tell_end(store: Store, run_id: str) -> str:
@@ -493,8 +493,8 @@ def _tell_end(store: Store, run_id: str) -> str:
     return f"the end of run {run_id} is an event in Prefect"
 
 
-def _run_of(store: Store, one: Due) -> tuple[Run, Facts, RunReport]:
-    run = Run(one.resolved, store)
+def _run_of(store: Store, update: Due) -> tuple[Run, Facts, RunReport]:
+    run = Run(update.resolved, store)
     facts = facts_of(run)
     assert facts.report is not None
     return run, facts, facts.report

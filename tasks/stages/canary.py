@@ -121,20 +121,20 @@ def stand(
     return StageOutcome(made, "ran", made.sentence, version.ref)
 
 
-def _terms(run: Run, wanted: CanarySpec, champion: ModelVersion) -> CanaryTerms:
+def _terms(run: Run, spec: CanarySpec, champion: ModelVersion) -> CanaryTerms:
     """What is agreed now."""
     since = now()
-    until = (datetime.fromisoformat(since) + length_of(wanted.within)).isoformat(timespec="seconds")
-    name = wanted.metric.rpartition("/")[2]
+    until = (datetime.fromisoformat(since) + length_of(spec.within)).isoformat(timespec="seconds")
+    name = spec.metric.rpartition("/")[2]
     return CanaryTerms(
         alias=run.spec.promote.alias,
         against=champion.version,
-        metric=wanted.metric,
+        metric=spec.metric,
         mode=run.spec.evaluate.metrics[name].mode,
-        metric_digest=metric_digest(run, wanted.metric),
-        bound=wanted.bound,
-        confidence=wanted.confidence,
-        min_rows=wanted.min_rows,
+        metric_digest=metric_digest(run, spec.metric),
+        bound=spec.bound,
+        confidence=spec.confidence,
+        min_rows=spec.min_rows,
         since=since,
         until=until,
     )
@@ -263,14 +263,14 @@ def tidy(run: Run) -> bool:
     return True
 
 
-def so_far(terms: CanaryTerms, found: CanaryStatus) -> str:
+def so_far(terms: CanaryTerms, status: CanaryStatus) -> str:
     """What the observation batches show and what is still missing, as the end of a sentence."""
-    if found.rows < terms.min_rows:
-        return f"{found.rows:,} of {terms.min_rows:,} fresh rows against version {found.champion}"
-    if found.verdict != "open":  # they decided when the window was over already
-        return status_sentence(terms, found)
-    to_go = f"; about {found.rows_to_go:,} more rows would decide" if found.rows_to_go else ""
-    return f"{status_sentence(terms, found)}, which does not decide yet{to_go}"
+    if status.rows < terms.min_rows:
+        return f"{status.rows:,} of {terms.min_rows:,} fresh rows against version {status.champion}"
+    if status.verdict != "open":  # they decided when the window was over already
+        return status_sentence(terms, status)
+    to_go = f"; about {status.rows_to_go:,} more rows would decide" if status.rows_to_go else ""
+    return f"{status_sentence(terms, status)}, which does not decide yet{to_go}"
 
 
 def _over(run: Run, canary: Canary, champion: Champion, ask: CanaryAsk | None) -> tuple[Outcome, str] | None:

@@ -120,10 +120,12 @@ def status_of(canary: Canary, champion: int, batches: list[ObservationBatch]) ->
     )
 
 
-def gate_result(canary: Canary, found: CanaryObservations) -> GateResult:
+def gate_result(canary: Canary, observations: CanaryObservations) -> GateResult:
     """The decision in the form of a gate's result, which receipts, questions and pages show."""
-    terms, rows = canary.terms, found.status
-    mine, theirs = (one.metrics[terms.metric].value for one in (found.evaluation, found.champion))
+    terms, rows = canary.terms, observations.status
+    canary_value, champion_value = (
+        one.metrics[terms.metric].value for one in (observations.evaluation, observations.champion)
+    )
     evidence = None
     if rows.gain is not None and rows.low is not None and rows.high is not None:
         evidence = Evidence(
@@ -143,20 +145,20 @@ def gate_result(canary: Canary, found: CanaryObservations) -> GateResult:
     return GateResult(
         metric=terms.metric,
         met=rows.verdict == "better",
-        value=mine,
-        champion_value=theirs,
+        value=canary_value,
+        champion_value=champion_value,
         bound=terms.bound,
         sentence=status_sentence(terms, rows),
         evidence=evidence,
     )
 
 
-def status_sentence(terms: CanaryTerms, found: CanaryStatus) -> str:
+def status_sentence(terms: CanaryTerms, status: CanaryStatus) -> str:
     """What the rows say, such as `accuracy +0.012 (0.004 to 0.021) against version 3 on 2,310 fresh rows`."""
-    gain = "" if found.gain is None else f" {found.gain:+.4g}"
-    low, high = found.low, found.high
+    gain = "" if status.gain is None else f" {status.gain:+.4g}"
+    low, high = status.low, status.high
     span = f" ({low:.4g} to {high:.4g})" if low is not None and high is not None else ""
-    return f"{terms.metric}{gain}{span} against version {found.champion} on {found.rows:,} fresh rows"
+    return f"{terms.metric}{gain}{span} against version {status.champion} on {status.rows:,} fresh rows"
 
 
 def metric_digest(run: Run, metric: str) -> str:
@@ -190,8 +192,10 @@ def _check_metric(run: Run, canary: Canary) -> None:
         )
 
 
-def _accumulated(run: Run, terms: CanaryTerms, mine: Evaluation, theirs: Evaluation, fresh: FreshRows) -> Accumulator:
-    challenger, champion = (_scores(run, one, terms.metric, fresh.mask) for one in (mine, theirs))
+def _accumulated(
+    run: Run, terms: CanaryTerms, evaluation: Evaluation, champion_evaluation: Evaluation, fresh: FreshRows
+) -> Accumulator:
+    challenger, champion = (_scores(run, one, terms.metric, fresh.mask) for one in (evaluation, champion_evaluation))
     units = fresh.units
     sizes = None if units is None else np.bincount(units)
     if units is not None:
@@ -263,12 +267,12 @@ class SetDigests:
             digests = np.concatenate([digests, self._units[mask][~missing]])
         return FreshRows(mask, digests, units)
 
-    def _leave_out(self, known: Digests) -> None:
-        if not len(known):
+    def _leave_out(self, digests: Digests) -> None:
+        if not len(digests):
             return
-        self._open &= ~_in(self._rows, known)
+        self._open &= ~_in(self._rows, digests)
         if self._units is not None and self._missing is not None:
-            self._open &= self._missing | ~_in(self._units, known)
+            self._open &= self._missing | ~_in(self._units, digests)
 
     def _seen(self, canary: Canary, ref: Ref) -> Digests:
         """The digests of all rows of a dataset, computed once for each canary."""
@@ -313,7 +317,7 @@ def refuse_other_columns(run: Run, dataset: Dataset, canary: Canary) -> None:
         )
 
 
-def _in(values: Digests, known: Digests) -> NDArray[np.bool_]:
-    """Whether each value is among the known ones, which are ascending."""
-    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    return known[places] == values
+def _in(values: Digests, digests: Digests) -> NDArray[np.bool_]:
+    """Whether each value is among `digests`, which are ascending."""
+    places = np.minimum(np.searchsorted(digests, values), len(digests) - 1)
+    return digests[places] == values

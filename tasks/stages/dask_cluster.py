@@ -129,7 +129,7 @@ def _task_request(
 
 
 @task(**cluster_task_policy("shard"))
-def do_cluster_task(work: str, request: dict[str, object], wanted: dict[str, str], withhold: bool) -> State | None:
+def do_cluster_task(work: str, request: dict[str, object], versions: dict[str, str], withhold: bool) -> State | None:
     """Do one task, a `ClusterTaskRequest` as JSON, on a worker's machine.
 
     The function travels by value and imports our modules when it runs: only so can it report that a worker has another
@@ -139,7 +139,7 @@ def do_cluster_task(work: str, request: dict[str, object], wanted: dict[str, str
     from infra.code_bundle import differences
 
     try:
-        if unlike := differences(wanted):
+        if unlike := differences(versions):
             raise UsageError(f"{request['field']}.dask: a worker has {', '.join(unlike)}.", remedy=SAME)
         from data_contracts.messages.raw_data import CLUSTER_TASK, ClusterTaskRequest
         from infra.child import run_child
@@ -244,14 +244,14 @@ class _ClusterTasks:
         )
 
 
-def _checker(wanted: dict[str, str], folder: str) -> Callable[[], str]:
+def _checker(versions: dict[str, str], folder: str) -> Callable[[], str]:
     """A check that runs on a worker: "" or why the worker cannot do our work. Nested, so that it travels by value."""
 
     def check() -> str:
         try:
             from infra.code_bundle import differences
 
-            unlike = differences(wanted)
+            unlike = differences(versions)
         except ImportError as error:
             return f"does not have Trainwright or what it needs ({error})"
         if unlike:
