@@ -17,13 +17,13 @@ import pytest
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
     "product files": 332,
-    "product statements": 50_900,
-    "test statements": 56_300,  # from 54,400: a corpus of odd files, contracts beside the truth
+    "product statements": 51_000,
+    "test statements": 56_400,
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 1,
-    "product files under 60 lines that a single neighbour imports": 1,
-    "imports of our own modules inside functions": 48,
-    "uses of dict[str, Any]": 105,
+    "product files under 60 lines that a single neighbour imports": 0,
+    "imports of our own modules inside functions": 50,
+    "uses of dict[str, Any]": 106,
 }
 BOUNDS = {"lines of the longest product file"}
 # A total this far above its measure is out of date. Sums of thousands move with every change; counts do not.
