@@ -1,22 +1,34 @@
 """Tasks of a stage's work that other machines do: handed over in a shared folder, done there by a child process.
 
 The user's code runs in child processes only, which know no orchestrator. So this process writes a task to the folder
-and requests it by a report; its parent sends it (`tasks.stages.dask_cluster`). `infra.cluster_task_worker` does it in a
-child process on some machine, and writes the result to the folder.
+and requests it by a report; its parent sends it (`tasks.stages.dask_cluster`). There, `infra.child` runs
+`python -m infra.cluster_tasks REQUEST ANSWER`, which does the task and writes the result to the folder.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from data_contracts.errors import from_json
-from data_contracts.messages.raw_data import ClusterTaskOrder, ClusterTaskOutcome
+import pyarrow as pa
+
+from data_contracts.errors import Interrupted, UsageError, from_json
+from data_contracts.messages.raw_data import (
+    CLUSTER_TASK,
+    ClusterTaskDone,
+    ClusterTaskOrder,
+    ClusterTaskOutcome,
+    ClusterTaskRequest,
+)
+from infra.files import replace_bytes
+from infra.processes.child_main import Report, child_main
 
 POLL_S = 0.02
 # Far below the time after which a process without progress is taken for hung.
@@ -119,3 +131,40 @@ def in_order(
 def task_file(folder: Path, number: int, what: str) -> Path:
     """Path of a task's work, result or outcome."""
     return folder / f"{number}.{what}"
+
+
+LOOK_S = 0.5
+
+
+def main(request: ClusterTaskRequest, report: Report) -> ClusterTaskDone:
+    """Do the task that a request names; writes its result beside it, whole or not at all."""
+    folder = Path(request.folder)
+    threading.Thread(target=_end_with, args=(folder,), daemon=True).start()
+    # One thread per process: the cluster already starts as many processes as should run at once.
+    pa.set_cpu_count(1)
+    do_cluster_task(folder, request.number, request.field)
+    return ClusterTaskDone()
+
+
+def do_cluster_task(folder: Path, number: int, field: str) -> None:
+    """Do a task; UsageError if it does not exist, naming the spec's field that names the folder."""
+    task = task_file(folder, number, "piece")
+    if not task.exists():
+        raise UsageError(
+            f"{field}.scratch: this worker does not see {task}.",
+            remedy="Name a folder that every worker of the cluster shares with the machine that runs the pipeline.",
+        )
+    work, items = pickle.loads(task.read_bytes())
+    # A task may be done twice at once, if its worker was wrongly taken for lost: either result is valid.
+    replace_bytes(task_file(folder, number, "result"), pickle.dumps([work(item) for item in items]))
+
+
+def _end_with(folder: Path) -> None:
+    """End this process when the folder is gone: the requester was stopped, and nothing else reports that."""
+    while folder.exists():
+        time.sleep(LOOK_S)
+    os._exit(Interrupted.exit_code)
+
+
+if __name__ == "__main__":
+    child_main(CLUSTER_TASK, main)

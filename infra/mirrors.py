@@ -33,7 +33,7 @@ from urllib.parse import quote, urlsplit
 from data_contracts.canonical import digest
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.foreign_files import parse_json
-from data_contracts.operations import Delivery
+from data_contracts.records import Delivery
 from infra import settings
 from infra.audit import now, run_git
 from infra.files import locked, replace_private

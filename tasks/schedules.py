@@ -31,9 +31,9 @@ from typing import Literal
 from data_contracts.canonical import digest
 from data_contracts.errors import CorruptError, Interrupted, UsageError
 from data_contracts.executions import BackfilledWindow, ScheduledTime
-from data_contracts.operations import SensorCursor, SensorStep
 from data_contracts.pipeline_spec import PipelineSpec, SourceSpec
 from data_contracts.pipeline_spec.operations import Overlap
+from data_contracts.records import SensorCursor, SensorStep
 from data_contracts.run_report import RunReport
 from infra import stopping
 from infra.audit import actor, now

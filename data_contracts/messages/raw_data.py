@@ -262,7 +262,7 @@ LATE: Final = Child("infra.contract.late_worker", LateRequest, LateRows)
 CUT: Final = Child("training.shard.cut_worker", CutRequest, ChunkOffsets)
 SHARD: Final = Child("training.shard.worker", ShardRequest, Dataset)
 DIGESTS: Final = Child("infra.sources.named_places", DigestRequest, FileDigests)
-CLUSTER_TASK: Final = Child("infra.cluster_task_worker", ClusterTaskRequest, ClusterTaskDone)
+CLUSTER_TASK: Final = Child("infra.cluster_tasks", ClusterTaskRequest, ClusterTaskDone)
 
 
 class PredictRequest(OfCheckpoint, RawFiles):

@@ -31,9 +31,9 @@ from data_contracts.errors import (
 from data_contracts.executions import GangUsage
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import CancelMarker, Launch, Meeting, RankAnswer, Retries, TrainingSummary, reports_of
-from data_contracts.operations import FailureEvent, FailureKind
 from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.pipeline_spec.train import SelectSpec
+from data_contracts.records import FailureEvent, FailureKind
 from infra import stopping
 from infra.audit import now
 from infra.gang.ledger import Ledger, adoptable, begun_generations, refuse_forged_result, why_from

@@ -40,7 +40,7 @@ from pydantic import ValidationError
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from data_contracts.foreign_files import parse_json, read_plain
-from data_contracts.operations import ServerBackup
+from data_contracts.records import ServerBackup
 from infra.files import check_new, file_digest, replace_private, replace_text, tag
 from infra.orchestrator.api import ANY_SERVER, LEASE_STORAGE, PAGES_URL, SERVER_AUTH
 from infra.orchestrator.server import ip_address_of

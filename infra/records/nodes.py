@@ -27,7 +27,7 @@ from packaging.utils import canonicalize_name
 
 from data_contracts.canonical import KEY_LENGTH, digest, is_name
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.operations import FailureEvent, FailureKind, InstalledPackage, InstalledPackages, NodeStanding
+from data_contracts.records import FailureEvent, FailureKind, InstalledPackage, InstalledPackages, NodeStanding
 from infra.audit import actor, headers, now
 from infra.environments.cache import interpreter
 from infra.environments.packages import packages_folder_in

@@ -20,8 +20,8 @@ from pathlib import Path
 from data_contracts.alias_moves import ALIAS as CANARY
 from data_contracts.canonical import is_name
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
-from data_contracts.operations import Delivery
 from data_contracts.pipeline_spec.operations import MlflowSpec, OpenLineageSpec
+from data_contracts.records import Delivery
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
 from infra import mirrors

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from data_contracts.contract.reports import Result
 from data_contracts.handoffs import ContractReport, Evaluation, Failure
-from data_contracts.operations import Delivery
 from data_contracts.profile.drift import svg
+from data_contracts.records import Delivery
 from data_contracts.run_report import RunReport
 from infra.mirrors import newest_delivery, newest_end
 from infra.store import layout

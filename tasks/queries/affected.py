@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
-from data_contracts.operations import InstalledPackage
+from data_contracts.records import InstalledPackage
 from infra import code_bundle
 from infra.environments.packages import split
 from infra.models import registry

@@ -40,7 +40,7 @@ GROUPS: tuple[dict[str, tuple[str, ...]], ...] = (
         "training.user.contract_worker": ("torch", "lightning", "prefect", "great_expectations", "pandas"),
         "training.shard.cut_worker": ("torch", "lightning", "prefect", "great_expectations", "pandas", "numba"),
         "training.fit.rank": ("torch", "prefect", "great_expectations", "numba"),
-        "infra.cluster_task_worker": ("torch", "lightning", "prefect", "distributed"),
+        "infra.cluster_tasks": ("torch", "lightning", "prefect", "distributed"),
         "training.shard.worker": ("torch", "lightning", "prefect", "distributed", "pandas", "numba"),
     },
     {

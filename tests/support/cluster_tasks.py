@@ -8,8 +8,7 @@ from pathlib import Path
 
 from data_contracts.errors import UsageError
 from data_contracts.messages.raw_data import ClusterTaskOrder, ClusterTaskOutcome
-from infra.cluster_task_worker import do_cluster_task
-from infra.cluster_tasks import Cluster
+from infra.cluster_tasks import Cluster, do_cluster_task
 
 
 class Elsewhere:

@@ -93,7 +93,7 @@ class Cluster:
         """The pieces of work that are being done, each by the command line of its child process."""
         lines = [one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"])]
         # A child that is forked from a warm process has two processes of one command line, one of them longer.
-        here = {" ".join(line).rstrip() for line in lines if "infra.cluster_task_worker" in line}
+        here = {" ".join(line).rstrip() for line in lines if "infra.cluster_tasks" in line}
         return {line for line in here if str(self.folder) in line}
 
     def stop(self) -> None:

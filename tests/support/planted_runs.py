@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from data_contracts.handoffs import Checkpoint, ModelVersion, Receipt, Ref
-from data_contracts.operations import InstalledPackage, InstalledPackages
+from data_contracts.records import InstalledPackage, InstalledPackages
 from data_contracts.resolved import Resolved
 from infra import audit, code_bundle
 from infra.environments.packages import Packages

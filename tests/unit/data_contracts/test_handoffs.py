@@ -19,8 +19,18 @@ from data_contracts.executions import BackfilledWindow, Crash, Execution, Execut
 from data_contracts.handoffs import Dataset, HandOff, Receipt, Record, Ref
 from data_contracts.messages import Message
 from data_contracts.messages.raw_data import ChunkOffsets, ContaminationReport
-from data_contracts.operations import Delivery, FailureEvent, InstalledPackages, NodeStanding, SensorStep, ServerBackup
-from data_contracts.records import SCHEMA, ExposureEntry, Profile, SpentBefore
+from data_contracts.records import (
+    SCHEMA,
+    Delivery,
+    ExposureEntry,
+    FailureEvent,
+    InstalledPackages,
+    NodeStanding,
+    Profile,
+    SensorStep,
+    ServerBackup,
+    SpentBefore,
+)
 from data_contracts.resolved import Recipe, Resolved
 from data_contracts.rules import BudgetWarning, RulesVersion, SpendingEntry
 from data_contracts.run_report import CiReport, RunReport

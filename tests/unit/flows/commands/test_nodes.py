@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import CorruptError
-from data_contracts.operations import FailureEvent
+from data_contracts.records import FailureEvent
 from flows.cli import main
 from infra.records.nodes import decide, drained_nodes, nodes_of, record_failure
 from infra.store import Store, layout, open_store

@@ -12,8 +12,7 @@ import pytest
 from data_contracts.errors import UsageError
 from data_contracts.messages.raw_data import ClusterTaskOrder, ClusterTaskOutcome
 from infra import cluster_tasks
-from infra.cluster_task_worker import do_cluster_task
-from infra.cluster_tasks import Cluster
+from infra.cluster_tasks import Cluster, do_cluster_task
 from tests.support.cluster_tasks import Elsewhere
 from tests.support.sharding import Shards
 from training.shard.two_passes import Workers

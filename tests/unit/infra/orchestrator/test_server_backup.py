@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError
-from data_contracts.operations import ServerBackup
+from data_contracts.records import ServerBackup
 from infra.orchestrator import team_server
 from infra.orchestrator.team_server import Database, back_up, check_backup, read_backup, restore
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import StorageUnavailable
-from data_contracts.operations import FailureEvent
+from data_contracts.records import FailureEvent
 from data_contracts.rules import Budgets, Objectives
 from infra.budgets import Executed, apply_rules
 from infra.records.nodes import decide, record_failure

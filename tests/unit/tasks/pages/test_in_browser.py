@@ -14,8 +14,7 @@ import pytest
 
 from data_contracts.handoffs import Evaluation
 from data_contracts.messages.commands import Operation, StepProfile
-from data_contracts.operations import FailureEvent
-from data_contracts.records import Bar, ColumnDrift, DriftReport
+from data_contracts.records import Bar, ColumnDrift, DriftReport, FailureEvent
 from data_contracts.rules import Objectives
 from infra.budgets import apply_rules
 from infra.records.nodes import record_failure
