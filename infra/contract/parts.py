@@ -55,7 +55,7 @@ P = TypeVar("P", FilePart, PartGroup)
 # Of DuckDB's before it spills, at most; what Arrow, Parquet and Great Expectations hold comes on top.
 MEMORY_BYTES = 512 * 2**20
 # Of the files of one task, as stored. Starting a task takes as long as measuring some MB.
-LEAST_PIECE_BYTES, MOST_PIECE_BYTES = 2**22, 2**28
+LEAST_TASK_BYTES, MOST_TASK_BYTES = 2**22, 2**28
 PROFILE_FILE = "profile.json"
 # Of `format: files`; each is a whole file, which the profile does not open.
 _CONTENT = "bytes"
@@ -324,7 +324,7 @@ def _refuse_unreadable(file: SourceFile) -> None:
 
 def in_tasks(sizes: Sequence[int], at_once: int) -> Iterable[range]:
     """The neighbours in each task: `at_once` tasks of about one size, or more that end at 256 MiB."""
-    enough = min(max(sum(sizes) // at_once, LEAST_PIECE_BYTES), MOST_PIECE_BYTES)
+    enough = min(max(sum(sizes) // at_once, LEAST_TASK_BYTES), MOST_TASK_BYTES)
     start = task_bytes = 0
     for at, size in enumerate(sizes):
         task_bytes += size

@@ -60,7 +60,7 @@ def asked(tmp_path: Path) -> ContractRequest:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
-    monkeypatch.setattr(parts, "LEAST_PIECE_BYTES", 1)
+    monkeypatch.setattr(parts, "LEAST_TASK_BYTES", 1)
     return Elsewhere(tmp_path / "shared", field="contract.runner")
 
 
