@@ -36,13 +36,13 @@ from noise import Watch
 
 from data_contracts.canonical import canonical
 from data_contracts.contract.engine import check
-from data_contracts.contract.parts import FilePart, cut, grouped
+from data_contracts.contract.file_statistics import FileStatistics, cut, grouped
 from data_contracts.contract.suites import load_suite
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
 from infra.contract import contract_worker
-from infra.contract.parts import KNOWN, NEW, part_names
+from infra.contract.file_statistics import KNOWN, NEW, statistics_names
 from infra.files import stream_digest
 from infra.sources import Selection, read, read_batches
 
@@ -202,12 +202,12 @@ class Files:
         self.request = ContractRequest(
             suite=load_suite({"name": "benchmark", "expectations": merging}, folder), files=found,
             sources=[SourceSpec(uri=str(folder / "*.parquet"))], root=str(folder), window=None, window_column=None,
-            fail_on="info", sensitive=[], parts=str(folder / "parts"),
+            fail_on="info", sensitive=[], statistics=str(folder / "parts"),
         )  # fmt: skip
 
     def whole(self) -> float:
         """Without parts."""
-        return self._check(self.request.model_copy(update={"parts": None}))
+        return self._check(self.request.model_copy(update={"statistics": None}))
 
     def first(self) -> float:
         """No file is known."""
@@ -218,7 +218,7 @@ class Files:
         """One file is new; after `first`."""
         self.known.rmdir()
         (self.known.parent / NEW).rename(self.known)
-        names = part_names(self.request)
+        names = statistics_names(self.request)
         for name in (names[-1], [name for _, name in cut(names)][-1]):
             if name is not None:
                 (self.known / name).unlink()
@@ -235,14 +235,14 @@ class Files:
         parts = [path for path in sorted(self.known.iterdir()) if not path.name.startswith("group-")]
         first = self.request.files[0]
         files = [first.model_copy(update={"blake3": f"{at:064x}", "uri": f"{first.uri}{at}"}) for at in range(1, count)]
-        request = self.request.model_copy(update={"files": [first, *files], "parts": str(self.folder / "many")})
+        request = self.request.model_copy(update={"files": [first, *files], "statistics": str(self.folder / "many")})
         (self.folder / "many" / NEW).mkdir(parents=True)
         known = self.folder / "many" / KNOWN
         known.mkdir()
-        names = part_names(request)
+        names = statistics_names(request)
         for positions, name in cut(names):
             here = [parts[at % len(parts)].read_bytes() for at in positions]
-            group = grouped([FilePart.model_validate_json(data) for data in here]) if name is not None else None
+            group = grouped([FileStatistics.model_validate_json(data) for data in here]) if name is not None else None
             for at, data in zip(positions, here, strict=True) if group is None else ():
                 (known / names[at]).write_bytes(data)
             if group is not None:

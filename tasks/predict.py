@@ -34,7 +34,7 @@ from data_contracts.pipeline_spec.base import CallableSpec
 from data_contracts.pipeline_spec.data import MEMORY_SHARE, may_be_csv
 from infra import code_bundle, scratch
 from infra.child import run_child
-from infra.contract.parts import read_profile
+from infra.contract.file_statistics import read_profile
 from infra.gang.remote_job import idle_limit, lay_out
 from infra.records.handoffs import read_handoff
 from infra.settings import state_folder

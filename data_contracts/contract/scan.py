@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_contracts.arrow_rows import Data, ParquetFiles, is_text
-from data_contracts.contract.parts import AnswerFromFindings
+from data_contracts.contract.file_statistics import AnswerFromFindings
 from data_contracts.contract.questions import ALL, DISTINCT, Measure, MeasuredValues
 from data_contracts.contract.translation import kind_of
 from data_contracts.errors import OutOfMemory

@@ -68,9 +68,9 @@ class ContractRequest(RawFiles):
         project: folder of the user's code, if the suite names classes of it.
         profile: whether the data is profiled. Of files that may lack sensitive columns no profile is kept: it would
             show the values of such a column under another name.
-        parts: an existing private folder, with what is known of files from earlier checks of this suite in `known`; of
-            each other file a part is written to `new`.
-        cluster: where other machines measure files, if there is `parts`; the caller empties the folder.
+        statistics: an existing private folder, with the statistics of files from earlier checks of this suite in
+            `known`; those of each other file are written to `new`.
+        cluster: where other machines measure files, if there is `statistics`; the caller empties the folder.
         strict: refuse files whose columns or types differ.
     """
 
@@ -83,7 +83,7 @@ class ContractRequest(RawFiles):
     folder: str | None = Field(default=None, exclude_if=lambda folder: folder is None)
     may_lack_sensitive: bool = Field(default=False, exclude_if=lambda may: not may)
     profile: bool = Field(default=True, exclude_if=lambda profile: profile)
-    parts: str | None = Field(default=None, exclude_if=lambda parts: parts is None)
+    statistics: str | None = Field(default=None, alias="parts", exclude_if=lambda folder: folder is None)
     project: str | None = Field(default=None, exclude_if=lambda project: project is None)
     cluster: SharedFolder | None = Field(default=None, exclude_if=lambda cluster: cluster is None)
     strict: bool = Field(default=False, exclude_if=lambda strict: not strict)

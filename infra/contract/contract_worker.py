@@ -28,7 +28,7 @@ from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, Contract
 from data_contracts.records import Profile
 from infra import scratch
 from infra.cluster_tasks import Cluster
-from infra.contract.parts import FileParts, memory_bytes, profiled
+from infra.contract.file_statistics import KnownStatistics, memory_bytes, profiled
 from infra.contract.quarantine import FILE, with_places, write_quarantine
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
@@ -103,12 +103,12 @@ def _of(every: Selection, columns: list[str] | None) -> Selection:
     return replace(every, batch_rows=_FIRST_ROWS) if columns is None else replace(every, columns=columns)
 
 
-def _parts(request: ContractRequest, report: Report, moved: Callable[[], None]) -> FileParts | None:
-    if request.parts is None:
+def _parts(request: ContractRequest, report: Report, moved: Callable[[], None]) -> KnownStatistics | None:
+    if request.statistics is None:
         return None
     shared = request.cluster
     cluster = None if shared is None else Cluster(Path(shared.folder), shared.at_once, report, on_wait=moved)
-    parts = FileParts(request, Path(request.parts), cluster)
+    parts = KnownStatistics(request, Path(request.statistics), cluster)
     parts.remember_facts()
     return parts
 
@@ -139,7 +139,7 @@ def _judged(request: ContractRequest, read: Read, judge: Callable[[Suite, Read],
     return judged
 
 
-def _resources(folder: Path, moved: Callable[[], None], parts: FileParts | None) -> Resources:
+def _resources(folder: Path, moved: Callable[[], None], parts: KnownStatistics | None) -> Resources:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     resources = Resources(folder, memory_bytes(), cores, moved)
     return resources if parts is None else replace(resources, answer=partial(parts.answer, resources))

@@ -36,7 +36,7 @@ from data_contracts.resolved import CheckpointInterval, DriftReference, Price, R
 from data_contracts.run_report import StageResult, Trigger
 from infra import audit, code_bundle, machine, settings
 from infra import prices as price_book
-from infra.contract.parts import read_profile
+from infra.contract.file_statistics import read_profile
 from infra.environments.cache import packages_in
 from infra.environments.cache import resolve as resolve_packages
 from infra.environments.packages import Packages

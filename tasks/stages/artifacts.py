@@ -21,7 +21,7 @@ from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluat
 from data_contracts.profile.drift import as_image, svg
 from data_contracts.records import ColumnDrift, DriftReport, GateResult, Profile
 from data_contracts.run_report import RunReport
-from infra.contract.parts import read_profile
+from infra.contract.file_statistics import read_profile
 from infra.contract.quarantine import FILE as QUARANTINE
 from infra.gang.ledger import RankStatus
 from infra.mirrors import PREFECT, newest_delivery, newest_end, record_delivery

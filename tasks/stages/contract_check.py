@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.canonical import canonical, reuse_key
+from data_contracts.contract.file_statistics import cut, reads_all_files
 from data_contracts.contract.findings import is_grave
-from data_contracts.contract.parts import cut, reads_all_files
 from data_contracts.contract.suites import own_classes, suite_digest
 from data_contracts.contract.translation import reason
 from data_contracts.errors import CorruptError, UsageError
@@ -43,7 +43,7 @@ from data_contracts.profile.drift import compared
 from data_contracts.records import VERDICTS, DriftReport, Profile
 from data_contracts.yaml_text import dotted
 from infra import scratch
-from infra.contract.parts import KNOWN, NEW, part_names, put_profile, read_profile
+from infra.contract.file_statistics import KNOWN, NEW, put_profile, read_profile, statistics_names
 from infra.contract.quarantine import FILE
 from infra.records.handoffs import put_handoff, read_handoff
 from infra.sources.documents import offsets_name
@@ -68,12 +68,12 @@ MOST_OFFSETS = 8
 # Of chunk offsets in a file: the store reads no file above 256 MiB as a whole.
 MOST_FILE_BYTES = 1 << 26
 # Raised when a measure or a profile changes its meaning.
-PARTS_VERSION = 1
-# For smaller files, a part would cost more than reading them again.
+STATISTICS_VERSION = 1
+# For smaller files, statistics would cost more than reading them again.
 LEAST_BYTES = 2**20
-# A check looks through this many directories. If the last of them has parts in use, all parts in use are
-# sealed again together with the new parts.
-MOST_PARTS = 8
+# A check looks through this many directories. If the last of them has statistics in use, all statistics in use are
+# sealed again together with the new statistics.
+MOST_STATISTICS = 8
 
 
 def data_request(run: Run) -> ContractRequest:
@@ -127,7 +127,7 @@ def where_measured(run: Run) -> str:
     if contract is None or contract.runner == "local":
         return ""
     request = data_request(run)
-    if why := why_no_parts(request):
+    if why := why_no_statistics(request):
         return NO_CLUSTER.format(why)
     entries = request.suite["expectations"]
     whole = sum(reason(asked) != "" or reads_all_files(asked) for asked in entries)
@@ -154,7 +154,7 @@ def code_of(run: RunInputs, suite: Suite, sources: Iterable[SourceSpec] = ()) ->
 
 def _outcome(run: Run, request: ContractRequest) -> ContractOutcome:
     request = request.model_copy(update={"files": cut_files(run, request.files, request.sources)})
-    with kept_parts(run, request) as request:
+    with kept_statistics(run, request) as request:
         return _checked(run, request)
 
 
@@ -164,12 +164,12 @@ def _checked(run: Run, request: ContractRequest) -> ContractOutcome:
         child, project = OWN_CONTRACT, run.project()
         request = request.model_copy(update={"project": str(project)})
     runner = run.spec.contract.runner if run.spec.contract is not None else "local"
-    if runner != "local" and request.parts is not None:
+    if runner != "local" and request.statistics is not None:
         from tasks.stages.dask_cluster import run_on_dask  # Dask and Prefect take seconds to import
 
         return again_after_hangs(run, partial(run_on_dask, run, ON_CLUSTER, runner, child, request))
     if runner != "local" and request.profile:
-        log.warning("validate: %s", NO_CLUSTER.format(why_no_parts(request)))
+        log.warning("validate: %s", NO_CLUSTER.format(why_no_statistics(request)))
     return run_here(run, child, request, project=project, memory_share=run.memory_share)
 
 
@@ -407,27 +407,27 @@ def _field(run: Run, pieces: PiecesSpec) -> str:
 
 
 @contextlib.contextmanager
-def kept_parts(run: Run, request: ContractRequest) -> Iterator[ContractRequest]:
-    """The request with a folder of the known parts; on leaving without an error, new parts are sealed."""
+def kept_statistics(run: Run, request: ContractRequest) -> Iterator[ContractRequest]:
+    """The request with a folder of the known statistics; on leaving without an error, new statistics are sealed."""
     if not worth_it(request):
         yield request
         return
     with scratch.make("parts") as folder:
         for name in (KNOWN, NEW):
             (folder.path / name).mkdir(mode=0o700)
-        key = parts_key(request)
+        key = statistics_key(request)
         sealed = _KeptDirectories(run.store, key, request)
         sealed.fetch(folder.path / KNOWN)
-        yield request.model_copy(update={"parts": str(folder.path)})
+        yield request.model_copy(update={"statistics": str(folder.path)})
         _seal(run, key, folder.path, sealed)
 
 
 def worth_it(request: ContractRequest) -> bool:
-    """Whether parts are kept: of several files of rows that are read whole, without rows that are set aside."""
-    return not why_no_parts(request)
+    """Whether statistics are kept: of several files of rows that are read whole, without rows that are set aside."""
+    return not why_no_statistics(request)
 
 
-def why_no_parts(request: ContractRequest) -> str:
+def why_no_statistics(request: ContractRequest) -> str:
     """Why the files of a request are not measured one by one; "" if they are."""
     if request.window is not None and request.window_column is not None:
         return "data.window has a column"
@@ -442,27 +442,27 @@ def why_no_parts(request: ContractRequest) -> str:
     return "" if request.profile else "no profile is made of them"
 
 
-def parts_key(request: ContractRequest) -> str:
+def statistics_key(request: ContractRequest) -> str:
     """The key of what is kept: the suite, what is masked and how files are read."""
     settings = {
         "suite": suite_digest(request.suite),
         "sensitive": sorted(request.sensitive),
         "sources": reading_settings(request.sources),
     }
-    return reuse_key("validate-parts", PARTS_VERSION, settings, [], None)
+    return reuse_key("validate-parts", STATISTICS_VERSION, settings, [], None)
 
 
 class _KeptDirectories:
-    """The newest sealed directories of parts under a key, and which of them have what a request needs."""
+    """The newest sealed directories of statistics under a key, and which of them have what a request needs."""
 
     def __init__(self, store: Store, key: str, request: ContractRequest) -> None:
-        self._store, names = store, part_names(request)
+        self._store, names = store, statistics_names(request)
         self._groups = {name: [names[at] for at in positions] for positions, name in cut(names) if name is not None}
         self._names = set(names)
         self._having: dict[str, list[Manifest]] = {}
         self._last_used = 0
         wanted = self._names | self._groups.keys()
-        for looked, manifest in enumerate(newest_sealed(store, AREA, key, MOST_PARTS), 1):
+        for looked, manifest in enumerate(newest_sealed(store, AREA, key, MOST_STATISTICS), 1):
             having = wanted.intersection(manifest.file_at)
             if having - self._having.keys():
                 self._last_used = looked
@@ -470,20 +470,20 @@ class _KeptDirectories:
                 self._having.setdefault(name, []).append(manifest)
 
     def fetch(self, folder: Path) -> None:
-        """Copy the groups of the request's files, and the parts of files that are in none of them."""
+        """Copy the groups of the request's files, and the statistics of files that are in none of them."""
         fetched = self._copy(self._groups, folder)
         self._copy(self._names.difference(*(self._groups[name] for name in fetched)), folder)
 
     def older(self, folder: Path, new: Collection[str]) -> list[Path]:
-        """Copies of all other parts in use, if some of them are where the next check would no longer look."""
-        if self._last_used < MOST_PARTS:
+        """Copies of all other statistics in use, if some of them are where the next check would no longer look."""
+        if self._last_used < MOST_STATISTICS:
             return []
         rest = self._having.keys() - new
         self._copy([name for name in rest if not (folder / name).exists()], folder)
         return [folder / name for name in sorted(rest) if (folder / name).exists()]
 
     def _copy(self, names: Iterable[str], folder: Path) -> list[str]:
-        """Copy the readable parts; those that are damaged, gone, or another user's alone are measured again."""
+        """Copy the readable statistics; those that are damaged, gone, or another user's alone are measured again."""
         copied = []
         for name in sorted(names):
             for manifest in self._having.get(name, []):
@@ -503,7 +503,7 @@ def _seal(run: Run, key: str, folder: Path, kept: _KeptDirectories) -> None:
     def fill(writer: Writer) -> Ref:
         for path in [*new, *older]:
             writer.put(path.name, path, private=True)
-        return writer.seal("contract_parts", {"key": key, "version": PARTS_VERSION}, run.provenance())
+        return writer.seal("contract_parts", {"key": key, "version": STATISTICS_VERSION}, run.provenance())
 
     try:
         seal_attempt(run.store, AREA, key, fill)

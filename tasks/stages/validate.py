@@ -31,7 +31,7 @@ from data_contracts.pipeline_spec.contract import ArrivalSpec, length_of
 from data_contracts.quoting import columns_shown
 from data_contracts.records import ColumnProfile
 from data_contracts.run_report import StageStatus
-from infra.contract.parts import read_profile
+from infra.contract.file_statistics import read_profile
 from infra.records.handoffs import local_dataset, newest_handoff
 from infra.store import layout
 from tasks.run.resolve import resolved_runs

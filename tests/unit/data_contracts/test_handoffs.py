@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from data_contracts import handoffs
 from data_contracts.alias_moves import CanaryAsk, CanaryEnd, ObservationBatch
 from data_contracts.approvals import Answer, Protection, Question
-from data_contracts.contract.parts import FilePart, PartGroup
+from data_contracts.contract.file_statistics import FileStatistics, StatisticsGroup
 from data_contracts.costs import MonthCosts
 from data_contracts.errors import UsageError
 from data_contracts.executions import BackfilledWindow, Crash, Execution, ExecutionUsage, ScheduledTime
@@ -36,9 +36,9 @@ from data_contracts.rules import BudgetWarning, RulesVersion, SpendingEntry
 from data_contracts.run_report import CiReport, RunReport
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
-           handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup, ChunkOffsets,
-           Question, Answer, Protection, Recipe, Delivery, ObservationBatch, CanaryAsk, CanaryEnd, FailureEvent,
-           NodeStanding, Execution, Crash, BackfilledWindow, ScheduledTime, SensorStep, ExecutionUsage,
+           handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FileStatistics, StatisticsGroup,
+           ChunkOffsets, Question, Answer, Protection, Recipe, Delivery, ObservationBatch, CanaryAsk, CanaryEnd,
+           FailureEvent, NodeStanding, Execution, Crash, BackfilledWindow, ScheduledTime, SensorStep, ExecutionUsage,
            RulesVersion, SpendingEntry, BudgetWarning, MonthCosts, CiReport, ServerBackup,
            InstalledPackages]  # fmt: skip
 

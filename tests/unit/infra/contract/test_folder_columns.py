@@ -1,4 +1,4 @@
-"""Columns that only folders name are in each reader of a check, of its kept parts, of quarantine and of sharding."""
+"""Columns that only folders name are in each reader of a check, its kept statistics, quarantine and sharding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import QuarantineSpec, SourceSpec
 from infra.contract import contract_worker
-from infra.contract.parts import KNOWN, NEW, part_name
+from infra.contract.file_statistics import KNOWN, NEW, statistics_name
 from infra.contract.quarantine import FILE
 from infra.sources import Window, read, resolve_sources
 from tests.support.expectations import E, suite
@@ -83,7 +83,7 @@ def test_each_reader_gives_the_same_findings(tmp_path: Path, monkeypatch: pytest
     parts = tmp_path / "parts"
     for name in (KNOWN, NEW):
         (parts / name).mkdir(parents=True)
-    outcomes["parts"] = check(tmp_path / "again", "parquet", parts=str(parts))
+    outcomes["parts"] = check(tmp_path / "again", "parquet", statistics=str(parts))
 
     @contextlib.contextmanager
     def nothing(*given: Any) -> Iterator[None]:
@@ -127,5 +127,5 @@ def test_units_have_them_and_their_names_depend_on_them(ending: str, tmp_path: P
     others = open_source(elsewhere, Source(sources, tmp_path, window, "day"), map).units
     assert not {unit.digest for unit in opened.units} & {unit.digest for unit in others}
     as_texts = files[0].model_copy(update={"column_types": {"day": "string", "city": "string"}})
-    names = {part_name(file, sources[0]) for file in (files[0], elsewhere[0], as_texts)}
+    names = {statistics_name(file, sources[0]) for file in (files[0], elsewhere[0], as_texts)}
     assert len(names) == 3

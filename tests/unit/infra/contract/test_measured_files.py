@@ -17,8 +17,8 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.messages import Message
 from data_contracts.messages.raw_data import ClusterTaskOrder, ContractOutcome, ContractRequest, SharedFolder
 from data_contracts.pipeline_spec import SourceSpec
-from infra.contract import contract_worker, parts
-from infra.contract.parts import KNOWN, NEW, in_tasks, read_facts
+from infra.contract import contract_worker, file_statistics
+from infra.contract.file_statistics import KNOWN, NEW, in_tasks, read_facts
 from infra.files import file_digest
 from infra.sources import read
 from tests.support.cluster_tasks import Elsewhere
@@ -60,7 +60,7 @@ def asked(tmp_path: Path) -> ContractRequest:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
-    monkeypatch.setattr(parts, "LEAST_TASK_BYTES", 1)
+    monkeypatch.setattr(file_statistics, "LEAST_TASK_BYTES", 1)
     return Elsewhere(tmp_path / "shared", field="contract.runner")
 
 
@@ -76,7 +76,7 @@ def checked(asked: ContractRequest, parts: Path, elsewhere: Elsewhere | None = N
             assert elsewhere is not None
             elsewhere.done(message)
 
-    return contract_worker.main(asked.model_copy(update={"parts": str(parts), "cluster": shared}), report)
+    return contract_worker.main(asked.model_copy(update={"statistics": str(parts), "cluster": shared}), report)
 
 
 @pytest.mark.parametrize("sensitive", [[], ["x"]])
@@ -110,7 +110,7 @@ def test_what_duckdb_cannot_measure_there_is_not_tried_here(
     asked: ContractRequest, elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[str] = []
-    monkeypatch.setattr(parts, "scanned", lambda *given: measured.append("scan"))
+    monkeypatch.setattr(file_statistics, "scanned", lambda *given: measured.append("scan"))
     there = checked(asked, tmp_path / "there", elsewhere)
     assert len(measured) == len(ROWS)
     assert there.rows == sum(ROWS) + ROWS[-1]

@@ -18,7 +18,7 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
-from infra.contract.parts import PROFILE_FILE, profiled, put_profile, read_profile
+from infra.contract.file_statistics import PROFILE_FILE, profiled, put_profile, read_profile
 from infra.sources import Selection, Window, read_batches, resolve_sources
 from infra.store import open_store
 

@@ -14,7 +14,7 @@ from data_contracts.errors import UsageError
 from data_contracts.messages.raw_data import LookRequest
 from data_contracts.pipeline_spec import CsvSpec, SourceSpec
 from infra.contract import draft_worker
-from infra.contract.parts import part_name
+from infra.contract.file_statistics import statistics_name
 from infra.sources import tables
 from infra.sources.tables import CsvFile, guess_csv
 from tasks.stages.contract_check import reading_settings
@@ -239,7 +239,7 @@ def test_a_changed_setting_is_other_data_and_the_default_is_not(raw: Raw) -> Non
     plain, default, other = (SourceSpec(uri="a.csv", csv=csv) for csv in (None, CsvSpec(), CsvSpec(comment="#")))
     assert reading_settings([plain]) == reading_settings([default]) == [{"pattern": None, "columns": None}]
     assert reading_settings([other]) == [{"pattern": None, "columns": None, "csv": {"comment": "#"}}]
-    assert part_name(file, plain) == part_name(file, default) != part_name(file, other)
+    assert statistics_name(file, plain) == statistics_name(file, default) != statistics_name(file, other)
     raw.write("b.csv", "a;b\n1;2\n")
     for separator, names in ((";", ["a", "b"]), (",", ["a;b"])):
         assert raw.read({"uri": "b.csv", "csv": {"separator": separator}}).schema.names == names

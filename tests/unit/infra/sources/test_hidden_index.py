@@ -14,7 +14,7 @@ import pytest
 
 from data_contracts.canonical import digest
 from data_contracts.pipeline_spec import SourceSpec
-from infra.contract.parts import part_name
+from infra.contract.file_statistics import statistics_name
 from infra.sources import Places, places, resolve, schema_sniff
 from tasks.stages.contract_check import index_left_out, raw_inputs
 from tests.unit.infra.sources.conftest import Raw
@@ -82,7 +82,7 @@ def test_keys_change_for_files_with_an_index_alone(raw: Raw) -> None:
         old = {"blake3": file.blake3, "format": "parquet", "columns": {}, "source": 0}
         assert (raw_inputs([file]) != [old]) == differs
         old_part = f"{digest([file.blake3, 'parquet', {}, None, None])[:40]}.json"
-        assert (part_name(file, source) != old_part) == differs
+        assert (statistics_name(file, source) != old_part) == differs
         assert ("hidden_index" in file.to_json()) == differs
 
 

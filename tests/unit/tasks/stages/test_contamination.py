@@ -13,7 +13,7 @@ import pytest
 from data_contracts.errors import ContractRejected, UsageError
 from data_contracts.handoffs import Dataset
 from data_contracts.messages.raw_data import ContaminationReport
-from infra.contract.parts import read_profile
+from infra.contract.file_statistics import read_profile
 from infra.records.handoffs import local_dataset, read_handoff
 from infra.store import open_store
 from tasks.run.run import Run, open_run

@@ -13,7 +13,7 @@ from data_contracts.load import load_spec
 from data_contracts.records import ColumnDrift, DriftReport
 from flows.cli import main
 from flows.commands.deploy import _refuse_never
-from infra.contract.parts import PROFILE_FILE
+from infra.contract.file_statistics import PROFILE_FILE
 from infra.orchestrator.automations import ACCEPTS
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec

@@ -10,7 +10,7 @@ import pytest
 
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import ContractReport
-from infra.contract.parts import read_profile
+from infra.contract.file_statistics import read_profile
 from tasks.queries.plan import plan
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import SpecError
-from infra.contract.parts import read_profile
+from infra.contract.file_statistics import read_profile
 from tasks.queries.plan import plan
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec

@@ -1,7 +1,7 @@
 """What a check finds in each raw file: measured here or on other machines, profiled, and kept between runs.
 
-So only new files are measured. Known parts lie in a private folder that the caller filled from the store; new ones are
-written beside them. The profile of all files is sealed beside a contract report, and read from there.
+So only new files are measured. Known statistics lie in a private folder that the caller filled from the store; new ones
+are written beside them. The profile of all files is sealed beside a contract report, and read from there.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import pyarrow as pa
 
 from data_contracts.arrow_rows import Data
 from data_contracts.canonical import canonical, digest
-from data_contracts.contract.parts import (
-    FilePart,
+from data_contracts.contract.file_statistics import (
+    FileStatistics,
     GroupedFile,
-    PartGroup,
-    PartSum,
     Settled,
+    StatisticsGroup,
+    StatisticsSum,
     added,
     cut,
     grouped,
@@ -51,7 +51,7 @@ from infra.store import Store, Writer
 
 KNOWN, NEW = "known", "new"
 
-P = TypeVar("P", FilePart, PartGroup)
+P = TypeVar("P", FileStatistics, StatisticsGroup)
 # Of DuckDB's before it spills, at most; what Arrow, Parquet and Great Expectations hold comes on top.
 MEMORY_BYTES = 512 * 2**20
 # Of the files of one task, as stored. Starting a task takes as long as measuring some MB.
@@ -63,8 +63,8 @@ _CONTENT = "bytes"
 log = logging.getLogger("trainwright")
 
 
-def part_name(file: SourceFile, source: SourceSpec) -> str:
-    """The file name of a part: the same for the same bytes that are read to the same rows, wherever the file lies."""
+def statistics_name(file: SourceFile, source: SourceSpec) -> str:
+    """The file name of statistics: the same for the same bytes read to the same rows, wherever the file lies."""
     pieces = None if source.pieces is None else source.pieces.model_dump()
     csv = source.csv.model_dump(exclude_defaults=True) if source.csv else {}
     more = [one for one in (file.chunk_offsets, file.column_types, csv, "without index" * file.hidden_index) if one]
@@ -72,24 +72,24 @@ def part_name(file: SourceFile, source: SourceSpec) -> str:
     return f"{digest(read)[:40]}.json"
 
 
-def part_names(request: ContractRequest) -> list[str]:
-    """The file names of the parts of a request's files, in their order."""
-    return [part_name(file, request.sources[file.source]) for file in request.files]
+def statistics_names(request: ContractRequest) -> list[str]:
+    """The file names of the statistics of a request's files, in their order."""
+    return [statistics_name(file, request.sources[file.source]) for file in request.files]
 
 
-class FileParts:
-    """The parts of a request's files, known and new.
+class KnownStatistics:
+    """The statistics of a request's files, known and new.
 
     Args:
-        folder: of the parts.
+        folder: of the statistics.
         cluster: other machines, which read the new files instead of this one.
     """
 
     def __init__(self, request: ContractRequest, folder: Path, cluster: Cluster | None = None) -> None:
         self._request, self._folder, self._cluster = request, folder, cluster
-        self._names = part_names(request)
+        self._names = statistics_names(request)
         self._groups = list(cut(self._names))
-        self._sum: PartSum | None = None
+        self._sum: StatisticsSum | None = None
         self._schemas: dict[str, pa.Schema] = {}
         self._unmeasured: set[str] = set()
 
@@ -103,7 +103,7 @@ class FileParts:
                     self._remember(at, group.schemas[one.schema_at], one)
                 continue
             for at in positions:
-                part = self._stored(FilePart, self._names[at])
+                part = self._stored(FileStatistics, self._names[at])
                 if part is not None:
                     self._remember(at, part.own, part)
                 elif self._request.files[at].format not in NAMED:
@@ -113,20 +113,20 @@ class FileParts:
             for file, facts in zip(new, facts_elsewhere(self._cluster, sources, root, new), strict=True):
                 remember_facts(file, sources, facts)
 
-    def _group(self, positions: range, name: str | None, seen: str | None = None) -> PartGroup | None:
+    def _group(self, positions: range, name: str | None, seen: str | None = None) -> StatisticsGroup | None:
         """The group of the files at these positions, as `_stored`."""
-        group = self._stored(PartGroup, name, seen)
+        group = self._stored(StatisticsGroup, name, seen)
         return group if group is not None and len(group.files) == len(positions) else None
 
     def _stored(self, kind: type[P], name: str | None, seen: str | None = None) -> P | None:
-        """A part or group that is known or new, under this schema of all files if one is given; else None."""
+        """Statistics or a group that is known or new, under this schema of all files if one is given; else None."""
         for folder in (KNOWN, NEW) if name is not None else ():
             path = self._folder / folder / str(name)
             if path.exists():
-                # What cannot be read as a part is measured again: a writer of the store may have sealed anything.
+                # What cannot be read as statistics is measured again: a writer of the store may have sealed anything.
                 with contextlib.suppress(ValueError):
                     stored = kind.model_validate_json(path.read_bytes())
-                    self._read_schemas(stored.schemas if isinstance(stored, PartGroup) else [stored.own])
+                    self._read_schemas(stored.schemas if isinstance(stored, StatisticsGroup) else [stored.own])
                     if seen is None or stored.schema_of_all == seen:
                         return stored
         return None
@@ -137,19 +137,19 @@ class FileParts:
             if own not in self._schemas:
                 self._schemas[own] = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(own)))
 
-    def _remember(self, at: int, own: str, facts: FilePart | GroupedFile) -> None:
+    def _remember(self, at: int, own: str, facts: FileStatistics | GroupedFile) -> None:
         groups = tuple((rows, size) for rows, size in facts.row_groups)
         known = FileFacts(self._schemas[own], facts.text_from, groups)
         remember_facts(self._request.files[at], self._request.sources, known)
 
     def answer(self, resources: Resources, questions: dict[int, ScanQuestion], schema: pa.Schema) -> Settled:
         """The number of rows, and the expectations that hold by what is kept; new files are measured first."""
-        wanted = kept([ROWS, *(one for question in questions.values() for one in question.measures)],
+        to_measure = kept([ROWS, *(one for question in questions.values() for one in question.measures)],
                       self._request.sensitive)  # fmt: skip
         seen, self._sum = digest(schema.serialize().to_pybytes().hex()), None
         request = self._request
-        measures = FileMeasures(request.sources, Path(request.root), request.sensitive, wanted, schema, seen)
-        total, new = PartSum(), self._measured_elsewhere(measures)
+        measures = FileMeasures(request.sources, Path(request.root), request.sensitive, to_measure, schema, seen)
+        total, new = StatisticsSum(), self._measured_elsewhere(measures)
         for positions, name in self._groups:
             group = self._group(positions, name, seen)
             if group is not None:
@@ -157,7 +157,7 @@ class FileParts:
                 continue
             parts = []
             for at in positions:
-                part = self._stored(FilePart, self._names[at], seen)
+                part = self._stored(FileStatistics, self._names[at], seen)
                 if part is None:
                     part, new = self._measured_here(at, measures, resources), new + 1
                 if part is None:
@@ -167,7 +167,7 @@ class FileParts:
             if name is not None and (group := grouped(parts)) is not None:
                 (self._folder / NEW / name).write_bytes(canonical(group.to_json()))
         self._sum = total
-        values = {one: added(one, total.values[name_of(one)]) for one in wanted if name_of(one) in total.values}
+        values = {one: added(one, total.values[name_of(one)]) for one in to_measure if name_of(one) in total.values}
         settled = {
             index
             for index, question in questions.items()
@@ -179,18 +179,18 @@ class FileParts:
         return total.rows, settled
 
     def profile(self) -> Profile | None:
-        """The profile of all files; None if not every file has a part."""
+        """The profile of all files; None if not every file has statistics."""
         return None if self._sum is None else self._sum.profile()
 
-    def _measured_here(self, at: int, to_measure: FileMeasures, resources: Resources) -> FilePart | None:
-        """A new file's part, measured by this process; None if DuckDB cannot measure it."""
+    def _measured_here(self, at: int, to_measure: FileMeasures, resources: Resources) -> FileStatistics | None:
+        """A new file's statistics, measured by this process; None if DuckDB cannot measure it."""
         if self._names[at] in self._unmeasured:
             return None
-        part = measured_part(to_measure, self._request.files[at], resources)
+        part = measured_statistics(to_measure, self._request.files[at], resources)
         return None if part is None else self._written(at, part)
 
     def _measured_elsewhere(self, to_measure: FileMeasures) -> int:
-        """Have other machines measure the files without a part under this schema of all files; returns their number."""
+        """Have other machines measure files without statistics under this schema of all files; returns their number."""
         if self._cluster is None:
             return 0
         have: set[str] = set()
@@ -200,17 +200,17 @@ class FileParts:
         new = {
             name: at
             for at, name in enumerate(self._names)
-            if name not in have and self._stored(FilePart, name, to_measure.schema_digest) is None
+            if name not in have and self._stored(FileStatistics, name, to_measure.schema_digest) is None
         }
         files = [self._request.files[at] for at in new.values()]
-        for at, part in zip(new.values(), parts_elsewhere(self._cluster, to_measure, files), strict=True):
+        for at, part in zip(new.values(), statistics_elsewhere(self._cluster, to_measure, files), strict=True):
             if part is None:
                 self._unmeasured.add(self._names[at])
             else:
                 self._written(at, part)
         return len(new)
 
-    def _written(self, at: int, part: FilePart) -> FilePart:
+    def _written(self, at: int, part: FileStatistics) -> FileStatistics:
         (self._folder / NEW / self._names[at]).write_bytes(canonical(part.to_json()))
         return part
 
@@ -227,7 +227,7 @@ class FileMeasures:
         sensitive: columns of which only counts are kept.
         measures: aggregates that add up over files, and the number of rows.
         schema: of all files together.
-        schema_digest: as each part names the schema of all files.
+        schema_digest: as the statistics name the schema of all files.
     """
 
     sources: list[SourceSpec]
@@ -238,8 +238,8 @@ class FileMeasures:
     schema_digest: str
 
 
-def measured_part(to_measure: FileMeasures, file: SourceFile, resources: Resources) -> FilePart | None:
-    """A file's part; None if DuckDB cannot measure it. Errors as in `read_batches`."""
+def measured_statistics(to_measure: FileMeasures, file: SourceFile, resources: Resources) -> FileStatistics | None:
+    """A file's statistics; None if DuckDB cannot measure it. Errors as in `read_batches`."""
     sources, root, schema = to_measure.sources, to_measure.root, to_measure.schema
     select = Selection(schema=schema)
 
@@ -263,7 +263,7 @@ def measured_part(to_measure: FileMeasures, file: SourceFile, resources: Resourc
     if values is None or profile is None:
         return None
     facts = file_facts(file, sources, root)
-    return FilePart(
+    return FileStatistics(
         own=facts.schema.serialize().to_pybytes().hex(),
         text_from=facts.text_from,
         row_groups=list(facts.row_groups),
@@ -287,10 +287,10 @@ def facts_elsewhere(
     return cluster.map(partial(read_facts, sources, root), ([files[at] for at in task] for task in tasks))
 
 
-def parts_elsewhere(
+def statistics_elsewhere(
     cluster: Cluster, to_measure: FileMeasures, files: Sequence[SourceFile]
-) -> Iterator[FilePart | None]:
-    """The parts of files, in their order, measured by other machines; this process knows the facts about the files."""
+) -> Iterator[FileStatistics | None]:
+    """The statistics of files, in order, measured by other machines; this process knows the facts about the files."""
     known_files = [(file, file_facts(file, to_measure.sources, to_measure.root)) for file in files]
     tasks = in_tasks([file.bytes for file in files], cluster.at_once)
     return cluster.map(partial(measure_file, to_measure), ([known_files[at] for at in task] for task in tasks))
@@ -302,14 +302,14 @@ def read_facts(sources: list[SourceSpec], root: Path, file: SourceFile) -> FileF
     return file_facts(file, sources, root)
 
 
-def measure_file(to_measure: FileMeasures, known_file: KnownFile) -> FilePart | None:
-    """A file's part; work of another machine, which reads the file's bytes no more than once for their digest."""
+def measure_file(to_measure: FileMeasures, known_file: KnownFile) -> FileStatistics | None:
+    """A file's statistics; work of another machine, which reads the file's bytes no more than once for their digest."""
     file, facts = known_file
     _refuse_unreadable(file)
     remember_facts(file, to_measure.sources, facts)
     with scratch.make("contract") as spills:
         # One thread: the cluster already runs as many tasks as should run at once.
-        return measured_part(to_measure, file, Resources(spills.path, memory_bytes(), threads=1))
+        return measured_statistics(to_measure, file, Resources(spills.path, memory_bytes(), threads=1))
 
 
 def _refuse_unreadable(file: SourceFile) -> None:

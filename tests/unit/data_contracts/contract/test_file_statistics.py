@@ -10,7 +10,14 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.canonical import canonical, digest
-from data_contracts.contract.parts import LARGEST, FilePart, PartGroup, PartSum, cut, grouped
+from data_contracts.contract.file_statistics import (
+    LARGEST,
+    FileStatistics,
+    StatisticsGroup,
+    StatisticsSum,
+    cut,
+    grouped,
+)
 from data_contracts.profile.profile import profile_of
 
 NAMES = [f"{digest(number)[:40]}.json" for number in range(3_000)]
@@ -47,8 +54,8 @@ def test_a_run_of_names_that_end_no_group_is_cut_at_the_largest_size() -> None:
     assert [(len(positions), name is None) for positions, name in cut(names)] == [(LARGEST, False), (9, True)]
 
 
-def part(table: pa.Table, **values: int | float | None) -> FilePart:
-    return FilePart(
+def part(table: pa.Table, **values: int | float | None) -> FileStatistics:
+    return FileStatistics(
         own="ff",
         text_from={},
         row_groups=[(table.num_rows, 8)],
@@ -59,7 +66,7 @@ def part(table: pa.Table, **values: int | float | None) -> FilePart:
     )
 
 
-def parts(seed: int) -> list[FilePart]:
+def parts(seed: int) -> list[FileStatistics]:
     """Parts with and without rows, with columns that have few or many different values, or none."""
     draw = np.random.default_rng(seed)
     made = []
@@ -82,7 +89,7 @@ def parts(seed: int) -> list[FilePart]:
 @pytest.mark.parametrize("seed", range(4))
 def test_groups_add_up_to_the_bytes_that_their_parts_add_up_to(seed: int) -> None:
     every, choose = parts(seed), random.Random(seed)
-    alone, together = PartSum(), PartSum()
+    alone, together = StatisticsSum(), StatisticsSum()
     for one in every:
         alone.add(one)
     waiting = choose.sample(every, len(every))
@@ -91,7 +98,7 @@ def test_groups_add_up_to_the_bytes_that_their_parts_add_up_to(seed: int) -> Non
         some, waiting = waiting[:count], waiting[count:]
         group = grouped(some)
         assert group is not None
-        together.add(PartGroup.from_json(group.to_json()))
+        together.add(StatisticsGroup.from_json(group.to_json()))
     first, second = alone.profile(), together.profile()
     assert first is not None
     assert second is not None
@@ -103,11 +110,11 @@ def test_groups_add_up_to_the_bytes_that_their_parts_add_up_to(seed: int) -> Non
 
 
 def test_a_measure_that_a_file_lacks_is_not_known_of_all() -> None:
-    table, total = pa.table({"x": [1.0]}), PartSum()
+    table, total = pa.table({"x": [1.0]}), StatisticsSum()
     for one in (part(table, a=1, b=2.0), part(table, b=None), part(table, a=3, b=4.0)):
         total.add(one)
     assert total.values == {"b": [2.0, None, 4.0]}
-    assert PartSum().profile() is None
+    assert StatisticsSum().profile() is None
 
 
 def test_moments_that_overflow_together_are_not_lost_in_a_group() -> None:

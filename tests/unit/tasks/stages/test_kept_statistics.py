@@ -11,18 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.canonical import canonical
-from data_contracts.contract import parts as file_parts
+from data_contracts.contract import file_statistics as statistics_records
 from data_contracts.contract.suites import load_suite
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import QuarantineSpec, SourceSpec
-from infra.contract import contract_worker, parts
+from infra.contract import contract_worker, file_statistics
 from infra.files import file_digest
 from infra.sources import read
 from infra.store import open_store
 from tasks.stages import contract_check
-from tasks.stages.contract_check import MOST_PARTS, parts_key, why_no_parts, worth_it
+from tasks.stages.contract_check import MOST_STATISTICS, statistics_key, why_no_statistics, worth_it
 from tests.support.runs import make_run
 
 
@@ -49,18 +49,18 @@ class Checker:
         self.store = open_store(str(tmp_path / "store"), {})
         self.run = make_run(self.store)
         self.new = 0
-        real = parts.scanned
+        real = file_statistics.scanned
 
         def scanned(*given: Any) -> Any:
             self.new += 1
             return real(*given)
 
-        monkeypatch.setattr(parts, "scanned", scanned)
+        monkeypatch.setattr(file_statistics, "scanned", scanned)
 
     def __call__(self, asked: ContractRequest) -> tuple[ContractOutcome, int]:
         self.new = 0
         read._FACTS.clear()
-        with contract_check.kept_parts(self.run, asked) as request:
+        with contract_check.kept_statistics(self.run, asked) as request:
             found = contract_worker.main(request, lambda report: None)
         return found, self.new
 
@@ -77,19 +77,21 @@ def some(asked: ContractRequest, *at: int) -> ContractRequest:
 def test_only_files_that_are_new_are_read_whatever_happened_between(request_: ContractRequest, check: Checker) -> None:
     assert check(some(request_, 0, 1))[1] == 2
     # One directory more each time, until one holds all.
-    assert [check(some(request_, *range(count)))[1] for count in range(3, MOST_PARTS + 4)] == [1] * (MOST_PARTS + 1)
-    turned = some(request_, *reversed(range(1, MOST_PARTS + 3)))
+    assert [check(some(request_, *range(count)))[1] for count in range(3, MOST_STATISTICS + 4)] == [1] * (
+        MOST_STATISTICS + 1
+    )
+    turned = some(request_, *reversed(range(1, MOST_STATISTICS + 3)))
     whole, new = check(turned)
     assert new == 0
     assert canonical(whole.to_json()) == canonical(contract_worker.main(turned, lambda report: None).to_json())
-    assert parts_key(request_) != parts_key(request_.model_copy(update={"sensitive": ["x"]}))
+    assert statistics_key(request_) != statistics_key(request_.model_copy(update={"sensitive": ["x"]}))
 
 
 def test_a_group_is_copied_in_place_of_its_parts_which_stay_for_the_day_it_breaks(
     request_: ContractRequest, check: Checker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_parts, "LARGEST", 4)
-    monkeypatch.setattr(file_parts, "USUAL", 2**40)
+    monkeypatch.setattr(statistics_records, "LARGEST", 4)
+    monkeypatch.setattr(statistics_records, "USUAL", 2**40)
     whole = check(some(request_, *range(8)))[0]
     real, copied = check.store.read_sealed, []
     monkeypatch.setattr(
@@ -105,7 +107,7 @@ def test_a_group_is_copied_in_place_of_its_parts_which_stay_for_the_day_it_break
 def test_what_is_in_use_is_written_again_once_in_so_many_checks(
     request_: ContractRequest, check: Checker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contract_check, "MOST_PARTS", 3)
+    monkeypatch.setattr(contract_check, "MOST_STATISTICS", 3)
     for count in range(2, 11):
         check(some(request_, *range(count)))
     folders = sorted((tmp_path / "store" / "contracts").iterdir(), key=lambda path: int(path.name.rpartition("-")[2]))
@@ -173,4 +175,4 @@ def test_nothing_is_kept_of_one_file_nor_where_rows_are_left_out(request_: Contr
         ({"profile": False}, "no profile is made of them"),
     ]:
         changed = request_.model_copy(update=update)
-        assert (worth_it(changed), why_no_parts(changed)) == (False, why)
+        assert (worth_it(changed), why_no_statistics(changed)) == (False, why)

@@ -1,8 +1,9 @@
 """What the store keeps of a scan's findings in one raw file, so that the same suite need not read it again.
 
 Only measures that add up exactly over files are kept. Minima, maxima and sums of a sensitive column are not, because
-they are, or reveal, its values. The parts of many files are added up, so that the findings in thousands of files are a
-few records. Files are grouped only by the names of their parts: a new or removed file changes only its own group.
+they are, or reveal, its values. The statistics of many files are added up, so that the findings in thousands of files
+are a few records. Files are grouped only by the names of their statistics: a new or removed file changes only its own
+group.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _total(values: list[Any]) -> int:
     return sum(values)
 
 
-class FilePart(HandOff):
+class FileStatistics(HandOff):
     """What is kept of a file that was checked.
 
     Attributes:
@@ -89,7 +90,7 @@ class FilePart(HandOff):
         row_groups: as in the file's facts.
         schema_of_all: digest of the schema of all files, under which the rest was found.
         rows: its rows.
-        values: of measures, by `data_contracts.contract.parts.name_of`.
+        values: of measures, by `data_contracts.contract.file_statistics.name_of`.
         profile: of its rows.
     """
 
@@ -110,7 +111,7 @@ class GroupedFile(Record):
 
     Attributes:
         schema_at: its own schema's position in the group's `schemas`.
-        text_from, row_groups: as in its part.
+        text_from, row_groups: as in its statistics.
     """
 
     schema_at: int
@@ -118,15 +119,15 @@ class GroupedFile(Record):
     row_groups: list[tuple[int, int]]
 
 
-class PartGroup(HandOff):
-    """The parts of some files, in order.
+class StatisticsGroup(HandOff):
+    """The statistics of some files, in order.
 
     Attributes:
         schemas: the files' different Arrow schemas, serialized, in hexadecimal digits.
         files: facts about each file.
-        schema_of_all: as in each part.
+        schema_of_all: as in each file's statistics.
         rows: of all files together.
-        values: of measures, as in each part, one for each file.
+        values: of measures, as in each file's statistics, one for each file.
         profile: of all rows.
     """
 
@@ -147,7 +148,7 @@ class PartGroup(HandOff):
 
 
 def cut(names: Sequence[str]) -> Iterator[tuple[range, str | None]]:
-    """Cut the names of parts into groups: the positions, and the group's name; None for what may still grow.
+    """Cut the names of statistics into groups: the positions, and the group's name; None for what may still grow.
 
     A group ends after each name that begins with certain digits, so its bounds do not depend on the files before it.
     """
@@ -160,8 +161,8 @@ def cut(names: Sequence[str]) -> Iterator[tuple[range, str | None]]:
             start = at + 1
 
 
-class PartSum:
-    """Adds up parts and groups; the memory grows by the measures of each file alone.
+class StatisticsSum:
+    """Adds up statistics and groups; the memory grows by the measures of each file alone.
 
     Attributes:
         rows: of all files so far.
@@ -173,10 +174,12 @@ class PartSum:
         self.values: dict[str, list[Value]] = {}
         self._merger: Merger | None = None
 
-    def add(self, part: FilePart | PartGroup) -> None:
-        """Add a file's part, or those of a group."""
+    def add(self, part: FileStatistics | StatisticsGroup) -> None:
+        """Add a file's statistics, or those of a group."""
         values: Mapping[str, Sequence[Value]] = (
-            part.values if isinstance(part, PartGroup) else {name: (value,) for name, value in part.values.items()}
+            part.values
+            if isinstance(part, StatisticsGroup)
+            else {name: (value,) for name, value in part.values.items()}
         )
         if self._merger is None:
             self._merger, self.values = Merger(), {name: [] for name in values}
@@ -191,12 +194,12 @@ class PartSum:
         return None if self._merger is None else self._merger.record()
 
 
-def grouped(parts: Sequence[FilePart]) -> PartGroup | None:
-    """The group of these parts, of which there is at least one; None if their profiles together say less.
+def grouped(parts: Sequence[FileStatistics]) -> StatisticsGroup | None:
+    """The group of these statistics, of which there is at least one; None if their profiles together say less.
 
     Moments that are too large together for float64 may be small enough again beside further files.
     """
-    total, schemas = PartSum(), list(dict.fromkeys(part.own for part in parts))
+    total, schemas = StatisticsSum(), list(dict.fromkeys(part.own for part in parts))
     for part in parts:
         total.add(part)
     profile = total.profile()
@@ -205,7 +208,7 @@ def grouped(parts: Sequence[FilePart]) -> PartGroup | None:
         if column.moments is None and any(part.profile.columns[at].moments is not None for part in parts):
             return None
     at_schema = {own: at for at, own in enumerate(schemas)}
-    return PartGroup(
+    return StatisticsGroup(
         schemas=schemas,
         files=[
             GroupedFile(schema_at=at_schema[part.own], text_from=part.text_from, row_groups=part.row_groups)

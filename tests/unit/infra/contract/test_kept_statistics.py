@@ -14,17 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.canonical import canonical
-from data_contracts.contract import parts as file_parts
-from data_contracts.contract.parts import kept, reads_all_files
+from data_contracts.contract import file_statistics as statistics_records
+from data_contracts.contract.file_statistics import kept, reads_all_files
 from data_contracts.contract.questions import ScanQuestion
 from data_contracts.contract.suites import load_suite
 from data_contracts.contract.translation import translated
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
-from infra.contract import contract_worker
-from infra.contract import parts as contract_parts
-from infra.contract.parts import KNOWN, NEW
+from infra.contract import contract_worker, file_statistics
+from infra.contract.file_statistics import KNOWN, NEW
 from infra.files import file_digest
 from infra.sources import read, resolve_sources
 
@@ -75,7 +74,7 @@ def outcome(asked: ContractRequest, parts: Path | None = None) -> ContractOutcom
         return contract_worker.main(asked, lambda report: None)
     for name in (KNOWN, NEW):
         (parts / name).mkdir(exist_ok=True, parents=True)
-    found = contract_worker.main(asked.model_copy(update={"parts": str(parts)}), lambda report: None)
+    found = contract_worker.main(asked.model_copy(update={"statistics": str(parts)}), lambda report: None)
     for path in (parts / NEW).iterdir():
         path.rename(parts / KNOWN / path.name)
     return found
@@ -109,8 +108,10 @@ def test_the_name_of_an_expectation_tells_whether_it_reads_all_files(name: str, 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_outcome_is_that_of_a_full_read(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_parts, "USUAL", (2, 1, 64)[seed])  # half of the files end a group, or each, or none
-    monkeypatch.setattr(file_parts, "LARGEST", 3)
+    monkeypatch.setattr(
+        statistics_records, "USUAL", (2, 1, 64)[seed]
+    )  # half of the files end a group, or each, or none
+    monkeypatch.setattr(statistics_records, "LARGEST", 3)
     draw, choose = np.random.default_rng(seed), random.Random(seed)
     files = [written(tmp_path, number, int(draw.integers(1, 400)), draw) for number in range(5)]
     entries = [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in choose.sample(POSSIBLE, 6)]
@@ -141,8 +142,8 @@ def test_a_known_file_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     first = outcome(request(tmp_path, files, suite, []), parts)
     assert first.accepted
     measured = []
-    real = contract_parts.scanned
-    monkeypatch.setattr(contract_parts, "scanned", lambda *given: measured.append(given) or real(*given))
+    real = file_statistics.scanned
+    monkeypatch.setattr(file_statistics, "scanned", lambda *given: measured.append(given) or real(*given))
     Path(files[1].uri).unlink()
     again = outcome(request(tmp_path, files, suite, []), parts)  # only the first file is opened, for its schema
     assert canonical(again.to_json()) == canonical(first.to_json())
@@ -172,8 +173,8 @@ def test_equal_documents_in_two_places_and_in_two_ways_are_not_each_other(tmp_pa
 
 
 def test_a_group_stands_for_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_parts, "LARGEST", 2)
-    monkeypatch.setattr(file_parts, "USUAL", 2**40)
+    monkeypatch.setattr(statistics_records, "LARGEST", 2)
+    monkeypatch.setattr(statistics_records, "USUAL", 2**40)
     draw = np.random.default_rng(0)
     files = [written(tmp_path, number, 100, draw) for number in range(5)]
     entries = [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in POSSIBLE[:6:3]]
@@ -181,7 +182,7 @@ def test_a_group_stands_for_its_files(tmp_path: Path, monkeypatch: pytest.Monkey
     parts = tmp_path / "parts"
     first = outcome(asked, parts)
     for path in (parts / KNOWN).iterdir():
-        if not path.name.startswith("group-") and path.name != contract_parts.part_names(asked)[4]:
+        if not path.name.startswith("group-") and path.name != file_statistics.statistics_names(asked)[4]:
             path.unlink()
     assert len(list((parts / KNOWN).iterdir())) == 3  # two groups, and the part of the last file
     for file in files[1:]:
@@ -194,12 +195,12 @@ def test_where_a_document_is_cut_is_part_of_its_parts_name() -> None:
     source = SourceSpec.model_validate({"uri": "a.txt", "format": "text", "pieces": pieces})
     file = SourceFile(uri="a.txt", bytes=1, blake3="0f", format="text")
     cuts = (None, "cut", "another")
-    names = {contract_parts.part_name(file.model_copy(update={"chunk_offsets": cut}), source) for cut in cuts}
+    names = {file_statistics.statistics_name(file.model_copy(update={"chunk_offsets": cut}), source) for cut in cuts}
     assert len(names) == 3
 
 
 def test_no_part_holds_a_sensitive_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_parts, "LARGEST", 2)
+    monkeypatch.setattr(statistics_records, "LARGEST", 2)
     draw = np.random.default_rng(0)
     files = [written(tmp_path, number, 100, draw) for number in range(2)]
     entries = [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in POSSIBLE if kwargs.get("column") == "x"]
@@ -207,7 +208,7 @@ def test_no_part_holds_a_sensitive_value(tmp_path: Path, monkeypatch: pytest.Mon
     outcome(request(tmp_path, files, suite, ["x"]), tmp_path / "parts")
     for path in (tmp_path / "parts" / KNOWN).iterdir():
         group = path.name.startswith("group-")
-        kind = file_parts.PartGroup if group else contract_parts.FilePart
+        kind = statistics_records.StatisticsGroup if group else file_statistics.FileStatistics
         part = kind.model_validate_json(path.read_bytes())
         values = [one for value in part.values.values() for one in (value if isinstance(value, list) else [value])]
         assert all(type(value) is int for value in values)
@@ -243,7 +244,7 @@ def test_what_cannot_be_read_as_a_part_is_measured_again(tmp_path: Path, change:
 def test_a_group_that_does_not_fit_is_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], object]
 ) -> None:
-    monkeypatch.setattr(file_parts, "LARGEST", 2)
+    monkeypatch.setattr(statistics_records, "LARGEST", 2)
     draw = np.random.default_rng(1)
     files = [written(tmp_path, number, 20, draw) for number in range(2)]
     suite = load_suite({"expectations": [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}]},
