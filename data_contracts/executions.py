@@ -180,8 +180,8 @@ class Followed(Record):
     local: bool
 
 
-class SignOfLife(Record):
-    """A sign of life of an execution, renewed while it works: when, on which stage, what it follows and used."""
+class ExecutionHeartbeat(Record):
+    """A heartbeat of an execution, renewed while it works: when, on which stage, what it follows and used."""
 
     at: Moment
     stage: str = ""

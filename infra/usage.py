@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from data_contracts.canonical import is_name
-from data_contracts.executions import HERE, ExecutionUsage, GangUsage, NodeUsage, SignOfLife, StageUsage
+from data_contracts.executions import HERE, ExecutionHeartbeat, ExecutionUsage, GangUsage, NodeUsage, StageUsage
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Heartbeat, Joined, Latest, Launch, NodeExit, reports_of, used_by_node
 from data_contracts.records import Record
@@ -246,10 +246,10 @@ def executions_of(store: Store, run_id: str) -> tuple[list[ExecutionUsage], bool
     not known is not 0.
     """
     found: list[ExecutionUsage] = []
-    signs: dict[str, SignOfLife] = {}
+    heartbeats: dict[str, ExecutionHeartbeat] = {}
     for name in filter(is_name, store.list(layout.usages(run_id))):  # what is no name was not made by Trainwright
         whole = store.find_as(layout.usage(run_id, name, "ended"), ExecutionUsage.from_json)
-        whole = whole or _interrupted(store, run_id, name, signs)
+        whole = whole or _interrupted(store, run_id, name, heartbeats)
         if whole is None:
             continue
         if (whole.run_id, whole.execution) != (run_id, name):  # its times would be held against another run's
@@ -257,16 +257,18 @@ def executions_of(store: Store, run_id: str) -> tuple[list[ExecutionUsage], bool
             continue
         found.append(whole)
     found.sort(key=lambda one: one.began)
-    if signs:
-        found = _with_lost_gangs(store, found, signs)
+    if heartbeats:
+        found = _with_lost_gangs(store, found, heartbeats)
     within, sentences = bounded(launched_once(found), max(time.time(), now_s()))
     for sentence in sentences:
         log.warning("%s", sentence)
-    return within, bool(within) and within[-1].execution in signs
+    return within, bool(within) and within[-1].execution in heartbeats
 
 
-def _interrupted(store: Store, run_id: str, name: str, signs: dict[str, SignOfLife]) -> ExecutionUsage | None:
-    """An execution without an end, from its parts and its last sign of life, which is added to `signs`."""
+def _interrupted(
+    store: Store, run_id: str, name: str, heartbeats: dict[str, ExecutionHeartbeat]
+) -> ExecutionUsage | None:
+    """An execution without an end, from its parts and its last heartbeat, which is added to `heartbeats`."""
     began = store.find_as(layout.usage(run_id, name, "began"), ExecutionUsage.from_json)
     if began is None:
         return None
@@ -275,13 +277,17 @@ def _interrupted(store: Store, run_id: str, name: str, signs: dict[str, SignOfLi
     gangs = [_part(store, run_id, name, one, GangUsage) for one in _numbered(parts, "gang")]
     path = layout.usage_beat(run_id, name)
     pointer = store.pointer(path).read()
-    sign = SignOfLife(at=began.began) if pointer is None else parsed(path, SignOfLife.model_validate, pointer.value)
-    signs[name] = sign
+    heartbeat = (
+        ExecutionHeartbeat(at=began.began)
+        if pointer is None
+        else parsed(path, ExecutionHeartbeat.model_validate, pointer.value)
+    )
+    heartbeats[name] = heartbeat
     done = max([began.began, *(one.ended for one in stages)])
-    last = max([done, sign.at, *(node.released for gang in gangs for node in gang.nodes)])
-    if sign.stage and last > done:
-        stages.append(StageUsage(name=sign.stage, began=done, ended=last, status="killed"))
-    return began.model_copy(update={"ended": last, "stages": stages, "gangs": gangs, "used": sign.used})
+    last = max([done, heartbeat.at, *(node.released for gang in gangs for node in gang.nodes)])
+    if heartbeat.stage and last > done:
+        stages.append(StageUsage(name=heartbeat.stage, began=done, ended=last, status="killed"))
+    return began.model_copy(update={"ended": last, "stages": stages, "gangs": gangs, "used": heartbeat.used})
 
 
 def _numbered(parts: Iterable[str], kind: str) -> list[str]:
@@ -297,13 +303,13 @@ def _part(store: Store, run_id: str, name: str, part: str, model: type[R]) -> R:
 
 
 def _with_lost_gangs(
-    store: Store, executions: list[ExecutionUsage], signs: dict[str, SignOfLife]
+    store: Store, executions: list[ExecutionUsage], heartbeats: dict[str, ExecutionHeartbeat]
 ) -> list[ExecutionUsage]:
     """The executions with the generations whose conductor was killed before it recorded them."""
     recorded = {(gang.where, gang.generation) for one in executions for gang in one.gangs}
     more: dict[str, list[GangUsage]] = {}
     for execution in executions:
-        for followed in signs[execution.execution].follows if execution.execution in signs else ():
+        for followed in heartbeats[execution.execution].follows if execution.execution in heartbeats else ():
             for number in generations(store, followed.where):
                 if (followed.where, number) in recorded:
                     continue

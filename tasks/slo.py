@@ -45,7 +45,7 @@ WINDOW = timedelta(seconds=WINDOW_S)
 DEFAULT = Path(__file__).with_suffix(".yaml")
 # Said where these targets are shown.
 SHIPPED = "These targets are Trainwright's starting values, not promises of yours: set your own with --objectives."
-# A process at work renews its sign of life several times a minute; clocks of machines may be apart.
+# A process at work renews its heartbeat several times a minute; clocks of machines may be apart.
 SILENT_S = 3600.0
 # A run counts at its end, and may have begun so long before.
 LONGEST = timedelta(days=14)
@@ -182,7 +182,7 @@ def _times(run: LedgerRun, within_s: float, now: float) -> Iterator[Point]:
 
 
 def _goodput(run: LedgerRun) -> Iterator[Point]:
-    """The node-seconds of a run, at its end, or at its last sign of life; those without a known cause are left out."""
+    """The node-seconds of a run, at its end, or at its last heartbeat; those without a known cause are left out."""
     known = [charge for charge in run.charges if charge.cause != "unknown"]
     total = sum(charge.node_seconds for charge in known)
     if total > 0:
@@ -314,11 +314,11 @@ class LedgerRun:
     """One run.
 
     Attributes:
-        verdict: of its newest report; `running` without one, `died` if its process has shown no sign of life for an
+        verdict: of its newest report; `running` without one, `died` if its process has shown no heartbeat for an
             hour, `unknown` if it ended without any record.
         cause: of the error that ended it, as the error tree names it; "" for none.
         stage: the last stage that it reached; "" if none.
-        began, ended: seconds since the epoch; `ended` is the last sign of life of a run that has not ended.
+        began, ended: seconds since the epoch; `ended` is the last heartbeat of a run that has not ended.
         waited_s: how long it waited for a person.
         checkpoints: those in the store of its trainings, by training and generation: step, and if it is quarantined.
     """
@@ -420,10 +420,10 @@ def described(
     """
     finished = _epoch(report.finished or report.started) if report is not None else None
     began = [one.began for one in done] + ([_epoch(report.started or report.finished)] if report is not None else [])
-    signs = [one.began if one.ended is None else one.ended for one in done]
-    last = max(signs, default=finished or 0.0)
+    heartbeats = [one.began if one.ended is None else one.ended for one in done]
+    last = max(heartbeats, default=finished or 0.0)
     verdict, cause = ("unknown", "") if report is None else (report.verdict, (report.error or {}).get("cause", ""))
-    # A run that ended and was resumed has a report, and a process whose signs of life are newer.
+    # A run that ended and was resumed has a report, and a process whose heartbeats are newer.
     if so_far and (finished is None or last > finished):
         verdict, cause = ("running", "") if now_s - last < SILENT_S else ("died", "crashed")
     elif report is None and now_s - last >= SILENT_S:  # its process ended without a report

@@ -78,7 +78,7 @@ def _parts(execution: ExecutionUsage) -> Iterator[tuple[Resources, str, Span | N
     whole = rest = execution.used or NOTHING
     for stage in execution.stages:
         if stage.used is not None:
-            # A sign of life may be older than the last stage's record, which then says more.
+            # A heartbeat may be older than the last stage's record, which then says more.
             rest -= stage.used
             span = round(stage.began * MICRO), round(stage.ended * MICRO)
             yield stage.used.model_copy(update={"elsewhere": whole.elsewhere}), stage.name, span

@@ -17,7 +17,15 @@ from datetime import datetime
 
 from data_contracts.costs import NOTHING
 from data_contracts.errors import TrainwrightError
-from data_contracts.executions import HERE, ExecutionUsage, Followed, GangUsage, NodeUsage, SignOfLife, StageUsage
+from data_contracts.executions import (
+    HERE,
+    ExecutionHeartbeat,
+    ExecutionUsage,
+    Followed,
+    GangUsage,
+    NodeUsage,
+    StageUsage,
+)
 from data_contracts.resolved import UNKNOWN_PRICE, Price
 from data_contracts.run_report import RunReport, StageStatus
 from infra.machine import EnergyMeter, machine_id
@@ -143,7 +151,7 @@ class Meter:
             machine=machine_id(),
         )
         self._beat_at = layout.usage_beat(run.run_id, named)
-        self._sign = SignOfLife(at=now_s())
+        self._heartbeat = ExecutionHeartbeat(at=now_s())
         self._last: Versioned | None = None
         self._noting = threading.Lock()
         # After one write failed, the rest waits for the last record, so that an outage does not delay the run's end.
@@ -213,18 +221,18 @@ class Meter:
     def note(self, what: str | Followed | None = None) -> None:
         """Write a heartbeat, with the stage that begins or the nodes that are to be launched."""
         with self._noting:
-            stage = what if isinstance(what, str) else self._sign.stage
+            stage = what if isinstance(what, str) else self._heartbeat.stage
             self._take()
             if isinstance(what, str):
                 self._used_before = self._used
-            followed = [*self._sign.follows, *([what] if isinstance(what, Followed) else [])]
-            self._sign = SignOfLife(at=now_s(), stage=stage, follows=followed, used=self._used)
+            followed = [*self._heartbeat.follows, *([what] if isinstance(what, Followed) else [])]
+            self._heartbeat = ExecutionHeartbeat(at=now_s(), stage=stage, follows=followed, used=self._used)
             try:
-                self._last = self._run.store.pointer(self._beat_at).swap(self._last, self._sign.to_json())
+                self._last = self._run.store.pointer(self._beat_at).swap(self._last, self._heartbeat.to_json())
             except PointerMoved as moved:  # the answer to an earlier write was lost
                 self._last = moved.current
             except TrainwrightError as error:
-                log.debug("no sign of life was written: %s", error.message)
+                log.debug("no heartbeat was written: %s", error.message)
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT_S):

@@ -61,7 +61,7 @@ LAUNCHED = (
 RECORDS, PATHS = "data_contracts", "infra.store.layout"
 # Classes of records, with the names under which stored-fields.json lists them. No store has these names.
 LISTED_AS = {
-    **{"CanaryStatus": "Standing", "ChunkOffsets": "TextCuts"},
+    **{"CanaryStatus": "Standing", "ChunkOffsets": "TextCuts", "ExecutionHeartbeat": "SignOfLife"},
     **{"FileStatistics": "FilePart", "StatisticsGroup": "PartGroup"},
     **{"FailureEvent": "NodeMishap", "ObservationBatch": "Night", "RowPosition": "Place", "TensorSlice": "Piece"},
     **{f"ClusterTask{kind}": f"Piece{kind}" for kind in ("Done", "Order", "Outcome", "Request")},

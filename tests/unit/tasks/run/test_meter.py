@@ -111,7 +111,7 @@ def test_a_run_that_two_processes_carry_out_at_once_pays_each_launch_once(store:
     assert [(each.generation, each.node_seconds) for each in paid] == [(0, pytest.approx(2))], "one payer"
 
 
-def test_a_killed_process_is_charged_until_its_last_sign_of_life(store: Store) -> None:
+def test_a_killed_process_is_charged_until_its_last_heartbeat(store: Store) -> None:
     run = run_in(store)
     meter = Meter(run)
     run.live.meter = meter

@@ -58,7 +58,7 @@ def test_a_run_that_failed_and_was_resumed_counts_by_its_newest_end(store: Store
 
 
 @pytest.mark.parametrize(("ago", "verdict"), [(timedelta(minutes=59), "running"), (timedelta(minutes=61), "died")])
-def test_a_run_without_a_sign_of_life_for_an_hour_has_died(store: Store, ago: timedelta, verdict: str) -> None:
+def test_a_run_without_a_heartbeat_for_an_hour_has_died(store: Store, ago: timedelta, verdict: str) -> None:
     write(store, None, usage(RUN, BEGAN, None))
     beat(store, NOW - ago)
     one = only(store)
