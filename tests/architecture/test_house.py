@@ -16,7 +16,7 @@ import pytest
 
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
-    "product files": 332,
+    "product files": 330,
     "product statements": 51_000,
     "test statements": 56_400,
     "lines of the longest product file": 900,  # a bound, not today's figure
