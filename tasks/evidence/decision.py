@@ -149,20 +149,16 @@ def decide(questions: Sequence[GateQuestion]) -> list[Decision]:
 
 
 def _decision(question: GateQuestion, p_worse: float) -> Decision:
-    threshold, p_value = level(1 - question.confidence, question.spent), question.measured.p_value(question.bound)
+    measured = question.measured
+    threshold, p_value = level(1 - question.confidence, question.spent), measured.p_value(question.bound)
     verdict: GateVerdict = "insufficient"
     if p_value <= threshold and threshold > 0:
         verdict = "better"
     elif p_worse <= (1 - question.confidence) / 2:
         verdict = "worse"
-    needed = (
-        question.measured.rows_needed(question.bound, level(1 - question.confidence))
-        if verdict == "insufficient"
-        else None
-    )
-    return Decision(
-        verdict, question.measured.gain, question.measured.interval(question.confidence), p_value, threshold, needed
-    )
+    fresh = level(1 - question.confidence)
+    needed = measured.rows_needed(question.bound, fresh) if verdict == "insufficient" else None
+    return Decision(verdict, measured.gain, measured.interval(question.confidence), p_value, threshold, needed)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
