@@ -14,7 +14,6 @@ import shlex
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +63,7 @@ from tasks.policies import pipeline_tags, run_tags
 from tasks.run.report import latest_report
 from tasks.run.resolve import FLOW_RUN_KEY, SENSOR_KEY, scheduled_key
 from tasks.run.run import Run, artifact_key, open_spec_store
-from tasks.run.spec_check import LoadedSpec, read_spec
+from tasks.run.spec_check import SPEC_AT_HAND, LoadedSpec, read_spec
 from tasks.schedules import ConcurrencyLock, Skipped
 from tasks.stages import artifacts
 from tasks.stages.approval import checked_name, unsigned_counts
@@ -93,8 +92,6 @@ _SUPERSEDED = "superseded by a later run about the same alias"
 BY_ITSELF = ("schedule", "automation")
 _GAVE_WAY = "A newer run took its place (schedule.overlap: cancel_old)."
 NOTHING = "Nothing"
-# The spec of the flow run that is about to open its run, as it was read last.
-SPEC_AT_HAND: ContextVar[LoadedSpec | None] = ContextVar("spec at hand", default=None)
 
 log = logging.getLogger("trainwright")
 

@@ -45,7 +45,7 @@ from tasks.run.executions import final_report
 from tasks.run.progress import RunEnded, notify
 from tasks.run.resolve import DEFAULTS, RunOptions
 from tasks.run.run import Run, open_spec_store, reopen_run
-from tasks.run.spec_check import read_spec
+from tasks.run.spec_check import SPEC_AT_HAND, read_spec
 from tasks.schedules import Backfill, MissedTimes, windows_between, windows_of
 from tasks.stages.stage import EarlierHandoffs
 from tasks.stages.train import train
@@ -114,7 +114,6 @@ def run_line(
     call("settings")
     connect(options.trigger)
     with light_imports():
-        from flows.flow_runs import SPEC_AT_HAND
         from flows.retrain import retrain
 
     SPEC_AT_HAND.set(loaded)

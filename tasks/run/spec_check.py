@@ -18,6 +18,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -200,6 +201,10 @@ class LoadedSpec:
                 f"contract.parameters.{unused}: no suite uses this parameter{hint}",
                 remedy="Correct the name, or leave it out.",
             )
+
+
+# The spec of the run that a flow run of this process is about to open, as it was read last.
+SPEC_AT_HAND: ContextVar[LoadedSpec | None] = ContextVar("spec at hand", default=None)
 
 
 def read_spec(path: str | Path, overrides: Sequence[str] = (), earlier: LoadedSpec | None = None) -> LoadedSpec:
