@@ -22,7 +22,7 @@ TOTALS = {
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 1,
     "product files under 60 lines that a single neighbour imports": 0,
-    "imports of our own modules inside functions": 50,
+    "imports of our own modules inside functions": 49,
     "uses of dict[str, Any]": 106,
 }
 BOUNDS = {"lines of the longest product file"}
