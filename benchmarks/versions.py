@@ -1,12 +1,12 @@
 """This version beside another one: seconds of the same work in both, in turns.
 
     git worktree add ../before COMMIT
-    python benchmarks/versions.py ../before [--quick]
+    python benchmarks/versions.py [../before] [--quick]
 
 Each checkout's own benchmarks do the work, in a process of its own, with the packages of this environment: loader (an
 epoch of rows from memory and from shards), step (a training of a small perceptron), checkpoint (a whole save and a
 verified load of 500 MB), validate (a scan of 2,000,000 rows, with the profile), shard (the stage on the same rows). A
-ratio above 1 says that this version is faster.
+ratio above 1 says that this version is faster. Without a checkout it is compared with itself, which shows the noise.
 """
 
 from __future__ import annotations
@@ -114,10 +114,11 @@ def main(before: Path, *, quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == SERVE:
+    if sys.argv[1:2] == [SERVE]:
         import common
 
         todo = works(Path(sys.argv[2]), sys.argv[3] == "1")
         common.serve(lambda name: todo[name]())
     else:
-        main(Path(sys.argv[1]).resolve(), quick="--quick" in sys.argv)
+        named = [Path(word).resolve() for word in sys.argv[1:] if word != "--quick"]
+        main(*named or [HERE.parents[1]], quick="--quick" in sys.argv)
