@@ -21,7 +21,7 @@ be told; `collect(store, now, keep)`: `gc` is about to delete runs.
 
 What surrounds the core and is not separable today:
 
-- Sensors and backfills stand with the concurrency lock (`schedule.overlap`), which a spec demands and no run may ignore.
+- Sensors and backfills stand with the concurrency lock (`schedule.overlap`), which a spec demands and no run ignores.
 - `tasks/costs/charges.py` and `sums.py` say how much of a budget is used. `infra/mirrors.py` also keeps what Prefect
   was told, `infra/metrics.py` also shows the server's metrics, and `infra/telemetry.py` also writes logs.
 - The event of a rollback, and an end that Prefect did not take, are sent with what mirrors are due.
