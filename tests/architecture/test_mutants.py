@@ -11,6 +11,7 @@ import pytest
 from tests.support.mutants.bench import chosen_tests, keep_to_oneself
 from tests.support.mutants.imports import dependents
 from tests.support.mutants.kinds import Mutant, mutants_of
+from tests.support.mutants.targets import TARGETS, Target
 
 SOURCE = '''"""A docstring with 1."""
 __all__ = ["one"]
@@ -44,6 +45,14 @@ EXPECTED = [
     "one::loop: break → continue",
     "one::return none: return f'told {a - 1}' → return None",
 ]
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_what_a_target_names_exists(target: Target, repository: Path) -> None:
+    assert [*repository.glob(target.sources)]
+    for pattern in (*target.tests, *target.processes):
+        files, _, name = pattern.partition("::")
+        assert any(f"def {name}(" in path.read_text() or not name for path in repository.glob(files)), pattern
 
 
 def test_the_mutants_of_a_source(tmp_path: Path) -> None:

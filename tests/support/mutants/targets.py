@@ -21,7 +21,7 @@ class Target:
     late: str = ""
 
 
-CONDUCTOR = "tests/unit/infra/gang/conductor"
+CONDUCTOR = "tests/unit/infra/gang"
 ALONE = ("conductor_run", "generation", "generation_run", "liveness", "liveness_limits", "members", "recovery")
 CONDUCTED = (
     "a_gang_trains_to_the_end",
@@ -68,7 +68,7 @@ TARGETS = {
     ),
     # The gangs of real processes that end by themselves within a few seconds, each seen by one test.
     "infra/gang/conductor": Target(
-        "infra/gang/conductor/*.py",
+        "infra/gang/[cmr][oe][nmc]?[!t]*.py",  # conductor.py, members.py and recovery.py
         tuple(f"{CONDUCTOR}/test_{name}.py" for name in ALONE),
         (
             *(f"{CONDUCTOR}/test_conductor.py::test_{name}" for name in CONDUCTED),
