@@ -185,7 +185,7 @@ class _ClusterTasks:
 
     def send(self, work: str, request: ClusterTaskRequest) -> None:
         """Send a task of this kind."""
-        arguments = {"work": work, "request": request.to_json(), "wanted": installed(), "withhold": self._withhold}
+        arguments = {"work": work, "request": request.to_json(), "versions": installed(), "withhold": self._withhold}
         self._sent[request.number] = self._context.run(self._dask.submit, self._task, arguments).wrapped_future
 
     def poll(self) -> None:

@@ -34,11 +34,19 @@ class Waiting:
 
     def __init__(self, place: Place, n: int, *, recorded: bool = True, manual: bool = True) -> None:
         self.place, self.n = place, n
-        self.run = place.run(f"run-{n}", gate(min=0.5), gate(min_gain=0.0))
-        self.run.recorded = recorded
-        self.run.spec.name = "tiny"
-        asked = {"approval": "manual" if manual else "none", "approval_within": "36h"}
-        self.run.spec.promote = self.run.spec.promote.model_copy(update=asked)
+        self._begun: dict[str, Any] = {
+            "run_id": f"run-{n}",
+            "recorded": recorded,
+            "approval": "manual" if manual else "none",
+            "approval_within": "36h",
+        }
+        self.begin()
+
+    def begin(self, **changes: Any) -> None:
+        """Begin with other fields of `promote`, as another run, or by another trigger."""
+        self._begun |= changes
+        asks = dict(self._begun)
+        self.run = self.place.run(asks.pop("run_id"), gate(min=0.5), gate(min_gain=0.0), **asks)
 
     def resumed(self, force: str | None = None) -> Any:
         return promote.find_or_make(self.run, self.place.checkpoints[self.n], None, scored(self.n), force=force).handoff
@@ -309,7 +317,7 @@ def test_an_answer_to_a_question_that_the_run_did_not_ask_promotes_nothing(
 
 def test_require_approved_asks_too(place: Place) -> None:
     run = Waiting(place, 1, manual=False)
-    run.run.spec.promote = run.run.spec.promote.model_copy(update={"require": ["approved"]})
+    run.begin(require=["approved"])
     run.waits()
     run.answered()
     assert run.resumed().approval.by == "ada"

@@ -77,7 +77,7 @@ def put(place: Place, n: int, decision: Protection) -> None:
 
 
 def naming(run: Waiting, *named: str) -> Waiting:
-    run.run.spec.promote = run.run.spec.promote.model_copy(update={"approvers": list(named)})
+    run.begin(approvers=list(named))
     return run
 
 
@@ -273,8 +273,10 @@ def test_a_signed_approval_counts_in_no_copy_of_its_store(
     run.answered(key=keys["ada"])
     assert asked.about.store == original.uri
     shutil.copytree(original.uri, tmp_path / "copy")
-    place.store = run.run.store = open_store(str(tmp_path / "copy"))
+    place.store = open_store(str(tmp_path / "copy"))
+    run.begin()
     again = run.waits()
     assert (again.n, again.about.store) == (1, place.store.uri)
-    place.store = run.run.store = original
+    place.store = original
+    run.begin()
     assert run.resumed().decision == "promoted"

@@ -41,7 +41,7 @@ def test_a_question_that_was_answered_is_not_superseded(place: Place) -> None:
 def test_another_alias_is_another_question(place: Place) -> None:
     first, second = Waiting(place, 1), Waiting(place, 2)
     first.waits()
-    second.run.spec.promote = second.run.spec.promote.model_copy(update={"alias": "canary"})
+    second.begin(alias="canary")
     second.waits()
     first.answered()
     assert first.resumed().version == 1
@@ -58,7 +58,7 @@ def refused_once(place: Place) -> Waiting:
 def nightly(place: Place, n: int, number: int = 9) -> Waiting:
     """A later run of the same candidate, which a schedule began."""
     run = Waiting(place, n)
-    run.run.run_id, run.run.resolved.trigger = f"night-{number}", "schedule"
+    run.begin(run_id=f"night-{number}", trigger="schedule")
     return run
 
 
@@ -71,7 +71,7 @@ def test_nobody_is_asked_again_by_a_schedule_what_they_refused(place: Place) -> 
             nightly(place, 2, number).resumed()
         assert approvals.latest_question(place.store, f"night-{number}") is None
     by_hand = nightly(place, 2)
-    by_hand.run.resolved.trigger = "cli"
+    by_hand.begin(trigger="cli")
     by_hand.waits()
 
 

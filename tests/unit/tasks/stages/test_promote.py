@@ -58,11 +58,20 @@ class Place:
         self.asked.append(tuple(parent.uri for parent in parents if parent is not None))
         return {"run_id": run.run_id, "actor": "bob", "finished": STARTED, "parents": []}
 
-    def run(self, run_id: str, *gates: GateSpec) -> Run:
+    def run(self, run_id: str, *gates: GateSpec, recorded: bool = False, trigger: str = "cli", **promote: Any) -> Run:
         """A run that compares two metrics; `asked` gets what each of its provenances names."""
         metrics = {name: {"logged": name, "mode": "max"} for name in ("a", "b")}
-        spec = {"evaluate": {"metrics": metrics}, "promote": PromoteSpec(gates=list(gates))}
-        return make_run(self.store, run_id=run_id, recorded=False, spec=spec, started=STARTED, actor="bob")
+        spec = {"evaluate": {"metrics": metrics}, "promote": PromoteSpec(gates=list(gates), **promote)}
+        return make_run(
+            self.store,
+            run_id=run_id,
+            recorded=recorded,
+            spec=spec,
+            started=STARTED,
+            actor="bob",
+            trigger=trigger,
+            root=".",
+        )
 
     def promoted(
         self, n: int, *gates: GateSpec, force: str | None = None, run_id: str = "", dataset: Any = None
