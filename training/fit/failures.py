@@ -142,10 +142,10 @@ def _is_restoring(frame: traceback.FrameSummary) -> bool:
 def _raised_in_library(error: BaseException) -> str | None:
     """The package that raised, if only Lightning and our pass-through code called it; else None."""
     files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
-    files = [file for file in files if file not in _COLLECTIVES]
+    callers = [file for file in files if file not in _COLLECTIVES]
     # The adapter does no work of its own; its caller counts.
-    ours = [file for file in files if file.is_relative_to(_OURS) and file != _ADAPTER]
-    if not files or files[-1].is_relative_to(_OURS) or not ours or ours[-1] not in _PASS_ON:
+    ours = [file for file in callers if file.is_relative_to(_OURS) and file != _ADAPTER]
+    if not ours or callers[-1].is_relative_to(_OURS) or ours[-1] not in _PASS_ON:
         return None
     parts = files[-1].parts
     return parts[parts.index("site-packages") + 1] if "site-packages" in parts else None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from lightning.fabric.utilities import distributed
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch.distributed import distributed_c10d
 
 from data_contracts.errors import TrainwrightError, UsageError
+from training.fit import strategies
 from training.fit.failures import classify
 from training.fit.strategies import layer_sync
 
@@ -97,3 +101,16 @@ def test_a_shared_batch_norm_of_a_library_fails_for_what_it_gets_or_for_what_we_
     assert caught.tb.tb_next is not None
     error = caught.value.with_traceback(caught.tb.tb_next)
     assert classify(error, tmp_path, timeout_s=60).cause == cause
+
+
+def test_what_a_collective_of_lightnings_refuses_is_raised_by_torch(tmp_path: Path) -> None:
+    # As when Lightning reduces what a library's module logged on a device without a backend.
+    files = [strategies.__file__, distributed.__file__, distributed_c10d.__file__]
+    names: dict[str, Any] = {"call0": None}
+    for number, file in enumerate(reversed(files)):
+        exec(compile(f"def call{number + 1}(): call{number}()", file, "exec"), names)
+    with pytest.raises(TypeError) as caught:
+        names["call3"]()
+    assert caught.tb.tb_next is not None
+    found = classify(caught.value.with_traceback(caught.tb.tb_next), tmp_path, timeout_s=60)
+    assert (found.cause, found.message.split()[0]) == ("user_code", "torch")
