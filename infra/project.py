@@ -48,18 +48,8 @@ from infra.store import Store
 from infra.written_files import WrittenFiles
 
 log = logging.getLogger("trainwright")
-_DATA = {
-    ".arrow", ".avro", ".bin", ".ckpt", ".csv", ".db", ".dta", ".duckdb", ".feather", ".h5", ".hdf5", ".ipc", ".jsonl",
-    ".lmdb", ".mat", ".mdb", ".ndjson", ".npy", ".npz", ".onnx", ".orc", ".parquet", ".pickle", ".pkl", ".pq", ".pt",
-    ".pth", ".rds", ".safetensors", ".sav", ".sqlite", ".sqlite3", ".tfrecord", ".tsv", ".xls", ".xlsx",
-    ".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip", ".zst",
-    ".avi", ".bmp", ".flac", ".gif", ".jpeg", ".jpg", ".mkv", ".mov", ".mp3", ".mp4", ".ogg", ".png", ".tif", ".tiff",
-    ".wav", ".webm", ".webp", ".ipynb", ".log", ".mbox",
-}  # fmt: skip
-_DATA_NAMES = ("core", "core.[0-9]*", "*dump*.sql", "*.log.[0-9]*")
 MAX_DATA_BYTES = 2**20
 _SKIPPED = {"__pycache__", "node_modules", "venv", "site-packages"}
-_GIT_TIMEOUT_S = 60
 SECRET = "its name looks like a secret's"
 SOURCE = "it is a source of data"
 WRITTEN = "Trainwright wrote it"
@@ -72,74 +62,6 @@ LARGE = f"it is larger than {MAX_DATA_BYTES >> 20} MiB"
 IGNORED = "Git ignores it"
 WHEEL = "it is a wheel, and no machine installs from the code bundle"
 DATA = "it is data, and there is no Git repository that says otherwise"
-# How libraries say that they did not find a file.
-NOT_FOUND = re.compile(
-    r"no such file|file ?not ?found|(does not|doesn't) (exist|appear)|not found|incorrect path|repo id|"
-    r"(can ?not|can't|could not|unable to|failed to|error) (be )?(open|read|load|find|locat|access)",
-    re.IGNORECASE,
-)
-SPEC = "pipeline.yaml"
-_EXAMPLE = "examples/digits/"
-_ELSEWHERE = """\
-# Not the project's folder: Prefect puts the one that is named here on the import path of the run's process, which has
-# passwords and keys that the project's code does not get.
-pull:
-"""
-
-
-def is_data(name: str) -> bool:
-    """Whether a file, or the original of a copy (`rows.csv.bak`), has the name of data."""
-    original = without_copy(name)
-    endings = {PurePosixPath(one).suffix for one in (name, original, original.removesuffix(".txt"))}
-    return not _DATA.isdisjoint(endings) or any(fnmatchcase(original, pattern) for pattern in _DATA_NAMES)
-
-
-def is_store(path: Path) -> bool:
-    """Whether a `store.json` belongs to a store, and is not a file of the user's."""
-    about = _json(path)
-    return isinstance(about, dict) and {"made", "pointers", "schema"} <= about.keys()
-
-
-def is_our_folder(folder: Path) -> bool:
-    """Whether Trainwright wrote all of a folder: it is marked, a temporary folder or an export."""
-    if (folder / TAG).is_file() or (folder.name.startswith(PREFIX) and (folder / NOTE).is_file()):
-        return True
-    about = _json(folder / "export.json")
-    return isinstance(about, dict) and {"target", "version_ref", "checkpoint"} <= about.keys()
-
-
-def is_handoff(path: Path) -> bool:
-    """Whether a stage command's `--out` wrote the file: it changes with each run and is not code."""
-    if path.suffix != ".json":
-        return False
-    about = _json(path)
-    if not isinstance(about, dict) or not {"schema_version", "ref"} <= about.keys():
-        return False
-    return about["ref"] is None or (isinstance(about["ref"], dict) and about["ref"].keys() == {"uri", "id", "seal"})
-
-
-def _json(path: Path) -> object:
-    try:
-        return parse_json(read_plain(path))
-    except (OSError, ValueError, RecursionError):
-        return None
-
-
-def dvc_outs(path: Path) -> Iterator[Path]:
-    """The files and folders that a `.dvc` file, a `dvc.yaml` or a `dvc.lock` names as outputs or tracked data."""
-    if path.suffix != ".dvc" and path.name not in ("dvc.yaml", "dvc.lock"):
-        return
-    try:
-        about = yaml.safe_load(read_plain(path))
-        stages = [about] if path.suffix == ".dvc" else list(about.get("stages", {}).values())
-        for stage in stages:
-            done = stage.get("do", stage)
-            for out in [one for kind in ("outs", "metrics", "plots") for one in done.get(kind, [])]:
-                # In dvc.yaml an output with options is a mapping from its path to them.
-                name = out.get("path", next(iter(out))) if isinstance(out, dict) else out
-                yield Path(os.path.abspath(path.parent / str(done.get("wdir", ".")) / str(name)))
-    except (OSError, ValueError, AttributeError, TypeError, StopIteration, RecursionError, yaml.YAMLError):
-        return
 
 
 @dataclass(frozen=True)
@@ -309,6 +231,72 @@ class _Judge:
         return environment or self._in_store(path) or any(one.name in _SKIPPED for one in above)
 
 
+_DATA = {
+    ".arrow", ".avro", ".bin", ".ckpt", ".csv", ".db", ".dta", ".duckdb", ".feather", ".h5", ".hdf5", ".ipc", ".jsonl",
+    ".lmdb", ".mat", ".mdb", ".ndjson", ".npy", ".npz", ".onnx", ".orc", ".parquet", ".pickle", ".pkl", ".pq", ".pt",
+    ".pth", ".rds", ".safetensors", ".sav", ".sqlite", ".sqlite3", ".tfrecord", ".tsv", ".xls", ".xlsx",
+    ".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip", ".zst",
+    ".avi", ".bmp", ".flac", ".gif", ".jpeg", ".jpg", ".mkv", ".mov", ".mp3", ".mp4", ".ogg", ".png", ".tif", ".tiff",
+    ".wav", ".webm", ".webp", ".ipynb", ".log", ".mbox",
+}  # fmt: skip
+_DATA_NAMES = ("core", "core.[0-9]*", "*dump*.sql", "*.log.[0-9]*")
+
+
+def is_data(name: str) -> bool:
+    """Whether a file, or the original of a copy (`rows.csv.bak`), has the name of data."""
+    original = without_copy(name)
+    endings = {PurePosixPath(one).suffix for one in (name, original, original.removesuffix(".txt"))}
+    return not _DATA.isdisjoint(endings) or any(fnmatchcase(original, pattern) for pattern in _DATA_NAMES)
+
+
+def is_store(path: Path) -> bool:
+    """Whether a `store.json` belongs to a store, and is not a file of the user's."""
+    about = _json(path)
+    return isinstance(about, dict) and {"made", "pointers", "schema"} <= about.keys()
+
+
+def is_our_folder(folder: Path) -> bool:
+    """Whether Trainwright wrote all of a folder: it is marked, a temporary folder or an export."""
+    if (folder / TAG).is_file() or (folder.name.startswith(PREFIX) and (folder / NOTE).is_file()):
+        return True
+    about = _json(folder / "export.json")
+    return isinstance(about, dict) and {"target", "version_ref", "checkpoint"} <= about.keys()
+
+
+def is_handoff(path: Path) -> bool:
+    """Whether a stage command's `--out` wrote the file: it changes with each run and is not code."""
+    if path.suffix != ".json":
+        return False
+    about = _json(path)
+    if not isinstance(about, dict) or not {"schema_version", "ref"} <= about.keys():
+        return False
+    return about["ref"] is None or (isinstance(about["ref"], dict) and about["ref"].keys() == {"uri", "id", "seal"})
+
+
+def _json(path: Path) -> object:
+    try:
+        return parse_json(read_plain(path))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def dvc_outs(path: Path) -> Iterator[Path]:
+    """The files and folders that a `.dvc` file, a `dvc.yaml` or a `dvc.lock` names as outputs or tracked data."""
+    if path.suffix != ".dvc" and path.name not in ("dvc.yaml", "dvc.lock"):
+        return
+    try:
+        about = yaml.safe_load(read_plain(path))
+        stages = [about] if path.suffix == ".dvc" else list(about.get("stages", {}).values())
+        for stage in stages:
+            done = stage.get("do", stage)
+            for out in [one for kind in ("outs", "metrics", "plots") for one in done.get(kind, [])]:
+                # In dvc.yaml an output with options is a mapping from its path to them.
+                name = out.get("path", next(iter(out))) if isinstance(out, dict) else out
+                yield Path(os.path.abspath(path.parent / str(done.get("wdir", ".")) / str(name)))
+    except (OSError, ValueError, AttributeError, TypeError, StopIteration, RecursionError, yaml.YAMLError):
+        return
+
+
 def _folders_of_machine(root: Path) -> Iterator[Path]:
     """Folders of the project for state and temporary files; UsageError if the state folder is the project itself."""
     if is_our_folder(root) or state_folder().resolve() == root:
@@ -380,6 +368,14 @@ def _included(root: Path, patterns: Sequence[str], judge: _Judge) -> tuple[dict[
     return included, guarded
 
 
+# How libraries say that they did not find a file.
+NOT_FOUND = re.compile(
+    r"no such file|file ?not ?found|(does not|doesn't) (exist|appear)|not found|incorrect path|repo id|"
+    r"(can ?not|can't|could not|unable to|failed to|error) (be )?(open|read|load|find|locat|access)",
+    re.IGNORECASE,
+)
+
+
 def not_found_in(text: str, left_out: Sequence[str]) -> list[str]:
     """The left-out files or folders that the text of an exception says were not found; folders end with `/`."""
     if NOT_FOUND.search(text) is None:
@@ -430,6 +426,9 @@ def _tracked(root: Path) -> list[Path]:
     return _git(root, "--cached", "--others", "--exclude-standard")
 
 
+_GIT_TIMEOUT_S = 60
+
+
 def _git(root: Path, *which: str) -> list[Path]:
     """The files that `git ls-files` lists.
 
@@ -476,8 +475,8 @@ def require_class(root: Path, dotted: str, installed: Path | None = None) -> Non
     Args:
         installed: the folder of installed packages; default: those of this process.
 
-    UsageError if the module's file or the name in it does not exist; a file that cannot be parsed passes, because only
-    running it gives its author a traceback.
+    Raises: UsageError if the module's file or the name in it does not exist. A file that cannot be parsed passes,
+    because only running it gives its author a traceback.
     """
     parts = dotted.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
@@ -565,8 +564,17 @@ def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _top_level(inner)
 
 
+SPEC = "pipeline.yaml"
+_EXAMPLE = "examples/digits/"
+_ELSEWHERE = """\
+# Not the project's folder: Prefect puts the one that is named here on the import path of the run's process, which has
+# passwords and keys that the project's code does not get.
+pull:
+"""
+
+
 def project_extras(extras: Sequence[str], name: str, folder: Path) -> dict[Path, str]:
-    """The content of each file, by its path. Workflows are at the root of the Git repository that `folder` lies in.
+    """The content of each file beside a pipeline, by its path; workflows lie at the root of the Git repository.
 
     Args:
         extras: keys of `EXTRAS`.
@@ -652,7 +660,7 @@ EXTRAS: dict[str, Callable[[str, Path], tuple[Path, str]]] = {
 
 
 # Whole names of files or folders, in lower case.
-_NAMES = (
+_SECRET_NAMES = (
     "*.pem", "*.key", "*.p8", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.keytab", "*.gpg", "*.ovpn",
     "*.jwt", "wg[0-9]*.conf", ".env*", "*.env", "*.env.*", ".aws", ".ssh", ".gnupg", ".kube", ".azure", ".docker",
     ".gcloud", ".vault*", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*[_-]rsa", "*[_-]rsa.*", "*[_-]dsa",
@@ -665,20 +673,20 @@ _NAMES = (
     "tokens.yaml", "tokens.yml", "tokens.toml", "tokens.ini", "tokens.env",
 )  # fmt: skip
 # A folder and a file in it.
-_PATHS = ("docker/config.json", "kube/config")
+_SECRET_PATHS = ("docker/config.json", "kube/config")
 # Names are also checked without these endings: a copy of a secret is a secret.
 _COPIES = ("~", ".backup", ".bak", ".old", ".orig", ".save", ".swo", ".swp", ".tmp")
 # Anywhere in a word: `mypassword`, `PRODSECRETS`. A secretary, a secretion and a secretome do not match.
-_PARTS = re.compile(r"passw|secret(?!ar|i|o)|credential|serviceaccount")
+_SECRET_PARTS = re.compile(r"passw|secret(?!ar|i|o)|credential|serviceaccount")
 # Whole words, separated by `_`.
-_WORDS = r"[a-z]*creds|cred|[a-z]*passwd|passphrases?|pwd|pat|service_accounts?"
-_WORDS += r"|(?:admin|db|root|smtp|user|vault)_?pass|(?:firebase|gcloud|gcp|google)_sa"
+_SECRET_WORDS = r"[a-z]*creds|cred|[a-z]*passwd|passphrases?|pwd|pat|service_accounts?"
+_SECRET_WORDS += r"|(?:admin|db|root|smtp|user|vault)_?pass|(?:firebase|gcloud|gcp|google)_sa"
 # Words whose keys and tokens are secret: those of a table, a piano or a map are not.
 _OWNERS = "access|account|admin|anthropic|api|auth|aws|azure|bearer|bot|client|cohere|decryption|deploy|encryption|gcp"
 _OWNERS += "|gh|git|github|gitlab|google|gpg|groq|hf|host|huggingface|license|live|login|master|mistral|my|oauth"
 _OWNERS += "|openai|personal|pgp|priv|private|prod|refresh|root|sa|secret|server|service|service_account|session"
 _OWNERS += "|signing|slack|ssh|ssl|stripe|tls|wandb"
-_SECRET_FILE = re.compile(rf"(?:^|_)(?:{_WORDS}|(?:{_OWNERS})_?(?:keys?|tokens?))(?:_|$)")
+_SECRET_FILE = re.compile(rf"(?:^|_)(?:{_SECRET_WORDS}|(?:{_OWNERS})_?(?:keys?|tokens?))(?:_|$)")
 _TOKEN = re.compile(r"(?:^|_)[a-z]*tokens?(?:_|$)")
 # With one of these words beside it, a token is a piece of text: `special_tokens_map.json`, `token_types.txt`.
 _TEXT = "added|bos|char|class|cls|control|corpus|count|counts|drop|embedding|embeddings|end|eos|extra|frequencies"
@@ -686,7 +694,7 @@ _TEXT += "|frequency|id|ids|image|index|label|labels|length|lengths|list|map|mas
 _TEXT += "|special|start|stop|subtoken|subtokens|subword|text|train|type|types|unk|unknown|val|valid|vocab|vocabulary"
 _TEXT += "|word|words"
 _TEXT_TOKEN = re.compile(rf"(?:^|_)(?:{_TEXT})(?:_|$)")
-# The plural alone is a vocabulary, unless `_NAMES` has it with the extension of a configuration.
+# The plural alone is a vocabulary, unless `_SECRET_NAMES` has it with the extension of a configuration.
 _VOCABULARY = re.compile(r"tokens(?:_[a-z]+)?")
 # `prodApiKey.json` is `prod_api_key.json`, `token1.txt` is `token_txt`; every character but a letter separates words.
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -698,7 +706,7 @@ def is_secret(path: PurePosixPath) -> bool:
     if path.suffix == ".py":
         return False
     parts = [_plain(part) for part in path.parts]
-    return "/".join(parts[-2:]).casefold() in _PATHS or any(map(_named_like_one, parts))
+    return "/".join(parts[-2:]).casefold() in _SECRET_PATHS or any(map(_is_named_like_secret, parts))
 
 
 def without_copy(name: str) -> str:
@@ -713,17 +721,17 @@ def _plain(name: str) -> str:
     return "".join(one for one in unicodedata.normalize("NFKD", name) if unicodedata.category(one) not in ("Mn", "Cf"))
 
 
-def _named_like_one(part: str) -> bool:
-    if any(fnmatchcase(name, pattern) for name in _names(part.casefold()) for pattern in _NAMES):
+def _is_named_like_secret(part: str) -> bool:
+    if any(fnmatchcase(name, pattern) for name in _originals(part.casefold()) for pattern in _SECRET_NAMES):
         return True
     words = _BETWEEN.sub("_", _CAMEL.sub("_", part).casefold()).strip("_")
-    if _PARTS.search(words) or _SECRET_FILE.search(words):
+    if _SECRET_PARTS.search(words) or _SECRET_FILE.search(words):
         return True
     is_text = _TEXT_TOKEN.search(words) or _VOCABULARY.fullmatch(words)
     return _TOKEN.search(words) is not None and not is_text
 
 
-def _names(name: str) -> Iterator[str]:
+def _originals(name: str) -> Iterator[str]:
     """The name, and the names that it may be a copy of: `server.pem` for `server.pem.bak` and `server.pem.txt`."""
     yield name
     while (original := without_copy(name).removesuffix(".txt")) not in ("", name):
