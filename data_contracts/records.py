@@ -394,7 +394,7 @@ class Profile(HandOff):
 
 
 class Delivery(HandOff):
-    """One attempt.
+    """One attempt to send a mirror an update.
 
     Attributes:
         delivered: whether the mirror has all of it now.
