@@ -123,9 +123,6 @@ def status_of(canary: Canary, champion: int, batches: list[ObservationBatch]) ->
 def gate_result(canary: Canary, observations: CanaryObservations) -> GateResult:
     """The decision in the form of a gate's result, which receipts, questions and pages show."""
     terms, rows = canary.terms, observations.status
-    canary_value, champion_value = (
-        one.metrics[terms.metric].value for one in (observations.evaluation, observations.champion)
-    )
     evidence = None
     if rows.gain is not None and rows.low is not None and rows.high is not None:
         evidence = Evidence(
@@ -145,8 +142,8 @@ def gate_result(canary: Canary, observations: CanaryObservations) -> GateResult:
     return GateResult(
         metric=terms.metric,
         met=rows.verdict == "better",
-        value=canary_value,
-        champion_value=champion_value,
+        value=observations.evaluation.metrics[terms.metric].value,
+        champion_value=observations.champion.metrics[terms.metric].value,
         bound=terms.bound,
         sentence=status_sentence(terms, rows),
         evidence=evidence,
