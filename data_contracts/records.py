@@ -47,7 +47,7 @@ class HandOff(Record):
     @classmethod
     def from_json(cls, value: dict[str, object]) -> Self:
         """Read what `to_json` wrote; UsageError for a schema newer than this code's, also of a record inside."""
-        return cls.model_validate(value)
+        return cls.model_validate(value, by_alias=True, by_name=False)
 
     @model_validator(mode="before")
     @classmethod
