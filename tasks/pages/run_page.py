@@ -47,7 +47,6 @@ from tasks.run.meter import usage_of_run
 from tasks.run.report import FINAL, cost_sentence, num_attempts
 from tasks.run.run import Run
 from tasks.stages.artifacts import DRIFT_HEAD, DRIFT_SHOWN, drift_cells, report_results
-from tasks.stages.evaluate import about, first_rows, suspect_labels
 from tasks.stages.shard import row_remarks, rows_left_out, rows_read, split_rows
 
 TONES = {"met": "good", "not met": "bad", "insufficient evidence": "warn", "not compared": "warn"}
@@ -232,25 +231,6 @@ def worst_section(facts: Facts) -> Markup:
         tag("p", _about(worst, f"set {of_set}" if of_set else f"split {split}"), kind="soft"),
         _worst_table(facts, worst, values),
     )
-
-
-def suspects_section(facts: Facts) -> Markup:
-    """The rows whose label may be wrong; nothing if there are none."""
-    evaluation, dataset = facts.evaluation, facts.dataset
-    found = None if evaluation is None else tried(lambda: suspect_labels(facts.run, evaluation))
-    if found is None or not len(found.positions):
-        return NOTHING
-    split = facts.run.spec.evaluate.split
-    rows, values = first_rows(found), {}
-    if dataset is not None:
-        values = tried(lambda: rows_at(facts.run.store, dataset, split, [one[0] for one in rows])) or {}
-    columns = list(dict.fromkeys(name for row in values.values() for name in row))
-    lines = [
-        (f"{row:,}", label, said, *(values.get(row, {}).get(name, "not read") for name in columns))
-        for row, label, said in rows
-    ]
-    listed = table(("row", "label", "the model says", *columns), lines, numbers=(0,))
-    return section("Labels that may be wrong", tag("p", about(found, f"the split {split}"), kind="soft"), listed)
 
 
 def _has_rows(evaluation: Evaluation, metric: str) -> bool:
@@ -753,7 +733,6 @@ _SECTIONS: tuple[Callable[[Facts], Markup], ...] = (
     predictions_section,
     slices_section,
     worst_section,
-    suspects_section,
     drift_part,
     data_section,
     lineage_section,

@@ -36,7 +36,6 @@ from tasks.gates.gates import ledger_sentences
 from tasks.run.report import FINAL, cost_sentence
 from tasks.run.run import Run, RunInputs
 from tasks.stages.canary import ended_by
-from tasks.stages.evaluate import suspect_lines
 from tasks.stages.shard import row_remarks, rows_left_out, rows_read, split_rows
 from tasks.stages.validate import contract_key
 
@@ -157,7 +156,7 @@ def _facts(run: Run, handoff: Any) -> list[str]:
         case Evaluation():
             rows = [(name, f"{m.value:.4f} over {m.rows:,} rows (per {m.unit})") for name, m in handoff.metrics.items()]
             rows += [(name, f"nan: {reason}") for name, reason in handoff.undefined.items()]
-            return [*_rows("Metric", "Value", rows), *suspect_lines(run, handoff)]
+            return _rows("Metric", "Value", rows)
         case Receipt():
             return [*gates_image(run, handoff.gates), "", *_gates(handoff.gates)]
     return []
