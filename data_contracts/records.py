@@ -3,7 +3,7 @@
 A `Record` is frozen; a `HandOff` is a record with a schema number. The evidence: for each gate whether it was met, the
 exposure ledger (the comparisons that a set of test rows decided, and what it had spent before), and the comparison of
 two profiles as it is sealed with a contract report and shown. Records of operation: deliveries to mirrors, nodes,
-sensors, server backups and installed packages.
+sensors and installed packages.
 
 A profile has exact counts in nested bins, so that two profiles are compared on the same bins. Everything in it is
 content: the same rows in the same files give the same bytes, whatever the number of threads, the sizes of batches or
@@ -469,28 +469,6 @@ class SensorStep(HandOff):
     starts: bool = True
     by: str
     at: str
-
-
-class ServerBackup(HandOff):
-    """`backup.json`, written last: a folder without it holds no whole backup.
-
-    Attributes:
-        made: the time (UTC, ISO 8601) when the dump began.
-        trainwright: version that made the backup.
-        prefect: version that was installed then.
-        database_schema: the revision of Prefect's schema in the dump.
-        postgresql: major version of the server that was dumped.
-        size: of the dump, in bytes.
-        digest: BLAKE3 of the dump.
-    """
-
-    made: str
-    trainwright: str
-    prefect: str
-    database_schema: str
-    postgresql: int
-    size: int
-    digest: str
 
 
 class InstalledPackage(Record):

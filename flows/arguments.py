@@ -334,15 +334,20 @@ def _sensor(command: argparse.ArgumentParser) -> None:
 
 
 def _server(command: argparse.ArgumentParser) -> None:
-    """`server`: what to do, and the folder of a backup."""
+    """`server`: what to do, and the folder of nginx's configuration."""
     help_ = (
         "start: serve in the foreground; proxy: write nginx's configuration, with a password and a role for each "
-        "person; backup: write a backup of the server's database; restore: put a backup into an empty database. "
-        "Prefect's variables say which database: PREFECT_SERVER_DATABASE_CONNECTION_URL"
+        "person. Prefect's variables say which database: PREFECT_SERVER_DATABASE_CONNECTION_URL"
     )
-    command.add_argument("action", choices=("start", "proxy", "backup", "restore"), help=help_)
-    help_ = "proxy: the folder of nginx's configuration; backup: a new folder; restore: the folder of a backup"
-    command.add_argument("folder", nargs="?", metavar="FOLDER", help=help_)
+    command.add_argument("action", type=_server_action, choices=("start", "proxy"), help=help_)
+    command.add_argument("folder", nargs="?", metavar="FOLDER", help="proxy: the folder of nginx's configuration")
+
+
+def _server_action(action: str) -> str:
+    """The action; an error that names PostgreSQL's commands for those that were dropped."""
+    if action in ("backup", "restore"):
+        raise argparse.ArgumentTypeError(f"{action} was dropped: use pg_dump and pg_restore (docs/team-server.md)")
+    return action
 
 
 def _gameday(command: argparse.ArgumentParser) -> None:

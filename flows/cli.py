@@ -73,7 +73,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "ui": ("server", "print a link that opens the Prefect pages and signs you in"),
         "down": ("server", "stop the local Prefect server and its worker"),
         "worker": ("server", "execute a work pool's runs, until SIGTERM, which hands them over"),
-        "server": ("server", "a team's Prefect server: start, proxy, backup, restore"),
+        "server": ("server", "a team's Prefect server: start, proxy"),
         "reap": ("operations", "find runs whose process died, and have them resumed"),
         "sensor": ("operations", "look whether data has arrived, or set the cursor of such looks"),
         "nodes": ("operations", "list what went wrong on nodes, and which of them are drained"),

@@ -1,7 +1,7 @@
 """`up`, `ui`, `down`, `worker`, `server`: control the local Prefect server, its pool and its worker, and a team's.
 
-A team's server is on PostgreSQL: it is started, nginx is put in front, and it is backed up and restored. `connect`
-points this process at a server, before Prefect is imported.
+A team's server is on PostgreSQL: it is started, and nginx is put in front. `connect` points this process at a server,
+before Prefect is imported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from infra.orchestrator import lifecycle, team_server
 from infra.orchestrator.api import NO_ANALYTICS, Server, auth_string
 from infra.orchestrator.server import ensure_server, expected_server, sign_in_link
 from infra.orchestrator.worker import ensure_pool, work
-from infra.quantities import size
 
 # Prefect's settings for a command that shows its own progress.
 QUIET = {
@@ -88,8 +87,7 @@ def server(arguments: argparse.Namespace) -> Answer:
         raise UsageError(f"server {arguments.action} {wants}.")
     if arguments.action == "start":
         return _start_server()
-    folder = Path(arguments.folder)
-    return {"proxy": _write_proxy, "backup": _back_up, "restore": _restore}[arguments.action](folder)
+    return _write_proxy(Path(arguments.folder))
 
 
 def _start_server() -> Answer:
@@ -105,27 +103,6 @@ def _write_proxy(folder: Path) -> Answer:
     team_server.write_proxy(folder, settings)
     text = f"{folder}/proxy.conf is nginx's configuration for this server. {folder}/server-password holds its password."
     return Answer(text, {"folder": str(folder)})
-
-
-def _back_up(folder: Path) -> Answer:
-    backup = team_server.back_up(folder)
-    text = (
-        f"{folder} is a backup of the Prefect server's database: {size(backup.size)}, schema "
-        f"{backup.database_schema}, Prefect {backup.prefect}. It holds the secrets of Prefect's blocks."
-    )
-    return Answer(text, {"folder": str(folder), **backup.to_json()})
-
-
-def _restore(folder: Path) -> Answer:
-    backup, old = team_server.restore(folder)
-    paused = team_server.look_at_database().paused
-    text = f"The database holds the backup of {backup.made}."
-    if old:
-        text += " Its schema is an earlier Prefect's; next: prefect server database upgrade --yes"
-    if paused:
-        resume = "; ".join(f"prefect work-pool resume {pool}" for pool in paused)
-        text += f" The backup was made while work pools were paused; once the server and the workers run: {resume}"
-    return Answer(text, {"folder": str(folder), "upgrade_needed": old, "paused": paused, **backup.to_json()})
 
 
 def connect(trigger: str) -> str:

@@ -6,10 +6,6 @@ server's memory is then in Redis. It migrates no database: `prefect server datab
 (`docs/team-server.md`). Only the environment of this process says which database it is; no name or password of it is in
 an error.
 
-A backup is a folder with `prefect.dump` and `backup.json`, made and restored by PostgreSQL's own `pg_dump` and
-`pg_restore`. The dump holds the secrets of Prefect's blocks, so only its owner may read it. A store of models is not in
-it.
-
 `write_proxy` writes nginx's configuration, with a password and a role for each person. nginx decides by method and path
 alone: `proxy_paths.toml` says which role each of Prefect's paths needs, and `proxy.conf` is the text around it. The
 server behind it learns a person's name from a header (`SignedIn` in `serve.py`).
@@ -20,28 +16,22 @@ from __future__ import annotations
 import asyncio
 import base64
 import importlib.util
-import json
 import logging
 import os
 import re
 import socket
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
-from data_contracts.foreign_files import parse_json, read_plain
-from data_contracts.records import ServerBackup
-from infra.files import check_new, file_digest, replace_private, replace_text, tag
+from data_contracts.errors import StorageUnavailable, UsageError
+from infra.files import replace_private, replace_text
 from infra.orchestrator.api import ANY_SERVER, LEASE_STORAGE, PAGES_URL, SERVER_AUTH
 from infra.orchestrator.server import ip_address_of
 from infra.telemetry import prefect_env
@@ -49,7 +39,6 @@ from infra.telemetry import prefect_env
 if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
     from prefect.settings.models.server import ServerSettings
-    from prefect.settings.models.server.database import SQLAlchemyTLSSettings
 
 
 DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
@@ -75,10 +64,6 @@ _REDIS_TOO = ("PREFECT_SERVER_DOCKET_URL", "PREFECT_REDIS_WORKER_CLEANUP_QUEUE_U
 _UPGRADE = "prefect server database upgrade --yes"
 # Any number that no other program takes in this database.
 _BLOCKS_LOCK = 0x747261696E
-_PAUSED = "SELECT name FROM work_pool WHERE is_paused ORDER BY name"
-_TABLES = "SELECT count(*) FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
-RECORD = "backup.json"
-DUMP = "prefect.dump"
 # From the role that may do least to the one that may do most.
 ROLES = ("reader", "reviewer", "operator")
 _HERE = Path(__file__).parent
@@ -170,12 +155,26 @@ def check_settings(settings: Settings) -> None:
             f"{SERVER_AUTH} has a password of {len(password)} characters, and {LEAST_PASSWORD} are the least.",
             remedy=_MAKE_ONE,
         )
-    if settings.database.partition(":")[0] != "postgresql+asyncpg":
+    if not _names_database(settings.database):
         raise UsageError(
             f"{DATABASE} names no PostgreSQL database, such as postgresql+asyncpg://USER:PASSWORD@HOST/NAME.",
             remedy="For a server of your own on this machine, without PostgreSQL: `trainwright up`.",
         )
     _check_redis(settings.redis)
+
+
+def _names_database(url: str) -> bool:
+    """Whether an address names a database of PostgreSQL, as SQLAlchemy reads it."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        parts = make_url(url)
+        # What SQLAlchemy connects with: parts after the `?` come before those in front of it.
+        given = parts.get_dialect()().create_connect_args(parts)[1]
+    except (ArgumentError, ValueError):
+        return False
+    return parts.drivername == "postgresql+asyncpg" and bool(given.get("database"))
 
 
 def _check_redis(url: str) -> None:
@@ -215,36 +214,16 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-@dataclass(frozen=True)
-class Database:
-    """What a database holds.
+def find_schema() -> str | None:
+    """The revision of Prefect's schema in the database; None if Prefect never used it.
 
-    Attributes:
-        schema: the revision of Prefect's schema; None if Prefect never used the database.
-        tables: how many tables it has, of whomever.
-        postgresql: major version of the server.
-        paused: its work pools that are paused.
+    Raises: StorageUnavailable if the database does not answer.
     """
-
-    schema: str | None
-    tables: int
-    postgresql: int
-    paused: tuple[str, ...] = ()
-
-
-def look_at_database() -> Database:
-    """What Prefect's database holds now.
-
-    Raises:
-        UsageError: it is not a PostgreSQL database.
-        StorageUnavailable: it does not answer.
-    """
-    connection()
     import asyncpg
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        return asyncio.run(_look_at_database())
+        return asyncio.run(_find_schema())
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, TimeoutError) as error:
         reason = str(getattr(error, "orig", error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise StorageUnavailable(
@@ -260,7 +239,7 @@ def check_schema() -> None:
         UsageError: the database is empty, or of an earlier or later Prefect.
         StorageUnavailable: it does not answer.
     """
-    found = look_at_database().schema
+    found = find_schema()
     if found == needed_schema():
         return
     prefect = f"Prefect {prefect_version()}"
@@ -269,7 +248,7 @@ def check_schema() -> None:
     if is_known_schema(found):
         raise UsageError(
             f"The database has the schema {found} of an earlier Prefect, and {prefect} needs {needed_schema()}.",
-            remedy=f"Make a backup (`trainwright server backup`), then: {_UPGRADE}",
+            remedy=f"Make a backup (`pg_dump`), then: {_UPGRADE}",
         )
     raise UsageError(
         f"The database has the schema {found}, which {prefect} does not know: a later Prefect has used it.",
@@ -297,14 +276,6 @@ def is_known_schema(schema: str) -> bool:
     return any(script.revision == schema for script in _scripts().walk_revisions())
 
 
-def connection() -> dict[str, str]:
-    """The variables by which PostgreSQL's programs find Prefect's database; UsageError if it is another kind."""
-    database = server_settings().database
-    url = database.connection_url
-    tls = database.sqlalchemy.connect_args.tls
-    return {**variables_of(url.get_secret_value() if url else ""), **variables_of_tls(tls)}
-
-
 def server_settings() -> ServerSettings:
     """Prefect's settings of a server; UsageError if it cannot read one, whose value is not shown."""
     try:
@@ -317,51 +288,6 @@ def server_settings() -> ServerSettings:
             f"Prefect cannot read a setting of this process: {names} of {error.title}.",
             remedy="Correct it in the environment (PREFECT_…) or in the Prefect profile.",
         ) from None
-
-
-def variables_of(url: str) -> dict[str, str]:
-    """The variables by which PostgreSQL's programs find a database that SQLAlchemy names by an address.
-
-    A password in an argument could be read by every user of the machine.
-    """
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        parts = make_url(url)
-        # What SQLAlchemy connects with: parts after the `?` come before those in front of it.
-        given = parts.get_dialect()().create_connect_args(parts)[1]
-    except (ArgumentError, ValueError):
-        parts, given = None, {}
-    if parts is None or parts.get_backend_name() != "postgresql" or not given.get("database"):
-        raise UsageError(
-            "PREFECT_SERVER_DATABASE_CONNECTION_URL names no PostgreSQL database, such as "
-            "postgresql+asyncpg://USER:PASSWORD@HOST/NAME."
-        )
-    named: Mapping[str, Any] = {
-        "PGHOST": given.get("host"),
-        "PGPORT": given.get("port"),
-        "PGUSER": given.get("user"),
-        "PGPASSWORD": given.get("password"),
-        "PGDATABASE": given["database"],
-        "PGSSLMODE": given.get("ssl") or given.get("sslmode"),
-    }
-    several = {name: value if isinstance(value, list | tuple) else [value] for name, value in named.items() if value}
-    return {name: ",".join(map(str, values)) for name, values in several.items()}
-
-
-def variables_of_tls(tls: SQLAlchemyTLSSettings) -> dict[str, str]:
-    """The variables by which PostgreSQL's programs check the server as Prefect does with these settings."""
-    if not tls.enabled:
-        return {}
-    named = {
-        "PGSSLMODE": "verify-full" if tls.check_hostname else "verify-ca",
-        # Without a file, the certificates that the system trusts; programs before PostgreSQL 16 refuse the word.
-        "PGSSLROOTCERT": tls.ca_file or "system",
-        "PGSSLCERT": tls.cert_file,
-        "PGSSLKEY": tls.key_file,
-    }
-    return {name: value for name, value in named.items() if value}
 
 
 def prefect_version() -> str:
@@ -382,20 +308,18 @@ def _scripts() -> ScriptDirectory:
     return scripts
 
 
-async def _look_at_database() -> Database:
+async def _find_schema() -> str | None:
     from prefect.server.database import provide_database_interface
     from sqlalchemy import text
 
     engine = await provide_database_interface().engine()
     try:
         async with engine.connect() as connection:
-            version = (await connection.execute(text("SHOW server_version_num"))).scalar_one()
-            tables = (await connection.execute(text(_TABLES))).scalar_one()
             known = (await connection.execute(text("SELECT to_regclass('alembic_version')"))).scalar_one()
-            asked = text("SELECT version_num FROM alembic_version")
-            schema = (await connection.execute(asked)).scalar() if known is not None else None
-            paused = (await connection.execute(text(_PAUSED))).scalars().all() if schema is not None else ()
-        return Database(schema, tables, int(version) // 10_000, tuple(paused))
+            if known is None:
+                return None
+            schema: str | None = (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar()
+            return schema
     finally:
         await engine.dispose()
 
@@ -415,134 +339,6 @@ async def _register_blocks() -> None:
     finally:
         # Closing the connection frees the lock.
         await engine.dispose()
-
-
-def back_up(folder: Path) -> ServerBackup:
-    """Write a backup of the database into a new folder.
-
-    Raises:
-        UsageError: the folder is not new, `pg_dump` is missing, or the database has no tables of Prefect.
-        StorageUnavailable: the database does not answer, or `pg_dump` failed.
-    """
-    check_new(folder, "Name a new folder.")
-    found = look_at_database()
-    if found.schema is None:
-        raise UsageError("The database has no tables of Prefect, so there is nothing to back up.")
-    made = datetime.now(UTC).isoformat(timespec="seconds")
-    dump = folder / DUMP
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)  # it may have been there, empty; another user's is refused
-        _dump(dump)
-        tag(folder)
-        backup = ServerBackup(
-            made=made,
-            trainwright=metadata.version("trainwright"),
-            prefect=prefect_version(),
-            database_schema=found.schema,
-            postgresql=found.postgresql,
-            size=dump.stat().st_size,
-            digest=file_digest(dump),
-        )
-        replace_private(folder / RECORD, json.dumps(backup.to_json(), indent=1))
-    except FileExistsError:
-        raise UsageError(f"Another backup is being written to {folder}.", remedy="Name a new folder.") from None
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be written: {error.strerror}.", remedy="Name another folder.") from error
-    return backup
-
-
-def _dump(path: Path) -> None:
-    """Write the dump, which only this user may read; nothing is left of one that fails."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-        try:
-            _call(["pg_dump", "--format=custom"], stdout=file)
-            os.fsync(file.fileno())
-        except BaseException:
-            path.unlink()
-            raise
-
-
-def restore(folder: Path) -> tuple[ServerBackup, bool]:
-    """Put a backup into an empty database: all of it or nothing; the backup, and whether an upgrade must follow.
-
-    Raises:
-        UsageError: no whole backup, one of another version, or the database is not empty.
-        CorruptError: the dump is not the one of which the record tells.
-        StorageUnavailable: the database does not answer, or `pg_restore` failed.
-    """
-    backup = read_backup(folder)
-    check_backup(backup, look_at_database(), knows_schema=is_known_schema(backup.database_schema))
-    dump = folder / DUMP
-    try:
-        whole = dump.stat().st_size == backup.size and file_digest(dump) == backup.digest
-    except OSError as error:
-        raise CorruptError(
-            f"The dump {dump} cannot be read: {error.strerror}.", remedy="Use another backup."
-        ) from error
-    if not whole:
-        raise CorruptError(f"{dump} is not the dump that {RECORD} beside it tells of.", remedy="Use another backup.")
-    # Owners and comments of extensions are those of the old server; its roles need not exist here.
-    options = ["--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges", "--no-comments"]
-    _call(["pg_restore", *options, f"--dbname={connection()['PGDATABASE']}", str(dump)])
-    return backup, backup.database_schema != needed_schema()
-
-
-def read_backup(folder: Path) -> ServerBackup:
-    """The record of a backup; UsageError if there is none that this version reads."""
-    path = folder / RECORD
-    try:
-        return ServerBackup.from_json(parse_json(read_plain(path)))
-    except FileNotFoundError:
-        raise UsageError(
-            f"{folder} holds no whole backup: {RECORD}, which is written last, is missing.",
-            remedy="Name the folder that `trainwright server backup` wrote.",
-        ) from None
-    except UsageError as error:
-        raise UsageError(f"{path}: {error.message}", remedy=error.remedy) from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise CorruptError(f"{path} is not the record of a backup.", remedy="Use another backup.") from error
-
-
-def check_backup(backup: ServerBackup, database: Database, *, knows_schema: bool) -> None:
-    """Refuse a backup that the installed versions or this database cannot take.
-
-    Args:
-        knows_schema: whether the installed Prefect knows the schema in the backup.
-    """
-    made_by = f"Trainwright {backup.trainwright} with Prefect {backup.prefect}"
-    if not knows_schema:
-        raise UsageError(
-            f"The backup was made by {made_by}, whose schema {backup.database_schema} the installed Prefect does not "
-            "know.",
-            remedy="Install those versions, and restore with them.",
-        )
-    if backup.postgresql > database.postgresql:
-        raise UsageError(
-            f"The backup is of PostgreSQL {backup.postgresql}, and the database is of PostgreSQL "
-            f"{database.postgresql}, which cannot take it.",
-            remedy=f"Restore into PostgreSQL {backup.postgresql} or later.",
-        )
-    if database.tables:
-        raise UsageError(
-            f"The database has tables already ({database.tables}), and a backup is restored into an empty one alone.",
-            remedy="Stop the servers that use it, then `dropdb` and `createdb` it, or name another database.",
-        )
-
-
-def _call(command: list[str], stdout: IO[bytes] | int = subprocess.DEVNULL) -> None:
-    """Run a program of PostgreSQL's on Prefect's database; its last line says why it failed."""
-    environ = {**os.environ, **connection()}
-    try:
-        done = subprocess.run(command, env=environ, stdout=stdout, stderr=subprocess.PIPE, check=False)
-    except FileNotFoundError:
-        raise UsageError(
-            f"The program {command[0]} is not installed here.",
-            remedy="Install PostgreSQL's client programs, of the server's version or later.",
-        ) from None
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        raise StorageUnavailable(f"{command[0]} failed: {lines[-1] if lines else done.returncode}.")
 
 
 def write_proxy(folder: Path, settings: Settings) -> None:

@@ -241,7 +241,7 @@ WRITERS: dict[str, list[list[str]]] = {
     "ci --summary": [],
     "ci --code-quality": [["ci", "SPEC", "--code-quality", "out/quality.json", "--dotenv", "out/values.txt"]],
     "ci --dotenv": [],
-    "server folder": [],  # marked; a backup needs a database of PostgreSQL
+    "server folder": [],  # marked; it needs the settings of a server
     "init folder": [],
 }
 READ_ALONE = {"status --objectives", "slo --objectives", "budget file", "policy file", "approve --key", "refuse --key"}

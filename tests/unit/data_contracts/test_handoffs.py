@@ -28,7 +28,6 @@ from data_contracts.records import (
     NodeStanding,
     Profile,
     SensorStep,
-    ServerBackup,
     SpentBefore,
 )
 from data_contracts.resolved import Recipe, Resolved
@@ -39,8 +38,7 @@ WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, hando
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FileStatistics, StatisticsGroup,
            ChunkOffsets, Question, Answer, Protection, Recipe, Delivery, ObservationBatch, CanaryAsk, CanaryEnd,
            FailureEvent, NodeStanding, Execution, Crash, BackfilledWindow, ScheduledTime, SensorStep, ExecutionUsage,
-           RulesVersion, SpendingEntry, BudgetWarning, MonthCosts, CiReport, ServerBackup,
-           InstalledPackages]  # fmt: skip
+           RulesVersion, SpendingEntry, BudgetWarning, MonthCosts, CiReport, InstalledPackages]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

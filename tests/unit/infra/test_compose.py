@@ -95,7 +95,7 @@ def test_a_restore_as_documented_takes_an_honest_dump_and_a_hostile_one_runs_not
         return done.returncode, done.stdout.strip() or done.stderr
 
     page = (FOLDER.parents[1] / "docs" / "team-server.md").read_text().replace("backups/2026-11-26", str(tmp_path))
-    dump, restore = re.findall(r"^docker compose exec -T postgres (pg_\w+ .*)$", page, re.MULTILINE)
+    dump, restore = re.findall(r"^docker compose exec -T postgres (pg_\w+ .*names\.dump)$", page, re.MULTILINE)
     sql = "psql --quiet --tuples-only --no-align --set=ON_ERROR_STOP=1 --username=postgres"
     rows = f"{sql} names --command='SELECT a, tableowner FROM t, pg_tables WHERE tablename = $$t$$'"
     assert call((FOLDER / "databases.sh").read_text())[0] == 0
