@@ -42,7 +42,7 @@ GOOD = Settings(
         ({"database": "sqlite+aiosqlite:////srv/prefect.db"}, "names no PostgreSQL database"),
         ({"database": "postgresql://me:in-the-database@db/prefect"}, "names no PostgreSQL database"),
         ({"database": "postgresql+asyncpg://me:in-the-database@db"}, "names no PostgreSQL database"),
-        ({"database": "postgresql+asyncpg://me@db:secret@db/prefect"}, "names no PostgreSQL database"),
+        ({"database": "postgresql+asyncpg://me@db:in-the-database/prefect"}, "names no PostgreSQL database"),
         ({"database": "postgresql+asyncpg://[:in-the-database"}, "names no PostgreSQL database"),
         ({"redis": "redis://redis:6379/0"}, "PREFECT_REDIS_MESSAGING_URL holds no password"),
         ({"redis": "http://:secret@redis:6379/0"}, "PREFECT_REDIS_MESSAGING_URL is not an address"),
