@@ -203,7 +203,7 @@ class PipelineSpec(Section):
         self._check_splits()
         check_gates(self.promote.gates, self.evaluate)
         check_canary(self.promote, self.evaluate, external=self.data == "external")
-        check_mirrors(self.mirrors, self.model_name, self.promote.alias)
+        check_mirrors(self.mirrors, self.promote.alias)
         if self.data == "external" and self.schedule.sensor is not None:
             raise FieldError(("schedule", "sensor"), "needs data.source, and data is external; leave it out")
         for name in ("unit", "slices"):

@@ -26,7 +26,6 @@ _ADDRESS = re.compile(r"https?://[^/\s?#@]+(/[^\s?#@]*)?")
 # Aliases that MLflow keeps for itself.
 MLFLOW_RESERVED = re.compile(r"latest|v[0-9]+")
 CREDENTIALS = ("username", "password", "token")
-GTO_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 
 def _up_to_a_week(text: str) -> str:
@@ -179,19 +178,6 @@ class OpenLineageSpec(Section):
         return self
 
 
-class HuggingFaceSpec(Section):
-    """A folder of models in the form that Hugging Face's tools read."""
-
-    folder: str = Field(min_length=1, max_length=4096)
-    """The folder; `<folder>/<model>` is made and replaced after a promotion; relative to the spec's folder."""
-
-    @model_validator(mode="after")
-    def _plain(self) -> HuggingFaceSpec:
-        if "://" in self.folder or "\0" in self.folder or ".." in PurePath(self.folder).parts:
-            raise FieldError("folder", "must be a folder on this machine, without '..'")
-        return self
-
-
 class MirrorsSpec(Section):
     """Systems that are told of each run after its verdict. A mirror that fails changes no verdict; it is told again."""
 
@@ -200,9 +186,9 @@ class MirrorsSpec(Section):
     openlineage: OpenLineageSpec | None = Field(default=None, exclude_if=is_none)
     """Events about each stage; default: none."""
     gto: bool = Field(default=False, exclude_if=lambda one: not one)
-    """Whether a promotion sets Git tags in the project's repository, as GTO writes them; default false."""
-    huggingface: HuggingFaceSpec | None = Field(default=None, exclude_if=is_none)
-    """A folder that holds the model that the alias names, as safetensors with a model card; default: none."""
+    """No effect since 2026-11-29: dropped."""
+    huggingface: dict[str, str] | None = Field(default=None, exclude_if=is_none)
+    """No effect since 2026-11-29: dropped; `trainwright export --to huggingface` writes the same folder."""
     wait_s: float = Field(default=20.0, gt=0, le=3600, exclude_if=lambda one: one == 20.0)
     """How long the end of a run waits for all mirrors together, in seconds; default 20."""
 
@@ -220,22 +206,17 @@ class MirrorsSpec(Section):
     @property
     def names(self) -> list[str]:
         """The mirrors that are asked for."""
-        return [name for name in ("mlflow", "openlineage", "gto", "huggingface") if getattr(self, name)]
+        return [name for name in ("mlflow", "openlineage") if getattr(self, name)]
 
     def place(self, name: str, root: str) -> str:
-        """Where a mirror is: an address, or a file or folder of the project in the folder `root`."""
+        """Where a mirror is: an address, or a file of the project in the folder `root`."""
         if name == "mlflow" and self.mlflow is not None:
             return self.mlflow.uri
-        if name == "openlineage" and self.openlineage is not None:
-            return self.openlineage.url or str(PurePath(root, self.openlineage.file or ""))
-        return str(PurePath(root, self.huggingface.folder if name == "huggingface" and self.huggingface else ""))
+        assert self.openlineage is not None, f"{name} is asked for"
+        return self.openlineage.url or str(PurePath(root, self.openlineage.file or ""))
 
 
-def check_mirrors(mirrors: MirrorsSpec, model: str, alias: str) -> None:
-    """FieldError for names that a mirror cannot have."""
+def check_mirrors(mirrors: MirrorsSpec, alias: str) -> None:
+    """FieldError for an alias that a mirror cannot have."""
     if mirrors.mlflow is not None and MLFLOW_RESERVED.fullmatch(alias):
         raise FieldError(("promote", "alias"), f"{alias!r} is a name that MLflow keeps for itself; choose another")
-    for field, name in (("model", model), ("alias", alias)):
-        if mirrors.gto and not GTO_NAME.fullmatch(name):
-            sentence = f"{name!r} cannot be a name in GTO; take lower-case letters, digits and single '-'"
-            raise FieldError(("promote", field), sentence)

@@ -46,7 +46,7 @@ from infra.orchestrator.server import connect_if_running
 from infra.store import Store, layout
 from infra.store.lease import LeaseKeeper
 from infra.store.seal import pass_over, passing_over
-from tasks.mirrors.updates import lineage_events, mlflow_run, put_folder, put_version
+from tasks.mirrors.updates import lineage_events, mlflow_run, put_version
 from tasks.pages.facts import Facts, facts_of
 from tasks.run.executions import newest_execution
 from tasks.run.report import latest_report
@@ -206,8 +206,6 @@ def _resolved(store: Store, run_id: str) -> Resolved | None:
     return None
 
 
-# Told last: an export takes seconds, which the others would lack.
-_SLOW = ("mlflow", "huggingface")
 # How long a run without mirrors may take to tell Prefect of an earlier rollback.
 EVENTS_S = 10.0
 # How long a run waits at its start for the servers that are its mirrors.
@@ -302,7 +300,8 @@ def tell(
         keeper.start()
         if keeper.token(deadline.left_s()) is None:
             return list(found)  # another process tells them
-        for one in sorted(find(), key=lambda one: one.mirror in _SLOW):
+        # MLflow is told last: an export takes seconds, which the others would lack.
+        for one in sorted(find(), key=lambda one: one.mirror == "mlflow"):
             keeper.check()
             if one.mirror in away or not deadline.left_s():
                 left.append(one)
@@ -320,13 +319,7 @@ def tell(
 
 def _tell(store: Store, update: Due, deadline: Deadline) -> tuple[Due, bool]:
     """What was due with its newest attempt, and whether the mirror answers."""
-    by = {
-        "mlflow": _mlflow,
-        "openlineage": _openlineage,
-        "gto": _gto,
-        "huggingface": _huggingface,
-        PREFECT: _prefect,
-    }
+    by = {"mlflow": _mlflow, "openlineage": _openlineage, PREFECT: _prefect}
     try:
         if update.mirror != PREFECT:  # its address is this process's own, and never the store's
             _refuse_unknown(update)
@@ -342,8 +335,8 @@ def _tell(store: Store, update: Due, deadline: Deadline) -> tuple[Due, bool]:
 def _identity(about: Resolved, mirror: str) -> dict[str, object]:
     """Everything that identifies a mirror's place and the credentials for it."""
     section = about.pipeline().mirrors.model_dump(mode="json")[mirror]
-    is_local = mirror in ("gto", "huggingface") or bool(mirror == "openlineage" and section.get("file"))
-    return {"mirror": mirror, "settings": section, "root": about.root if is_local else None}
+    is_file = mirror == "openlineage" and "file" in section
+    return {"mirror": mirror, "settings": section, "root": about.root if is_file else None}
 
 
 def _refuse_unknown(update: Due) -> None:
@@ -422,47 +415,6 @@ def _openlineage(store: Store, update: Due, deadline: Deadline) -> str:
     with _lineage_server(spec, deadline) as endpoint:
         post_events(endpoint, events)
     return f"{spec.url} has the events of run {update.run_id} ({len(events)})"
-
-
-def _gto(store: Store, update: Due, deadline: Deadline) -> str:
-    del deadline  # Git answers within a time of its own
-    if update.alias is not None:
-        model, alias = update.alias
-    else:
-        report = latest_report(store, update.run_id)
-        if report is None or report.verdict != "promoted" or report.model is None:
-            return f"run {update.run_id} promoted nothing, so there is nothing to tag"
-        model, alias = report.model.name, report.model.alias or ""
-    moves = registry.moves(store, model, alias)
-    receipt = next((receipt for receipt, about in moves if about.get("run_id") == update.run_id), None)
-    if receipt is None or receipt.version is None or receipt.ref is None or receipt.decision != "promoted":
-        return f"{model}@{alias} was not moved by {update.run_id}, so there is nothing to tag"
-    code = store.manifest(layout.model(model, receipt.version)).provenance.get("code") or {}
-    if not code.get("commit") or code.get("dirty"):
-        return f"version {receipt.version} was not made from a commit alone, so it has no Git tag"
-    root, commit = Path(update.resolved.root), str(code["commit"])
-    version = mirrors.register(root, model, receipt.version, commit, f"trainwright run {update.run_id}")
-    if version is None:
-        return f"{commit[:12]} is an earlier version of {model} in Git, so version {receipt.version} has no Git tag"
-    return f"{version} and {mirrors.assign(root, model, alias, commit, receipt.ref.seal)} are tags of {commit[:12]}"
-
-
-def _huggingface(store: Store, update: Due, deadline: Deadline) -> str:
-    pipeline, root = update.resolved.pipeline(), Path(update.resolved.root)
-    spec = pipeline.mirrors.huggingface
-    assert spec is not None
-    model, alias = pipeline.model_name, pipeline.promote.alias
-    if update.alias is not None and update.alias != (model, alias):
-        return f"{'@'.join(update.alias)} has no folder"
-    report = None if update.alias is not None else latest_report(store, update.run_id)
-    if update.alias is None and (report is None or report.verdict != "promoted"):
-        return f"run {update.run_id} promoted nothing, so the folder stays as it is"
-    if not root.is_dir():
-        raise UsageError(
-            f"{root}, the project of run {update.run_id}, is not on this machine.",
-            remedy="Tell it where the run was made.",
-        )
-    return put_folder(store, root.resolve() / spec.folder, model, alias, deadline)
 
 
 def _prefect(store: Store, update: Due, deadline: Deadline) -> str:

@@ -1,7 +1,7 @@
 """What mirrors are sent about a run.
 
 - For MLflow: settings as params, scores and curves as metrics, tags.
-- The promoted model itself: its files for MLflow, and a folder in the form of Hugging Face's tools.
+- The promoted model's own files, for MLflow.
 - OpenLineage events: START and COMPLETE, FAIL or ABORT for the run and for each stage, with facets. They are made after
   the run has ended, from sealed records, so a stage's times follow from the durations of the stages before it. An
   error's message is left out, because it may quote a value of the data: the event says which kind it was, and where to
@@ -10,9 +10,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -23,15 +21,12 @@ from typing import Any
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import GateNotMet, StorageUnavailable, UsageError, UserCodeError
-from data_contracts.foreign_files import parse_json, read_plain
-from data_contracts.handoffs import ContractReport, Dataset, Ref
+from data_contracts.handoffs import ContractReport, Dataset
 from data_contracts.run_report import ModelName, RunReport, StageResult
 from infra import scratch
 from infra.mirrors import Deadline, Kept, Mlflow, MlflowRun
-from infra.models import registry
-from infra.settings import on_this_machine
 from infra.store import Store
-from tasks.export import RECORD, export
+from tasks.export import export
 from tasks.pages.facts import Facts
 
 # A curve is thinned to this many points; the first and the last stay.
@@ -54,7 +49,6 @@ _ELSEWHERE = "This server does not take files itself, so the model's files are n
 _UNTRACEABLE = "The model could not be exported; `trainwright export` names the operation that cannot be traced."
 _DIFFERENT = "The exported model's outputs differ from the checkpoint's; `trainwright export` says by how much."
 _NOT_HERE = "The model could not be exported where its mirror was told; `trainwright export` says what is missing."
-_EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Linux
 # A name and not an address: which server has the sources of this installation is not known.
 PRODUCER = "urn:trainwright:mirror:v1"
 _SPEC = "https://openlineage.io/spec"
@@ -171,31 +165,6 @@ def put_version(store: Store, server: Mlflow, kept: Kept, report: RunReport, dea
     return server.put_version(model.name, model.version, kept, told, report.sentence)
 
 
-def put_folder(store: Store, place: Path, model: str, alias: str, deadline: Deadline) -> str:
-    """Make `place/<model>` the export of what an alias names now, in one step; returns what was done.
-
-    Raises: UsageError if the folder is, or is reached by, a link, belongs to the store, or holds anything else.
-    """
-    folder = place / model
-    _check_place(store, folder)
-    while True:
-        named = registry.read_alias(store, model, alias)
-        if named is None:
-            return f"{model}@{alias} names nothing"
-        if not _has(folder, Ref.model_validate(named[0].value["model_version"])):
-            _check_ours(folder, model)
-            with on_this_machine(place):
-                place.mkdir(parents=True, exist_ok=True)
-                own = scratch.make("mirror", root=place)
-            with own:
-                draft = own.path / model
-                export(store, f"{model}@{named[1]}", "huggingface", draft, on_poll=_until(deadline))
-                with on_this_machine(place):
-                    _take_place(draft, folder)
-        if registry.read_alias(store, model, alias) == named:
-            return f"{folder} has version {named[1]}"
-
-
 def _put_files(store: Store, server: Mlflow, kept: Kept, model: ModelName, deadline: Deadline) -> str | None:
     """Send the version's files as MLflow reads them; returns why there are none, without a text of the user's code."""
     if not kept.takes_files:
@@ -223,66 +192,6 @@ def _until(deadline: Deadline) -> Callable[[], None]:
             )
 
     return check
-
-
-def _check_place(store: Store, folder: Path) -> None:
-    place = folder.parent
-    if os.path.realpath(place) != str(place) or folder.is_symlink():
-        raise UsageError(
-            f"{folder} is reached by a link, which a mirror does not follow.",
-            remedy="Name the folder itself in mirrors.huggingface.folder.",
-        )
-    if store.is_local:
-        kept = Path(os.path.realpath(store.uri))
-        if folder == kept or kept in folder.parents or folder in kept.parents:
-            raise UsageError(
-                f"{folder} and the store {store.uri} overlap.",
-                remedy="Name a folder outside of the store in mirrors.huggingface.folder.",
-            )
-
-
-def _check_ours(folder: Path, model: str) -> None:
-    """UsageError unless a folder may be replaced: it is missing, empty, or an earlier export of this model."""
-    told = _record(folder)
-    if (told.get("target"), told.get("model")) == ("huggingface", model):
-        return
-    if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UsageError(
-            f"{folder} holds something other than an export of {model}, so it is not replaced.",
-            remedy="Move it away, or name another folder in mirrors.huggingface.folder.",
-        )
-
-
-def _has(folder: Path, version: Ref) -> bool:
-    """Whether a folder is the export of this version, with files of the sizes that its record says."""
-    told = _record(folder)
-    if (told.get("target"), told.get("version_ref")) != ("huggingface", version.to_json()):
-        return False
-    try:
-        return all((folder / one["path"]).stat().st_size == one["bytes"] for one in told["files"])
-    except (OSError, KeyError, TypeError):
-        return False
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    """What an export's record says; {} if there is none."""
-    try:
-        told = parse_json(read_plain(folder / RECORD))
-    except (OSError, ValueError):
-        return {}
-    return told if isinstance(told, dict) else {}
-
-
-def _take_place(draft: Path, folder: Path) -> None:
-    """Give a folder's name to the draft in one step; what had the name before has the draft's."""
-    if not folder.exists():
-        draft.rename(folder)
-        return
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if rename is None or rename(_HERE, os.fsencode(draft), _HERE, os.fsencode(folder), _EXCHANGE):
-        # Not every system and file system can exchange two names: for a moment there is none.
-        folder.rename(draft.with_name(f"{draft.name}.before"))
-        draft.rename(folder)
 
 
 def lineage_events(facts: Facts, report: RunReport, namespace: str) -> list[Facets]:

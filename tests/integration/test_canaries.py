@@ -280,8 +280,8 @@ def test_nothing_that_a_command_writes_is_code(tmp_path: Path) -> None:
     """With the state folder, TMPDIR, Prefect's folder, the store and every output below the project."""
     scene = Scene(tmp_path, inside=True)
     env = {**scene.env("PREFECT_API_AUTH_STRING"), "GITHUB_STEP_SUMMARY": str(scene.project / "summary.txt")}
-    mirror = ["mirrors.openlineage={file: out/lineage.txt}", "mirrors.huggingface={folder: hub}"]
-    sets = [word for one in [*mirror, "promote.gates=[{metric: accuracy, min: 0.1}]"] for word in ("--set", one)]
+    mirror, gates = "mirrors.openlineage={file: out/lineage.txt}", "promote.gates=[{metric: accuracy, min: 0.1}]"
+    sets = ["--set", mirror, "--set", gates]
     try:
         run = answer(scene.run("run", *sets, "--json", env=env))["run_id"]
         wrong = []

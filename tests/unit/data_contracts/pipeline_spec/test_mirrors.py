@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import SpecError
+from data_contracts.lightning_config import check_lightning
 from data_contracts.load import load_spec
 from tests.support.tiny import write_project
 
@@ -31,9 +32,6 @@ def loaded(folder: Path, mirrors: dict[str, Any], **more: Any) -> Any:
         ({"openlineage": {"file": "a", "url": "http://a"}}, "either url or file"),
         ({"openlineage": {"file": "a", "token": "env:A"}}, "needs url"),
         ({"wait_s": 0}, "must be more than 0"),
-        ({"huggingface": {}}, "huggingface"),
-        ({"huggingface": {"folder": "../models"}}, "without '..'"),
-        ({"huggingface": {"folder": "s3://models"}}, "on this machine"),
     ],
 )
 def test_what_is_refused(mirrors: dict[str, Any], sentence: str, tmp_path: Path) -> None:
@@ -46,13 +44,19 @@ def test_names_that_a_mirror_cannot_have(tmp_path: Path) -> None:
     for alias in ("latest", "v3"):
         with pytest.raises(SpecError, match="MLflow keeps for itself"):
             loaded(tmp_path / alias, {"mlflow": MLFLOW}, promote={"alias": alias})
-    with pytest.raises(SpecError, match="cannot be a name in GTO"):
-        loaded(tmp_path / "gto", {"gto": True}, promote={"model": "a_b"})
 
 
 def test_a_spec_without_mirrors_is_stored_as_before(tmp_path: Path) -> None:
     assert "mirrors" not in load_spec(write_project(tmp_path / "tiny")).model_dump(mode="json")
+    spec = loaded(tmp_path / "with", {"mlflow": MLFLOW})
+    assert spec.mirrors.names == ["mlflow"]
+    assert spec.model_dump(mode="json")["mirrors"] == {"mlflow": MLFLOW}
+
+
+def test_dropped_mirrors_of_an_earlier_spec_are_read_and_one_sentence_names_them(tmp_path: Path) -> None:
     asked = {"mlflow": MLFLOW, "gto": True, "huggingface": {"folder": "models"}}
-    spec = loaded(tmp_path / "with", asked)
-    assert spec.mirrors.names == ["mlflow", "gto", "huggingface"]
+    spec = loaded(tmp_path, asked)
+    assert spec.mirrors.names == ["mlflow"]
     assert spec.model_dump(mode="json")["mirrors"] == asked
+    [sentence] = [one for one in check_lightning(spec.train.lightning, spec) if "mirrors" in one]
+    assert sentence.startswith("These mirrors were dropped and get nothing: mirrors.gto and mirrors.huggingface.")

@@ -24,7 +24,6 @@ def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
     mirrors = {
         "mlflow": {"uri": PORT_OF_NOBODY, "experiment": "e", "model": False},
         "openlineage": {"file": "events.jsonl"},
-        "gto": True,
         "wait_s": 5.0,
     }
     spec = write_project(tmp_path_factory.mktemp("project") / "tiny", {"mirrors": mirrors, "promote": {"gates": []}})

@@ -1,4 +1,4 @@
-"""A promoted model's files in MLflow, and the folder in Hugging Face's form; with --slow in a real MLflow."""
+"""A promoted model's files in MLflow; with --slow in a real MLflow."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from data_contracts.errors import GateNotMet, StorageUnavailable, TrainwrightErr
 from flows.cli import main
 from infra.mirrors import Deadline, Endpoint, Kept, Mlflow
 from infra.store import Store
+from tasks.export import export
 from tasks.mirrors import deliver, updates
 from tasks.mirrors.deliver import due, due_of_run
-from tasks.mirrors.updates import FILES_TAG, NOT_WANTED, put_folder, put_version
+from tasks.mirrors.updates import FILES_TAG, NOT_WANTED, put_version
 from tests.support.real_mlflow import WHO, environment, served
 from tests.support.stub_server import FakeMlflow, serving
 from tests.unit.tasks.mirrors.test_deliver import facts_in, promote_again, store_in
@@ -30,7 +31,7 @@ OURS, ELSEWHERE = Kept("r0", "mlflow-artifacts:/1/r0/artifacts"), Kept("r0", "s3
 def registered(project: Path, error: Exception | None, kept: Kept = OURS, files: bool = True) -> FakeMlflow:
     """What MLflow has after a promotion whose export writes two files, or raises."""
 
-    def export(_store: Any, name: str, target: str, folder: Path, on_poll: Any) -> None:
+    def exported(_store: Any, name: str, target: str, folder: Path, on_poll: Any) -> None:
         assert (name, target) == ("tiny@1", "mlflow")
         on_poll()
         if error is not None:
@@ -43,7 +44,7 @@ def registered(project: Path, error: Exception | None, kept: Kept = OURS, files:
     _, report = facts_in(store)
     fake = FakeMlflow()
     with pytest.MonkeyPatch.context() as patch, serving(fake) as (address, got):
-        patch.setattr(updates, "export", export)
+        patch.setattr(updates, "export", exported)
         with Endpoint("MLflow", address, {}, Deadline(60)) as endpoint:
             for _ in range(2):
                 assert put_version(store, Mlflow(endpoint), kept, report, Deadline(60), files) == "10"
@@ -83,46 +84,16 @@ def test_files_that_are_not_wanted_or_not_taken_are_not_made(project: Path) -> N
     assert "does not take files" in registered(project, never, ELSEWHERE).versions[0]["tags"][FILES_TAG]
 
 
-def test_an_export_ends_with_the_time_for_it(project: Path, tmp_path: Path) -> None:
-    with pytest.raises(StorageUnavailable, match="not exported in time"):
-        put_folder(store_in(project), tmp_path / "models", "tiny", "champion", Deadline(0))
-    assert list((tmp_path / "models").iterdir()) == []
-
-
-def test_the_folder_holds_what_the_alias_names(project: Path, tmp_path: Path) -> None:
-    store, place = store_in(project), tmp_path / "models"
-    (place / "tiny").mkdir(parents=True)
-    for version in (1, 2):
-        if version == 2:
-            promote_again(store, 2)
-        for _ in range(2):
-            assert put_folder(store, place, "tiny", "champion", Deadline(300)) == f"{place}/tiny has version {version}"
-        assert json.loads((place / "tiny/export.json").read_text())["version"] == version
-        assert [one.name for one in place.iterdir()] == ["tiny"]
-    inode = (place / "tiny").stat().st_ino
-    (place / "tiny/README.md").unlink()  # a person's mistake is mended
-    put_folder(store, place, "tiny", "champion", Deadline(300))
-    assert (place / "tiny/README.md").exists()
-    assert (place / "tiny").stat().st_ino != inode
-
-
-def test_folders_that_are_left_alone(project: Path, tmp_path: Path) -> None:
-    store = store_in(project)
-    (tmp_path / "other/tiny").mkdir(parents=True)
-    (tmp_path / "other/tiny/notes.txt").write_text("mine")
-    (tmp_path / "link").symlink_to(tmp_path / "other")
-    (tmp_path / "linked").mkdir()
-    (tmp_path / "linked/tiny").symlink_to(tmp_path / "other/tiny")
-    for folder, word in {
-        tmp_path / "other": "something other than",
-        tmp_path / "link": "reached by a link",
-        tmp_path / "linked": "reached by a link",
-        Path(store.uri): "overlap",
-        Path(store.uri) / "models": "overlap",
-    }.items():
-        with pytest.raises(UsageError, match=word):
-            put_folder(store, folder, "tiny", "champion", Deadline(300))
-    assert (tmp_path / "other/tiny/notes.txt").read_text() == "mine"
+def test_an_export_ends_with_the_time_for_it(project: Path) -> None:
+    store, fake = store_in(project), FakeMlflow()
+    _, report = facts_in(store)
+    with (
+        serving(fake) as (address, _),
+        Endpoint("MLflow", address, {}, Deadline(60)) as endpoint,
+        pytest.raises(StorageUnavailable, match="not exported in time"),
+    ):
+        put_version(store, Mlflow(endpoint), OURS, report, Deadline(0), True)
+    assert (fake.files, fake.versions) == ({}, [])
 
 
 PREDICT = """
@@ -174,8 +145,8 @@ def test_mlflow_itself_loads_what_was_promoted(
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert (told["runs"], sorted(map(str, told["versions"]))) == (1, ["1", "2"])
-    put_folder(store, tmp_path / "models", "tiny", "champion", Deadline(300))
-    weights = load_file(next((tmp_path / "models/tiny").glob("*.safetensors")))
+    export(store, "tiny@champion", "safetensors", tmp_path / "tensors")
+    weights = load_file(next((tmp_path / "tensors").glob("*.safetensors")))
     hidden = np.stack([rows[name] for name in "abc"], axis=1) @ weights["net.0.weight"].T + weights["net.0.bias"]
     wanted = np.maximum(hidden, 0) @ weights["net.2.weight"].T + weights["net.2.bias"]
     np.testing.assert_allclose(told["made"], wanted, atol=1e-5)
