@@ -40,8 +40,6 @@ def of_ci(command: argparse.ArgumentParser, of_spec: Callable[[argparse.Argument
     command.add_argument("--junit", metavar="FILE", help="write JUnit XML to FILE")
     help_ = "write the summary to FILE, as Markdown; default: add it to the file that GITHUB_STEP_SUMMARY names"
     command.add_argument("--summary", metavar="FILE", help=help_)
-    help_ = "write GitLab's Code Quality report to FILE"
-    command.add_argument("--code-quality", metavar="FILE", help=help_)
     command.add_argument("--dotenv", metavar="FILE", help="write the outputs to FILE, as variables for GitLab")
 
 

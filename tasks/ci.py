@@ -8,13 +8,12 @@ Everything here may be public, so no value of the data and no error's own text i
 - A Markdown page of limited size; every text is escaped.
 - The values that a job's next step gets: names and numbers without anything that a shell reads otherwise.
 - GitHub Actions: workflow commands, and lines of the file for outputs.
-- GitLab: a Code Quality report, and a dotenv report.
+- GitLab: a dotenv report.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import re
@@ -88,7 +87,6 @@ _SAFE = re.compile(r"[\w.@/-]{1,100}", re.ASCII)
 MOST_ANNOTATIONS = 10
 # GitLab refuses a larger dotenv report as a whole.
 MOST_DOTENV_BYTES = 5 * 1024
-_GITLAB_SEVERITIES = {"error": "critical", "warning": "minor", "notice": "info"}
 
 
 def keep_report(run: Run, report: RunReport) -> None:
@@ -590,26 +588,6 @@ def github_outputs(values: Mapping[str, str]) -> str:
         assert "\n" not in value, "a value of several lines could set other outputs"
         assert "\r" not in value
     return "".join(f"{name}={value}\n" for name, value in values.items())
-
-
-def code_quality(findings: Sequence[Finding]) -> str:
-    """The findings as a Code Quality report. Each has a place: what stands nowhere in the checkout is left out."""
-    entries = []
-    for one in findings:
-        if not one.file:
-            continue
-        # GitLab compares findings of two commits by it, so a moved line is the same finding.
-        fingerprint = hashlib.sha256(json.dumps([one.file, one.title, one.sentence]).encode()).hexdigest()
-        entries.append(
-            {
-                "description": one.sentence,
-                "check_name": f"trainwright: {one.title}",
-                "fingerprint": fingerprint,
-                "severity": _GITLAB_SEVERITIES[one.level],
-                "location": {"path": one.file, "lines": {"begin": one.line}},
-            }
-        )
-    return json.dumps(entries, indent=1) + "\n"
 
 
 def dotenv(values: Mapping[str, str]) -> str:

@@ -33,7 +33,6 @@ from tasks.ci import (
     MOST_BYTES,
     SpecFiles,
     checkout_root,
-    code_quality,
     cut,
     dotenv,
     findings,
@@ -52,7 +51,7 @@ from tasks.run.run import reopen_run
 from tasks.run.spec_check import read_spec
 
 SUMMARY, OUTPUT = "GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"
-_FILES = ("junit", "summary", "code_quality", "dotenv")
+_FILES = ("junit", "summary", "dotenv")
 # Nobody who writes into the log can know it.
 _TOKEN = secrets.token_hex(16)
 
@@ -170,7 +169,7 @@ def _refuse_files(arguments: argparse.Namespace) -> None:
         path = getattr(arguments, option)
         if path is not None and not os.access(Path(path).parent, os.W_OK):
             raise UsageError(
-                f"--{option.replace('_', '-')}: {path} cannot be written: there is no such folder that is yours.",
+                f"--{option}: {path} cannot be written: there is no such folder that is yours.",
                 remedy="Name a file in a folder that exists.",
             )
 
@@ -196,19 +195,17 @@ class _Host:
     def write(self, report: CiReport, notes: list[str] | None = None) -> None:
         """Write everything; what cannot be written is one warning, because the run has ended as it has."""
         notes = notes or []
-        files = self._spec_files(report)
-        found = findings(report, files, notes)
         options = self.arguments
         made = {
             options.junit: lambda: junit(report),
             options.summary: lambda: summary(report, notes),
-            options.code_quality: lambda: code_quality(found),
             options.dotenv: lambda: dotenv(output_values(report)),
         }
         for path, make in made.items():
             if path is not None:
                 self._try(path, lambda path=path, make=make: replace_text(Path(path), make()))
-        self._to_github(report, notes, workflow_commands(found) if self._is_github else [])
+        marked = findings(report, self._spec_files(report), notes) if self._is_github else []
+        self._to_github(report, notes, workflow_commands(marked))
 
     def _spec_files(self, report: CiReport) -> SpecFiles:
         root = checkout_root(self.spec, self.environment)

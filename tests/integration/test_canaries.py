@@ -239,8 +239,7 @@ WRITERS: dict[str, list[list[str]]] = {
     "key folder": [["key", "new", "keys"]],
     "ci --junit": [["ci", "SPEC", "--junit", "out/junit.xml", "--summary", "out/page.md"]],
     "ci --summary": [],
-    "ci --code-quality": [["ci", "SPEC", "--code-quality", "out/quality.json", "--dotenv", "out/values.txt"]],
-    "ci --dotenv": [],
+    "ci --dotenv": [["ci", "SPEC", "--dotenv", "out/values.txt"]],
     "server folder": [],  # marked; it needs the settings of a server
     "init folder": [],
 }

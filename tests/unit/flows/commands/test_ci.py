@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -50,7 +49,7 @@ def call(spec: Path, made: Any, monkeypatch: pytest.MonkeyPatch, *more: str) -> 
         return Answer("", {}, made.exit_code), made, ["a note"]
 
     monkeypatch.setattr(ci, "_here", ran)
-    return ci.ci(parser().parse_args(["ci", str(spec), "--junit", "junit.xml", "--code-quality", "cq.json", *more]))
+    return ci.ci(parser().parse_args(["ci", str(spec), "--junit", "junit.xml", *more]))
 
 
 def test_everything_is_written_and_nothing_in_the_log_is_a_command_but_ours(
@@ -62,7 +61,6 @@ def test_everything_is_written_and_nothing_in_the_log_is_a_command_but_ours(
     assert (folder / "step.md").read_text().startswith("before\n## ❌ tiny: not promoted\n")
     assert "verdict=not_promoted\n" in (folder / "output").read_text()
     assert ET.parse(folder / "junit.xml").getroot().get("failures") == "1"
-    assert [one["location"]["path"] for one in json.loads((folder / "cq.json").read_text())] == ["pipeline.yaml"]
     stopped, started, error, warning, again = capsys.readouterr().err.splitlines()
     token = stopped.removeprefix("::stop-commands::")
     assert len(token) >= 16
@@ -135,7 +133,7 @@ def test_a_bug_of_ours_leaves_one_error_case_and_no_text(
     assert [one.tag for one in root.iter("testcase") for one in one] == ["error"]
     assert "exit_code=1\n" in (spec.parent / "output").read_text()
     assert "internal error" in (spec.parent / "step.md").read_text()
-    written = [(spec.parent / name).read_text() for name in ("junit.xml", "step.md", "cq.json", "vars.env", "output")]
+    written = [(spec.parent / name).read_text() for name in ("junit.xml", "step.md", "vars.env", "output")]
     assert "4711" not in "".join([*written, capsys.readouterr().err])
 
 
