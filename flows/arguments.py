@@ -211,8 +211,7 @@ def of_cost(command: argparse.ArgumentParser) -> None:
     command.add_argument("--html", metavar="FILE", help=help_)
     help_ = "how to print it; focus: rows of the FinOps Open Cost and Usage Specification as CSV; default table"
     command.add_argument("--format", choices=("table", "csv", "json", "focus"), default="table", help=help_)
-    help_ = "version of FOCUS; 1.4 removes columns that 1.3 demands; default 1.2"
-    command.add_argument("--focus-version", choices=("1.2", "1.3", "1.4"), default="1.2", help=help_)
+    command.add_argument("--focus-version", choices=("1.2",), default="1.2", help="version of FOCUS; default 1.2")
 
 
 def of_budget(command: argparse.ArgumentParser) -> None:

@@ -28,7 +28,7 @@ from infra.sources.resolve import Window, window_since
 from infra.store import Store, layout
 from infra.store.store import read_several
 from tasks.costs.charges import Charge, shared
-from tasks.costs.focus import Version, columns, left_out_s, request_rows, rows, storage_rows
+from tasks.costs.focus import columns, left_out_s, request_rows, rows, storage_rows
 from tasks.costs.months import (
     DeletedRuns,
     IdlePool,
@@ -96,7 +96,7 @@ def cost(arguments: argparse.Namespace) -> Answer:
         "from_kept_months": deleted.counted,
     }
     if arguments.format == "focus":
-        text = focus_csv(arguments.focus_version, executions, found, so_far, window)
+        text = focus_csv(executions, found, so_far, window)
     else:
         text = _cost_text(arguments, by, (groups, total), window)
     below = [*_unpriced(total, found), *(gain.line(amounts) for gain, amounts in gains), *(pool.line for pool in idle)]
@@ -295,7 +295,6 @@ def sums_csv(by: Sequence[str], groups: Sequence[Sum]) -> str:
 
 
 def focus_csv(
-    version: Version,
     executions: Sequence[ExecutionUsage],
     charged: Sequence[tuple[ExecutionUsage, Charge]],
     so_far: set[str],
@@ -316,11 +315,11 @@ def focus_csv(
         log.warning("of the store, these have no known price and are left out: %s (docs/cost.md)", unpriced)
     span = (window.start.timestamp(), min(window.end, datetime.now(UTC)).timestamp())
     made = [
-        *rows(charged, version, so_far),
-        *request_rows(charged, version, so_far),
-        *storage_rows(executions, span, version, so_far),
+        *rows(charged, so_far),
+        *request_rows(charged, so_far),
+        *storage_rows(executions, span, so_far),
     ]
-    return _csv(columns(version), [list(row.values()) for row in made])
+    return _csv(columns(), [list(row.values()) for row in made])
 
 
 def _csv_lines(group: Sum) -> list[list[Any]]:

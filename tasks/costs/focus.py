@@ -1,7 +1,7 @@
 """Charges as rows of the Cost and Usage dataset of FOCUS, the FinOps Open Cost and Usage Specification.
 
-Written after the specification's text of 1.2 and its columns introduced in 1.3 and 1.4: mandatory columns are there,
-those that may not be null have values, and those that a version removes are absent. Our own columns are named `x_…`.
+Written after the specification's text of 1.2: mandatory columns are there, and those that may not be null have values.
+Our own columns are named `x_…`.
 
 The store has rows, too: requests and egress when they happened, and storage of what was written. Written bytes are
 charged from then on, as if they stayed: no record says when they were deleted.
@@ -14,31 +14,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Literal
 
 from data_contracts.canonical import month_of
 from data_contracts.costs import NOTHING
 from data_contracts.executions import ExecutionUsage
 from data_contracts.resolved import StoreRates
-from tasks.costs.charges import DAY_US, MICRO, Charge, Charged, by_day, charges
+from tasks.costs.charges import DAY_US, MICRO, Charged, by_day, charges
 
-Version = Literal["1.2", "1.3", "1.4"]
-VERSIONS: tuple[Version, ...] = ("1.2", "1.3", "1.4")
 Row = dict[str, str | None]
 _US_PER_HOUR = 3600 * MICRO
 _US = "Trainwright"
-# The method by which a machine's time is divided among its runs; docs/cost.md explains it under this name.
-EQUAL_SHARES = "equal-shares-of-runs"
-# The columns of split cost allocation, in a row that is not part of one.
-_NOT_ALLOCATED: Row = dict.fromkeys(
-    ("AllocatedMethodDetails", "AllocatedMethodId", "AllocatedResourceId", "AllocatedResourceName", "AllocatedTags")
-)
 # What every row has, if it does not say otherwise.
 _ALWAYS: Row = {
-    **_NOT_ALLOCATED,
-    **dict.fromkeys(("ProviderName", "PublisherName", "InvoiceIssuerName", "ServiceProviderName"), _US),
-    # The specification allows this where the provider of the machine is not known.
-    "HostProviderName": _US,
+    **dict.fromkeys(("ProviderName", "PublisherName", "InvoiceIssuerName"), _US),
     "BillingAccountId": "trainwright-estimate",
     "BillingAccountName": "Estimates by Trainwright",
     "ChargeCategory": "Usage",
@@ -47,7 +35,6 @@ _ALWAYS: Row = {
     "ConsumedUnit": "Hours",
     # An estimate is on no invoice.
     "InvoiceId": None,
-    "InvoiceDetailId": None,
     "PricingUnit": "Hours",
     "ResourceType": "Pipeline run",
     "ServiceCategory": "AI and Machine Learning",
@@ -62,8 +49,8 @@ _GB = Decimal(10**9)
 _STORE = f"{_US} Store"
 
 
-def columns(version: Version) -> list[str]:
-    """The columns of a version, in their order: those of FOCUS, then our own."""
+def columns() -> list[str]:
+    """The columns in their order: those of FOCUS, then our own."""
     named = [
         "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd",
         "BillingPeriodStart", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargeFrequency",
@@ -73,10 +60,6 @@ def columns(version: Version) -> list[str]:
         "ResourceId", "ResourceName", "ResourceType", "ServiceCategory", "ServiceName", "ServiceSubcategory", "SkuId",
         "SkuMeter", "SkuPriceDetails", "SkuPriceId", "Tags",
     ]  # fmt: skip
-    if version != "1.2":
-        named += ["HostProviderName", "ServiceProviderName", *_NOT_ALLOCATED]
-    if version == "1.4":
-        named = [name for name in named if name not in ("ProviderName", "PublisherName")] + ["InvoiceDetailId"]
     own = [
         "x_Cause", "x_Estimate", "x_Execution", "x_GpuHours", "x_Pipeline", "x_PriceDate", "x_RunId", "x_SoFar",
         "x_Stage",
@@ -84,11 +67,10 @@ def columns(version: Version) -> list[str]:
     return [*sorted(named), *own]
 
 
-def rows(charged: Sequence[Charged], version: Version, so_far: set[str]) -> list[Row]:
+def rows(charged: Sequence[Charged], so_far: set[str]) -> list[Row]:
     """One row for each day, execution, stage, price and cause, in part or in full.
 
     Charges without a known price have none.
-    From 1.3 on, a part of what a machine cost that several runs shared is a row of the machine, allocated to a run.
 
     Args:
         so_far: ids of runs that have not ended.
@@ -99,10 +81,7 @@ def rows(charged: Sequence[Charged], version: Version, so_far: set[str]) -> list
         payer = (usage.run_id, usage.execution, charge.stage, charge.cause, charge.share < 1)
         key = (charge.began_us // DAY_US, *payer, price.to_json())
         groups.setdefault(tuple(map(str, key)), []).append((usage, charge))
-    made = [(_row(group, so_far), group[0]) for group in groups.values()]
-    if version != "1.2":
-        _allocate([(row, *first) for row, first in made if first[1].share < 1])
-    return _with_columns([row for row, _ in made], version)
+    return _with_columns(_row(group, so_far) for group in groups.values())
 
 
 def left_out_s(charged: Iterable[Charged]) -> float:
@@ -140,35 +119,6 @@ def _row(group: list[Charged], so_far: set[str]) -> Row:
         "x_GpuHours": _number(hours * price.devices),
         "x_PriceDate": price.price_date,
     }
-
-
-def _allocate(made: list[tuple[Row, ExecutionUsage, Charge]]) -> None:
-    """Make rows the allocated charges of what their machine cost on that day while runs shared it."""
-    hours: dict[tuple[object, ...], Decimal] = {}
-    for row, _, charge in made:
-        hours[_origin(charge)] = hours.get(_origin(charge), Decimal(0)) + Decimal(row["ConsumedQuantity"] or 0)
-    for row, _, charge in made:
-        used, whole = Decimal(row["ConsumedQuantity"] or 0), hours[_origin(charge)]
-        part = {
-            "AllocatedRatio": float(used / whole) if whole else 0,
-            "UsageUnit": "Hours",
-            "UsageQuantity": float(used),
-        }
-        row |= {
-            "AllocatedMethodDetails": json.dumps({"Elements": [part]}),
-            "AllocatedMethodId": EQUAL_SHARES,
-            "AllocatedResourceId": row["ResourceId"],
-            "AllocatedResourceName": row["ResourceName"],
-            "AllocatedTags": row["Tags"],
-            "ResourceId": charge.machine,
-            "ResourceName": charge.price.machine or "node",
-            "ResourceType": "Machine",
-            "Tags": "{}",
-        }
-
-
-def _origin(charge: Charge) -> tuple[object, ...]:
-    return charge.machine, charge.price, charge.began_us // DAY_US
 
 
 def _of_run(usage: ExecutionUsage, stage: str, so_far: set[str]) -> Row:
@@ -229,7 +179,7 @@ _EGRESS = _Meter("Data Transfer", "store/egress", "GB", "GB")
 _KEPT = _Meter("Storage", "store/storage", "GB-Months", "GB-Months")
 
 
-def request_rows(charged: Sequence[Charged], version: Version, so_far: set[str]) -> list[Row]:
+def request_rows(charged: Sequence[Charged], so_far: set[str]) -> list[Row]:
     """Rows for requests and egress, one for each day, execution, stage and price; none where a price is unknown.
 
     Args:
@@ -240,12 +190,10 @@ def request_rows(charged: Sequence[Charged], version: Version, so_far: set[str])
         key = (charge.began_us // DAY_US, usage.run_id, usage.execution, charge.stage, charge.price.region)
         groups.setdefault(key, []).append((usage, charge))
     made = [row for group in groups.values() for row in _of_requests(group, so_far)]
-    return _with_columns(made, version)
+    return _with_columns(made)
 
 
-def storage_rows(
-    executions: Iterable[ExecutionUsage], span_s: tuple[float, float], version: Version, so_far: set[str]
-) -> list[Row]:
+def storage_rows(executions: Iterable[ExecutionUsage], span_s: tuple[float, float], so_far: set[str]) -> list[Row]:
     """Rows for the storage of what executions wrote, one for each month, execution and stage of a span of time.
 
     Args:
@@ -265,7 +213,7 @@ def storage_rows(
                     made.append(
                         _store_row(one, stage, _KEPT, (quantity, quantity, rates.per_gb_month), rates, when, so_far)
                     )
-    return _with_columns(made, version)
+    return _with_columns(made)
 
 
 @dataclass(frozen=True)
@@ -356,6 +304,6 @@ def _store_row(
     }
 
 
-def _with_columns(made: Iterable[Row], version: Version) -> list[Row]:
-    wanted = columns(version)
+def _with_columns(made: Iterable[Row]) -> list[Row]:
+    wanted = columns()
     return [{name: row[name] for name in wanted} for row in made]

@@ -95,9 +95,8 @@ def test_a_name_is_no_line_below_the_table(
     assert said(capsys).endswith("no known price (a\\ntotal  0.00 USD)\n")
 
 
-@pytest.mark.parametrize("version", ["1.2", "1.3", "1.4"])
-def test_focus_has_the_same_total(version: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = list(csv.DictReader(io.StringIO(said(capsys, "--format", "focus", "--focus-version", version))))
+def test_focus_has_the_same_total(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = list(csv.DictReader(io.StringIO(said(capsys, "--format", "focus"))))
     total = json.loads(said(capsys, "--json"))["total"]["amounts"]["USD"]
     assert sum(float(line["BilledCost"]) for line in lines) == pytest.approx(total, abs=0.001)
 

@@ -1,4 +1,4 @@
-"""Rows of FOCUS: the columns that each version demands, in values that its rules allow."""
+"""Rows of FOCUS: the columns that 1.2 demands, in values that its rules allow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tasks.costs.charges import charges, shared
-from tasks.costs.focus import EQUAL_SHARES, VERSIONS, columns, left_out_s, rows
+from tasks.costs.focus import columns, left_out_s, rows
 from tests.unit.tasks.costs.test_charges import BEGAN, GPU, HERE, execution, gang, node
 
 # Columns that the specification calls mandatory; those that may be null besides.
@@ -19,20 +19,10 @@ MANDATORY = {
     "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd",
     "BillingPeriodStart", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargePeriodEnd", "ChargePeriodStart",
     "ContractedCost", "EffectiveCost", "InvoiceIssuerName", "ListCost", "PricingQuantity", "PricingUnit",
-    "ServiceCategory", "ServiceName",
+    "ProviderName", "PublisherName", "ServiceCategory", "ServiceName",
 }  # fmt: skip
-ALLOCATED = {
-    "AllocatedMethodDetails", "AllocatedMethodId", "AllocatedResourceId", "AllocatedResourceName", "AllocatedTags",
-}  # fmt: skip
-ADDED = {
-    "1.2": {"ProviderName", "PublisherName"},
-    "1.3": {"ProviderName", "PublisherName", "ServiceProviderName", "HostProviderName", *ALLOCATED},
-    "1.4": {"ServiceProviderName", "HostProviderName", "InvoiceDetailId", *ALLOCATED},
-}
-REMOVED = {"1.2": ALLOCATED, "1.3": set(), "1.4": {"ProviderName", "PublisherName"}}
 # For a usage charge that is not a correction.
-MAY_BE_NULL = {"ChargeClass", "InvoiceId", "InvoiceDetailId", "RegionId", "RegionName"} | {"SkuPriceDetails", "x_Cause"}
-MAY_BE_NULL |= ALLOCATED
+MAY_BE_NULL = {"ChargeClass", "InvoiceId", "RegionId", "RegionName"} | {"SkuPriceDetails", "x_Cause"}
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
@@ -41,11 +31,9 @@ def found(**changes: Any) -> list[Any]:
     return [(one, charge) for charge in charges(one)]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_each_version_has_its_columns(version: Any) -> None:
-    names = columns(version)
-    assert MANDATORY | ADDED[version] <= set(names)
-    assert not REMOVED[version] & set(names)
+def test_the_columns() -> None:
+    names = columns()
+    assert set(names) >= MANDATORY
     own = [name for name in names if name.startswith("x_")]
     assert names[-len(own) :] == own, "those of FOCUS come first"
     assert all(re.fullmatch(r"(x_)?([A-Z][a-z]+)+", name) and len(name) <= 50 for name in names)
@@ -56,9 +44,9 @@ UNITS = {"Hours", "Requests", "1000 Requests", "GB", "GB-Months"}
 SUBCATEGORIES = {"AI and Machine Learning": {"Machine Learning"}, "Storage": {"Other (Storage)"}}
 
 
-def check_row(row: dict[str, Any], version: Any) -> None:
+def check_row(row: dict[str, Any]) -> None:
     """The rules of the specification that a row of usage by itself must meet."""
-    assert list(row) == columns(version)
+    assert list(row) == columns()
     assert {name for name, value in row.items() if value is None} <= MAY_BE_NULL
     assert not any(value == "" or value != value.strip() for value in row.values() if value is not None)
     assert (row["RegionId"] is None) == (row["RegionName"] is None)
@@ -74,9 +62,7 @@ def check_row(row: dict[str, Any], version: Any) -> None:
     assert re.fullmatch("[A-Z]{3}", row["BillingCurrency"])
     assert {row["PricingUnit"], row["ConsumedUnit"]} <= UNITS
     assert row["ServiceSubcategory"] in SUBCATEGORIES[row["ServiceCategory"]]
-    tags = "AllocatedTags" if row.get("AllocatedMethodId") else "Tags"
-    assert json.loads(row[tags]) == {"team": "a"}
-    assert {row.get(name) is None for name in ALLOCATED} == {tags == "Tags"}
+    assert json.loads(row["Tags"]) == {"team": "a"}
     assert row["x_Estimate"] == "true"
     assert row["PricingCategory"] in ("Standard", "Dynamic")
     assert (row["ChargeCategory"], row["ChargeFrequency"], row["ChargeClass"]) == ("Usage", "Usage-Based", None)
@@ -92,24 +78,23 @@ def check_prices(made: list[dict[str, Any]]) -> None:
         assert len(pairs) == len({row[whole] for row in made}), (whole, part)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_each_row_is_what_the_rules_allow(version: Any) -> None:
-    made = rows(found(), version, set())
+def test_each_row_is_what_the_rules_allow() -> None:
+    made = rows(found(), set())
     assert made
     for row in made:
-        check_row(row, version)
+        check_row(row)
     check_prices(made)
 
 
 def test_the_rows_add_up_to_the_charges() -> None:
     amount = sum(charge.amount for _, charge in found())
-    assert float(sum(Decimal(row["BilledCost"]) for row in rows(found(), "1.3", set()))) == pytest.approx(amount)
+    assert float(sum(Decimal(row["BilledCost"]) for row in rows(found(), set()))) == pytest.approx(amount)
 
 
 def test_a_charge_over_midnight_is_in_two_billing_periods() -> None:
     began = datetime.fromisoformat("2026-01-31T23:59:30+00:00").timestamp()
     one = execution(began=began, ended=began + 60)
-    made = rows([(one, charge) for charge in charges(one)], "1.2", {"r1"})
+    made = rows([(one, charge) for charge in charges(one)], {"r1"})
     periods = [(row["BillingPeriodStart"], row["ChargePeriodStart"], row["ChargePeriodEnd"]) for row in made]
     assert periods == [
         ("2026-01-01T00:00:00Z", "2026-01-31T23:59:30Z", "2026-02-01T00:00:00Z"),
@@ -121,52 +106,15 @@ def test_a_charge_over_midnight_is_in_two_billing_periods() -> None:
 def test_an_unknown_price_has_no_row_and_its_time_is_told() -> None:
     unknown = GPU.model_copy(update={"per_hour": None, "machine": ""})
     some = found(prices={"train": unknown, "here": HERE})
-    assert {row["x_Stage"] for row in rows(some, "1.2", set())} == {"run"}
+    assert {row["x_Stage"] for row in rows(some, set())} == {"run"}
     assert left_out_s(some) == pytest.approx(53.25)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_share_of_a_machine_is_a_row_of_the_machine_that_names_the_run(version: Any) -> None:
+def test_a_share_of_a_machine_is_a_row_of_its_run() -> None:
     runs = [execution(run_id=name, machine="a" * 16, ended=BEGAN + 90) for name in ("r1", "r2", "r3")]
-    made = rows(shared([(one, charge) for one in runs for charge in charges(one)]), version, set())
+    made = rows(shared([(one, charge) for one in runs for charge in charges(one)]), set())
     for row in made:
-        check_row(row, version)
+        check_row(row)
     check_prices(made)
     assert {Decimal(row["ConsumedQuantity"]) for row in made} == {(Decimal(30) / 3600).quantize(Decimal("1e-12"))}
-    if version == "1.2":
-        assert [row["ResourceId"] for row in made] == ["r1/run", "r2/run", "r3/run"]
-        return
-    assert {(row["ResourceId"], row["ResourceName"], row["ResourceType"], row["Tags"]) for row in made} == {
-        ("a" * 16, "here", "Machine", "{}")
-    }
-    assert [(row["AllocatedResourceId"], row["AllocatedResourceName"]) for row in made] == [
-        (f"{one.run_id}/run", "tiny") for one in runs
-    ]
-    assert {row["AllocatedMethodId"] for row in made} == {EQUAL_SHARES}
-    details = [json.loads(row["AllocatedMethodDetails"])["Elements"] for row in made]
-    hours = float(made[0]["ConsumedQuantity"])
-    assert all(one == [{"AllocatedRatio": 1 / 3, "UsageUnit": "Hours", "UsageQuantity": hours}] for one in details)
-
-
-def test_the_parts_of_a_machine_on_a_day_are_the_whole() -> None:
-    spans = {"r1": (0.0, 90.0), "r2": (30.0, 60.0), "r3": (80.0, 200_000.0), "r4": (100_000.0, 150_000.0)}
-    runs = [
-        execution(run_id=name, machine="a" * 16, began=BEGAN + began, ended=BEGAN + ended)
-        for name, (began, ended) in spans.items()
-    ]
-    found = [(one, charge) for one in [*runs, execution(run_id="r5")] for charge in charges(one)]
-    made = rows(shared(found), "1.4", set())
-    check_prices(made)
-    ratios: dict[str, float] = {}
-    for row in made:
-        check_row(row, "1.4")
-        if row["AllocatedMethodDetails"]:
-            day = (row["ChargePeriodStart"] or "")[:10]
-            ratios[day] = (
-                ratios.get(day, 0) + json.loads(row["AllocatedMethodDetails"])["Elements"][0]["AllocatedRatio"]
-            )
-    assert len(ratios) >= 2
-    assert all(ratio == pytest.approx(1) for ratio in ratios.values())
-    assert [row["AllocatedMethodId"] for row in made if row["x_RunId"] == "r5"] == [None]
-    hours = sum(Decimal(row["ConsumedQuantity"]) for row in made)
-    assert float(hours) * 3600 == pytest.approx(200_000 + 100, rel=1e-9)
+    assert [row["ResourceId"] for row in made] == ["r1/run", "r2/run", "r3/run"]

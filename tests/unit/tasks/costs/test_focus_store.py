@@ -12,7 +12,7 @@ from data_contracts.costs import Resources
 from data_contracts.executions import ExecutionUsage, StageUsage
 from data_contracts.resolved import StoreRates
 from tasks.costs.charges import charges
-from tasks.costs.focus import VERSIONS, request_rows, rows, storage_rows
+from tasks.costs.focus import request_rows, rows, storage_rows
 from tasks.costs.sums import ResourceCosts
 from tests.unit.tasks.costs.test_charges import HERE, execution
 from tests.unit.tasks.costs.test_focus import check_prices, check_row
@@ -40,28 +40,27 @@ def run(began: str = "2026-01-16T00:00:00", seconds: float = 0.0, **changes: Any
     return execution(**{**known, **changes})
 
 
-def requests(one: ExecutionUsage, version: Any = "1.2") -> list[dict[str, Any]]:
-    return request_rows([(one, charge) for charge in charges(one)], version, set())
+def requests(one: ExecutionUsage) -> list[dict[str, Any]]:
+    return request_rows([(one, charge) for charge in charges(one)], set())
 
 
-def stored(one: ExecutionUsage, since: str, until: str, version: Any = "1.2") -> list[dict[str, Any]]:
-    return storage_rows([one], (at(since), at(until)), version, set())
+def stored(one: ExecutionUsage, since: str, until: str) -> list[dict[str, Any]]:
+    return storage_rows([one], (at(since), at(until)), set())
 
 
-@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("seconds", [0.0, 0.25, 100.0, 90_000.0])
-def test_each_row_is_what_the_rules_allow(version: Any, seconds: float) -> None:
+def test_each_row_is_what_the_rules_allow(seconds: float) -> None:
     one = run(seconds=seconds)
     made = [
-        *rows([(one, charge) for charge in charges(one)], version, set()),
-        *requests(one, version),
-        *stored(one, "2026-01-01T00:00:00", "2026-03-10T12:00:00", version),
+        *rows([(one, charge) for charge in charges(one)], set()),
+        *requests(one),
+        *stored(one, "2026-01-01T00:00:00", "2026-03-10T12:00:00"),
     ]
     assert {row["SkuMeter"] for row in made} - {"Node Hours"} == {
         "PUT Requests", "GET Requests", "Data Transfer", "Storage",
     }  # fmt: skip
     for row in made:
-        check_row(row, version)
+        check_row(row)
     check_prices(made)
 
 
