@@ -32,9 +32,7 @@ from tasks.costs.focus import columns, left_out_s, request_rows, rows, storage_r
 from tasks.costs.months import (
     DeletedRuns,
     IdlePool,
-    MetricGain,
     deleted_runs,
-    gains_of,
     idle_pool,
     idle_pools,
     month_costs,
@@ -80,7 +78,6 @@ def cost(arguments: argparse.Namespace) -> Answer:
     found = shared(charged(executions, window.start.timestamp(), window.end.timestamp()))
     groups, total = sums(found, by, so_far, deleted.lines)
     idle = _idle_pools(found, window)
-    gains = _gains(stores, sums(found, ["model"], so_far, deleted.lines)[0], window)
     value = {
         "since": window.start.isoformat(timespec="seconds"),
         "until": window.end.isoformat(timespec="seconds"),
@@ -90,7 +87,6 @@ def cost(arguments: argparse.Namespace) -> Answer:
         "groups": [one.to_json(by) for one in groups],
         "total": total.to_json(()),
         "idle_pools": [pool.to_json() for pool in idle],
-        "gains": [gain.to_json(amounts) for gain, amounts in gains],
         "unreadable": damaged,
         "deleted": deleted.missing,
         "from_kept_months": deleted.counted,
@@ -99,19 +95,10 @@ def cost(arguments: argparse.Namespace) -> Answer:
         text = focus_csv(executions, found, so_far, window)
     else:
         text = _cost_text(arguments, by, (groups, total), window)
-    below = [*_unpriced(total, found), *(gain.line(amounts) for gain, amounts in gains), *(pool.line for pool in idle)]
+    below = [*_unpriced(total, found), *(pool.line for pool in idle)]
     if arguments.format == "table" and below:
         text = "\n".join([text, "", *map(escaped, below)])
     return Answer(text, value)
-
-
-def _gains(
-    stores: Sequence[Store], by_model: Sequence[Sum], window: Window
-) -> list[tuple[MetricGain, dict[str, float] | None]]:
-    """What these models gained, each with the amounts of its model's runs; None if they are not known."""
-    amounts = {one.words[0]: None if one.unpriced_s else one.amounts for one in by_model}
-    made = gains_of(stores, amounts, window.start.timestamp(), window.end.timestamp())
-    return [(gain, amounts[gain.model]) for gain in made]
 
 
 def _idle_pools(charged: Found, window: Window) -> list[IdlePool]:
