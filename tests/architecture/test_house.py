@@ -17,13 +17,13 @@ import pytest
 ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
     "product files": 330,
-    "product statements": 51_000,
-    "test statements": 56_400,
+    "product statements": 50_500,
+    "test statements": 56_100,
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 1,
     "product files under 60 lines that a single neighbour imports": 0,
     "imports of our own modules inside functions": 49,
-    "uses of dict[str, Any]": 106,
+    "uses of dict[str, Any]": 105,
 }
 BOUNDS = {"lines of the longest product file"}
 # A total this far above its measure is out of date. Sums of thousands move with every change; counts do not.
