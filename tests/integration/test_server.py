@@ -32,7 +32,9 @@ pytestmark = pytest.mark.usefixtures("forked_prefect")
 ENSURE = """
 import dataclasses, json
 from data_contracts.errors import TrainwrightError
+from infra.orchestrator import server
 from infra.orchestrator.server import ensure_server
+server.FIRST_PORT = 4400  # another test's server would take the port of one that was killed
 try:
     print(json.dumps(dataclasses.asdict(ensure_server())))
 except TrainwrightError as error:
