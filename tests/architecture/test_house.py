@@ -18,7 +18,7 @@ ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
 TOTALS = {
     "product files": 330,
     "product statements": 50_500,
-    "test statements": 56_100,
+    "test statements": 56_110,
     "lines of the longest product file": 900,  # a bound, not today's figure
     "functions over 60 lines or 8 parameters": 1,
     "product files under 60 lines that a single neighbour imports": 0,

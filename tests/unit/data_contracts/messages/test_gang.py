@@ -108,3 +108,10 @@ def test_a_launch_has_sizes_and_times_that_can_be(name: str, value: Any, reposit
     [record, *_] = golden(repository, "g0/launch.json")
     with pytest.raises(ValidationError):
         Launch.from_json(record | {name: value})
+
+
+def test_a_stored_record_is_read_by_its_stored_names_alone() -> None:
+    launch = Launch(training="trainings/k-0", nodes=1, devices=1, nodes_in_spec=4).to_json()
+    assert (launch["asked"], Launch.from_json(launch).nodes_in_spec) == (4, 4)
+    del launch["asked"]
+    assert Launch.from_json({**launch, "nodes_in_spec": 4}).nodes_in_spec is None
