@@ -12,8 +12,8 @@ PRIVATE_DVC := .dvc/config.local
 DATA   := examples/digits/data/digits.parquet examples/stdlib_gpt/data/.complete
 # Tests to run: `make test TESTS=tests/unit/infra`.
 TESTS  ?= tests
-# Processes that run them, a whole file each: three more than there are processors, because half of them begin with tests
-# that mostly wait (`tests/support/scheduling.py`), and five at most.
+# Processes that run them, a whole file each: three more than there are processors, because many tests wait for servers
+# and processes, and five at most.
 CORES   := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell echo $$(($(CORES) < 2 ? $(CORES) + 3 : 5)))
 

@@ -7,7 +7,6 @@ TRAINWRIGHT_CI set that is a failure. `slow` tests run with --slow, and CI runs 
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import signal
@@ -23,10 +22,10 @@ import pytest
 
 from infra import stopping
 from infra.processes.processes import CODE_ROOT
-from tests.support import warm_server
 from tests.support.postgres import postgres
 from tests.support.rclone import rclone_server
 from tests.support.s3 import s3_server
+from tests.support.speed import server
 
 # Fixtures, for all tests: each file that imported one would have a server of its own, until the end.
 __all__ = ["postgres", "rclone_server", "s3_server"]
@@ -57,11 +56,6 @@ _state_key = pytest.StashKey[Path]()
 _reasons_key = pytest.StashKey[list[str]]()
 
 
-def _written(descriptor: Any) -> None:
-    """In place of fsync: a killed process loses nothing that it wrote, and no test cuts the power."""
-    os.fstat(descriptor if isinstance(descriptor, int) else descriptor.fileno())
-
-
 def _no_deadlines() -> None:
     """Hypothesis counts no time: an example that takes long beside other tests is not wrong."""
     from hypothesis import settings
@@ -79,14 +73,10 @@ def pytest_configure(config: pytest.Config) -> None:
     state = Path(tempfile.mkdtemp(prefix="trainwright-tests-"))
     config.stash[_state_key] = state
     config.stash[_reasons_key] = []
-    warm_server.folder[:] = [Path(getattr(config, "workerinput", {}).get("shared_folder", state))]
+    server.folder[:] = [Path(getattr(config, "workerinput", {}).get("shared_folder", state))]
     settings = CODE_ROOT / "prefect.toml"
     if settings.exists():
         pytest.exit(f"{settings} would lead the tests to its server. Run `trainwright down`, or remove it.", 4)
-    # What collecting imports and makes stays until the end, so looking for garbage in it is lost time.
-    gc.disable()
-    # Beside other tests each call waits 2 to 18 ms for the disk; the processes that tests start call the real one.
-    os.fsync = os.fdatasync = _written
     _no_deadlines()
     # A shell's background job ignores Ctrl-C, and so would every process that a test starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -97,42 +87,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # The suite sets up its own servers; what the person at the keyboard uses is left alone.
     for name in ("PREFECT_API_URL", "PREFECT_PROFILE"):
         os.environ.pop(name, None)
-    if context := sys.modules.get("prefect.context"):  # a forked worker's, with the settings of another home
-        del context.GLOBAL_SETTINGS_CONTEXT
-        context.refresh_global_settings_context()
-    if _starts_workers(config):
-        if not sys.dont_write_bytecode:
-            from tests.support.rewriting import files_with_tests, rewrite_all
-
-            rewrite_all(config, files_with_tests(config))
-        if not getattr(config.option, "cov_source", None):  # it is told of each process that starts
-            from tests.support.forked_workers import fork_workers
-
-            fork_workers(config)
-
-
-def _starts_workers(config: pytest.Config) -> bool:
-    """Whether this is the process that starts pytest-xdist's workers, and not one of them."""
-    return bool(getattr(config.option, "numprocesses", None)) and not hasattr(config, "workerinput")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash[_state_key], ignore_errors=True)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    from tests.support.scheduling import from_both_ends
-
-    return from_both_ends(config, log)
-
-
-def pytest_collection_finish() -> None:
-    gc.freeze()
-    # Little garbage has cycles here. By default it is looked for whenever 700 more objects are there, which takes up to
-    # a third of the time of a test that makes many.
-    gc.set_threshold(50_000, 50)
-    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -205,7 +163,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     if mark is None:
         yield
         return
-    from tests.support.warm_children import nothing_warm, warm_children
+    from tests.support.speed.children import nothing_warm, warm_children
 
     with nothing_warm() if mark.args == (False,) else warm_children():
         yield

@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
 from data_contracts.errors import TrainwrightError
-from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.run_report import RunReport
-from flows.cli import SUBCOMMANDS, parser
+from flows.cli import SUBCOMMANDS
 from flows.stages import verbs
 
 ROOT = Path(__file__).parents[2]
@@ -40,54 +37,19 @@ def test_every_command_is_documented() -> None:
     ] == []
 
 
-def test_every_option_is_in_the_pages() -> None:
-    pages = "\n".join(path.read_text() for path in PAGES)
-    [commands] = [action for action in parser()._actions if hasattr(action, "choices") and action.choices]
-    options = {
-        option
-        for command in commands.choices.values()
-        for action in command._actions
-        for option in action.option_strings
-        if option.startswith("--")
-    }
-    assert sorted(option for option in options - {"--help"} if option not in pages) == []
-
-
-def sections(model: type[BaseModel], path: str = "The spec") -> Iterator[tuple[str, set[str]]]:
-    """Heading and fields of each section of the spec, as docs/reference/spec.md must have them."""
-    yield path, set(model.model_fields)
-    for name, field in model.model_fields.items():
-        for mark, inner in models(field.annotation):
-            yield from sections(inner, name + mark if path == "The spec" else f"{path}.{name}{mark}")
-
-
-def models(kind: Any, mark: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        yield mark, kind
-    added = {list: "[]", dict: ".<name>"}.get(get_origin(kind), "")
-    for one in get_args(kind):
-        yield from models(one, mark + added)
-
-
-def tables(page: str) -> dict[str, set[str]]:
-    """The fields in the table below each heading of a page; a row counts only if it says type, default and meaning."""
-    found = {}
-    for part in page.split("\n## ")[1:]:
-        rows = [re.split(r"(?<!\\)\|", line) for line in part.splitlines() if line.startswith("| `")]
-        whole = [[cell.strip() for cell in row[1:-1]] for row in rows]
-        found[part.splitlines()[0].strip("`")] = {row[0].strip("`") for row in whole if row[1] and row[3] and row[4]}
-    return found
-
-
-def test_every_field_of_the_spec_is_documented_in_its_sections_table() -> None:
-    assert tables(text("docs/reference/spec.md")) == dict(sections(PipelineSpec))
-
-
 @pytest.mark.parametrize("page", ["spec", "cli"])
 def test_the_reference_is_that_of_the_sources(page: str) -> None:
     command = [sys.executable, ".ci/reference.py", page]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == text(f"docs/reference/{page}.md"), "run `make reference`"
+
+
+def test_every_field_of_the_spec_says_its_type_its_default_and_its_meaning() -> None:
+    rows = [
+        re.split(r"(?<!\\)\|", line)[1:-1] for line in text("docs/reference/spec.md").splitlines() if line[:3] == "| `"
+    ]
+    assert len(rows) > 150
+    assert [row[0] for row in rows if not (row[1].strip() and row[3].strip() and row[4].strip())] == []
 
 
 def codes(kind: type[TrainwrightError]) -> set[int]:

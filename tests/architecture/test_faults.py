@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults import Fault, copy_tree, find_fault, read_faults, run_tests, find_tests
+from tests.support.faults import Fault, copy_tree, find_fault, find_tests, read_faults, run_tests
 
 FAULTS = read_faults()
 AREAS = {"store", "leases", "order", "conductor", "contract", "gates", "promote", "bundle"}
@@ -59,7 +59,7 @@ def test_a_fault_is_found(fault: Fault, copied: Path, tmp_path: Path) -> None:
 
 @pytest.mark.sweep
 def test_the_named_tests_pass_without_a_fault(copied: Path, tmp_path: Path) -> None:
-    done = run_tests(copied, sorted(sum(find_tests(copied, TESTS).values(), [])), tmp_path)
+    done = run_tests(copied, sorted(test for ids in find_tests(copied, TESTS).values() for test in ids), tmp_path)
     assert done.returncode == 0, done.stdout
 
 

@@ -1,17 +1,16 @@
-"""A command that is forked from a warm process (`tests/support/warm_cli.py`) behaves as a new process does."""
+"""A command that is forked from a warm process (`tests/support/speed/children.py`) behaves as a new process does."""
 
 from __future__ import annotations
 
 import json
 import os
-import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import warm_cli
+from tests.support.speed.children import ROOT
 from tests.support.tiny import complaints, trainwright, write_project
 
 
@@ -31,36 +30,12 @@ def test_what_it_prints_and_its_exit_code_are_the_same(words: list[str], code: i
     assert (forked.stdout, complaints(forked)) == (fresh.stdout, complaints(fresh))
 
 
-def test_it_has_the_folder_the_environment_and_the_umask_of_its_caller(tmp_path: Path) -> None:
-    made: dict[bool, dict[str, int]] = {}
-    before = os.umask(0o027)
-    try:
-        for forked in (True, False):
-            env = {"TRAINWRIGHT_HOME": str(tmp_path / f"home-{forked}")}
-            assert trainwright("init", f"made-{forked}", cwd=tmp_path, env=env, forked=forked).returncode == 0
-            folder = tmp_path / f"made-{forked}"
-            made[forked] = {str(p.relative_to(folder)): stat.S_IMODE(p.stat().st_mode) for p in folder.rglob("*")}
-    finally:
-        os.umask(before)
-    assert made[True] == made[False]
-    assert 0o640 in made[True].values()
-
-
-def test_what_is_read_when_python_starts_needs_a_process_of_its_own() -> None:
-    here = {**os.environ, "PYTHONPATH": str(warm_cli.ROOT)}
-    assert warm_cli.can_fork(here)
-    assert not warm_cli.can_fork({**here, "PYTHONPATH": "/elsewhere"})
-    assert not warm_cli.can_fork({**here, "PYTHONWARNINGS": "error"})
-    assert not warm_cli.can_fork({**here, "OMP_NUM_THREADS": "7"})
-
-
 SETTINGS = """
 import json, logging, os, sys
 from pathlib import Path
 if sys.argv[1] == "held":
-    from tests.support.warm_children import OF_SERVER
-    from tests.support.warm_cli import OF_PREFECT, HeldModules
-    sys.meta_path.insert(0, HeldModules([*OF_PREFECT, *OF_SERVER]))
+    from tests.support.speed.prefect_modules import HeldModules
+    sys.meta_path.insert(0, HeldModules())
     assert not [name for name in sys.modules if name.startswith("prefect")]
     assert not logging.getLogger("prefect.extra").handlers
 os.environ.update(PREFECT_API_URL="http://127.0.0.1:9/api", PREFECT_HOME=sys.argv[2], PREFECT_LOGGING_LEVEL="ERROR")
@@ -86,7 +61,7 @@ def test_prefect_reads_its_settings_when_a_command_imports_it(tmp_path: Path) ->
         done = subprocess.run(
             [sys.executable, "-c", SETTINGS, way, str(tmp_path / way)],
             cwd=tmp_path / way,  # the repository's root may have a prefect.toml, which commands leave there
-            env={**os.environ, "PYTHONPATH": str(warm_cli.ROOT)}, capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
         )  # fmt: skip
         seen[way] = json.loads(done.stdout.replace(str(tmp_path / way), "HOME"))
     assert seen["held"] == seen["fresh"]

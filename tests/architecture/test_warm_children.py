@@ -1,4 +1,4 @@
-"""A child that is forked from a warm process (`tests/support/warm_children.py`) looks and ends as a new one."""
+"""A child that is forked from a warm process (`tests/support/speed/children.py`) looks and ends as a new one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infra.processes.processes import find_marked, is_alive, marked_env, module_command, new_mark
-from tests.support.warm_children import ADDRESS, PREFECT, ROOT, RUN, SITE, import_path, warm_children, warm_prefect
+from tests.support.speed.children import ADDRESS, PREFECT, ROOT, SITE, import_path, warm_children, warm_prefect
+from tests.support.speed.prefect_modules import RUN
 
 # How a child and how one of Prefect's processes starts.
 MIRRORED = {
@@ -95,55 +97,39 @@ def test_one_that_is_killed_before_it_is_answered_takes_no_other_with_it(tmp_pat
     process.communicate(timeout=60)
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes"),
-    [
-        (ADDRESS, {"PYTHONPATH": "/elsewhere"}),
-        (ADDRESS, {"PYTHONWARNINGS": "error"}),
-        (ADDRESS, {"LANG": "de_DE"}),
-        (PREFECT, {"PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "1"}),
-    ],
-)
-def test_what_is_read_on_import_needs_a_process_of_its_own(kind: str, changes: dict[str, str], tmp_path: Path) -> None:
-    with warm_children() if kind == ADDRESS else warm_prefect():
-        paths = os.pathsep.join(filter(None, [import_path(), changes.get("PYTHONPATH")]))
-        env = {**os.environ, **changes, "PYTHONPATH": paths}
-        done = subprocess.run([*MIRRORED[kind], "exit"], cwd=tmp_path, env=env, capture_output=True, check=False)
-    assert done.returncode == 7
-    assert not json.loads(done.stdout)["warm"]
-
-
-def test_a_folder_of_nothing_on_its_path_may_be_there_and_one_with_a_module_needs_a_process_of_its_own(
-    tmp_path: Path,
-) -> None:
-    """A worker puts the folder of each flow run, which is empty, before all others."""
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "module.py").touch()
-    found = []
-    for folder in (tmp_path / "empty", tmp_path):
-        with warm_children():
-            process = _start("exit", tmp_path, new_mark(), PYTHONPATH=f"{folder}{os.pathsep}{import_path()}")
-        found.append(_seen(process)["warm"])
-        process.communicate(timeout=60)
-    assert found == [True, False]
-
-
 def _few_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
 
 
-def test_other_limits_need_a_process_of_its_own(tmp_path: Path) -> None:
-    with warm_children():
-        done = subprocess.run(
-            [*MIRRORED[ADDRESS], "exit"], cwd=tmp_path, capture_output=True, check=False, preexec_fn=_few_files
-        )
+@pytest.mark.parametrize(
+    ("kind", "changes", "limit", "is_forked"),
+    [
+        # A worker puts the folder of each flow run, which is empty, before all others.
+        (ADDRESS, {"PYTHONPATH": "empty"}, None, True),
+        (ADDRESS, {"PYTHONPATH": "."}, None, False),
+        (ADDRESS, {"PYTHONPATH": "/elsewhere"}, None, False),
+        (ADDRESS, {"PYTHONWARNINGS": "error"}, None, False),
+        (ADDRESS, {"LANG": "de_DE"}, None, False),
+        (ADDRESS, {}, _few_files, False),
+        (PREFECT, {"PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "1"}, None, False),
+    ],
+)
+def test_what_is_read_on_import_or_limited_needs_a_process_of_its_own(
+    kind: str, changes: dict[str, str], limit: Callable[[], None] | None, is_forked: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    with warm_children() if kind == ADDRESS else warm_prefect():
+        added = [str(tmp_path / changes["PYTHONPATH"])] if "PYTHONPATH" in changes else []
+        env = {**os.environ, **changes, "PYTHONPATH": os.pathsep.join([*added, import_path()])}
+        command = [*MIRRORED[kind], "exit"]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, check=False, preexec_fn=limit)
     assert done.returncode == 7
-    assert not json.loads(done.stdout)["warm"]
+    assert json.loads(done.stdout)["warm"] is is_forked
 
 
 def test_every_module_of_ours_that_may_be_forked_exists() -> None:
     """Otherwise its processes would start as usual, and only take longer."""
     named = {*runpy.run_path(str(SITE / "sitecustomize.py"))["MODULES"], *RUN}
-    ours = [name for name in named if not name.startswith("prefect.")]
+    ours = [name for name in named if not name.startswith(("prefect.", "torch."))]
     assert len(ours) > 10
     assert [name for name in ours if not ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file()] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from data_contracts.errors import SpecError
 from data_contracts.lightning_config import check_lightning
 from data_contracts.pipeline_spec import PipelineSpec
-from tests.support.gang import Gang, answer, torchrun, wait
+from tests.support.gang import Gang, answer, train_together
 from tests.support.tiny import SPEC
 
 # With the arguments that they need.
@@ -96,9 +95,7 @@ def test_the_others_work_or_are_ignored_with_a_word(gang: Callable[..., Gang]) -
         name: gang(name, "Backboned", ranks=1, trainer={"max_epochs": 2, "callbacks": [entry(name)]})
         for name in (*WORKS, *IGNORED)
     }
-    told = [run.tell() for run in runs.values()]
-    project = next(iter(runs.values())).project
-    wait(torchrun("tests.support.each_training", 1, {**told[0], "TRAININGS": json.dumps(told)}, project))
+    train_together(list(runs.values()))
     failed = {name: run.log()[-2000:] for name, run in runs.items() if answer(run.scratch(0), 0, "done") is None}
     assert failed == {}
     # Resumed where the backbone is trained already: it is trained on.

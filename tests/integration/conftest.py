@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.prefect_database import put_new_database
+from tests.support.speed.children import warm_prefect
+from tests.support.speed.prefect_database import put_new_database
 from tests.support.tiny import trainwright
-from tests.support.warm_children import warm_prefect
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.sentences import PLANS, BadPlan, anywhere, kept
 from tests.support.tiny import answer, trainwright, write_project
 
 pytestmark = pytest.mark.warm
@@ -61,75 +62,14 @@ def written(name: str, text: str) -> Spoil:
     return lambda folder: (folder / name).write_text(text)
 
 
-def removed(name: str) -> Spoil:
-    """A fault: a file of the project is missing."""
-    return lambda folder: (folder / name).unlink()
-
-
-# What is spoilt, further arguments of `plan`, and what the sentence must say: where, what, what to do.
-AT_RESOLVE: dict[str, tuple[Spoil | None, list[str], list[str]]] = {
-    "no spec": (removed("pipeline.yaml"), [], ["pipeline.yaml: there is no such file", "trainwright init"]),
-    "empty spec": (written("pipeline.yaml", ""), [], ["pipeline.yaml: is empty", "trainwright init"]),
-    "no YAML": (replaced("pipeline.yaml", "version: 1", "version: [1"), [], ["pipeline.yaml:", "expected"]),
-    "missing file": (
-        removed("rows.csv"), [], ["data.source.0.uri: no file matches rows.csv", "Correct the path"],
-    ),
-    "glob without files": (
-        None, ["--set", "data.source=part-*.csv"], ["no file matches part-*.csv", "Correct the path"],
-    ),
-    "empty file": (written("rows.csv", ""), [], ["data.source.0.uri", "rows.csv is empty", "Write it again"]),
-    "missing suite": (removed("suite.json"), [], ["contract.suite", "suite.json"]),
-    "wrong type": (
-        replaced("pipeline.yaml", "global_batch_size: 32", "global_batch_size: many"), [],
-        ["pipeline.yaml:", "train.global_batch_size: must be a whole number, got 'many'"],
-    ),
-    "wrong type in --set": (
-        None, ["--set", "train.seed=first"], ["--set: train.seed: must be a whole number, got 'first'"],
-    ),
-    "unknown key": (
-        replaced("pipeline.yaml", "global_batch_size", "global_batchsize"), [],
-        ["pipeline.yaml:", "train.global_batchsize: unknown key; did you mean global_batch_size?"],
-    ),
-    "no such class": (
-        None, ["--set", "train.lightning.model.class_path=net.Nett"],
-        ["--set: train.lightning.model.class_path: 'net.Nett': there is no Nett in ", "Did you mean net.Net?"],
-    ),
-    "no such module": (
-        None, ["--set", "train.lightning.model.class_path=nett.Net"],
-        ["--set: train.lightning.model.class_path: 'nett.Net': there is no module nett in", "from the project's root"],
-    ),
-    "no such class, in its line": (
-        replaced("pipeline.yaml", "net.Net", "net.Nett"), [],
-        ["pipeline.yaml:15: train.lightning.model.class_path: 'net.Nett': there is no Nett in ", "Did you mean"],
-    ),
-    "no such function": (
-        None, ["--set", "train.transform=net.scaled"],
-        ["--set: train.transform: 'net.scaled': there is no scaled in ", "Check the spelling"],
-    ),
-    "no such metric class": (
-        None, ["--set", "evaluate.metrics.accuracy.class_path=torchmetrics.classification.Akkuracy"],
-        ["--set: evaluate.metrics.accuracy.class_path: ", "Did you mean torchmetrics.classification.Accuracy?"],
-    ),
-    "gate on a metric that does not exist": (
-        None, ["--set", "promote.gates=[{metric: acuracy, min: 0.5}]"],
-        ["promote.gates.0.metric: 'acuracy' is not a metric of evaluate; it has accuracy"],
-    ),
-    "store below a file": (
-        None, ["--store", "rows.csv/store"], ["cannot be made: ", "rows.csv is a file", "Name another folder."],
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", AT_RESOLVE)
+# All of PLANS are read in one process by tests/integration/test_sentences.py.
+@pytest.mark.parametrize("case", ["no spec", "wrong type", "store below a file"])
 def test_refused_before_anything_is_done(case: str, tmp_path: Path) -> None:
-    spoil, arguments, words = AT_RESOLVE[case]
-    spec = write_project(tmp_path / "tiny")
-    if spoil is not None:
-        spoil(tmp_path / "tiny")
-    sentence = refused(trainwright("plan", spec, *arguments, "--json", cwd=tmp_path / "tiny"), 2)
-    for word in words:
-        assert word in sentence
-    assert "\n" not in sentence
+    folder, bad = tmp_path / "tiny", PLANS[case]
+    spec = write_project(folder)
+    bad.spoil(folder)
+    sentence = refused(trainwright("plan", spec, *bad.words(folder), "--json", cwd=folder), 2)
+    assert anywhere(sentence, folder) == kept()["plan"][case]
 
 
 def test_every_wrong_field_of_a_spec_is_named_with_its_line(tmp_path: Path) -> None:
@@ -214,22 +154,31 @@ def test_a_server_that_does_not_answer_is_said_at_once(silent: bool, tmp_path: P
     assert not (tmp_path / "tiny" / ".trainwright" / "runs").exists()
 
 
-@pytest.mark.parametrize("case", ["unknown key", "no such class", "missing suite", "window", "window that is none"])
-def test_run_reads_the_spec_before_it_looks_for_a_server(case: str, tmp_path: Path) -> None:
-    window = ["--window", "soon"]
-    cases = AT_RESOLVE | {
-        "window": (None, window, ["data.window: --window soon was given, but the spec has no window"]),
-        "window that is none": (None, [*window, "--set", "data.window.column=a"], ["The window 'soon' cannot be read"]),
-    }
-    spoil, arguments, words = cases[case]
-    spec = write_project(tmp_path / "tiny")
-    if spoil is not None:
-        spoil(tmp_path / "tiny")
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (PLANS["unknown key"], "train.global_batchsize: unknown key"),
+        (PLANS["no such class"], "there is no Nett in "),
+        (PLANS["missing suite"], "contract.suite"),
+        (
+            BadPlan(arguments=("--window", "soon")),
+            "data.window: --window soon was given, but the spec has no window",
+        ),
+        (
+            BadPlan(arguments=("--window", "soon", "--set", "data.window.column=a")),
+            "The window 'soon' cannot be read",
+        ),
+    ],
+    ids=["unknown key", "no such class", "missing suite", "window", "window that is none"],
+)
+def test_run_reads_the_spec_before_it_looks_for_a_server(bad: BadPlan, words: str, tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    spec = write_project(folder)
+    bad.spoil(folder)
     nobody = {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
-    sentence = refused(trainwright("run", spec, *arguments, "--json", cwd=tmp_path / "tiny", env=nobody), 2)
-    for word in words:
-        assert word in sentence
-    assert not (tmp_path / "tiny" / ".trainwright").exists()
+    sentence = refused(trainwright("run", spec, *bad.arguments, "--json", cwd=folder, env=nobody), 2)
+    assert words in sentence
+    assert not (folder / ".trainwright").exists()
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,9 @@ import pytest
 
 from tests.support.digits import EPOCHS, change_yaml
 from tests.support.pool import api_client, password_in
-from tests.support.prefect_database import put_new_database
+from tests.support.speed.children import of_copy
+from tests.support.speed.prefect_database import put_new_database
 from tests.support.tiny import trainwright
-from tests.support.warm_children import of_copy
 
 STAGES = ["validate", "shard", "train", "verify", "evaluate", "promote"]
 SPEC = "examples/digits/pipeline.yaml"

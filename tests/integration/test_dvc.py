@@ -13,8 +13,8 @@ import pytest
 
 from infra.store import open_store
 from tests.support.digits import EPOCHS, change_yaml
+from tests.support.speed.children import import_path
 from tests.support.tiny import answer, trainwright, write_project, write_rows
-from tests.support.warm_children import import_path
 
 pytestmark = [pytest.mark.apt("git"), pytest.mark.warm]
 

@@ -88,7 +88,7 @@ def receiver() -> Iterator[Receiver]:
 @pytest.fixture
 def site(tmp_path: Path, state_folder: Path, receiver: Receiver) -> Iterator[Site]:
     with site_with(tmp_path / "site", state_folder / "home") as site:
-        address = f"http://127.0.0.1:{receiver.server_address[1]}"
+        address = receiver.url
         said = {"subject": "{{subject}}", "body": "{{body}}"}
         made = [
             block(site, WEBHOOK, {"url": f"{address}/pager", "method": "POST"}),

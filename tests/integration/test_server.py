@@ -24,8 +24,8 @@ import pytest
 from infra.orchestrator.serve import UNHURRIED
 from infra.processes.processes import find_marked, is_alive, kill_marked
 from tests.support.pool import ASKED, api_client, password_in
+from tests.support.speed.children import import_path
 from tests.support.tiny import trainwright
-from tests.support.warm_children import import_path
 
 pytestmark = pytest.mark.usefixtures("forked_prefect")
 

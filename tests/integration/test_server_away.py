@@ -18,9 +18,9 @@ import pytest
 
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from tests.support.pool import ASKED, Site, password_in, until
-from tests.support.prefect_database import put_new_database
+from tests.support.speed.children import import_path
+from tests.support.speed.prefect_database import put_new_database
 from tests.support.tiny import SPEC, slowed, write_project
-from tests.support.warm_children import import_path
 
 pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 

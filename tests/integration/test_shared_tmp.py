@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.prefect_database import put_new_database
+from tests.support.speed.prefect_database import put_new_database
 from tests.support.tiny import MODEL, SPEC, answer, trainwright, write_project
 
 pytestmark = [pytest.mark.apt("git"), pytest.mark.root]

@@ -49,7 +49,7 @@ def receiver() -> Iterator[Receiver]:
 def site(tmp_path: Path, state_folder: Path, receiver: Receiver) -> Iterator[Site]:
     with site_with(tmp_path / "site", state_folder / "home") as site:
         site.environment["PREFECT_WORKER_HEARTBEAT_SECONDS"] = "5"
-        made = block(site, BLOCK, {"url": f"http://127.0.0.1:{receiver.server_address[1]}/night", "method": "POST"})
+        made = block(site, BLOCK, {"url": f"{receiver.url}/night", "method": "POST"})
         yield site
         site.ask(f"/block_documents/{made}", method="DELETE")
 

@@ -1,9 +1,8 @@
 """Eight processes at one alias: one champion at any moment, a linear history, no half-promotion.
 
 They promote, roll back, release, approve and refuse, and are killed, or lose an answer, between any two requests to the
-store. The steps come from a seed or from Hypothesis, which shrinks a failure to the fewest steps and prints them; each
-failure says how to repeat it (`python -m tests.support.alias_steps KIND SEED`; Hypothesis prints the steps as a
-program). What must hold is in `World.look` and `World.compare` (`tests/support/alias_world.py`).
+store. Hypothesis chooses the steps, shrinks a failure to the fewest, and prints them as a program. What must hold is in
+`World.look` and `World.compare` (`tests/support/alias_world.py`).
 """
 
 from __future__ import annotations
@@ -18,19 +17,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from tests.support.alias_actors import FATES
-from tests.support.alias_steps import free, place, seeded
-from tests.support.alias_world import ACTORS, CHECKPOINTS, Actors, World
+from infra.signing.keys import make_key_pair
+from tests.support.alias_actors import FATES, Place
+from tests.support.alias_world import ACTORS, CHECKPOINTS, Actors, World, place
 
-SAMPLE = {"folder": (1, 8), "names": (701, 2), "s3": (901, 1), "signed": (1001, 3), "postgres": (1201, 1)}
-# 1,000 seeds: 700 on a folder, 200 with the names in a database, 100 on S3. Then 150 in which moves and answers are
-# signed, and 30 with the names in PostgreSQL.
-SWEEP = [("folder", at, 50) for at in range(1, 701, 50)]
-SWEEP += [("names", at, 20) for at in range(701, 901, 20)]
-SWEEP += [("s3", at, 10) for at in range(901, 1001, 10)]
-SWEEP += [("signed", at, 15) for at in range(1001, 1151, 15)]
-SWEEP += [("postgres", at, 10) for at in range(1201, 1231, 10)]
-NEEDS = {"postgres": [pytest.mark.apt("postgresql")]}
+NewPlace = Callable[[], contextlib.AbstractContextManager[Place]]
 actor = st.integers(0, ACTORS - 1)
 ahead = st.sampled_from(["move", "write"]) | st.integers(1, 60)
 
@@ -43,60 +34,37 @@ def actors() -> Iterator[Actors]:
     made.stop()
 
 
-@pytest.mark.parametrize(
-    ("kind", "first", "seeds"),
-    [
-        *(pytest.param(kind, *about, marks=NEEDS.get(kind, [])) for kind, about in SAMPLE.items()),
-        *(pytest.param(*one, marks=[pytest.mark.sweep, *NEEDS.get(one[0], [])]) for one in SWEEP),
-    ],
-)
-def test_what_holds_at_every_step(
-    kind: str, first: int, seeds: int, actors: Actors, request: pytest.FixtureRequest
-) -> None:
-    server = request.getfixturevalue("s3_server") if kind == "s3" else None
-    database = request.getfixturevalue("postgres").url() if kind == "postgres" else ""
-    counts = seeded(kind, range(first, first + seeds), actors, server, database)
-    print(f"\n{kind}, {seeds} seeds from {first}: {dict(counts)}")
-    assert counts["promote: moved"] > (seeds if seeds > 1 else 0)
-    assert sum(number for what, number in counts.items() if "killed: " in what) > 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "seeds", "acts"),
-    [
-        ("folder", 1, 3), ("names", 1, 2),
-        pytest.param("folder", 60, 6, marks=pytest.mark.sweep),
-        pytest.param("names", 20, 4, marks=pytest.mark.sweep),
-        pytest.param("s3", 10, 2, marks=pytest.mark.sweep),
-    ],
-)  # fmt: skip
-def test_what_a_reader_sees_while_all_run(
-    kind: str, seeds: int, acts: int, actors: Actors, request: pytest.FixtureRequest
-) -> None:
-    server = request.getfixturevalue("s3_server") if kind == "s3" else None
-    seen = 0
-    for seed in range(seeds):
-        options, bucket = (server.options, server.bucket()) if server else ({}, "")
-        with place(kind, options, bucket) as there:
-            world = World(there, actors, protected=seed % 2 == 1)
-            seen += free(world, seed, acts)
-    print(f"\n{kind}: the reader saw the alias move {seen} times in {seeds} seeds")
-    assert seen > 0
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with keys of the releases and of an approver."""
+    folder = tmp_path_factory.mktemp("keys")
+    for name in ("release", "approver"):
+        make_key_pair(folder / name)
+    return str(folder)
 
 
 class AliasMachine(RuleBasedStateMachine):
-    """Steps that Hypothesis chooses; a step that does not apply does nothing."""
+    """Steps that Hypothesis chooses: each is that of an actor that can take it, if there is one."""
 
-    def __init__(self, kind: str, actors: Actors, counts: Counter[str]) -> None:
+    def __init__(self, new_place: NewPlace, actors: Actors, counts: Counter[str], keys: str) -> None:
         super().__init__()
         self.counts = counts
-        self.kind, self.actors = kind, actors
+        self.new_place, self.actors, self.keys = new_place, actors, keys
         self._place = contextlib.ExitStack()
         self.failed = False
 
     @initialize(protected=st.booleans())
     def begin(self, protected: bool) -> None:
-        self.world = World(self._place.enter_context(place(self.kind)), self.actors, protected=protected)
+        where = self._place.enter_context(self.new_place())
+        self.world = World(where, self.actors, protected=protected, keys=self.keys)
+
+    def _idle(self, number: int) -> int:
+        idle = [one for one in range(ACTORS) if one not in self.world.doing]
+        return idle[number % len(idle)] if idle else number
+
+    def _busy(self, number: int) -> int:
+        busy = sorted(self.world.doing)
+        return busy[number % len(busy)] if busy else number
 
     def _take(self, step: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         try:
@@ -108,31 +76,31 @@ class AliasMachine(RuleBasedStateMachine):
     @rule(number=actor, n=st.integers(0, CHECKPOINTS - 1), force=st.booleans(), steps=ahead)
     def promote(self, number: int, n: int, force: bool, steps: Any) -> None:
         checkpoint = self.world.checkpoints[n]
-        self._take(self.world.begin, number, "promote", steps=steps, checkpoint=checkpoint, force=force)
+        self._take(self.world.begin, self._idle(number), "promote", steps=steps, checkpoint=checkpoint, force=force)
 
     @rule(number=actor, which=st.integers(0, 20), steps=ahead)
     def run_again(self, number: int, which: int, steps: Any) -> None:
-        self._take(self.world.again, number, which, steps=steps)
+        self._take(self.world.again, self._idle(number), which, steps=steps)
 
     @rule(number=actor, version=st.none() | st.integers(1, 6), steps=ahead)
     def roll_back(self, number: int, version: int | None, steps: Any) -> None:
-        self._take(self.world.begin, number, "back", steps=steps, version=version)
+        self._take(self.world.begin, self._idle(number), "back", steps=steps, version=version)
 
     @rule(number=actor, version=st.none() | st.integers(1, 6), steps=ahead)
     def release(self, number: int, version: int | None, steps: Any) -> None:
-        self._take(self.world.begin, number, "release", steps=steps, version=version)
+        self._take(self.world.begin, self._idle(number), "release", steps=steps, version=version)
 
     @rule(number=actor, what=st.sampled_from(["approve", "refuse"]), which=st.integers(0, 20), steps=ahead)
     def answer(self, number: int, what: str, which: int, steps: Any) -> None:
-        self._take(self.world.answer, number, what, which, steps=steps)
+        self._take(self.world.answer, self._idle(number), what, which, steps=steps)
 
     @rule(number=actor, steps=ahead)
     def go_on(self, number: int, steps: Any) -> None:
-        self._take(self.world.go, number, steps)
+        self._take(self.world.go, self._busy(number), steps)
 
     @rule(number=actor, what=st.sampled_from(FATES))
     def befall(self, number: int, what: str) -> None:
-        self._take(self.world.fate, number, what)
+        self._take(self.world.fate, self._busy(number), what)
 
     @rule(number=actor)
     def deliver(self, number: int) -> None:
@@ -151,11 +119,19 @@ class AliasMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize(
     ("kind", "examples"),
     [
-        ("folder", 6), ("names", 2),
-        pytest.param("folder", 200, marks=pytest.mark.sweep), pytest.param("names", 50, marks=pytest.mark.sweep),
+        ("folder", 12), ("signed", 3), ("names", 3), ("s3", 2),
+        pytest.param("postgres", 2, marks=pytest.mark.apt("postgresql")),
+        pytest.param("folder", 900, marks=pytest.mark.sweep), pytest.param("signed", 150, marks=pytest.mark.sweep),
+        pytest.param("names", 250, marks=pytest.mark.sweep), pytest.param("s3", 100, marks=pytest.mark.sweep),
+        pytest.param("postgres", 30, marks=[pytest.mark.sweep, pytest.mark.apt("postgresql")]),
     ],
 )  # fmt: skip
-def test_no_steps_that_hypothesis_finds_break_it(kind: str, examples: int, actors: Actors) -> None:
+def test_no_steps_break_it(kind: str, examples: int, actors: Actors, keys: str, request: pytest.FixtureRequest) -> None:
+    server = request.getfixturevalue("s3_server") if kind == "s3" else None
+    database = request.getfixturevalue("postgres").url() if kind == "postgres" else ""
+    where = ("folder", None, "", "") if kind == "signed" else (kind, None, "", database)
+    if server is not None:
+        where = (kind, server.options, server.bucket(), "")
     chosen = settings(
         max_examples=examples,
         stateful_step_count=40,
@@ -167,6 +143,8 @@ def test_no_steps_that_hypothesis_finds_break_it(kind: str, examples: int, actor
         print_blob=True,
     )
     counts: Counter[str] = Counter()
-    run_state_machine_as_test(lambda: AliasMachine(kind, actors, counts), settings=chosen)
+    signing = keys if kind == "signed" else ""
+    run_state_machine_as_test(lambda: AliasMachine(lambda: place(*where), actors, counts, signing), settings=chosen)
     print(f"\n{kind}, {examples} examples: {dict(counts)}")
     assert counts["promote: moved"] > 0
+    assert sum(number for what, number in counts.items() if "killed: " in what) > 0

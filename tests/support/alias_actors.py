@@ -12,7 +12,6 @@ import contextlib
 import functools
 import json
 import os
-import random
 import signal
 import socket
 from collections.abc import Callable
@@ -25,7 +24,6 @@ from data_contracts.errors import StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Checkpoint, Evaluation, Ref
 from data_contracts.resolved import Resolved
 from infra.approvals import signing_key
-from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE
 from infra.signing.signatures import configured_key, sign_inputs
@@ -145,30 +143,6 @@ class Turns:
         self.late.clear()
 
 
-class Free(Turns):
-    """An actor that runs freely and draws what happens to its requests."""
-
-    def __init__(self, connection: Connection, seed: str, faults: float) -> None:
-        super().__init__(connection)
-        self.draw, self.faults = random.Random(seed), faults
-
-    def request(self, name: str, kind: str, work: Callable[[], Any], lost: Callable[[], Exception]) -> Any:
-        """Carry out a request, or not."""
-        if self.late and self.draw.random() < 0.2:
-            self.deliver()
-        if self.draw.random() >= self.faults * {"read": 0.1, "write": 1, "move": 4}[kind]:
-            return work()
-        fate = self.draw.choice(FATES)
-        if fate in ("lost", "killed after"):
-            with contextlib.suppress(Exception):
-                work()
-        if fate.startswith("killed"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        if fate == "late":
-            self.late.append(work)
-        raise lost()
-
-
 class _Turned:
     def __init__(self, inner: Any, turns: Turns, lost: Callable[[], Exception]) -> None:
         self._inner, self._turns, self._lost = inner, turns, lost
@@ -285,40 +259,19 @@ def evaluation(n: int) -> Evaluation:
     return Evaluation.model_validate({"ref": ref, "key": "k", "checkpoint_id": "", "dataset_ids": {}, "metrics": {}})
 
 
-def polled(store: Store, connection: Connection) -> list[tuple[int, str, int]]:
-    """Read the alias until once after the other side says something: (moves so far, seal of its receipt, version)."""
-    seen: list[tuple[int, str, int]] = []
-    is_over = False
-    while not is_over:
-        is_over = connection.poll()
-        found = registry.read_alias(store, MODEL, ALIAS)
-        if found is None:
-            continue
-        pointer, number = found
-        one = (pointer.version, pointer.value["receipt"]["seal"], number)
-        if not seen or seen[-1] != one:
-            version = registry.model_version(store, Ref.model_validate(pointer.value["model_version"]))
-            assert version.version == number
-            store.verify(version.checkpoint.ref)
-            seen.append(one)
-    return seen
-
-
 def act_for(connection: Connection) -> None:
     """Be an actor until the other side hangs up."""
     turns = Turns(connection)
     store: Store | None = None
     while True:
         match turns.told():
-            case ("open", place, seed, faults):
-                turns = Turns(connection) if seed is None else Free(connection, seed, faults)
+            case ("open", place):
+                turns = Turns(connection)
                 store = place.open(turns)
             case ("act", act, left, until):
                 assert store is not None
                 turns.left, turns.until = left, until
                 connection.send(("told", *carried_out(store, act)))
-            case ("poll", place):
-                connection.send(("seen", polled(place.open(), connection)))
 
 
 def nursery() -> None:

@@ -2,7 +2,7 @@
 
 The world asks actors (`alias_actors.py`) to promote, roll back and release, decides between any two of their requests
 which one continues and what becomes of a request, and looks at the alias after each step. So a sequence of steps can
-be repeated exactly; `alias_steps.py` draws such sequences.
+be repeated exactly.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
@@ -30,7 +32,8 @@ from infra.models import registry
 from infra.records.receipts import chain, holds_after, is_rollback, read_receipt
 from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE, PublicKey, load_public_key
 from infra.signing.signatures import verify_receipt
-from infra.store import Manifest, Store, layout
+from infra.store import Manifest, Store, layout, open_store
+from infra.store.database import Names
 from tasks.queries.proof import signed_history
 from tasks.stages.approval import protect
 from tests.support.alias_actors import ALIAS, MODEL, Act, Place, carried_out, evaluation
@@ -81,6 +84,27 @@ class Actors:
             self.kill(number)
         self._sender.close()
         self._nursery.wait(120)
+
+
+@contextlib.contextmanager
+def place(kind: str, options: dict[str, Any] | None = None, bucket: str = "", database: str = "") -> Iterator[Place]:
+    """A new store of a kind; its files lie in memory where they can, to wait for no disk.
+
+    `names` and `postgres` are a folder that ignores conditions, with its names in SQLite or PostgreSQL.
+    """
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="trainwright-alias-", dir=memory) as folder:
+        made = {
+            "folder": Place("folder", f"{folder}/store", {}),
+            "s3": Place("s3", f"s3://{bucket}/{Path(folder).name}", options or {}),
+            "names": Place("names", f"{folder}/objects", {}, f"sqlite:///{folder}/names.db"),
+            "postgres": Place("postgres", f"{folder}/objects", {}, database),
+        }[kind]
+        if made.database:
+            Names(made.database, made.uri).prepare()
+        else:
+            open_store(made.uri, made.options)
+        yield made
 
 
 def received(connection: Connection) -> Any:
@@ -207,7 +231,7 @@ class World:
     def _fresh(self, number: int) -> Connection:
         connection = self.actors.connection(number)
         if number not in self._opened:
-            connection.send(("open", self.place, None, 0.0))
+            connection.send(("open", self.place))
             self._opened.add(number)
         return connection
 

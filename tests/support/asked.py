@@ -1,4 +1,4 @@
-"""Carries out a Python text as `python -c TEXT ARGUMENT…` does; it may be forked (`tests.support.warm_children`)."""
+"""Carries out a Python text as `python -c TEXT ARGUMENT…` does; it may be forked (`tests.support.speed.children`)."""
 
 from __future__ import annotations
 

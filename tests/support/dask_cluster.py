@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from tests.support.approved import approve_here
-from tests.support.warm_children import import_path
+from tests.support.speed.children import import_path
 
 # Flows with one stage alone, one for each line of overrides. A line for each: the id of what it made, or how it failed,
 # and the states of its pieces in Prefect.

@@ -32,7 +32,7 @@ from infra.gang.rank_files import SCRATCH as SCRATCH_NAME
 from infra.gang.rank_files import STORE as STORE_NAME
 from infra.store import layout, open_store
 from infra.store.seal import write_manifest
-from tests.support.warm_children import SUPERVISOR
+from tests.support.speed.children import SUPERVISOR
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 SCRATCH = Path(os.environ[SCRATCH_NAME])

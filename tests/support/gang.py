@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ import pyarrow as pa
 
 from data_contracts.handoffs import Dataset
 from infra.files import file_digest
+from infra.processes.processes import module_command
 from infra.store import Store, open_store
-from tests.support import warm
 from tests.support.normalised import normalised
+from tests.support.speed.children import for_ranks
 from training import formats
 from training.formats.schema import FILE, columns_of, to_json
 
@@ -150,7 +152,7 @@ class Gang:
             **self.environment,
         }
 
-    def start(self, generation: int = 0, resume: dict[str, Any] | None = None) -> warm.Started:
+    def start(self, generation: int = 0, resume: dict[str, Any] | None = None) -> subprocess.Popen[bytes]:
         """Start the ranks of a generation and return torchrun's process."""
         return torchrun("training.fit.rank", self.ranks, self.tell(generation, resume), self.project)
 
@@ -180,13 +182,24 @@ class Gang:
         return self.store.local(manifest.ref)
 
 
-def torchrun(module: str, ranks: int, environment: dict[str, str], project: Path) -> warm.Started:
+def torchrun(module: str, ranks: int, environment: Mapping[str, str], project: Path) -> subprocess.Popen[bytes]:
     """Start ranks that run a module, with their output in the scratch folder that the environment names."""
+    rank = module_command("infra.gang.rank_bootstrap", module)
+    options = ["--standalone", f"--nproc-per-node={ranks}", "--no-python"]
     log = Path(environment["TRAINWRIGHT_SCRATCH"]) / "log.txt"
-    return warm.torchrun(module, ranks, {**os.environ, **environment}, log, project)
+    return start(module_command("torch.distributed.run", *options, *rank), environment, log, project)
 
 
-def wait(process: warm.Started, timeout_s: float = TIMEOUT_S) -> None:
+def start(command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own; it is forked from a warm process, and prints to `log`."""
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command, cwd=folder, env={**os.environ, **environment, **for_ranks()}, stdin=subprocess.DEVNULL,
+            stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+
+
+def wait(process: subprocess.Popen[bytes], timeout_s: float = TIMEOUT_S) -> None:
     """Wait for torchrun's end, and see to it that it ends."""
     try:
         process.wait(timeout=timeout_s)

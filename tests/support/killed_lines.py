@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.huge_pages import collapse
+from tests.support.speed.huge_pages import collapse
 
 
 def killed_at(line_event: int, work: Callable[[], None], modules: tuple[ModuleType, ...]) -> bool:

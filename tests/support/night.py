@@ -28,8 +28,8 @@ from infra.processes.processes import find_marked, has_ended, kill_marked
 from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease, process_of
 from tests.support.pool import ASKED, Site, password_in
+from tests.support.speed.children import import_path
 from tests.support.tiny import SPEC, write_project, write_rows
-from tests.support.warm_children import import_path
 from training.checkpoint import read_tensors
 
 POOL = "night"

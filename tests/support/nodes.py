@@ -13,7 +13,7 @@ from data_contracts.messages.gang import Joined, Launch, Meeting
 from infra.gang.rank_files import ADDRESS, STORE_OPTIONS
 from infra.processes.processes import kill_marked, marked_env, module_command, new_mark
 from infra.store import Lease, Store, layout, open_store
-from tests.support.warm_children import import_path
+from tests.support.speed.children import import_path
 
 TRAINING = "trainings/k-0"
 

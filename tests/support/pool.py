@@ -18,7 +18,7 @@ import pytest
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from infra.store import Store, layout, open_store
 from tests.support.conducting import TRAINING, steps_in
-from tests.support.warm_children import import_path
+from tests.support.speed.children import import_path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_S = 180.0

@@ -3,45 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from typing import Any
 
 from tests.support.pool import Site
+from tests.support.stub_server import Asked, serving
 
 
-class Receiver(ThreadingHTTPServer):
+@dataclass
+class Receiver:
     """Keeps each message that it gets, as (path, JSON object)."""
 
-    def __init__(self) -> None:
-        self.messages: list[tuple[str, dict[str, Any]]] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
+    url: str
+    requests: list[Asked]
+
+    @property
+    def messages(self) -> list[tuple[str, dict[str, Any]]]:
+        return [(asked.path, asked.json) for asked in list(self.requests)]
 
     def subjects(self, path: str) -> list[str]:
         return sorted(message["subject"] for where, message in self.messages if where == path)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        assert isinstance(self.server, Receiver)
-        self.server.messages.append((self.path, json.loads(body)))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
-
-
 @contextlib.contextmanager
 def receiving() -> Iterator[Receiver]:
     """A receiver that answers."""
-    with Receiver() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+    with serving(lambda asked: (200, {})) as (url, requests):
+        yield Receiver(url, requests)
 
 
 def block(site: Site, name: str, data: dict[str, Any]) -> str:

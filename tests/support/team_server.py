@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.support.warm_children import import_path
+from tests.support.speed.children import import_path
 
 PASSWORD = "team:a-long-enough-password"
 

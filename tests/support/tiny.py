@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support import warm_children, warm_cli
-from tests.support.prefect_database import put_new_database
+from tests.support.speed import children
+from tests.support.speed.prefect_database import put_new_database
 
 MODEL = """\
 import lightning as L
@@ -143,9 +143,9 @@ def trainwright(
             looks at the process from outside, such as at its command line: it has one of its own then.
     """
     words = [str(argument) for argument in arguments]
-    environment = {**os.environ, "PYTHONPATH": warm_children.import_path(), **(env or {})}
-    if forked and words[0] not in ("up", "down") and warm_cli.can_fork(environment):
-        return warm_cli.run(words, cwd, environment, timeout_s)
+    environment: Mapping[str, str] = {**os.environ, "PYTHONPATH": children.import_path(), **(env or {})}
+    if forked and words[0] not in ("up", "down"):
+        environment = children.for_command(environment)
     command = [sys.executable, "-m", "flows.cli", *words]
     return subprocess.run(
         command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -166,7 +166,7 @@ def home_with_server(home: Path, shared: Path) -> Iterator[None]:
     Args:
         shared: the folder of all of this session's processes (`shared_folder`).
     """
-    with warm_children.warm_prefect(), pytest.MonkeyPatch.context() as patch:
+    with children.warm_prefect(), pytest.MonkeyPatch.context() as patch:
         put_new_database(home, shared)
         patch.setenv("TRAINWRIGHT_HOME", str(home))
         try:

@@ -1,5 +1,7 @@
 """The two sides of a comparison, each in a process of its own: plain Lightning, and one rank of ours.
 
+`python -m tests.zoo.sides SIDE ARGUMENT` carries out the function of this name.
+
 Both leave what they ended with: the checkpoint, what the logger got, and what callbacks saw after each batch. Plain
 Lightning gets copies of the batches that our loader gives.
 """
@@ -11,7 +13,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -69,12 +70,12 @@ class Killed(L.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def killed(moment: int) -> None:
+def killed(moment: str) -> None:
     """Train as a rank does, up to a moment; 0: to the end."""
-    sys.exit(rank.main(lambda _, __: [Killed(moment)]))
+    sys.exit(rank.main(lambda _, __: [Killed(int(moment))]))
 
 
-def ours(result: Path) -> None:
+def ours(result: str) -> None:
     """Train as a rank does, and read the checkpoint that it sealed."""
     seen = Seen()
     if code := rank.main(lambda _, __: [seen]):
@@ -90,7 +91,7 @@ def ours(result: Path) -> None:
     torch.save({"checkpoint": state, "logged": history, "seen": seen.values}, result)
 
 
-def plain(result: Path) -> None:
+def plain(result: str) -> None:
     """Train as `LightningCLI` does with the same config, seed and batches."""
     context = read_context()
     silence()
@@ -163,3 +164,7 @@ class Logged(Logger):
         self.records.append({"step": step or 0, **metrics})
 
     def log_hyperparams(self, *_: Any, **__: Any) -> None: ...
+
+
+if __name__ == "__main__":
+    {"killed": killed, "ours": ours, "plain": plain}[sys.argv[1]](sys.argv[2])

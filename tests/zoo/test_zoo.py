@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import warm
-from tests.support.gang import Gang, answer, write_dataset
+from infra.processes.processes import module_command
+from tests.support.gang import Gang, answer, start, write_dataset
 from tests.zoo import sides
 from tests.zoo.rows import table
 from training.checkpoint.saver import LEFT_OUT
@@ -215,14 +215,15 @@ def lightning_config(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return {**lightning, "trainer": trainer, **train.pop("lightning", {})}, train
 
 
-def carry_out(side: Callable[[Path], None], gang: Gang, environment: dict[str, str]) -> warm.Started:
+def carry_out(side: Callable[[Path], None], gang: Gang, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """Start one side of a comparison in a folder of its own."""
     folder = gang.folder / side.__name__
     folder.mkdir()
-    return warm.start(side, [folder / "result.pt"], environment, folder / "log.txt", folder)
+    command = module_command("tests.zoo.sides", side.__name__, str(folder / "result.pt"))
+    return start(command, environment, folder / "log.txt", folder)
 
 
-def result(side: Callable[[Path], None], gang: Gang, process: warm.Started) -> dict[str, Any]:
+def result(side: Callable[[Path], None], gang: Gang, process: subprocess.Popen[bytes]) -> dict[str, Any]:
     """What a side ended with."""
     folder = gang.folder / side.__name__
     try:
@@ -280,7 +281,7 @@ def files_of(gang: Gang, checkpoint: Any, left_out: set[str]) -> dict[str, str]:
 def trained(gang: Gang, generation: int, resume: Any, moment: int) -> Any:
     """The newest checkpoint, after a generation that was killed at a moment (0: at none)."""
     environment, scratch = {**gang.tell(generation, resume), **RANK}, gang.scratch(generation)
-    process = warm.start(sides.killed, [moment], environment, scratch / "log.txt", scratch)
+    process = start(module_command("tests.zoo.sides", "killed", str(moment)), environment, scratch / "log.txt", scratch)
     process.wait(DEADLINE_S)
     assert process.returncode in ((0, -signal.SIGKILL) if moment else (0,)), gang.log(generation)[-6000:]
     written = (answer(scratch, 0) or {}).get("checkpoints", [])

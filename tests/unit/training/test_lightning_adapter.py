@@ -1,6 +1,6 @@
 """What we rely on inside Lightning and torchmetrics still holds; a line that fails says what a version has changed.
 
-`python -m tests.support.newest_lightning` runs this file against the newest versions that the package index has.
+With newer versions of both installed, it says before anything else does what has changed.
 """
 
 from __future__ import annotations

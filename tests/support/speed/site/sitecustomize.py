@@ -1,18 +1,21 @@
 """Imported when Python starts with this folder on its path: lets a warm process carry out what was about to start.
 
-See `tests.support.warm_children`. Where that process cannot stand for this one, Python goes on to start as usual.
+See `tests.support.speed.children`. Where that process cannot stand for this one, Python goes on to start as usual.
 """
 
 import os
 import sys
 
-# The sockets of the warm processes, for the processes of a test that may be forked from them.
-CHILDREN, PREFECT = "WARM_CHILDREN", "WARM_PREFECT"
+# The sockets of the warm processes, for the processes of a test that may be forked from them; the last is for commands
+# whose own processes may not.
+CHILDREN, PREFECT, COMMANDS = "WARM_CHILDREN", "WARM_PREFECT", "WARM_COMMANDS"
 MODULES = {
     "infra.processes.light_imports": CHILDREN,
     "infra.processes.tied_to_parent": CHILDREN,
     "infra.gang.rank_bootstrap": CHILDREN,
     "infra.gang.supervisor": CHILDREN,
+    "torch.distributed.run": CHILDREN,
+    "tests.zoo.sides": CHILDREN,
     "flows.cli": PREFECT,
     "infra.orchestrator.serve": PREFECT,
     "prefect.engine": PREFECT,
@@ -88,5 +91,7 @@ def _stand_in(address: str, command: list[str]) -> None:
     os._exit(code)
 
 
-if (variable := _warm(_command())) and os.environ.get(variable):
-    _stand_in(os.environ[variable], _command())
+if ((variable := _warm(_command())) and (place := os.environ.get(variable))) or (
+    _command()[:1] == ["flows.cli"] and (place := os.environ.get(COMMANDS))
+):
+    _stand_in(place, _command())

@@ -1,17 +1,18 @@
-"""Children, supervisors and ranks forked from a process that has imported what they import: 1 to 4 s less for each.
+"""Processes of tests forked from a process that has imported what they import: 1 to 4 s of a processor less for each.
 
 `python -P -u -m MODULE …`, as the code starts its processes, still starts a process, with its own pid, parent, session,
-streams and environment. While Python starts there, `warm_site/sitecustomize.py` asks a warm process to carry MODULE out
-in a fork, and stands between: it passes signals and the exit code on, and takes the fork with it when it is killed. The
-fork has the environment and the command line of the process that it stands for, in /proc, too, where the code looks for
+streams and environment. While Python starts there, `site/sitecustomize.py` asks a warm process to carry MODULE out in a
+fork, and stands between: it passes signals and the exit code on, and takes the fork with it when it is killed. The fork
+has the environment and the command line of the process that it stands for, in /proc, too, where the code looks for
 marks. Where the environment holds something that is read on import, or another interpreter was meant, Python starts as
 usual, and also where it has other limits, capabilities or namespaces.
 
-The marker `warm` switches it on. It is not for tests that stop a process by its pid (SIGSTOP), measure one's memory or
-look at what it imports. Prefect's server, its workers, what these start for a flow run, and commands are forked from a
-second warm process wherever `warm_prefect` was asked for, and so are Dask's schedulers and workers.
+Children, supervisors and ranks are forked in tests that have the marker `warm`, and torchrun of `tests.support.gang`
+always is. The marker is not for tests that stop a process by its pid (SIGSTOP), measure its memory or look at what it
+imports. Commands (`tests.support.tiny.trainwright`) are forked from a second warm process, and where `warm_prefect` was
+asked for, so are Prefect's server, its workers, what these start for a flow run, and Dask's schedulers and workers.
 
-`python -P -u -m tests.support.warm_children KIND PADDING SOCKET` serves until its stdin ends.
+`python -P -u -m tests.support.speed.children KIND PADDING SOCKET` serves until its stdin ends.
 """
 
 from __future__ import annotations
@@ -36,18 +37,20 @@ import time
 import traceback
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.support import warm_server
-from tests.support.huge_pages import collapse
+from tests.support.speed import server
+from tests.support.speed.huge_pages import collapse
+from tests.support.speed.prefect_modules import RUN, import_commands
 
-ROOT = Path(__file__).resolve().parents[2]
-SITE = ROOT / "tests" / "support" / "warm_site"
-# The names of the variables are those of `warm_site/sitecustomize.py`.
+ROOT = Path(__file__).resolve().parents[3]
+SITE = Path(__file__).parent / "site"
+# The names of the variables are those of `site/sitecustomize.py`.
 ADDRESS = "WARM_CHILDREN"
 PREFECT = "WARM_PREFECT"
+COMMANDS = "WARM_COMMANDS"
 PADDING = "WARM_PADDING"
 # The supervisor's pid, for its ranks: a fork's parent is the warm process.
 SUPERVISOR = "WARM_SUPERVISOR"
@@ -60,21 +63,15 @@ READ_AT_START += ("AIOHTTP_", "DASK_", "FSSPEC_", "S3FS_")
 READ_AT_START += ("PREFECT_SERVER_SERVICES", "PREFECT_API_SERVICES", "PREFECT_SERVER_EVENTS", "PREFECT_API_EVENTS")
 READ_AT_START += ("PREFECT_EVENTS", "PREFECT_TASK_SCHEDULING", "PREFECT_TEST", "PREFECT_UNIT_TEST")
 _SEPARATELY = {"PYTHONPATH", "OMP_NUM_THREADS", "PYTHONUNBUFFERED"}
+# What every rank imports before the user's code and when Lightning makes a checkpoint; what supervisors and other
+# children import.
 IMPORTS = (
-    "tests.support.warm_imports",
-    "infra.gang.rank_bootstrap",
-    "infra.gang.supervisor",
-    "infra.processes.tied_to_parent",
-    "torch.distributed.run",
-    "training.fit.torchrun_agent",
-    "training.shard.worker",
-    "great_expectations",
+    *("omegaconf", "training.checkpoint", "training.lightning_adapter", "training.loader", "training.user.ready"),
+    *("training.fit.failures", "training.fit.loop", "training.fit.measuring", "training.fit.supervisor"),
+    *("training.score.evaluate_worker", "training.score.verify_worker"),
+    *("infra.gang.rank_bootstrap", "infra.gang.supervisor", "infra.processes.tied_to_parent"),
+    *("torch.distributed.run", "training.fit.torchrun_agent", "training.shard.worker", "great_expectations"),
 )
-# Beside what commands import (`warm_cli`): Prefect's modules, which are put aside until a process imports Prefect.
-OF_SERVER = ("prefect.server.api.server", "prefect.cli.worker", "prefect.cli.server", "prefect.workers.process")
-OF_SERVER += ("prefect.runner", "prefect.runner._workspace_supervisor", "prefect.runner._workspace_resolver")
-# A collection of Prefect's, which servers and workers import when they start; and Dask's own commands.
-OF_SERVER += ("prefect_dask", "dask.cli", "distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
 
 
 def import_path() -> str:
@@ -122,37 +119,34 @@ def nothing_warm() -> Iterator[None]:
         os.environ.update(before)
 
 
-def spent_s() -> float:
-    """Processor time of the forks that ended; they are children of no process that a test waits for.
+def for_ranks() -> dict[str, str]:
+    """The environment of processes that are forked from a warm one, whatever the test's own are."""
+    return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(SITE)]), ADDRESS: _server(ADDRESS)}
 
-    Those of other processes of the same session are among them.
-    """
-    if not warm_server.folder:
-        return 0.0
-    spent = 0.0
-    for file in warm_server.folder[0].glob("*.spent"):
-        with contextlib.suppress(OSError):
-            spent += float(file.read_text() or 0)
-    return spent
+
+def for_command(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment of a command that may be forked from a warm process, unless it has an import path of its own."""
+    if environment["PYTHONPATH"] != import_path():
+        return environment
+    return {**environment, "PYTHONPATH": os.pathsep.join([str(ROOT), str(SITE)]), COMMANDS: _server(PREFECT)}
 
 
 def _server(name: str, root: Path = ROOT) -> str:
     padding = "x" * ROOM_BYTES
     environment = {**os.environ, "PYTHONPATH": str(root), PADDING: padding, "OMP_NUM_THREADS": "1"}
-    for variable in (ADDRESS, PREFECT):
+    for variable in (ADDRESS, PREFECT, COMMANDS):
         environment.pop(variable, None)
-    arguments = ["-P", "-u", "-m", "tests.support.warm_children", name, padding]
+    arguments = ["-P", "-u", "-m", "tests.support.speed.children", name, padding]
     unique = name if root == ROOT else f"{name}-{zlib.crc32(os.fsencode(root))}"
-    return warm_server.address(unique, arguments, environment, root)
+    return server.address(unique, arguments, environment, root)
 
 
 class _Server:
     """Forks what is asked for, and tells each one's end; a fork whose process is gone is killed."""
 
     def __init__(self, address: str, at_start: dict[str, str], set_by_imports: dict[str, str]) -> None:
-        self.address, self.at_start, self.set_by_imports = address, at_start, set_by_imports
+        self.at_start, self.set_by_imports = at_start, set_by_imports
         self.places = _places()
-        self.spent_s = 0.0
         self.selector = selectors.DefaultSelector()
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(address)
@@ -216,10 +210,7 @@ class _Server:
         )
 
     def _ended(self, pid: int, ended: int, channel: socket.socket) -> None:
-        _, status, used = os.wait4(pid, 0)
-        self.spent_s += used.ru_utime + used.ru_stime
-        with contextlib.suppress(OSError):  # the session's folder may be gone
-            Path(f"{self.address}.spent").write_text(str(self.spent_s))
+        _, status = os.waitpid(pid, 0)
         self.selector.unregister(ended)
         os.close(ended)
         if channel in self.selector.get_map():
@@ -308,12 +299,6 @@ def _become(request: dict[str, Any], set_by_imports: dict[str, str]) -> None:
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
 
 
-RUN = {"infra.processes.tied_to_parent", "infra.gang.rank_bootstrap", "infra.gang.supervisor"}
-RUN |= {"training.score.verify_worker", "training.score.evaluate_worker", "training.shard.worker"}
-RUN |= {"training.fit.torchrun_agent", "flows.cli", "prefect.engine", "prefect.flow_engine"}
-RUN |= {"prefect.runner._workspace_resolver", "prefect.runner._workspace_supervisor"}
-
-
 def carry_out(work: Callable[[], None]) -> NoReturn:
     """Do the work and end as Python does, without taking apart what was imported.
 
@@ -367,9 +352,7 @@ def _serve(kind: str, address: str) -> None:
     at_start = dict(os.environ)
     held = None
     if kind == PREFECT:
-        from tests.support.warm_cli import import_commands
-
-        held = import_commands(OF_SERVER)
+        held = import_commands()
     else:
         with light_imports():
             for name in IMPORTS:

@@ -1,5 +1,7 @@
 """Warm processes that all processes of a session of tests share: each is started by the first that asks for it.
 
+A start takes 6 to 8 s of a processor: once for a session, not once for each of pytest-xdist's workers.
+
 Whoever asks holds an end of a pipe, which is the warm process's stdin, for as long as it lives, however it ends. So a
 warm process ends once nobody who asked for it is left.
 """
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from infra.files import locked
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # The folder of the session's sockets, which pytest's workers are told; a process that is told none makes its own.
 folder: list[Path] = []
 _ends: dict[str, int] = {}

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from infra.files import locked
-from tests.support.warm_children import import_path
+from tests.support.speed.children import import_path
 
 
 def put_new_database(home: Path, shared: Path) -> None:
