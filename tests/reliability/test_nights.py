@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.night import Night
-from tests.support.speed.prefect_database import put_new_database
 from tests.support.speed.children import warm_children, warm_prefect
+from tests.support.speed.prefect_database import put_new_database
 
 # At most this many moments fall on one round of the pipelines.
 A_ROUND = 12
