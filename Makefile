@@ -10,8 +10,10 @@ READY  := .venv/.ready
 # be absolute.
 PRIVATE_DVC := .dvc/config.local
 DATA   := examples/digits/data/digits.parquet examples/stdlib_gpt/data/.complete
-# Tests to run: `make test TESTS=tests/unit/infra`.
-TESTS  ?= tests
+# Tests to run: `make test TESTS=tests/unit/infra`. By default all, the folders with the longest files first, so that none
+# of those is left for the end.
+LONG   := tests/integration tests/zoo
+TESTS  ?= $(LONG) $(filter-out $(LONG),$(patsubst %/,%,$(sort $(wildcard tests/*/))))
 # Processes that run them, a whole file each: three more than there are processors, because many tests wait for servers
 # and processes, and five at most.
 CORES   := $(shell getconf _NPROCESSORS_ONLN)

@@ -75,6 +75,7 @@ def test_the_contenders_train_and_time_themselves(repository: Path, tmp_path: Pa
     assert all(figures[name] > 0 for name in figures if name != "memory_vs_bare")
 
 
+@pytest.mark.sweep
 def test_without_a_device_the_gpu_benchmark_says_so(repository: Path) -> None:
     import torch
 
