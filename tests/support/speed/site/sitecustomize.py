@@ -6,8 +6,8 @@ See `tests.support.speed.children`. Where that process cannot stand for this one
 import os
 import sys
 
-# The sockets of the warm processes, for the processes of a test that may be forked from them; the last is for commands
-# whose own processes may not.
+# The sockets of the warm processes, for the processes of a test that may be forked from them. The last is for one
+# command, and not for what that starts.
 CHILDREN, PREFECT, COMMANDS = "WARM_CHILDREN", "WARM_PREFECT", "WARM_COMMANDS"
 MODULES = {
     "infra.processes.light_imports": CHILDREN,
