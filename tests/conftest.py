@@ -26,6 +26,7 @@ from tests.support.postgres import postgres
 from tests.support.rclone import rclone_server
 from tests.support.s3 import s3_server
 from tests.support.speed import server
+from tests.support.speed.garbage import collect_less_garbage
 
 # Fixtures, for all tests: each file that imported one would have a server of its own, until the end.
 __all__ = ["postgres", "rclone_server", "s3_server"]
@@ -91,6 +92,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash[_state_key], ignore_errors=True)
+
+
+def pytest_collection_finish() -> None:
+    collect_less_garbage()
 
 
 @pytest.hookimpl(optionalhook=True)
