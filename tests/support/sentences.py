@@ -6,6 +6,7 @@ stands in that file alone, and a change of wording is a change of that file.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sysconfig
 import tempfile
@@ -86,7 +87,8 @@ def of_plans(work: Path) -> dict[str, str]:
         folder = work / str(number) / "tiny"
         spec = write_project(folder)
         bad.spoil(folder)
-        answer = json.loads(command("plan", spec, *bad.words(folder), "--json"))
+        with contextlib.chdir(folder):
+            answer = json.loads(command("plan", spec, *bad.words(folder), "--json"))
         assert answer["exit_code"] == 2
         error = answer["error"]
         sentences[name] = anywhere(f"{error['message']} {error['remedy']}".strip(), folder)

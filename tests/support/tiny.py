@@ -148,7 +148,14 @@ def trainwright(
         environment = children.for_command(environment)
     command = [sys.executable, "-m", "flows.cli", *words]
     return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+        command,
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
     )
 
 
