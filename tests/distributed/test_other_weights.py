@@ -10,7 +10,7 @@ from data_contracts.handoffs import Checkpoint, Dataset, Ref
 from data_contracts.messages.children import StoreAddress, VerifyRequest
 from infra.processes.child_main import Report
 from tests.support.gang import Gang, answer, train_together
-from tests.support.own_modules import own_modules
+from tests.support.tiny import own_modules
 from training.score import verify_worker
 
 CALLBACKS = "lightning.pytorch.callbacks"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from infra.processes.processes import is_alive
-from tests.support.foreground import foreground
+from tests.support.processes import foreground
 from tests.support.tiny import MODEL, SPEC, trainwright, write_project
 
 PATIENCE_S = 400.0

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from infra.processes.processes import find_marked, marked_env, new_mark
-from tests.support.html_elements import Elements
+from tests.support.pictures import Elements
 from tests.support.pool import Site, site_with, until
 from tests.support.tiny import SPEC, answer, trainwright, write_project
 

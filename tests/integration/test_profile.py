@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.html_elements import Elements
+from tests.support.pictures import Elements
 from tests.support.tiny import MODEL, SPEC, answer, trainwright, write_project
 
 pytestmark = pytest.mark.warm

@@ -12,7 +12,7 @@ import pytest
 from crc32c import crc32c
 
 from data_contracts.errors import TrainwrightError
-from tests.support.normalised import normalised
+from tests.support.splits import normalised
 from training.formats import tfrecord
 
 MEMORY_BYTES = 2**30

@@ -24,7 +24,7 @@ from infra.gang.ledger import Ledger
 from infra.gang.members import Progress
 from infra.processes import processes
 from infra.store import Store, Versioned, open_store
-from tests.support.foreground import foreground
+from tests.support.processes import foreground
 
 if TYPE_CHECKING:
     import pytest  # a fifth of a second in each process that this is

@@ -18,8 +18,8 @@ from data_contracts.handoffs import Dataset
 from infra.files import file_digest
 from infra.processes.processes import module_command
 from infra.store import Store, open_store
-from tests.support.normalised import normalised
 from tests.support.speed.children import for_ranks
+from tests.support.splits import normalised
 from training import formats
 from training.formats.schema import FILE, columns_of, to_json
 

@@ -1,8 +1,12 @@
-"""What must hold for every picture: it is XML, every number is finite and inside the canvas, every text is a text."""
+"""What must hold for every picture: it is XML, every number is finite and inside the canvas, every text is a text.
+
+And for every page: nothing in it may load or run anything (`Elements`).
+"""
 
 from __future__ import annotations
 
 import re
+from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 _NUMBER = re.compile(r"-?[0-9.]+")
@@ -43,3 +47,19 @@ def _places(name: str, of: dict[str, str]) -> list[tuple[float, float]]:
         numbers = [float(one) for one in _NUMBER.findall(of.get("d") or of["points"])]
         return list(zip(numbers[::2], numbers[1::2], strict=True))
     return []
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and its texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.texts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        assert not [name for name, _ in attrs if name.startswith("on") or name in ("src", "href")]
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)

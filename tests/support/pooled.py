@@ -27,7 +27,7 @@ from infra.orchestrator.flow_runs import cancellable
 from infra.orchestrator.gang import PoolGang, WorkPool, launch_secret
 from infra.store import open_store
 from tests.support.conducting import TRAINING, run
-from tests.support.foreground import foreground
+from tests.support.processes import foreground
 from tests.support.runs import make_run
 
 

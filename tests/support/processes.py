@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,3 +32,10 @@ def identified(process: subprocess.Popen[bytes]) -> ProcessId:
     assert place is not None, "this test needs /proc"
     assert fields is not None
     return ProcessId(place, process.pid, int(fields[processes.STARTED]))
+
+
+def foreground() -> None:
+    """Let this process have signals as in the foreground: one in the background inherits that they are ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -10,9 +10,14 @@ import pyarrow as pa
 
 from data_contracts.handoffs import Dataset
 from infra.files import file_digest
-from tests.support.normalised import normalised
 from training import formats
-from training.formats.schema import FILE, columns_of, to_json
+from training.formats.schema import FILE, columns_of, conform_rows, finish, narrow, to_json
+
+
+def normalised(table: pa.Table) -> pa.Table:
+    """The same rows with every column in the form that shards have, all fields nullable."""
+    narrowed = narrow(table)
+    return conform_rows(narrowed, finish(narrowed.schema, table.schema))
 
 
 def write_split(folder: Path, table: pa.Table, shard_rows: list[int] | None = None, form: str = "parquet") -> Dataset:

@@ -192,3 +192,18 @@ def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     """The JSON object that a command with `--json` printed, and nothing else on stdout."""
     assert done.stdout.count("\n") == 1, done.stdout + done.stderr
     return json.loads(done.stdout)
+
+
+# The end of the names of modules that a test writes and imports as a project's own.
+ENDING = "_of_a_test"
+
+
+@contextlib.contextmanager
+def own_modules() -> Iterator[None]:
+    """Afterwards `sys.path` is as it was, and modules with `ENDING` that were imported meanwhile are forgotten."""
+    path, known = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - known:
+        if name.endswith(ENDING):
+            del sys.modules[name]

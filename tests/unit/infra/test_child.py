@@ -158,7 +158,7 @@ def test_an_exception_in_the_parent_kills_the_tree(kind: type[BaseException], tm
 PARENT = """import sys
 from infra.child import answer_of, run_child
 from tests.support.child_module import CHILD, Ask, Hanging
-from tests.support.foreground import foreground
+from tests.support.processes import foreground
 foreground()
 request = Ask(do="hang", stray=sys.argv[1])
 run_child(CHILD, request, on_report={Hanging: lambda record: print("up", flush=True)})

@@ -24,7 +24,7 @@ from infra.processes.processes import (
     module_command,
     new_mark,
 )
-from tests.support.foreground import foreground
+from tests.support.processes import foreground
 
 SLEEP = "import time; time.sleep(600)"
 # What a descendant may do to get away: a session of its own, a dead parent, a cleared environment, deaf to SIGTERM.

@@ -22,7 +22,7 @@ from tasks.gameday import (
     outcome_row,
     outcomes_in_words,
 )
-from tests.support.html_elements import Elements
+from tests.support.pictures import Elements
 
 STRUCK = InjectedFault(name="rank-killed", generation=0, rank=1, node=0, host="<b>", step=15, checkpoint="c")
 GOOD = Timeline(STRUCK, 1_767_225_600.0, 1.24, "node_lost", 9.0, 10.5, 10)

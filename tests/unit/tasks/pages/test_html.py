@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks.pages.html import HEAD, NOTHING, Markup, chart, escaped, facts, join, page, section, table, tag
-from tests.support.html_elements import Elements
+from tests.support.pictures import Elements
 
 HOSTILE = "</style></title><script>alert(1)</script><img src=x onerror=alert(1)>\" ' & \x00"
 

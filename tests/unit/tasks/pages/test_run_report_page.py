@@ -23,7 +23,7 @@ from tasks.run.report import latest_report, num_attempts
 from tasks.run.run import Run, reopen_run
 from tasks.stages.artifacts import report_results
 from tests.support.damage import overwrite
-from tests.support.html_elements import Elements
+from tests.support.pictures import Elements
 from tests.support.reported import CANCELLED, FIRST, NOT_PROMOTED, PROMOTED, RECOVERED, REJECTED, RUNS, reported_store
 
 pytestmark = pytest.mark.usefixtures("home")

@@ -8,7 +8,7 @@ import pytest
 
 from data_contracts.messages.commands import Operation, StepProfile
 from tasks.profile import PARTS, Change, Profiled, Roofline, SpeedComparison, profile_page, result, sentence
-from tests.support.html_elements import Elements
+from tests.support.pictures import Elements
 from tests.support.runs import make_run
 
 RUN = make_run()

@@ -19,7 +19,7 @@ from tasks.stages import shard as stage
 from tasks.stages.contract_check import data_request
 from tasks.stages.validate import contract_key
 from tests.support.nights import ROWS, Nights, shard_here, table, uris
-from tests.support.own_modules import own_modules
+from tests.support.tiny import own_modules
 
 # One of each ending.
 SAMPLE = (1, 2, 10)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_contracts.errors import CorruptError, UsageError
-from tests.support.normalised import normalised
+from tests.support.splits import normalised
 from training import formats
 from training.formats import schema
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.normalised import normalised
+from tests.support.splits import normalised
 from training import formats
 from training.formats import tfrecord
 

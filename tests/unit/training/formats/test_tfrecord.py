@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_contracts.errors import CorruptError
-from tests.support.normalised import normalised
+from tests.support.splits import normalised
 from training.formats import kernels, tfrecord
 
 

@@ -12,7 +12,7 @@ import pytest
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.quoting import LOG
 from infra.sources.types import misfit
-from tests.support.normalised import normalised
+from tests.support.splits import normalised
 from training.formats import schema, tfrecord
 from training.formats.schema import Facts, Mismatch
 from training.shard import first_pass

@@ -16,7 +16,7 @@ from data_contracts.messages.raw_data import ChunkOffsets, CutRequest
 from data_contracts.pipeline_spec import PiecesSpec, SourceSpec
 from infra.sources import resolve_sources
 from infra.sources.documents import offsets_name, unpack
-from tests.support.own_modules import own_modules
+from tests.support.tiny import own_modules
 from training.shard import cut_worker
 
 CODE = """

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_contracts.pipeline_spec import SplitSpec
-from tests.support.normalised import normalised
 from tests.support.representations import ALL, columns, in_chunks
+from tests.support.splits import normalised
 from training.contamination.exact import row_digests
 from training.shard.key_digests import UnusableKey, key_digests
 from training.shard.splitter import Splitter

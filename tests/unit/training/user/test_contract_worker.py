@@ -13,7 +13,7 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import QuarantineSpec, SourceSpec
 from infra.sources import resolve_sources
-from tests.support.own_modules import own_modules
+from tests.support.tiny import own_modules
 from training.user.contract_worker import main
 
 CODE = '''
