@@ -31,6 +31,7 @@ from types import TracebackType
 from typing import Any
 
 from infra import files
+from infra.machine import boot_id
 from infra.processes.processes import find_marked
 from infra.settings import is_private_place, library_folders, on_this_machine, state_folder
 
@@ -290,7 +291,7 @@ def write_note(folder: Path, made_for: str, mark: str) -> int:
     handle = os.open(folder / NOTE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with contextlib.suppress(OSError):  # no locks on this file system: never swept, as its use is unknown
         fcntl.flock(handle, fcntl.LOCK_EX)
-    note = {"boot": _boot(), "host": platform.node(), "made_for": made_for, "mark": mark, "pid": os.getpid()}
+    note = {"boot": boot_id(), "host": platform.node(), "made_for": made_for, "mark": mark, "pid": os.getpid()}
     os.write(handle, json.dumps(note).encode())
     return handle
 
@@ -317,7 +318,7 @@ def locked(path: Path) -> Iterator[Leftover | None]:
 def _described(path: Path, note: Mapping[str, Any], age_s: float) -> Leftover | None:
     """Describe a folder by its note; None while its processes may still be ending."""
     made_for = str(note["made_for"])
-    if note["boot"] != _boot() and note["host"] != platform.node():
+    if note["boot"] != boot_id() and note["host"] != platform.node():
         return Leftover(path, made_for, age_s, f"the host {note['host']} made it and will sweep it")
     if age_s < SWEEP_AFTER_S or (note["mark"] and find_marked(note["mark"])):
         return None
@@ -335,10 +336,3 @@ def _without_note(path: Path) -> Leftover | None:
 
 def _age_s(facts: os.stat_result) -> float:
     return time.time() - facts.st_mtime
-
-
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

@@ -51,7 +51,7 @@ from infra.gang.rank_files import (
     write_launch,
 )
 from infra.gang.ranks import RankLogs, RankWatch, take_stacks
-from infra.machine import EnergyMeter, gpu_readings, installed_nvml, num_gpus
+from infra.machine import EnergyMeter, gpu_readings, installed_nvml, num_gpus, threads_per_process
 from infra.processes.child_main import PARENT, end_with_parent
 from infra.processes.environment import explain, for_user_code, new_log
 from infra.processes.processes import end, marked_env, new_mark, uninterrupted
@@ -303,7 +303,7 @@ class _Supervisor:
         write_key(self.scratch, self.codes)
         neighbours = sum(joined.host == this_node() for joined in meeting.nodes)
         # A rank that scores has as many threads as one process does.
-        threads = ranks.threads_per_rank(1 if self.launch.remote_job else self.devices * neighbours)
+        threads = threads_per_process(1 if self.launch.remote_job else self.devices * neighbours)
         return {
             "OMP_NUM_THREADS": str(self.launch.threads or os.environ.get("OMP_NUM_THREADS", threads)),
             **ranks.network_env(self.address),

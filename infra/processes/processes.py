@@ -29,7 +29,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+import psutil
+
 from infra import stopping
+from infra.machine import boot_id
 
 log = logging.getLogger(__name__)
 _TEXT = re.compile(r"([0-9a-f]{16})/([1-9][0-9]{0,9})/([0-9]{1,20})")
@@ -110,11 +113,10 @@ def _place() -> str | None:
         # In a PID namespace without a /proc of its own, numbers in /proc are those of other processes.
         if os.readlink("/proc/self") != str(os.getpid()):
             return None
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespaces = [os.readlink("/proc/self/ns/pid"), _time_namespace()]
     except OSError:
         return None
-    return hashlib.sha256("\0".join([boot, *namespaces]).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join([boot_id(), *namespaces]).encode()).hexdigest()[:16]
 
 
 def _time_namespace() -> str:
@@ -205,8 +207,6 @@ def is_alive(pid: int) -> bool:
     if Path("/proc/self/stat").exists():
         fields = stat_fields(pid)
         return fields is not None and fields[STATE] not in ("Z", "X")
-    import psutil
-
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -298,8 +298,6 @@ def _find_in_proc(mark: str) -> list[int]:
 
 
 def _find_with_psutil(mark: str) -> list[int]:
-    import psutil
-
     marked: set[int] = set()
     parents: dict[int, int] = {}
     for process in psutil.process_iter():

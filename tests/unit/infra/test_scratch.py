@@ -20,8 +20,9 @@ import pytest
 
 from infra import scratch
 from infra.files import file_digest
+from infra.machine import boot_id
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
-from infra.scratch import NOTE, SWEEP_AFTER_S, _boot
+from infra.scratch import NOTE, SWEEP_AFTER_S
 from infra.store import open_store
 
 ROOT = Path(__file__).parents[3]
@@ -214,7 +215,7 @@ def dead(root: Path, name: str, **changes: object) -> Path:
     folder = root / f"{scratch.PREFIX}{name}"
     folder.mkdir(mode=0o700)
     (folder / "rows").write_text(SECRET)
-    note = {"boot": _boot(), "host": "here", "made_for": "child", "mark": "", "pid": 1, **changes}
+    note = {"boot": boot_id(), "host": "here", "made_for": "child", "mark": "", "pid": 1, **changes}
     (folder / NOTE).write_text(json.dumps(note))
     then = time.time() - 10 * SWEEP_AFTER_S
     os.utime(folder / NOTE, (then, then))
