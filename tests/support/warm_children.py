@@ -73,8 +73,8 @@ IMPORTS = (
 # Beside what commands import (`warm_cli`): Prefect's modules, which are put aside until a process imports Prefect.
 OF_SERVER = ("prefect.server.api.server", "prefect.cli.worker", "prefect.cli.server", "prefect.workers.process")
 OF_SERVER += ("prefect.runner", "prefect.runner._workspace_supervisor", "prefect.runner._workspace_resolver")
-# A collection of Prefect's, which servers and workers import when they start; and Dask's own commands.
-OF_SERVER += ("prefect_dask", "dask.cli", "distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
+# Dask's own commands.
+OF_SERVER += ("dask.cli", "distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
 
 
 def import_path() -> str:

@@ -110,7 +110,7 @@ class HeldModules(MetaPathFinder, Loader):
         del sys.modules["prefect"].main, sys.modules["prefect.main"]  # type: ignore[attr-defined]
         for name in warm_children.RUN:  # a process that runs one has not imported it
             sys.modules.pop(name, None)
-        names = [name for name in sys.modules if name.partition(".")[0] in ("prefect", "prefect_dask")]
+        names = [name for name in sys.modules if name.partition(".")[0] == "prefect"]
         self._modules: dict[str, Any] = {name: sys.modules.pop(name) for name in names}
         self._spec = self._modules["prefect"].__spec__
 
