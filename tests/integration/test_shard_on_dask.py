@@ -19,7 +19,7 @@ from tests.support.approved import approve_here
 from tests.support.dask_cluster import Cluster, ended, free_port, runs, wait_for
 from tests.support.tiny import write_project, write_rows
 
-pytestmark = pytest.mark.warm
+pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 
 ROOT = Path(__file__).parents[2]
 FILES = 2
@@ -58,6 +58,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))
     cluster.worker()
     cluster.worker()
+    cluster.wait_for_workers(2)
     yield cluster
     cluster.stop()
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import distributed
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +14,7 @@ import pytest
 from tests.support.dask_cluster import Cluster, ended, runs, wait_for
 from tests.support.tiny import write_project
 
-pytestmark = pytest.mark.warm
+pytestmark = [pytest.mark.warm, pytest.mark.usefixtures("forked_prefect")]
 
 ROWS = (200_000, 0, 150_000, 30_000, 1, 100_000, 2_000)  # of files, one of them without rows
 # One expectation holds by what adds up, one reads all files again, one does not hold.
@@ -40,8 +39,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path / "cluster")
     cluster.worker()
     cluster.worker()
-    with distributed.Client(cluster.address, timeout=120) as client:
-        client.wait_for_workers(2, timeout=120)
+    cluster.wait_for_workers(2)
     yield cluster
     cluster.stop()
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import distributed
 import psutil
 
 from tests.support.approved import approve_here
@@ -57,6 +58,11 @@ class Cluster:
     def worker(self, **env: str) -> subprocess.Popen[bytes]:
         arguments = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", str(self.folder))
         return self.start("worker", self.address, *arguments, env=env)
+
+    def wait_for_workers(self, count: int) -> None:
+        """Wait until so many workers have joined."""
+        with distributed.Client(self.address, timeout=120, set_as_default=False) as client:
+            client.wait_for_workers(count, timeout=240)
 
     def start(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         log = (self.folder / f"{len(self.processes)}.log").open("wb")
