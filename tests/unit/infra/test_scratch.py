@@ -189,18 +189,6 @@ def test_the_scratch_of_a_living_run_is_never_swept(machine: Machine) -> None:
     assert machine.left() == []
 
 
-def test_a_folder_below_another_root_is_swept_too(machine: Machine) -> None:
-    parent, folder = machine.hanging()
-    parent.kill()
-    parent.communicate()
-    until(lambda: find_marked(machine.mark) == [], "the child has ended")
-    machine.older(folder)
-    env = {**machine.env(), "TMPDIR": str(machine.folder / "elsewhere")}
-    (machine.folder / "elsewhere").mkdir()
-    subprocess.run([sys.executable, "-m", "flows.cli", "schema"], env=env, cwd=ROOT, check=True, capture_output=True)
-    assert machine.left() == []
-
-
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> Path:
     """The root of this process' temporary folders."""
@@ -237,13 +225,6 @@ def test_a_folder_of_unknown_use_stays_and_is_reported(place: Path) -> None:
     assert kept[old] == kept[damaged] == "its maker is not known; remove it by hand if nothing uses it"
     assert [one.path for one in scratch.sweep()] == [gone]
     assert sorted(place.iterdir()) == [other, old, damaged]
-
-
-def test_after_a_restart_nothing_of_before_is_in_use(place: Path) -> None:
-    import platform
-
-    folder = dead(place, "a", boot="before", host=platform.node())
-    assert [one.path for one in scratch.sweep()] == [folder]
 
 
 def test_what_a_program_made_read_only_is_removed(place: Path) -> None:
@@ -309,12 +290,6 @@ def test_a_folder_in_which_others_can_rename_is_not_used(place: Path, home: Path
         assert stat.S_IMODE(own.path.stat().st_mode) == 0o700
 
 
-def test_a_folder_made_inside_scratch_goes_with_it(place: Path) -> None:
-    with scratch.make("outer") as outer, scratch.make("inner", root=outer.path) as inner:
-        assert list(inner.path.iterdir()) == []
-    assert list(place.iterdir()) == []
-
-
 def test_a_fork_does_not_remove_what_its_parent_made(place: Path) -> None:
     own = scratch.make("test")
     child = os.fork()
@@ -325,18 +300,3 @@ def test_a_fork_does_not_remove_what_its_parent_made(place: Path) -> None:
     assert own.path.exists()
     own.close()
     assert not own.path.exists()
-
-
-@pytest.mark.parametrize(("bits", "alone"), [(0o700, True), (0o755, True), (0o775, False), (0o1777, False)])
-def test_a_root_where_nobody_else_makes_names(
-    tmp_path: Path, home: Path, bits: int, alone: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    shared.chmod(bits)
-    monkeypatch.setattr("tempfile.tempdir", str(shared))
-    root = scratch.unshared_root()
-    assert root == (shared if alone else home / "tmp")
-    monkeypatch.setattr("tempfile.tempdir", str(root))
-    assert scratch.default_root() == root, "what a flow run of the worker uses"
-    assert stat.S_IMODE(root.stat().st_mode) == (bits if alone else 0o700)

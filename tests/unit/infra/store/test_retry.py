@@ -91,18 +91,6 @@ def test_an_outage_ends_or_becomes_too_long(clock: Clock) -> None:
         outage.tolerate(work)
 
 
-def test_an_outage_told_from_outside_counts_the_same(clock: Clock) -> None:
-    outage, error = Outage(patience_s=10), StorageUnavailable("the store is away.")
-    outage.failed(error)
-    clock.sleep(9)
-    outage.answered()
-    clock.sleep(9)
-    outage.failed(error)
-    clock.sleep(10.1)
-    with pytest.raises(StorageUnavailable):
-        outage.failed(error)
-
-
 def test_a_beat_that_moves_is_a_conductor_that_lives(store: Store, lease: Lease, clock: Clock) -> None:
     seen = watch(store)
     for _ in range(10):
