@@ -4,8 +4,8 @@
                                 .owner   its maker and its purpose; locked while that process or its child lives
 
 The root is TMPDIR. The kernel releases the lock when its last holder ends, so a folder whose note is not locked was
-left behind. The next command sweeps it, and what killed workers of Prefect left there; the state folder records the
-roots. Nothing here follows a link or touches another user's files. No other module makes temporary folders or files.
+left behind. The next command sweeps it; the state folder records the roots. Nothing here follows a link or touches
+another user's files. No other module makes temporary folders or files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import json
 import logging
 import os
 import platform
-import re
 import shutil
 import stat
 import tempfile
@@ -36,10 +35,6 @@ from infra.processes.processes import find_marked
 from infra.settings import is_private_place, library_folders, on_this_machine, state_folder
 
 PREFIX = "trainwright-"
-_OURS = re.compile(re.escape(PREFIX) + ".*")
-# Of a flow run, left by a killed worker of Prefect; they do not say who made them, nor whether they are used.
-_OF_PREFECT = re.compile(r"prefect-workspace-attempt-\w{8}|tmp\w{8}prefect")
-_UNUSED_AFTER_S = 86_400.0
 
 log = logging.getLogger("trainwright")
 
@@ -115,10 +110,7 @@ def variables(folder: Path) -> dict[str, str]:
 
 def sweep() -> list[Leftover]:
     """Remove the folders of killed processes; returns what was removed."""
-    swept = _left_by_prefect()
-    for old in swept:
-        _remove(old.path)
-        log.info("removed %s, which a killed worker of Prefect left behind", old.path)
+    swept = []
     for path in _all_folders():
         with locked(path) as left:
             if left is not None and not left.why_kept:
@@ -130,7 +122,7 @@ def sweep() -> list[Leftover]:
 
 def leftovers() -> list[Leftover]:
     """The folders that `sweep` would remove, and similar folders that have to stay; removes nothing."""
-    found = _left_by_prefect()
+    found = []
     for path in _all_folders():
         with locked(path) as left:
             if left is not None:
@@ -161,26 +153,14 @@ def _below_state_folder() -> Path:
     return folder
 
 
-def _all_folders(named: re.Pattern[str] = _OURS) -> Iterator[Path]:
-    """Folders below the roots with our prefix, or another name, that belong to this user; links are left out."""
+def _all_folders() -> Iterator[Path]:
+    """Folders below the roots with our prefix that belong to this user; links are left out."""
     for root in _roots():
         with contextlib.suppress(OSError):
             for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
                 mine = entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-                if named.fullmatch(entry.name) and mine and entry.is_dir(follow_symlinks=False):
+                if entry.name.startswith(PREFIX) and mine and entry.is_dir(follow_symlinks=False):
                     yield root / entry.name
-
-
-def _left_by_prefect() -> list[Leftover]:
-    """Folders of Prefect's that nothing has changed for a day and no process is in or names in its command."""
-    ages = {path: time.time() - path.lstat().st_mtime for path in _all_folders(_OF_PREFECT)}
-    old = {path: age_s for path, age_s in ages.items() if age_s > _UNUSED_AFTER_S}
-    if not old:
-        return []
-    import psutil  # in no process that needs no look at others
-
-    used = "\n".join(str(one.info) for one in psutil.process_iter(["cwd", "cmdline"]))
-    return [Leftover(path, "prefect", age_s) for path, age_s in old.items() if path.name not in used]
 
 
 def _is_inside_scratch(place: Path) -> bool:

@@ -237,24 +237,6 @@ def test_what_a_program_made_read_only_is_removed(place: Path) -> None:
     assert list(place.iterdir()) == []
 
 
-def test_what_a_killed_worker_of_prefect_left_is_swept_a_day_later(place: Path, tmp_path: Path) -> None:
-    names = ("tmp4w_pgy8qprefect", "prefect-workspace-attempt-088uwbo5", "prefect-mine", "tmp4w_pgy8q")
-    folders = [place / name for name in names]
-    for folder in folders:
-        folder.mkdir()
-        (folder / "file").touch()
-    assert scratch.leftovers() == [], "they may be in use"
-    for folder in folders:
-        os.utime(folder, (1, 1))
-    for command, within in (["sleep", "600"], folders[0]), (["tail", "-f", str(folders[0] / "file")], tmp_path):
-        with subprocess.Popen(command, cwd=within) as process:
-            left = [one.path for one in scratch.leftovers()]
-            process.kill()  # before anything fails, or the failure waits for it
-        assert left == [folders[1]]
-    assert [left.path for left in scratch.sweep()] == [folders[1], folders[0]]
-    assert sorted(path.name for path in place.iterdir()) == sorted(names[2:])
-
-
 def test_no_link_is_followed(place: Path, tmp_path: Path) -> None:
     mine = dead(tmp_path, "mine")
     (place / f"{scratch.PREFIX}link").symlink_to(mine)
