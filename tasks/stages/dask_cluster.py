@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import distributed
 
-from data_contracts.errors import NodeLost, StorageUnavailable, TrainwrightError, UsageError
+from data_contracts.errors import ErrorJson, NodeLost, StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.messages.children import A, Child
 from data_contracts.messages.raw_data import (
     CLUSTER_TASK,
@@ -117,7 +117,7 @@ def _task_request(
     )
 
 
-def do_cluster_task(request: dict[str, object], versions: dict[str, str], withhold: bool) -> dict[str, object] | None:
+def do_cluster_task(request: dict[str, object], versions: dict[str, str], withhold: bool) -> ErrorJson | None:
     """Do one task, a `ClusterTaskRequest` as JSON, on a worker's machine; returns its error as JSON."""
     try:
         if unlike := differences(versions):

@@ -167,7 +167,7 @@ def test_what_outlives_sigkill_is_said_and_not_waited_for(
     monkeypatch.setattr(processes, "UNKILLABLE_AFTER_S", 0)
     # Stands for a process in uninterruptible sleep: signals reach it, and it stays.
     monkeypatch.setattr(processes, "find_marked", lambda mark: [os.getpid()])
-    monkeypatch.setattr(processes, "_signal", lambda pids, number: None)
+    monkeypatch.setattr(processes.os, "kill", lambda pid, number: None)
     assert kill_marked(new_mark()) == 1
     assert "do not end after SIGKILL" in caplog.text
 
@@ -178,7 +178,7 @@ def test_the_end_of_what_cannot_be_killed_is_not_waited_for(monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(processes, "REAP_S", 0.01)
         # Stands for a process in uninterruptible sleep.
-        patch.setattr(processes, "_signal", lambda pids, number: None)
+        patch.setattr(processes.os, "kill", lambda pid, number: None)
         patch.setattr(processes, "UNKILLABLE_AFTER_S", 0)
         assert end(mark, process) is None
     assert end(mark, process) == -signal.SIGKILL
