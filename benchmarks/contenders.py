@@ -30,6 +30,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data_contracts.handoffs import Dataset
+from infra.machine import threads_per_process
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from tasks.run.resolve import RunOptions
 from tasks.run.run import open_run
@@ -111,7 +112,7 @@ class Training:
 
     def _env(self, **more: str) -> dict[str, str]:
         # As many threads for each contender as ours gives a rank.
-        threads = str(max(1, (os.cpu_count() or 1) // self.ranks))
+        threads = str(threads_per_process(self.ranks))
         return {**os.environ, "OMP_NUM_THREADS": threads, **more}
 
     @property

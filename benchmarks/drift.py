@@ -24,6 +24,7 @@ from numpy.random import Generator
 from data_contracts.profile.drift import compared
 from data_contracts.profile.profile import profile_of
 from data_contracts.records import ColumnProfile, Profile
+from infra.machine import num_cores
 
 RATE = 0.01
 _CITIES = [f"city {number}" for number in range(3000)]
@@ -50,7 +51,7 @@ def table(draw: Generator, rows: int, shift: float = 0.0) -> pa.Table:
 
 def profile(sample: pa.Table) -> Profile:
     """The profile of a sample."""
-    return profile_of(sample.to_batches(1 << 16), sample.schema, [])
+    return profile_of(sample.to_batches(1 << 16), sample.schema, [], num_cores())
 
 
 def drawn_again(draw: Generator, column: ColumnProfile) -> ColumnProfile:

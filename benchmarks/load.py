@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from common import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -44,9 +44,7 @@ def main() -> None:
     from tests.support.postgres import Postgres
     from tests.support.team_server import client_settings, migrate, server_settings, team_server
 
-    print(
-        f"Python {platform.python_version()}, {os.cpu_count()} cores, Prefect {version('prefect')}; {vars(arguments)}"
-    )
+    print(f"{machine()}; Prefect {version('prefect')}; {vars(arguments)}")
     # SIGINT, too: a shell's background job ignores it, its children inherit that, and a Prefect worker ends by it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)

@@ -12,7 +12,6 @@ import argparse
 import json
 import logging
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,8 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+
+from common import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = ROOT / "examples" / "digits" / "pipeline.yaml"
@@ -88,7 +89,7 @@ def compare(pairs: int, *, quick: bool) -> None:
     from noise import Median, Watch
 
     watch = Watch()
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}, pairs: {pairs}")
+    print(f"{machine()}; pairs: {pairs}")
     print(", ".join(f"{name} {version(name)}" for name in PACKAGES))
     with tempfile.TemporaryDirectory(prefix="trainwright-benchmark-") as store:
         as_flow = [sys.executable, "-m", "flows.cli", "run", str(SPEC), "--store", store]

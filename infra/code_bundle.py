@@ -29,7 +29,7 @@ from infra.store import Manifest, Store, layout
 from infra.store.backend import MAX_READ_BYTES
 
 log = logging.getLogger("trainwright")
-LIBRARIES = ("duckdb", "numba", "numpy", "pandas", "prefect", "prefect-dask", "pyarrow")
+LIBRARIES = ("distributed", "duckdb", "numba", "numpy", "pandas", "pyarrow")
 ROOMS = ("data_contracts", "infra", "tasks", "training")
 KIND = "code"
 # In a folder of its own, because a project may have a manifest.json, too.

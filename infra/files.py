@@ -16,7 +16,6 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +25,6 @@ from blake3 import blake3
 from data_contracts.errors import UsageError
 
 CHUNK_BYTES = 2**22
-SYNC_BYTES = 2**26
 # Marks a folder with all that is in it, as CACHEDIR.TAG marks a cache.
 TAG = "TRAINWRIGHT.TAG"
 _TEXT = "Trainwright wrote what is in this folder. None of it is packed into a bundle of code.\n"
@@ -175,32 +173,14 @@ def _chunks(stream: Readable, most: float) -> Iterator[memoryview]:
         most -= len(chunk)
 
 
-def write_hashed(chunks: Iterable[memoryview], file: RawIOBase, *, sync: bool = False) -> tuple[int, str]:
-    """Write chunks to an unbuffered file and hash them meanwhile; returns size and BLAKE3 (hexadecimal) of all.
+def write_hashed(chunks: Iterable[memoryview], file: RawIOBase) -> tuple[int, str]:
+    """Write chunks to an unbuffered file and hash them meanwhile; returns size and BLAKE3 (hexadecimal) of all."""
 
-    Args:
-        sync: also sync written data to the disk early, so that little is left for the fsync that must follow.
-    """
-    # One thread hashes faster than a disk writes; more threads would only slow the writer down.
-    hasher, size, unsynced = blake3(), 0, 0
-    with ThreadPoolExecutor(2, thread_name_prefix="beside") as beside:
-        syncing: Future[None] | None = None
-        for chunk in chunks:
-            hashing = beside.submit(hasher.update, chunk)
-            left = chunk
-            while left.nbytes:
-                left = left[file.write(left) or 0 :]
-            size += chunk.nbytes
-            unsynced += chunk.nbytes
-            if sync and unsynced >= SYNC_BYTES and (syncing is None or syncing.done()):
-                if syncing is not None:
-                    syncing.result()
-                syncing, unsynced = beside.submit(os.fdatasync, file.fileno()), 0
-            hashing.result()
-        if syncing is not None:
-            # The kernel reports a failed write to the disk only once: here, not to the fsync that follows.
-            syncing.result()
-    return size, hasher.hexdigest()
+    def write(chunk: memoryview) -> None:
+        while chunk.nbytes:
+            chunk = chunk[file.write(chunk) or 0 :]
+
+    return hash_chunks(chunks, write)
 
 
 def stream_digest(stream: Readable, most: float = math.inf) -> str:

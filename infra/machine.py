@@ -1,12 +1,12 @@
-"""This machine: its name, its GPUs, its memory, and the energy that it uses.
+"""This machine: its boot, processors, memory and GPUs, and the energy that its GPUs use.
 
-The machine's name is one that all its processes find, and that tells nothing about it. Its GPUs are counted as the
-kernel says, without torch and without a driver's library; memory is that of the machine and of its control group.
+The machine's id is one that all its processes find, and that tells nothing about it. Processors and memory are those
+of the machine, or of this process's control groups if these allow less. GPUs are counted as the kernel lists them,
+without torch and without a driver's library.
 
-Energy is measured where the kernel (RAPL) or the GPUs' driver (NVML) counts it. The counters are those of the whole
-machine, so a lock on them decides who measures: every joule has one payer. RAPL counts processors and memory, and on
-most machines only root may read it. NVML needs `nvidia-ml-py`, which Trainwright uses if it is installed. Fans, disks
-and power supplies are in neither.
+Energy is measured where the GPUs' driver (NVML) counts it. Its counters are those of the whole machine, so a lock on
+them decides which process measures: every joule has one payer. NVML needs `nvidia-ml-py`, which Trainwright uses if it
+is installed. Processors, memory, fans, disks and power supplies are not measured.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import functools
 import hashlib
 import os
 import platform
-import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from data_contracts.costs import GpuReading, Resources
 from infra import files
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _GROUPS, _ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-POWERCAP = Path("/sys/class/powercap")
 NVIDIA = Path("/dev/nvidiactl")
 
 
@@ -46,47 +46,77 @@ def num_gpus(root: Path = Path("/")) -> int | None:
         return None if others else 0
 
 
+def boot_id() -> str:
+    """The id of this machine's boot; "" if the kernel gives none."""
+    return _text(_BOOT).strip()
+
+
 @functools.cache
 def machine_id() -> str:
     """16 hexadecimal digits, equal for all processes of this machine until it restarts; "" if it has none.
 
     A container with a host name of its own counts as a machine of its own, as it has in a price list.
     """
-    try:
-        boot = _BOOT.read_text().strip()
-    except OSError:
-        return ""
-    return hashlib.sha256(f"{boot}\0{platform.node()}".encode()).hexdigest()[:16]
+    boot = boot_id()
+    return hashlib.sha256(f"{boot}\0{platform.node()}".encode()).hexdigest()[:16] if boot else ""
 
 
-def group_limit_bytes(groups: Path = _GROUPS, root: Path = _ROOT) -> int | None:
-    """The least limit of this process's group and those above it; None if there is none, or no such group.
+def num_cores(groups: Path = _GROUPS, root: Path = _ROOT) -> int:
+    """The processors that this process may use: those of its affinity, or its control groups' quota if that is less.
 
     Args:
         groups: lists the process's groups; version 1 of the kernel's interface has one for each resource.
         root: where the groups are folders.
     """
-    limits: list[int] = []
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for folder in _group_folders("cpu", groups, root):
+        quota, _, period = _text(folder / "cpu.max").partition(" ")
+        quota = quota or _text(folder / "cpu.cfs_quota_us").strip()
+        period = period or _text(folder / "cpu.cfs_period_us")
+        if quota.isdigit() and int(quota) > 0:
+            cores = min(cores, -(-int(quota) // int(period)))
+    return max(1, cores)
+
+
+def threads_per_process(processes: int) -> int:
+    """OMP_NUM_THREADS for each of some processes that share this machine's processors; at least 1."""
+    return max(1, num_cores() // max(1, processes))
+
+
+def group_limit_bytes(groups: Path = _GROUPS, root: Path = _ROOT) -> int | None:
+    """The least memory limit of this process's group and those above it; None if there is none, or no such group.
+
+    Args:
+        groups, root: as for `num_cores`.
+    """
+    names = ("memory.max", "memory.limit_in_bytes")
+    folders = _group_folders("memory", groups, root)
+    limits = [_text(folder / name).strip() for folder in folders for name in names]
+    return min((int(limit) for limit in limits if limit.isdigit()), default=None)
+
+
+def _group_folders(resource: str, groups: Path, root: Path) -> Iterator[Path]:
+    """The folders of this process's control groups of a resource, and of the groups above them."""
     for line in _text(groups).splitlines():
-        _, kinds, path = line.split(":", 2)
-        if kinds not in ("", "memory"):
+        _, resources, path = line.split(":", 2)
+        if resources and resource not in resources.split(","):
             continue
-        top, name = (root / "memory", "memory.limit_in_bytes") if kinds else (root, "memory.max")
+        top = root / resource if resources else root
         folder = top / path.lstrip("/")
         # In a container, the group's own path may not be there; its limit is that of the top.
-        while True:
-            said = _text(folder / name).strip()
-            limits += [int(said)] if said.isdigit() else []
-            if folder == top or top not in folder.parents:
-                break
-            folder = folder.parent
-    return min(limits, default=None)
+        yield from (above for above in (folder, *folder.parents) if above == top or top in above.parents)
 
 
 def machine_bytes() -> int:
     """The memory of this machine, or the limit of this process's control group if that is less."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    machine = psutil.virtual_memory().total
     return min(machine, group_limit_bytes() or machine)
+
+
+def free_bytes() -> int:
+    """The memory of this machine that is free, or the limit of this process's control group if that is less."""
+    free = psutil.virtual_memory().available
+    return min(free, group_limit_bytes() or free)
 
 
 def tree_bytes(pid: int) -> int:
@@ -119,41 +149,6 @@ def installed_nvml() -> Any:
     return pynvml
 
 
-class Rapl:
-    """The energy counters of processors and memory.
-
-    Args:
-        root: the folder of the kernel's power zones.
-    """
-
-    def __init__(self, root: Path = POWERCAP) -> None:
-        self._zones: dict[Path, int] = {}
-        self._range: dict[Path, int] = {}
-        for zone in sorted(root.glob("intel-rapl:*")):
-            with contextlib.suppress(OSError, ValueError):
-                if _counts_apart(zone):
-                    self._range[zone] = int((zone / "max_energy_range_uj").read_text())
-                    self._zones[zone] = int((zone / "energy_uj").read_text())
-        self.found = bool(self._zones)
-
-    def microjoules(self) -> int:
-        """The energy since the last call; a counter that began anew has passed its range once."""
-        spent = 0
-        for zone, before in self._zones.items():
-            with contextlib.suppress(OSError, ValueError):
-                now = int((zone / "energy_uj").read_text())
-                spent += now - before if now >= before else now + self._range[zone] - before
-                self._zones[zone] = now
-        return spent
-
-
-def _counts_apart(zone: Path) -> bool:
-    """Whether a zone's energy is in no other zone's: a processor's (not the whole platform's), and memory's."""
-    name = (zone / "name").read_text().strip()
-    inner = re.fullmatch(r"intel-rapl:\d+:\d+", zone.name) is not None
-    return name == "dram" if inner else name.startswith("package")
-
-
 class Gpus:
     """The energy counters of NVIDIA GPUs, and how much of the time they compute.
 
@@ -172,13 +167,13 @@ class Gpus:
         self.found = bool(self._devices)
 
     def sample(self) -> tuple[int, int]:
-        """Microjoules since the last call, and the milliseconds in which GPUs computed, summed over them."""
+        """Millijoules since the last call, and the milliseconds in which GPUs computed, summed over them."""
         now, spent, busy_ms = self._clock(), 0, 0.0
         for device, before in self._devices.items():
             with contextlib.suppress(Exception):  # a GPU that fell off the bus counts nothing more
                 count = self._nvml.nvmlDeviceGetTotalEnergyConsumption(device)
-                # The driver counts millijoules since it was loaded.
-                spent += max(count - before, 0) * 1000
+                # The driver counts since it was loaded.
+                spent += max(count - before, 0)
                 self._devices[device] = count
                 busy_ms += self._nvml.nvmlDeviceGetUtilizationRates(device).gpu * 10 * (now - self._at)
         self._at = now
@@ -204,20 +199,18 @@ def gpu_readings(nvml: Any) -> list[GpuReading]:
 
 
 class EnergyMeter:
-    """This machine's energy, in parts; nothing while another process measures it.
+    """The energy of this machine's GPUs, in parts; nothing while another process measures it.
 
     Args:
-        lock: what of the machine's is locked while this process measures; None: as the counters need.
+        lock: what of the machine's is locked while this process measures.
     """
 
-    def __init__(self, rapl: Rapl | None = None, gpus: Gpus | None = None, lock: Path | None = None) -> None:
-        self._rapl = Rapl() if rapl is None else rapl
+    def __init__(self, gpus: Gpus | None = None, lock: Path = NVIDIA) -> None:
         self._gpus = Gpus(installed_nvml()) if gpus is None else gpus
-        self._microjoules = self._reported_mj = 0
         self._lock: int | None = None
         self._elsewhere, self._sampling = False, threading.Lock()
-        if self._rapl.found or self._gpus.found:
-            self._take_lock(lock or (NVIDIA if self._gpus.found else POWERCAP))
+        if self._gpus.found:
+            self._take_lock(lock)
 
     def _take_lock(self, path: Path) -> None:
         try:
@@ -231,17 +224,10 @@ class EnergyMeter:
     def sample(self) -> Resources:
         """The energy since the last call; without a figure if it cannot be measured here."""
         with self._sampling:
-            return self._sample()
-
-    def _sample(self) -> Resources:
-        if self._lock is None:
-            return Resources(elsewhere=self._elsewhere)
-        spent, busy_ms = self._gpus.sample()
-        self._microjoules += spent + self._rapl.microjoules()
-        # Whole millijoules: what is left over is told with the next part.
-        new = self._microjoules // 1000 - self._reported_mj
-        self._reported_mj += new
-        return Resources(millijoules=new, gpu_busy_ms=busy_ms if self._gpus.found else None)
+            if self._lock is None:
+                return Resources(elsewhere=self._elsewhere)
+            millijoules, busy_ms = self._gpus.sample()
+            return Resources(millijoules=millijoules, gpu_busy_ms=busy_ms)
 
     def close(self) -> None:
         """Let another process measure."""

@@ -4,8 +4,8 @@
                                 .owner   its maker and its purpose; locked while that process or its child lives
 
 The root is TMPDIR. The kernel releases the lock when its last holder ends, so a folder whose note is not locked was
-left behind. The next command sweeps it, and what killed workers of Prefect left there; the state folder records the
-roots. Nothing here follows a link or touches another user's files. No other module makes temporary folders or files.
+left behind. The next command sweeps it; the state folder records the roots. Nothing here follows a link or touches
+another user's files. No other module makes temporary folders or files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import json
 import logging
 import os
 import platform
-import re
 import shutil
 import stat
 import tempfile
@@ -31,14 +30,11 @@ from types import TracebackType
 from typing import Any
 
 from infra import files
+from infra.machine import boot_id
 from infra.processes.processes import find_marked
 from infra.settings import is_private_place, library_folders, on_this_machine, state_folder
 
 PREFIX = "trainwright-"
-_OURS = re.compile(re.escape(PREFIX) + ".*")
-# Of a flow run, left by a killed worker of Prefect; they do not say who made them, nor whether they are used.
-_OF_PREFECT = re.compile(r"prefect-workspace-attempt-\w{8}|tmp\w{8}prefect")
-_UNUSED_AFTER_S = 86_400.0
 
 log = logging.getLogger("trainwright")
 
@@ -114,10 +110,7 @@ def variables(folder: Path) -> dict[str, str]:
 
 def sweep() -> list[Leftover]:
     """Remove the folders of killed processes; returns what was removed."""
-    swept = _left_by_prefect()
-    for old in swept:
-        _remove(old.path)
-        log.info("removed %s, which a killed worker of Prefect left behind", old.path)
+    swept = []
     for path in _all_folders():
         with locked(path) as left:
             if left is not None and not left.why_kept:
@@ -129,7 +122,7 @@ def sweep() -> list[Leftover]:
 
 def leftovers() -> list[Leftover]:
     """The folders that `sweep` would remove, and similar folders that have to stay; removes nothing."""
-    found = _left_by_prefect()
+    found = []
     for path in _all_folders():
         with locked(path) as left:
             if left is not None:
@@ -160,26 +153,14 @@ def _below_state_folder() -> Path:
     return folder
 
 
-def _all_folders(named: re.Pattern[str] = _OURS) -> Iterator[Path]:
-    """Folders below the roots with our prefix, or another name, that belong to this user; links are left out."""
+def _all_folders() -> Iterator[Path]:
+    """Folders below the roots with our prefix that belong to this user; links are left out."""
     for root in _roots():
         with contextlib.suppress(OSError):
             for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
                 mine = entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-                if named.fullmatch(entry.name) and mine and entry.is_dir(follow_symlinks=False):
+                if entry.name.startswith(PREFIX) and mine and entry.is_dir(follow_symlinks=False):
                     yield root / entry.name
-
-
-def _left_by_prefect() -> list[Leftover]:
-    """Folders of Prefect's that nothing has changed for a day and no process is in or names in its command."""
-    ages = {path: time.time() - path.lstat().st_mtime for path in _all_folders(_OF_PREFECT)}
-    old = {path: age_s for path, age_s in ages.items() if age_s > _UNUSED_AFTER_S}
-    if not old:
-        return []
-    import psutil  # in no process that needs no look at others
-
-    used = "\n".join(str(one.info) for one in psutil.process_iter(["cwd", "cmdline"]))
-    return [Leftover(path, "prefect", age_s) for path, age_s in old.items() if path.name not in used]
 
 
 def _is_inside_scratch(place: Path) -> bool:
@@ -290,7 +271,7 @@ def write_note(folder: Path, made_for: str, mark: str) -> int:
     handle = os.open(folder / NOTE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with contextlib.suppress(OSError):  # no locks on this file system: never swept, as its use is unknown
         fcntl.flock(handle, fcntl.LOCK_EX)
-    note = {"boot": _boot(), "host": platform.node(), "made_for": made_for, "mark": mark, "pid": os.getpid()}
+    note = {"boot": boot_id(), "host": platform.node(), "made_for": made_for, "mark": mark, "pid": os.getpid()}
     os.write(handle, json.dumps(note).encode())
     return handle
 
@@ -317,7 +298,7 @@ def locked(path: Path) -> Iterator[Leftover | None]:
 def _described(path: Path, note: Mapping[str, Any], age_s: float) -> Leftover | None:
     """Describe a folder by its note; None while its processes may still be ending."""
     made_for = str(note["made_for"])
-    if note["boot"] != _boot() and note["host"] != platform.node():
+    if note["boot"] != boot_id() and note["host"] != platform.node():
         return Leftover(path, made_for, age_s, f"the host {note['host']} made it and will sweep it")
     if age_s < SWEEP_AFTER_S or (note["mark"] and find_marked(note["mark"])):
         return None
@@ -335,10 +316,3 @@ def _without_note(path: Path) -> Leftover | None:
 
 def _age_s(facts: os.stat_result) -> float:
     return time.time() - facts.st_mtime
-
-
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

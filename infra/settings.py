@@ -30,8 +30,9 @@ from infra.files import locked, replace_private, tag
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 FILE = "approved.json"
-# What a Dask cluster is sent: Prefect's settings, with its password and API key.
-PREFECT_SETTINGS = "prefect:settings"
+# Approves a Dask cluster, which can run code in the process of the run. The name is an earlier one, from when Prefect's
+# settings were sent to it; it stays, so that earlier approvals hold.
+CLUSTER = "prefect:settings"
 # Keys that sign, and what opens the Prefect server, which runs any program.
 _NEVER = re.compile(r"env:(?:TRAINWRIGHT|PREFECT)_", re.IGNORECASE)
 

@@ -1,7 +1,7 @@
 """Spans for an OpenTelemetry collector, by its own SDK, and what the operator asks for in the environment.
 
-The variables `OTEL_*` are checked before the SDK reads them: it would ignore what is wrong. A span is made when it has
-ended, from times that are known then, so nothing is open while ranks train. The SDK's provider is not made the
+The endpoint and the protocol are checked before the SDK reads them: it would ignore what is wrong. A span is made when
+it has ended, from times that are known then, so nothing is open while ranks train. The SDK's provider is not made the
 process's: other libraries in it, such as Prefect, would send what they know of parameters.
 """
 
@@ -13,7 +13,7 @@ import re
 import secrets
 import stat
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("trainwright")
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _OTLP = "OTEL_EXPORTER_OTLP_"
-_PAIRS = re.compile(r"\s*(?:[^\s=,;]+\s*=[^,]*(?:,\s*[^\s=,;]+\s*=[^,]*)*,?)?\s*")
-_SAMPLERS = ("always_on", "always_off", "traceidratio")
+PROTOCOL = "http/protobuf"
 # A port such as `9400`, or a range such as `9400-9409` of which the first free one is taken.
 METRICS_PORT = "TRAINWRIGHT_METRICS_PORT"
 # The address that the port is opened on; by default loopback.
@@ -63,11 +62,10 @@ def check_otlp(environ: Mapping[str, str] = os.environ) -> None:
     """UsageError that names the variable that is malformed; its value may hold a secret and is not repeated."""
     if not traces_asked(environ):
         return
-    for name, fine, wanted in _CHECKS:
-        for variable in (f"{_OTLP}{name}", f"{_OTLP}TRACES_{name}") if name[:5] != "OTEL_" else (name,):
-            value = environ.get(variable, "").strip()
-            if value and not fine(value):
-                raise UsageError(f"{variable} is not {wanted}.")
+    if not is_url(_of(environ, "ENDPOINT")):
+        raise UsageError(f"{ENDPOINT} is not a URL such as http://collector:4318.")
+    if (_of(environ, "PROTOCOL") or PROTOCOL) != PROTOCOL:
+        raise UsageError(f"{_OTLP}PROTOCOL is not {PROTOCOL}, which is all that Trainwright sends.")
 
 
 def _of(environ: Mapping[str, str], name: str) -> str:
@@ -81,40 +79,6 @@ def is_url(text: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         return False
-
-
-def _is_positive(text: str) -> bool:
-    return re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII) is not None and float(text) > 0
-
-
-def _is_share(text: str) -> bool:
-    return re.fullmatch(r"\d*\.?\d+(e-?\d+)?", text, re.ASCII) is not None and float(text) <= 1
-
-
-# Name after OTEL_EXPORTER_OTLP_ (and OTEL_EXPORTER_OTLP_TRACES_), or the whole name; whether a value is fine; what it
-# has to be.
-_CHECKS: tuple[tuple[str, Callable[[str], bool], str], ...] = (
-    ("ENDPOINT", is_url, "a URL such as http://collector:4318"),
-    ("PROTOCOL", lambda text: text == "http/protobuf", "http/protobuf, which is all that Trainwright sends"),
-    ("HEADERS", lambda text: _PAIRS.fullmatch(text) is not None, "a list such as name=value,name=value"),
-    ("TIMEOUT", _is_positive, "a number above 0"),
-    ("COMPRESSION", lambda text: text in ("none", "gzip", "deflate"), "none, gzip or deflate"),
-    ("CERTIFICATE", lambda text: Path(text).is_file(), "a file that is there"),
-    ("CLIENT_KEY", lambda text: Path(text).is_file(), "a file that is there"),
-    ("CLIENT_CERTIFICATE", lambda text: Path(text).is_file(), "a file that is there"),
-    ("OTEL_TRACES_EXPORTER", lambda text: text in ("otlp", "none"), "otlp or none"),
-    (
-        "OTEL_RESOURCE_ATTRIBUTES",
-        lambda text: _PAIRS.fullmatch(text) is not None,
-        "a list such as name=value,name=value",
-    ),
-    (
-        "OTEL_TRACES_SAMPLER",
-        lambda text: text.removeprefix("parentbased_") in _SAMPLERS,
-        "one of OpenTelemetry's samplers, such as parentbased_traceidratio",
-    ),
-    ("OTEL_TRACES_SAMPLER_ARG", _is_share, "a share between 0 and 1"),
-)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from data_contracts.messages.gang import Heartbeat, Joined, Latest, Launch, Node
 from data_contracts.records import Record
 from data_contracts.resolved import Price
 from data_contracts.run_report import Cost
-from infra.gang.ledger import generations
+from infra.gang.ledger import generations, last_beat
 from infra.processes.this_process import now_s
 from infra.store import Store, layout
 from infra.store.records import parsed
@@ -201,7 +201,7 @@ def _node(store: Store, place: tuple[str, int, int], first: int) -> tuple[NodeUs
     ended = store.find_as(layout.node_exit(*place), NodeExit.from_json)
     if joined is None and ended is None:
         return None
-    beat = Heartbeat() if ended is not None else _last_beat(store, place)
+    beat = (None if ended is not None else last_beat(store, place)) or Heartbeat()
     message = beat if ended is None else ended
     step = max([first, *(report.step for report in reports_of(message))])
     answered = None if joined is None else joined.time
@@ -221,12 +221,6 @@ def _node(store: Store, place: tuple[str, int, int], first: int) -> tuple[NodeUs
     node = parsed(layout.node(*place), NodeUsage.model_validate, words)
     how = "killed" if ended is None else "done" if ended.error is None else str(ended.error["cause"])
     return node, step, how
-
-
-def _last_beat(store: Store, place: tuple[str, int, int]) -> Heartbeat:
-    beats = [name for name in store.list(layout.node(*place)) if name.startswith("beat-")]
-    last = None if not beats else store.find_as(layout.beat(*place, len(beats) - 1), Heartbeat.from_json)
-    return last or Heartbeat()
 
 
 def _kept(store: Store, where: str) -> list[Checkpoint]:

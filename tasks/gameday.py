@@ -259,7 +259,7 @@ def train_once(request: GameTraining, loaded: LoadedSpec) -> Checkpoint:
     """
     options = RunOptions(window=request.window, fresh=request.fresh)
     run = open_run(loaded, store_uri=request.store, options=options, recorded=False, remembered=False)
-    # What conducts a game day is no flow run of Prefect's tasks, which a Dask cluster would need.
+    # The store of a game day may be a folder that only this machine sees, so no cluster reads the rows.
     changes = {"lightning": shortened(run.resolved.lightning), "spec": run_locally(run.resolved.spec)}
     run = replace(run, resolved=run.resolved.model_copy(update=changes))
     stage = replace(train, make=partial(run_training, fault=request.fault))

@@ -24,11 +24,6 @@ def task_policy(stage: str) -> dict[str, Any]:
     }
 
 
-def cluster_task_policy(stage: str) -> dict[str, Any]:
-    """Keyword arguments of `@task` for a task of a stage on a cluster; Dask itself replaces workers."""
-    return {**task_policy(stage), "name": f"{stage}-piece", "task_run_name": "{work} {request[piece]}"}
-
-
 def pipeline_tags(pipeline: str, tags: dict[str, str]) -> list[str]:
     """The Prefect tags of a pipeline's deployment and of its flow runs: which pipeline it is, and its cost tags."""
     return [f"pipeline:{pipeline}", *run_tags(tags)]

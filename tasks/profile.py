@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import logging
 import math
-import os
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from data_contracts.messages.commands import PROFILE, TRACE, ProfileRequest, Ste
 from data_contracts.pipeline_spec import TrainSpec
 from infra import scratch
 from infra.child import run_child
+from infra.machine import num_cores
 from infra.records.handoffs import local_dataset, mixed
 from tasks.charts.picture import BLUE
 from tasks.charts.plots import Bar, bars
@@ -398,7 +398,7 @@ def profile(run: Run, dataset: Dataset | None) -> Profiled:
         parts = parts_of(before, settings["checkpoint"])
         roof = roofline(before, parts)
         bound = bound_by(parts, roof)
-        change = change_for(bound, before, settings, os.cpu_count() or 1)
+        change = change_for(bound, before, settings, num_cores())
         after, failed = None, ""
         if change is not None:
             log.info("profile: bound by %s; measuring the change: %s", NAMES[bound], change.what)

@@ -7,7 +7,6 @@ is added.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Collection, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -49,7 +48,7 @@ _FLAGS = np.array([0, 1])
 
 
 def profile_of(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, sensitive: Collection[str], threads: int | None = None
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, sensitive: Collection[str], threads: int = 1
 ) -> Profile:
     """The profile of one part, such as a file.
 
@@ -57,11 +56,10 @@ def profile_of(
         batches: its rows, in batches of any sizes.
         schema: of all batches.
         sensitive: columns of which only rows and nulls are counted.
-        threads: columns that are counted at once; default: one per processor. It does not affect the result.
+        threads: columns that are counted at once. It does not affect the result.
     """
     block = block_of(len(schema))
     part = _Part([Column(field.name, field.type, field.name in sensitive, block) for field in schema], batches)
-    threads = threads or os.cpu_count() or 1
     _keep_freed_memory()
     with ThreadPoolExecutor(threads, "profile") as pool:
         try:

@@ -20,6 +20,7 @@ import psutil
 from data_contracts.errors import Interrupted, StorageUnavailable, TrainwrightError, UsageError
 from flows.commands.guard import Answer, log
 from infra import scratch
+from infra.machine import num_cores
 from infra.orchestrator.lifecycle import obstacles_here
 from infra.orchestrator.server import expected_server, running_service
 from infra.quantities import duration, size
@@ -90,7 +91,7 @@ def inspect_machine() -> list[Check]:
     disk = shutil.disk_usage(state_folder() if state.ok else os.getcwd())
     return [
         Check("python", (3, 11) <= version < (3, 14), f"Python {number}", "Use Python 3.11, 3.12 or 3.13."),
-        Check("cores", True, f"{os.cpu_count()} cores"),
+        Check("cores", True, f"{num_cores()} cores"),
         Check("memory", memory.total >= 3 * GIB, f"{memory.total / GIB:.0f} GiB memory", "Training needs 3 GiB."),
         Check("disk", disk.free >= GIB, f"{disk.free / GIB:.0f} GiB disk free", "Free 1 GiB."),
         _packages(),

@@ -20,7 +20,7 @@ from data_contracts.errors import UsageError
 from data_contracts.load import json_schema, load_spec, load_store
 from flows.commands.guard import Answer
 from infra.project import project_extras
-from infra.settings import PREFECT_SETTINGS, approve, remember_store
+from infra.settings import CLUSTER, approve, remember_store
 from infra.store import absolute_address, layout, open_store
 from infra.store.s3 import credentials_sent, database_password
 
@@ -29,7 +29,7 @@ TEMPLATE = EXAMPLES / "digits"
 FILES = ("pyproject.toml", "pipeline.yaml", "lightning.yaml", "suite.json", "model.py")
 # A person's own model and data replace what prepare.py makes.
 FINE_TUNING = (*FILES, "requirements.txt", "prepare.py")
-_CREDENTIAL = re.compile(rf"env:[A-Za-z_]\w*|profile:.+|block:.+|{PREFECT_SETTINGS}")
+_CREDENTIAL = re.compile(rf"env:[A-Za-z_]\w*|profile:.+|block:.+|{CLUSTER}")
 
 
 def init(arguments: argparse.Namespace) -> Answer:

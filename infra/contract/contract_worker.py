@@ -7,7 +7,6 @@ end its parser, and logs, warnings and errors of Great Expectations, pandas and 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -30,6 +29,7 @@ from infra import scratch
 from infra.cluster_tasks import Cluster
 from infra.contract.file_statistics import KnownStatistics, memory_bytes, profiled
 from infra.contract.quarantine import FILE, with_places, write_quarantine
+from infra.machine import num_cores
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
 from infra.sources import Selection, Window, parquet_in_place, read_batches
@@ -140,8 +140,7 @@ def _judged(request: ContractRequest, read: Read, judge: Callable[[Suite, Read],
 
 
 def _resources(folder: Path, moved: Callable[[], None], parts: KnownStatistics | None) -> Resources:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    resources = Resources(folder, memory_bytes(), cores, moved)
+    resources = Resources(folder, memory_bytes(), num_cores(), moved)
     return resources if parts is None else replace(resources, answer=partial(parts.answer, resources))
 
 

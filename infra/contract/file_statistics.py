@@ -43,7 +43,7 @@ from data_contracts.profile.profile import Merger, profile_of
 from data_contracts.records import Profile
 from infra import scratch
 from infra.cluster_tasks import Cluster
-from infra.machine import group_limit_bytes
+from infra.machine import machine_bytes, num_cores
 from infra.sources import Selection, file_facts, merged_schema, parquet_in_place, prefetch, read_batches
 from infra.sources.read import FileFacts, remember_facts
 from infra.sources.resolve import NAMED
@@ -276,7 +276,7 @@ def measured_statistics(to_measure: FileMeasures, file: SourceFile, resources: R
 
 def memory_bytes() -> int:
     """Half of what this process may use, as the rest of it needs some 200 MB, and decoding some for each thread."""
-    return min(MEMORY_BYTES, (group_limit_bytes() or 2 * MEMORY_BYTES) // 2)
+    return min(MEMORY_BYTES, machine_bytes() // 2)
 
 
 def facts_elsewhere(
@@ -370,7 +370,7 @@ def profiled(
 
     merger = Merger()
     for _, part in groupby(files, key=_part):
-        merger.add(profile_of(batches(list(part)), schema, sensitive))
+        merger.add(profile_of(batches(list(part)), schema, sensitive, num_cores()))
     profile = merger.record()
     return profile if profile.rows or empty else None
 

@@ -534,7 +534,7 @@ def _of_node(store: Store, place: tuple[str, int, int], ranks: Sequence[int | No
     joined = store.find_as(layout.joined(*place), Joined.from_json)
     ended = store.find_as(layout.node_exit(*place), NodeExit.from_json)
     if ended is None:
-        beat = _last_beat(store, place)
+        beat = last_beat(store, place)
         reports = [] if beat is None else beat.ranks
     else:
         reports = [end.report for end in ended.ranks if end.report is not None]
@@ -558,7 +558,8 @@ def _of_node(store: Store, place: tuple[str, int, int], ranks: Sequence[int | No
     ]
 
 
-def _last_beat(store: Store, place: tuple[str, int, int]) -> Heartbeat | None:
+def last_beat(store: Store, place: tuple[str, int, int]) -> Heartbeat | None:
+    """A node's newest heartbeat; None if it has published none."""
     beats = [name for name in store.list(layout.node(*place)) if name.startswith("beat-")]
     return store.find_as(layout.beat(*place, len(beats) - 1), Heartbeat.from_json) if beats else None
 
@@ -632,5 +633,5 @@ def _node_seconds(store: Store, place: tuple[str, int, int]) -> float:
     ended = store.find_as(layout.node_exit(*place), NodeExit.from_json)
     if ended is not None:
         return max(ended.released - ended.started, 0.0)
-    joined, beat = store.find_as(layout.joined(*place), Joined.from_json), _last_beat(store, place)
+    joined, beat = store.find_as(layout.joined(*place), Joined.from_json), last_beat(store, place)
     return 0.0 if joined is None or beat is None else max(beat.time - joined.time, 0.0)

@@ -11,7 +11,7 @@ import bisect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from data_contracts.costs import Resources
 from data_contracts.errors import (
@@ -334,28 +334,12 @@ class Progress:
     node_seconds: float = field(default=0.0, compare=False)
 
 
-class Say(Protocol):
-    """Shows progress; arguments that are left out keep their values."""
-
-    def __call__(
-        self,
-        *,
-        phase: str = ...,
-        step: int = ...,
-        epoch: int = ...,
-        samples: int = ...,
-        metrics: dict[str, float] = ...,
-        checkpoint_step: int = ...,
-        sentence: str = ...,
-    ) -> None:
-        """Show these fields of `Progress`."""
-
-
 class RankReports:
     """What the ranks of one generation have reported so far.
 
     Args:
         commit: commits a checkpoint.
+        say: shows fields of `Progress`; those that are left out keep their values.
 
     Attributes:
         liveness: which ranks make progress.
@@ -363,7 +347,7 @@ class RankReports:
         checkpoint_step: step of the newest committed checkpoint of this generation; -1 if there is none.
     """
 
-    def __init__(self, launch: Launch, commit: Callable[[Checkpoint], None], say: Say) -> None:
+    def __init__(self, launch: Launch, commit: Callable[[Checkpoint], None], say: Callable[..., None]) -> None:
         self.liveness = Liveness(launch.hang_s, launch.stall_s, launch.silence_s)
         self.micro_batch = 0
         self.checkpoint_step = -1

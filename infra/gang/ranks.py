@@ -21,6 +21,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+import psutil
+
 from data_contracts.errors import NodeLost, OutOfMemory, TrainwrightError, UsageError
 from data_contracts.messages.gang import Launch, Meeting, RankReport
 from infra.child import log_tail
@@ -87,19 +89,11 @@ def torchrun(
     ]
 
 
-def threads_per_rank(devices: int) -> int:
-    """OMP_NUM_THREADS: the cores this process may use, divided among the ranks of this machine; at least 1."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // max(1, devices))
-
-
 def network_env(address: str) -> dict[str, str]:
     """Variables that make gloo and NCCL use the interface that has `address`; {} if none has.
 
     Without them gloo and NCCL use the interface that the host's name resolves to, which may not connect the nodes.
     """
-    import psutil
-
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in addresses):
             wanted = {"GLOO_SOCKET_IFNAME": name, "TP_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}

@@ -20,10 +20,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from data_contracts.costs import Resources
 from data_contracts.errors import Cancelled, CorruptError, Fenced, NodeLost, Preempted, TrainwrightError, UserCodeError
@@ -51,7 +52,7 @@ from infra.gang.rank_files import (
     write_launch,
 )
 from infra.gang.ranks import RankLogs, RankWatch, take_stacks
-from infra.machine import EnergyMeter, gpu_readings, installed_nvml, num_gpus
+from infra.machine import EnergyMeter, gpu_readings, installed_nvml, num_gpus, threads_per_process
 from infra.processes.child_main import PARENT, end_with_parent
 from infra.processes.environment import explain, for_user_code, new_log
 from infra.processes.processes import end, marked_env, new_mark, uninterrupted
@@ -62,6 +63,7 @@ from infra.store import Store, layout, open_store
 from infra.store.lease import ConductorWatch, patiently
 from infra.telemetry import begin_json_logs
 
+T = TypeVar("T")
 PROBE_S = 2.0
 # Two failed probes in a row: the first packet of a connection may be lost once and is resent after a second.
 MISSES = 2
@@ -133,7 +135,7 @@ class _Supervisor:
         error: TrainwrightError | None = None
         try:
             self._join()
-            inputs = Background(self._lay_out)
+            inputs = in_background(self._lay_out)
             meeting = self._roll_call(inputs)
             self._train(meeting, inputs.result())
         except TrainwrightError as caught:
@@ -182,7 +184,7 @@ class _Supervisor:
         if patiently(lambda: self.store.read_as(path, parse)).instance != self.mark:
             raise Fenced(f"Node {self.node} of generation {self.generation} of {self.training} runs already.")
 
-    def _roll_call(self, inputs: Background) -> Meeting:
+    def _roll_call(self, inputs: Future[Inputs]) -> Meeting:
         """Wait until the meeting is fixed and `inputs` are laid out; Preempted if the gang trains without this node."""
         rollcall = layout.rollcall(self.training, self.generation)
         meeting: Meeting | None = None
@@ -192,13 +194,13 @@ class _Supervisor:
             with contextlib.suppress(FileNotFoundError):
                 meeting = self.store.read_as(rollcall, self.codes.checking(rollcall, Meeting.from_json))
 
-        while meeting is None or not inputs.done:
+        while meeting is None or not inputs.done():
             self._tick()
             if self.stop_asked is not None:
                 raise Preempted(f"Node {self.node} was asked to stop before it had begun.")
             if meeting is None:
                 self.conductor.tolerantly(look)
-            if meeting is None or not inputs.done:
+            if meeting is None or not inputs.done():
                 time.sleep(self.poll_s)
         inputs.result()  # raises an error of laying out, even if the gang continues without this node
         if self.node not in meeting.order:
@@ -303,7 +305,7 @@ class _Supervisor:
         write_key(self.scratch, self.codes)
         neighbours = sum(joined.host == this_node() for joined in meeting.nodes)
         # A rank that scores has as many threads as one process does.
-        threads = ranks.threads_per_rank(1 if self.launch.remote_job else self.devices * neighbours)
+        threads = threads_per_process(1 if self.launch.remote_job else self.devices * neighbours)
         return {
             "OMP_NUM_THREADS": str(self.launch.threads or os.environ.get("OMP_NUM_THREADS", threads)),
             **ranks.network_env(self.address),
@@ -373,33 +375,18 @@ def note_environments(store: Store, launch: Launch, *places: str) -> None:
         patiently(partial(note_environment, store, str(run_id), place))
 
 
-class Background:
-    """Work in a daemon thread, so that the thread that waits for it can keep watching meanwhile."""
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Begin work in a daemon thread, so that the thread that waits for it can keep watching meanwhile."""
+    future: Future[T] = Future()
 
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self._work = work
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    @property
-    def done(self) -> bool:
-        """Whether the work has ended, with or without an error."""
-        return not self._thread.is_alive()
-
-    def result(self) -> Any:
-        """What the work returned; raises what it raised."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    def _run(self) -> None:
+    def run() -> None:
         try:
-            self._value = self._work()
+            future.set_result(work())
         except BaseException as error:
-            self._error = error
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 class Publisher:

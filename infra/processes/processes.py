@@ -29,12 +29,16 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+import psutil
+
 from infra import stopping
+from infra.machine import boot_id
 
 log = logging.getLogger(__name__)
 _TEXT = re.compile(r"([0-9a-f]{16})/([1-9][0-9]{0,9})/([0-9]{1,20})")
 # Places of these fields in what `stat_fields` returns; see proc(5).
-STATE, PARENT, NUM_THREADS, STARTED = 0, 1, 17, 19
+STATE, NUM_THREADS, STARTED = 0, 17, 19
+_ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 MARK = "TRAINWRIGHT_MARK"
 CODE_ROOT = Path(__file__).resolve().parents[2]
 # A process in uninterruptible sleep (a wedged device) survives SIGKILL; waiting for it for ever would hang the flow.
@@ -110,11 +114,10 @@ def _place() -> str | None:
         # In a PID namespace without a /proc of its own, numbers in /proc are those of other processes.
         if os.readlink("/proc/self") != str(os.getpid()):
             return None
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespaces = [os.readlink("/proc/self/ns/pid"), _time_namespace()]
     except OSError:
         return None
-    return hashlib.sha256("\0".join([boot, *namespaces]).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join([boot_id(), *namespaces]).encode()).hexdigest()[:16]
 
 
 def _time_namespace() -> str:
@@ -157,28 +160,40 @@ def module_command(module: str, *arguments: str, python: str = sys.executable) -
 
 def find_marked(mark: str) -> list[int]:
     """Ids of all live processes that carry `mark`, or descend from one that does; not this process, not zombies."""
-    return _find_in_proc(mark) if Path("/proc/self/environ").exists() else _find_with_psutil(mark)
+    marked: set[int] = set()
+    parents: dict[int, int] = {}
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error, OSError):
+            process = psutil.Process(pid)
+            if process.status() in _ENDED:
+                continue
+            parents[pid] = process.ppid()
+            if mark in process.environ().get(MARK, "").split("/"):
+                marked.add(pid)
+    me = os.getpid()
+    found = marked - {me}
+    # A cleared environment does not hide a descendant.
+    while more := {pid for pid, parent in parents.items() if parent in found and pid not in found and pid != me}:
+        found |= more
+    return sorted(found)
 
 
-def kill_marked(mark: str, grace_s: float = 0.0) -> int:
-    """End every process that carries `mark` and return how many there were.
+def kill_marked(mark: str) -> int:
+    """Kill every process that carries `mark` and return how many there were.
 
-    With a grace they get SIGTERM first. SIGKILL is repeated until two searches in a row find none, because a process
-    that is forked during one search is found by the next.
+    SIGKILL is repeated until two searches in a row find none, because a process that is forked during one search is
+    found by the next.
     """
-    seen: set[int] = set(find_marked(mark))
-    if grace_s > 0:
-        _signal(seen, signal.SIGTERM)
-        deadline = time.monotonic() + grace_s
-        while find_marked(mark) and time.monotonic() < deadline:
-            time.sleep(0.02)
+    seen: set[int] = set()
     deadline = time.monotonic() + UNKILLABLE_AFTER_S
     empty = 0
     while empty < 2:
         pids = find_marked(mark)
         empty = 0 if pids else empty + 1
         seen.update(pids)
-        _signal(pids, signal.SIGKILL)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         if pids and time.monotonic() > deadline:
             log.error("processes %s do not end after SIGKILL; the machine may need a restart", pids)
             break
@@ -202,14 +217,9 @@ def end(mark: str, process: subprocess.Popen[bytes] | None) -> int | None:
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
-    if Path("/proc/self/stat").exists():
-        fields = stat_fields(pid)
-        return fields is not None and fields[STATE] not in ("Z", "X")
-    import psutil
-
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
+        return psutil.Process(pid).status() not in _ENDED
+    except psutil.Error:
         return False
 
 
@@ -269,63 +279,6 @@ def terminable() -> Iterator[None]:
     finally:
         for number in mine:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _signal(pids: set[int] | list[int], number: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
-
-
-def _find_in_proc(mark: str) -> list[int]:
-    marked: set[int] = set()
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        pid = int(name)
-        fields = stat_fields(pid)
-        if fields is None or fields[STATE] in ("Z", "X"):
-            continue
-        parents[pid] = int(fields[PARENT])
-        try:
-            environ = Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:
-            continue
-        if _carries(environ, mark):
-            marked.add(pid)
-    return _with_descendants(marked, parents)
-
-
-def _find_with_psutil(mark: str) -> list[int]:
-    import psutil
-
-    marked: set[int] = set()
-    parents: dict[int, int] = {}
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            parents[process.pid] = process.ppid()
-            if mark in process.environ().get(MARK, "").split("/"):
-                marked.add(process.pid)
-    return _with_descendants(marked, parents)
-
-
-def _carries(environ: bytes, mark: str) -> bool:
-    prefix = f"{MARK}=".encode()
-    return any(
-        mark.encode() in entry[len(prefix) :].split(b"/") for entry in environ.split(b"\0") if entry.startswith(prefix)
-    )
-
-
-def _with_descendants(marked: set[int], parents: dict[int, int]) -> list[int]:
-    """`marked` and their descendants, without this process; a cleared environment does not hide a descendant."""
-    me = os.getpid()
-    found = marked - {me}
-    while more := {pid for pid, parent in parents.items() if parent in found and pid not in found and pid != me}:
-        found |= more
-    return sorted(found)
 
 
 def run_to_end(

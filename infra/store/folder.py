@@ -74,7 +74,7 @@ class FolderBackend:
         """Store the chunks once, by hard link; does not use `scratch`."""
         with self._translated(path), self._draft() as draft:
             with draft.open() as file:
-                found = write_hashed(chunks, file, sync=True)
+                found = write_hashed(chunks, file)
             COUNTERS.put(found[0])
             self._publish(draft, path)
         return found

@@ -45,7 +45,7 @@ from infra.files import replace_json
 from infra.prices import LOCAL, VARIABLE
 from infra.processes.environment import NO_SHAKEDOWN
 from infra.project import SOURCE, ProjectFiles, is_in_project, require_class
-from infra.settings import PREFECT_SETTINGS, check_approved, state_folder
+from infra.settings import CLUSTER, check_approved, state_folder
 from infra.sources import Window, parse_window
 from infra.sources.places import Stamp, stamp_of_stat
 from infra.store import Store
@@ -233,7 +233,7 @@ def _refuse_unapproved(spec: PipelineSpec) -> None:
         check_approved(fields, address)
     for name in ("contract", "shards"):
         if isinstance(runner := getattr(getattr(spec, name), "runner", None), DaskRunner):
-            check_approved({PREFECT_SETTINGS: f"{name}.runner.dask"}, runner.dask)
+            check_approved({CLUSTER: f"{name}.runner.dask"}, runner.dask)
 
 
 def check_pool_machine(spec: PipelineSpec) -> None:

@@ -58,7 +58,7 @@ from tasks.stages.stage import ClusterStage
 
 log = logging.getLogger("trainwright")
 NO_CLUSTER = "contract.runner has no effect, because {}: this machine checks the data"
-ON_CLUSTER = ClusterStage("validate", "contract.runner", "report", "give the workers fewer threads")
+ON_CLUSTER = ClusterStage("validate", "contract.runner", "give the workers fewer threads")
 # Raised when a tokenizer's answer is cut in another way.
 OFFSETS_VERSION = 1
 AREA = "contracts"

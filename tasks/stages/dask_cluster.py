@@ -1,4 +1,4 @@
-"""A stage's work on a Dask cluster: each task of it is a Prefect task, done in a child process.
+"""A stage's work on a Dask cluster: a worker does each task of it in a child process.
 
 Imported only when `shards.runner` or `contract.runner` names a cluster. The stage's own child process cuts and merges
 the work as usual (`infra.cluster_tasks` is its side of this); this module sends the tasks that it requests, and
@@ -8,7 +8,6 @@ returns their outcomes.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,14 +15,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import distributed
-from prefect import task
-from prefect.context import FlowRunContext, TaskRunContext
-from prefect.states import Failed, State
-from prefect_dask import DaskTaskRunner
 
-from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
+from data_contracts.errors import ErrorJson, NodeLost, StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.messages.children import A, Child
 from data_contracts.messages.raw_data import (
+    CLUSTER_TASK,
     OWN_CONTRACT,
     ClusterTaskOrder,
     ClusterTaskOutcome,
@@ -36,13 +32,11 @@ from data_contracts.pipeline_spec import DaskRunner
 from infra import code_bundle
 from infra import scratch as scratches
 from infra.child import Handlers, run_child
-from infra.code_bundle import installed
+from infra.code_bundle import differences, installed
 from infra.files import replace_json
-from infra.orchestrator.api import unreachable
 from infra.processes.environment import IdleLimit
-from infra.records.nodes import note_lists
-from infra.settings import PREFECT_SETTINGS, check_approved, is_private_place
-from tasks.policies import cluster_task_policy
+from infra.records.nodes import keep_lists, note_lists
+from infra.settings import CLUSTER, check_approved, is_private_place
 from tasks.run.run import Run
 from tasks.stages.stage import ClusterStage
 
@@ -73,17 +67,12 @@ def run_on_dask(
         limit, on_report: as for `run_child`.
 
     Raises:
-        UsageError: outside of a flow; the scratch folder or a worker's installation cannot be used.
+        UsageError: the scratch folder or a worker's installation cannot be used.
         StorageUnavailable: the scheduler does not answer, or was lost.
         NodeLost: there are no workers, or a task ended several of them.
     """
-    if FlowRunContext.get() is None:
-        raise UsageError(
-            f"{stage.field}: a Dask cluster needs Prefect, which this command does not use.",
-            remedy=f"Use `trainwright run`, or add `--set {stage.field}=local`: the {stage.makes} is the same.",
-        )
-    with _shared_folder(stage, runner.scratch) as folder, _connected(stage, runner.dask) as dask:
-        tasks = _ClusterTasks(stage, runner.dask, dask, folder, run.withholds)
+    with _shared_folder(stage, runner.scratch) as folder, _connected(stage, runner.dask) as client:
+        tasks = _ClusterTasks(stage, runner.dask, client, folder, run.withholds)
         shared = SharedFolder(folder=str(folder), at_once=TASKS_PER_THREAD * tasks.ready())
         project = None if request.project is None else _unpacked(run, folder)
         request = request.model_copy(update={"cluster": shared, "project": None if project is None else str(project)})
@@ -128,28 +117,16 @@ def _task_request(
     )
 
 
-@task(**cluster_task_policy("shard"))
-def do_cluster_task(work: str, request: dict[str, object], versions: dict[str, str], withhold: bool) -> State | None:
-    """Do one task, a `ClusterTaskRequest` as JSON, on a worker's machine.
-
-    The function travels by value and imports our modules when it runs: only so can it report that a worker has another
-    version of them.
-    """
-    from data_contracts.errors import TrainwrightError, UsageError
-    from infra.code_bundle import differences
-
+def do_cluster_task(request: dict[str, object], versions: dict[str, str], withhold: bool) -> ErrorJson | None:
+    """Do one task, a `ClusterTaskRequest` as JSON, on a worker's machine; returns its error as JSON."""
     try:
         if unlike := differences(versions):
             raise UsageError(f"{request['field']}.dask: a worker has {', '.join(unlike)}.", remedy=SAME)
-        from data_contracts.messages.raw_data import CLUSTER_TASK, ClusterTaskRequest
-        from infra.child import run_child
-        from infra.records.nodes import keep_lists
-
         task_request = ClusterTaskRequest.from_json(request)
         keep_lists(task_request.folder, task_request.project)
         run_child(CLUSTER_TASK, task_request, withhold=withhold, memory_share=task_request.memory_share)
     except TrainwrightError as error:
-        return Failed(message=error.message, data=error.to_json())
+        return error.to_json()
     return None
 
 
@@ -157,20 +134,16 @@ class _ClusterTasks:
     """The tasks that the cluster is working on."""
 
     def __init__(
-        self, stage: ClusterStage, address: str, dask: DaskTaskRunner, folder: Path, withhold: bool = False
+        self, stage: ClusterStage, address: str, client: distributed.Client, folder: Path, withhold: bool = False
     ) -> None:
-        policy = cluster_task_policy(stage.name)
-        self._stage, self._task = stage, do_cluster_task.with_options(name=policy["name"], tags=policy["tags"])
-        self._address, self._dask, self._folder, self._withhold = address, dask, folder, withhold
+        self._stage, self._address, self._client = stage, address, client
+        self._folder, self._withhold = folder, withhold
         self._sent: dict[int, distributed.Future] = {}
         self._looked = self._alive = time.monotonic()
-        self._context = contextvars.copy_context()
-        # Prefect would send the stage's own task along with each of these, and with it the whole run.
-        self._context.run(TaskRunContext.__var__.set, None)  # type: ignore[arg-type]
 
     def ready(self) -> int:
         """The number of threads in the cluster; UsageError if a worker cannot do our work."""
-        client = self._dask.client
+        client = self._client
         try:
             client.wait_for_workers(1, timeout=NO_WORKERS_S)
         except TimeoutError:
@@ -185,8 +158,15 @@ class _ClusterTasks:
 
     def send(self, work: str, request: ClusterTaskRequest) -> None:
         """Send a task of this kind."""
-        arguments = {"work": work, "request": request.to_json(), "versions": installed(), "withhold": self._withhold}
-        self._sent[request.number] = self._context.run(self._dask.submit, self._task, arguments).wrapped_future
+        self._sent[request.number] = self._client.submit(
+            do_cluster_task,
+            request.to_json(),
+            installed(),
+            self._withhold,
+            # Dask's dashboard groups tasks by what stands before the number.
+            key=f"{work}-{uuid.uuid4()}",
+            pure=False,
+        )
 
     def poll(self) -> None:
         """Return the finished outcomes, and check that there are workers for the rest."""
@@ -198,7 +178,7 @@ class _ClusterTasks:
         if now - self._looked < LOOK_S:
             return
         self._looked = now
-        client = self._dask.client
+        client = self._client
         if client.scheduler is None:
             raise self._lost()
         try:
@@ -220,19 +200,11 @@ class _ClusterTasks:
                 f"Piece {which} ended {error.allowed_failures + 1} workers of {cluster}, one after another.",
                 remedy=f"Look at their logs; if memory ran out, {self._stage.if_memory_ran_out}. Then resume.",
             )
-        if error is not None and (away := unreachable(error)) is not None:
-            raise away from error
         if error is not None:
             raise UsageError(
                 f"A worker of {cluster} could not begin piece {which} ({type(error).__name__}: {error}).", remedy=SAME
             )
-        state: State = future.result()
-        if state.is_completed():
-            return ClusterTaskOutcome()
-        outcome = state.result(raise_on_failure=False)
-        if isinstance(outcome, dict):
-            return ClusterTaskOutcome(error=outcome)
-        raise NodeLost(f"Piece {which} ended {state.name} on {cluster}: {state.message}.")
+        return ClusterTaskOutcome(error=future.result())
 
     def _lost(self) -> StorageUnavailable:
         return StorageUnavailable(f"{self._stage.field}.dask: the Dask scheduler at {self._address} was lost.")
@@ -293,15 +265,15 @@ def _shared_folder(stage: ClusterStage, scratch: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _connected(stage: ClusterStage, address: str) -> Iterator[DaskTaskRunner]:
-    # Prefect sends its settings with each task, its password and API key among them.
-    check_approved({PREFECT_SETTINGS: f"{stage.field}.dask"}, address)
-    with DaskTaskRunner(address=address, client_kwargs={"timeout": CONNECT_S}) as dask:
-        try:
-            assert dask.client
-        except (OSError, TimeoutError) as error:
-            raise StorageUnavailable(
-                f"{stage.field}.dask: no Dask scheduler answers at {address} within {CONNECT_S:g} s.",
-                remedy="Start it, or correct the address; then resume.",
-            ) from error
-        yield dask
+def _connected(stage: ClusterStage, address: str) -> Iterator[distributed.Client]:
+    # What a scheduler sends is unpickled here, so it can run any code in the process of the run.
+    check_approved({CLUSTER: f"{stage.field}.dask"}, address)
+    try:
+        client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, TimeoutError) as error:
+        raise StorageUnavailable(
+            f"{stage.field}.dask: no Dask scheduler answers at {address} within {CONNECT_S:g} s.",
+            remedy="Start it, or correct the address; then resume.",
+        ) from error
+    with client:
+        yield client

@@ -72,9 +72,7 @@ from tasks.stages.validate import (
 )
 
 VERSION = 2
-ON_CLUSTER = ClusterStage(
-    "shard", "shards.runner", "dataset", "lower shards.memory_bytes or give the workers fewer threads"
-)
+ON_CLUSTER = ClusterStage("shard", "shards.runner", "lower shards.memory_bytes or give the workers fewer threads")
 # A split is warned about if its share is off by more than so many points of all rows or so large a part of what was
 # asked, whichever is less, and by more than so many standard errors of a draw row by row. docs/shard.md states them.
 MOST_POINTS, MOST_PART, MOST_ERRORS = 0.05, 0.2, 3.0

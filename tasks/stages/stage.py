@@ -211,13 +211,11 @@ class ClusterStage:
     Attributes:
         name: of the stage.
         field: of the spec, which names the cluster.
-        makes: what the stage makes, which is the same without a cluster.
         if_memory_ran_out: what to do then.
     """
 
     name: str
     field: str
-    makes: str
     if_memory_ran_out: str
 
 

@@ -45,7 +45,7 @@ GROUPS: tuple[dict[str, tuple[str, ...]], ...] = (
     },
     {
         "flows.node": ("torch", "lightning", "great_expectations", "pandas"),
-        "flows.retrain": ("torch", "lightning", "great_expectations", "dask", "distributed", "prefect_dask"),
+        "flows.retrain": ("torch", "lightning", "great_expectations", "dask", "distributed"),
         "tasks.stages.dask_cluster": ("torch", "lightning", "great_expectations"),
     },
     # By itself: it keeps parts of torch out of its process.

@@ -51,8 +51,12 @@ from infra.gang.conductor import (  # noqa: E402
     TrainingRequest,
     conduct,
 )
-from infra.gang.ranks import threads_per_rank  # noqa: E402
-from infra.machine import Gpus, gpu_readings, installed_nvml  # noqa: E402
+from infra.machine import (  # noqa: E402
+    Gpus,
+    gpu_readings,
+    installed_nvml,
+    threads_per_process,
+)
 from infra.processes.processes import MARK, find_marked, kill_marked, marked_env, new_mark, terminable  # noqa: E402
 from infra.store import open_store  # noqa: E402
 from training import formats  # noqa: E402
@@ -188,7 +192,7 @@ class Training:
         alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
         # Each compiles into a cache of its own; as many threads as ours gives a rank.
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(self.bench.folder / "inductor")}
-        threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads_per_rank(1)))}
+        threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads_per_process(1)))}
         command, folder = [sys.executable, "loops.py", "bare", json.dumps(given)], self.bench.folder / "project"
         environment = {**os.environ, **alone, **cache, **threads}
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)

@@ -40,7 +40,7 @@ from tasks.stages.validate import validate
 from tasks.stages.verify import verify
 from tests.support.damage import HARMS, bound_by_permissions, flipped, overwrite, restore
 from tests.support.signed import SignedStore
-from tests.support.tiny import complaints, trainwright, write_project
+from tests.support.tiny import complaints, write_project
 
 pytestmark = pytest.mark.warm
 
@@ -140,9 +140,6 @@ class Reading:
     def opened(self) -> Run:
         return open_run(read_spec(self.spec), store_uri=str(self.root), recorded=False)
 
-    def planned(self) -> str:
-        return "\n".join(one.line for one in plan_resumed(self.reopened(), stages()))
-
     def take_leases(self) -> str:
         for path in (layout.lease(self.training), layout.lease(layout.run(self.run_id))):
             keeper = LeaseKeeper(self.store, path, "test")
@@ -185,12 +182,9 @@ def reading(made: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
 def damages(root: Path, path: str) -> Iterator[tuple[str, bytes]]:
     """What may stand in a record's place, by name."""
     data = (root / path).read_bytes()
-    for bit in (3, 8 * (len(data) // 2) + 1, 8 * len(data) - 8):
-        yield f"bit {bit}", flipped(data, bit)
+    yield "bit", flipped(data, 8 * (len(data) // 2) + 1)
     yield "truncated", data[: len(data) // 2]
-    yield "empty", b""
     yield "brackets", b"[" * 100_000
-    yield "not UTF-8", b'{"a":"\xff"}'
     yield "another's", (root / next(other for other in records(root) if other != path)).read_bytes()
     yield "schema 1", downgraded(data)
 
@@ -258,23 +252,6 @@ def test_whole_records_are_read_without_a_word(reading: Reading) -> None:
     for reader in reading.commands:
         code, out, err = reading(reader)
         assert (code, bool(out), "earlier Trainwright" in err) == (0, True, False), (reader, err)
-
-
-def test_processes_say_the_same(reading: Reading, made: Run) -> None:
-    """The commands themselves, on a `latest` that leads out of the store and on a run with another seed."""
-    latest = reading.root / layout.latest(reading.training)
-    resolved = reading.root / layout.resolved(made.run_id)
-    changed = {
-        latest: latest.read_bytes().replace(b'"training":"trainings/', b'"training":"../../.../', 1),
-        resolved: resolved.read_bytes().replace(b'"seed":7', b'"seed":5', 1),
-    }
-    for path, data in changed.items():
-        whole = path.read_bytes()
-        assert data != whole
-        overwrite(path, data)
-        done = trainwright("checkpoints", made.run_id, "--store", str(reading.root))
-        assert (done.returncode, done.stdout, complaints(done).count("\n")) == (6, "", 1), done.stderr
-        overwrite(path, whole)
 
 
 def test_a_path_that_leads_out_of_the_store_is_refused_though_the_digest_is_right(reading: Reading) -> None:

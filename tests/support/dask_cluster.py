@@ -1,4 +1,4 @@
-"""A Dask cluster of processes on this machine, and flows of one stage that may use it."""
+"""A Dask cluster of processes on this machine, and runs of one stage that may use it."""
 
 from __future__ import annotations
 
@@ -12,48 +12,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import distributed
 import psutil
 
 from tests.support.approved import approve_here
 from tests.support.speed.children import import_path
 
-# Flows with one stage alone, one for each line of overrides. A line for each: the id of what it made, or how it failed,
-# and the states of its pieces in Prefect.
-FLOW = """
-import json, sys, time
-from infra.orchestrator.server import ensure_server
-ensure_server()
-from prefect import flow, get_client
-from prefect.client.schemas.filters import FlowRunFilter
-from prefect.runtime import flow_run
+# One stage alone, once for each line of overrides. A line for each: the id of what it made, or how it failed.
+RUNS = """
+import json, sys
 from data_contracts.errors import TrainwrightError
-from tasks.stages.orchestrated import as_task
 from tasks.run.run import open_run
 from tasks.run.spec_check import read_spec
 from flows.stages import stages
 
 [stage] = [one for one in stages() if one.name == sys.argv[2]]
 
-@flow(name="only-" + stage.name)
-def only(spec, overrides):
-    told = {"run": flow_run.id}
-    try:
-        made = as_task(stage)(open_run(read_spec(spec, overrides), recorded=False), *(None for _ in stage.takes))
-        return {**told, "id": made.ref.id, "uri": made.ref.uri}
-    except TrainwrightError as error:
-        return {**told, "error": type(error).__name__, "exit_code": error.exit_code, "sentence": str(error)}
-
 for overrides in sys.argv[3:]:
-    told = only(sys.argv[1], overrides.splitlines())
-    with get_client(sync_client=True) as client:
-        # What tasks report reaches the server's list some time after.
-        for _ in range(50):
-            runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id={"any_": [told["run"]]}))
-            if runs and all(one.state and one.state.is_final() for one in runs):
-                break
-            time.sleep(0.2)
-    told["pieces"] = {one.name: one.state.name for one in runs if one.state and one.name[-1].isdigit()}
-    print(json.dumps(told))
+    try:
+        run = open_run(read_spec(sys.argv[1], overrides.splitlines()), recorded=False)
+        made = stage(run, *(None for _ in stage.takes))
+        answer = {"id": made.ref.id, "uri": made.ref.uri}
+    except TrainwrightError as error:
+        answer = {"error": type(error).__name__, "exit_code": error.exit_code, "sentence": str(error)}
+    print(json.dumps(answer))
 """
 
 
@@ -76,6 +58,11 @@ class Cluster:
     def worker(self, **env: str) -> subprocess.Popen[bytes]:
         arguments = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", str(self.folder))
         return self.start("worker", self.address, *arguments, env=env)
+
+    def wait_for_workers(self, count: int) -> None:
+        """Wait until so many workers have joined."""
+        with distributed.Client(self.address, timeout=120, set_as_default=False) as client:
+            client.wait_for_workers(count, timeout=240)
 
     def start(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         log = (self.folder / f"{len(self.processes)}.log").open("wb")
@@ -102,14 +89,14 @@ class Cluster:
             process.wait()
 
 
-def flows(stage: str, project: Path, *overrides: list[str]) -> subprocess.Popen[str]:
-    """A stage in some flows, one after another."""
+def runs(stage: str, project: Path, *overrides: list[str]) -> subprocess.Popen[str]:
+    """A stage alone, several times, one after another."""
     return subprocess.Popen(
         [
             sys.executable,
             "-m",
             "tests.support.asked",
-            FLOW,
+            RUNS,
             str(project / "pipeline.yaml"),
             stage,
             *map("\n".join, overrides),
@@ -121,9 +108,9 @@ def flows(stage: str, project: Path, *overrides: list[str]) -> subprocess.Popen[
     )
 
 
-def ended(flow: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    out, err = flow.communicate(timeout=500)
-    assert flow.returncode == 0, err
+def ended(run: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    out, err = run.communicate(timeout=500)
+    assert run.returncode == 0, err
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 

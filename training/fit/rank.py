@@ -15,6 +15,7 @@ from pathlib import Path
 from data_contracts.errors import TrainwrightError
 from data_contracts.quoting import type_and_text
 from infra.gang.rank_files import SCRATCH, RankFiles
+from infra.machine import threads_per_process
 from infra.processes.light_imports import light_imports
 from training.fit.launch_context import Context, MakeCallbacks, read_context
 from training.fit.reports import Reports
@@ -55,8 +56,7 @@ def _unread(error: Exception) -> int:
 
 def prepare(context: Context) -> None:
     """Set the variables that must be in the environment before torch is imported, if the launcher did not."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // context.local_world_size)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads_per_process(context.local_world_size)))
     # gloo binds to the address of the host's name, which may not be reachable, not even from the host itself.
     if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost", "::1"):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 from blake3 import blake3
@@ -36,6 +35,7 @@ from data_contracts.pipeline_spec import LoaderSpec, MixtureSpec
 from data_contracts.quoting import shown, text_of
 from infra import files
 from infra.gang.rank_files import SCRATCH
+from infra.machine import free_bytes
 from infra.settings import state_folder
 from training.formats import Shards
 from training.formats.schema import pick
@@ -56,7 +56,6 @@ from training.loader.rows import (
 Transform = Callable[[Any], Any]
 # Rows read at once in stored order; about a row group of Parquet.
 IN_ORDER_ROWS = 65_536
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 VERSION = 1
 LAYOUT = "layout.json"
 CHECKED = "checked"
@@ -72,7 +71,7 @@ class MemoryBudget:
     @classmethod
     def of(cls, loader: LoaderSpec, local_ranks: int = 1) -> MemoryBudget:
         """The share of one of a node's ranks, by the spec."""
-        whole = _free_memory() // 2 if loader.memory_bytes is None else loader.memory_bytes
+        whole = free_bytes() // 2 if loader.memory_bytes is None else loader.memory_bytes
         return cls(whole // local_ranks, room(loader.cache_bytes))
 
     def take_memory(self, num_bytes: int) -> bool:
@@ -253,17 +252,6 @@ def kinds_of(shards: Shards, mixture: MixtureSpec) -> dict[str, NDArray[np.int64
             remedy="Give them one; 0 leaves them out.",
         )
     return {name: found for name, found in rows.items() if mixture.weights[name]}
-
-
-def _free_memory() -> int:
-    """Memory that this process may still take, in bytes."""
-    free = psutil.virtual_memory().available
-    for path in _LIMITS:
-        try:
-            free = min(free, int(Path(path).read_text()))
-        except (OSError, ValueError):  # no such limit, or `max`
-            continue
-    return free
 
 
 def room(cache_bytes: int | None) -> int:

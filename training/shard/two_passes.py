@@ -36,6 +36,7 @@ from data_contracts.messages.raw_data import ShardProgress
 from data_contracts.pipeline_spec import ShardsSpec
 from infra.cluster_tasks import Cluster, in_order
 from infra.contract.quarantine import LeftOut
+from infra.machine import num_cores
 from infra.processes.light_imports import without_pandas
 from infra.processes.processes import die_with_parent, oom_kills
 from training import formats
@@ -437,7 +438,7 @@ class Workers:
 
 def default_count() -> int:
     """As many as there are CPUs, at most four."""
-    return max(1, min(MOST_BY_DEFAULT, os.cpu_count() or 1))
+    return max(1, min(MOST_BY_DEFAULT, num_cores()))
 
 
 def _chunks(items: Iterable[A], size: int) -> Iterator[list[A]]:

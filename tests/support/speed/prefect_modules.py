@@ -34,7 +34,7 @@ OF_PREFECT = (
 # commands.
 OF_SERVER = ("prefect.server.api.server", "prefect.cli.worker", "prefect.cli.server", "prefect.workers.process")
 OF_SERVER += ("prefect.runner", "prefect.runner._workspace_supervisor", "prefect.runner._workspace_resolver")
-OF_SERVER += ("prefect_dask", "dask.cli", "distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
+OF_SERVER += ("dask.cli", "distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
 
 
 class HeldModules(MetaPathFinder, Loader):
@@ -50,7 +50,7 @@ class HeldModules(MetaPathFinder, Loader):
         del sys.modules["prefect"].main, sys.modules["prefect.main"]  # type: ignore[attr-defined]
         for name in RUN:
             sys.modules.pop(name, None)
-        names = [name for name in sys.modules if name.partition(".")[0] in ("prefect", "prefect_dask")]
+        names = [name for name in sys.modules if name.partition(".")[0] == "prefect"]
         self._modules: dict[str, Any] = {name: sys.modules.pop(name) for name in names}
         self._spec = self._modules["prefect"].__spec__
 

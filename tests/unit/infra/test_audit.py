@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-from datetime import datetime
 from importlib import import_module, metadata
 from pathlib import Path
 
@@ -94,7 +93,3 @@ def test_distributions_count_as_importlib_names_them(tmp_path: Path, monkeypatch
     named = sorted(f"{one['Name'].lower()}=={one.get('Version')}" for one in parsed)
     assert named == ["bare==None", "crlf==1", "file==4", "lower==3"]
     assert audit.lock_digest() == hashlib.sha256("\n".join(named).encode()).hexdigest()
-
-
-def test_now_is_utc() -> None:
-    assert datetime.fromisoformat(audit.now()).utcoffset().total_seconds() == 0

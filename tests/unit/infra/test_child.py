@@ -214,8 +214,3 @@ def test_a_child_without_progress_is_hung_and_leaves_its_stacks() -> None:
     with pytest.raises(Hung, match=f"{MODULE} has made no progress for . s and was killed") as caught:
         run_child(CHILD, Ask(do="hang", advance=[0.0]), limit=IdleLimit(hang_s=1.0, stall_s=20))
     assert "child_module.py" in caught.value.details["log"]
-
-
-def test_a_child_that_makes_progress_may_take_longer_than_its_limit() -> None:
-    answer = run_child(CHILD, Ask(advance=[0.0] + [0.4] * 5), limit=IdleLimit(hang_s=1.0, stall_s=20))
-    assert answer.got

@@ -20,8 +20,9 @@ import pytest
 
 from infra import scratch
 from infra.files import file_digest
+from infra.machine import boot_id
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
-from infra.scratch import NOTE, SWEEP_AFTER_S, _boot
+from infra.scratch import NOTE, SWEEP_AFTER_S
 from infra.store import open_store
 
 ROOT = Path(__file__).parents[3]
@@ -188,18 +189,6 @@ def test_the_scratch_of_a_living_run_is_never_swept(machine: Machine) -> None:
     assert machine.left() == []
 
 
-def test_a_folder_below_another_root_is_swept_too(machine: Machine) -> None:
-    parent, folder = machine.hanging()
-    parent.kill()
-    parent.communicate()
-    until(lambda: find_marked(machine.mark) == [], "the child has ended")
-    machine.older(folder)
-    env = {**machine.env(), "TMPDIR": str(machine.folder / "elsewhere")}
-    (machine.folder / "elsewhere").mkdir()
-    subprocess.run([sys.executable, "-m", "flows.cli", "schema"], env=env, cwd=ROOT, check=True, capture_output=True)
-    assert machine.left() == []
-
-
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> Path:
     """The root of this process' temporary folders."""
@@ -214,7 +203,7 @@ def dead(root: Path, name: str, **changes: object) -> Path:
     folder = root / f"{scratch.PREFIX}{name}"
     folder.mkdir(mode=0o700)
     (folder / "rows").write_text(SECRET)
-    note = {"boot": _boot(), "host": "here", "made_for": "child", "mark": "", "pid": 1, **changes}
+    note = {"boot": boot_id(), "host": "here", "made_for": "child", "mark": "", "pid": 1, **changes}
     (folder / NOTE).write_text(json.dumps(note))
     then = time.time() - 10 * SWEEP_AFTER_S
     os.utime(folder / NOTE, (then, then))
@@ -238,13 +227,6 @@ def test_a_folder_of_unknown_use_stays_and_is_reported(place: Path) -> None:
     assert sorted(place.iterdir()) == [other, old, damaged]
 
 
-def test_after_a_restart_nothing_of_before_is_in_use(place: Path) -> None:
-    import platform
-
-    folder = dead(place, "a", boot="before", host=platform.node())
-    assert [one.path for one in scratch.sweep()] == [folder]
-
-
 def test_what_a_program_made_read_only_is_removed(place: Path) -> None:
     with scratch.make("test") as own:
         below = own.path / "closed" / "deep"
@@ -253,24 +235,6 @@ def test_what_a_program_made_read_only_is_removed(place: Path) -> None:
         for folder in (below, below.parent):
             folder.chmod(0o500)
     assert list(place.iterdir()) == []
-
-
-def test_what_a_killed_worker_of_prefect_left_is_swept_a_day_later(place: Path, tmp_path: Path) -> None:
-    names = ("tmp4w_pgy8qprefect", "prefect-workspace-attempt-088uwbo5", "prefect-mine", "tmp4w_pgy8q")
-    folders = [place / name for name in names]
-    for folder in folders:
-        folder.mkdir()
-        (folder / "file").touch()
-    assert scratch.leftovers() == [], "they may be in use"
-    for folder in folders:
-        os.utime(folder, (1, 1))
-    for command, within in (["sleep", "600"], folders[0]), (["tail", "-f", str(folders[0] / "file")], tmp_path):
-        with subprocess.Popen(command, cwd=within) as process:
-            left = [one.path for one in scratch.leftovers()]
-            process.kill()  # before anything fails, or the failure waits for it
-        assert left == [folders[1]]
-    assert [left.path for left in scratch.sweep()] == [folders[1], folders[0]]
-    assert sorted(path.name for path in place.iterdir()) == sorted(names[2:])
 
 
 def test_no_link_is_followed(place: Path, tmp_path: Path) -> None:
@@ -308,12 +272,6 @@ def test_a_folder_in_which_others_can_rename_is_not_used(place: Path, home: Path
         assert stat.S_IMODE(own.path.stat().st_mode) == 0o700
 
 
-def test_a_folder_made_inside_scratch_goes_with_it(place: Path) -> None:
-    with scratch.make("outer") as outer, scratch.make("inner", root=outer.path) as inner:
-        assert list(inner.path.iterdir()) == []
-    assert list(place.iterdir()) == []
-
-
 def test_a_fork_does_not_remove_what_its_parent_made(place: Path) -> None:
     own = scratch.make("test")
     child = os.fork()
@@ -324,18 +282,3 @@ def test_a_fork_does_not_remove_what_its_parent_made(place: Path) -> None:
     assert own.path.exists()
     own.close()
     assert not own.path.exists()
-
-
-@pytest.mark.parametrize(("bits", "alone"), [(0o700, True), (0o755, True), (0o775, False), (0o1777, False)])
-def test_a_root_where_nobody_else_makes_names(
-    tmp_path: Path, home: Path, bits: int, alone: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    shared.chmod(bits)
-    monkeypatch.setattr("tempfile.tempdir", str(shared))
-    root = scratch.unshared_root()
-    assert root == (shared if alone else home / "tmp")
-    monkeypatch.setattr("tempfile.tempdir", str(root))
-    assert scratch.default_root() == root, "what a flow run of the worker uses"
-    assert stat.S_IMODE(root.stat().st_mode) == (bits if alone else 0o700)

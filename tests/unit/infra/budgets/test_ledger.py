@@ -36,16 +36,6 @@ def test_two_executions_share_what_is_left(ledger: Ledger) -> None:
     assert (held, balance.reserved) == (1, 10), "what it used stays, and no more than the limit is held"
 
 
-def test_what_was_used_beyond_the_limit_is_held_too(ledger: Ledger) -> None:
-    assert ledger.reserve(A, used=12, ahead=6, limit=10) == (0, ledger.balance())
-    assert ledger.balance().reserved == 12
-    assert ledger.reserve(B, used=0, ahead=1, limit=10)[0] == 0
-
-
-def test_a_budget_that_only_warns_has_no_cap(ledger: Ledger) -> None:
-    assert ledger.reserve(A, used=12, ahead=6, limit=None)[0] == 6
-
-
 def test_an_execution_is_settled_once(ledger: Ledger) -> None:
     ledger.reserve(A, used=1, ahead=6, limit=10)
     for amount in (3, 4):  # the first that settles it decides

@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import (
-    Cancelled,
     CorruptError,
-    Diverged,
     Fenced,
     Interrupted,
     NodeLost,
-    Preempted,
     StorageUnavailable,
     TrainwrightError,
     UsageError,
@@ -26,7 +23,7 @@ from data_contracts.pipeline_spec import RetrySpec
 from infra.gang import conductor as conductor_module
 from infra.gang.conductor import GangOutcome, TrainingRequest, conduct
 from infra.gang.members import Progress
-from infra.store import Lease, Store, folder, layout, open_store
+from infra.store import Store, folder, layout, open_store
 from tests.support.coded import publish
 
 TRAINING = "trainings/k-0"
@@ -163,29 +160,6 @@ def test_a_finished_training_is_returned_and_never_taken_back(line: Line) -> Non
     assert raised.value.message == f"{TRAINING} is finished: it handed over step 10, which is never taken back."
 
 
-def test_a_failure_is_said_and_the_next_generation_resumes(line: Line) -> None:
-    outcome = line.train(NodeLost("Node 0 is gone."), "")
-    assert (outcome.generations, outcome.checkpoint.step) == (2, 10)
-    assert "generation 0 ended (node_lost): Node 0 is gone. Continuing from step 0." in line.sentences
-    assert [progress.phase for progress in line.said if progress.sentence.startswith("generation 0")] == ["ended"]
-    assert (line.launch(1)["resume"], line.launch(1)["token"]) == (None, 0)
-    # Seconds of nodes never go back from one generation to the next.
-    seconds = [progress.node_seconds for progress in line.said]
-    assert seconds == sorted(seconds)
-    assert outcome.node_seconds >= seconds[-1]
-
-
-def test_a_budget_that_is_spent_raises_the_cause_with_the_time_used(line: Line) -> None:
-    with pytest.raises(NodeLost) as raised:
-        line.train(NodeLost("first."), NodeLost("second."), retry={"node_lost": 1})
-    assert raised.value.message == "second."
-    assert raised.value.details["node_seconds"] > 0
-    assert not line.store.exists(layout.result(TRAINING))
-    assert line.store.pointer(layout.lease(TRAINING)).read().value["released"]
-    assert [line.store.read_json(layout.cancel(TRAINING, n))["cause"] for n in (0, 1)] == ["node_lost"] * 2
-    assert line.train("").generations == 3, "a later conductor goes on"
-
-
 def test_it_begins_with_a_checkpoint_of_an_earlier_attempt(line: Line) -> None:
     writer = line.store.writer("trainings/k-9/checkpoints/7-g0")
     ref = writer.seal("checkpoint", {"step": 7}, {}, [writer.put("state.json", b"7")])
@@ -217,14 +191,6 @@ def test_room_is_waited_for_and_given_back(line: Line, monkeypatch: pytest.Monke
     assert ("1 of 2 nodes is free", -1) in waiting
 
 
-def test_a_store_that_is_away_is_backed_off_from(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[float] = []
-    monkeypatch.setattr(conductor_module._Conductor, "_back_off", lambda self, seconds, keeper: waited.append(seconds))
-    away = [StorageUnavailable("the store is away.") for _ in range(6)]
-    line.train(*away, "", retry={"storage": 6})
-    assert waited == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-
-
 def test_a_checkpoint_that_is_not_the_trainings_is_not_quarantined(line: Line) -> None:
     with pytest.raises(CorruptError, match="nobody knows it"):
         line.train(CorruptError("nobody knows it.", details={"checkpoint": "trainings/k-0/checkpoints/3-g0"}))
@@ -236,30 +202,6 @@ def test_a_training_that_was_deleted_is_not_trained(line: Line) -> None:
     with pytest.raises(Interrupted, match=f"{TRAINING} was deleted while it was waited for"):
         line.train()
     assert line.store.pointer(layout.lease(TRAINING)).read().value["released"]
-
-
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_what_ends_a_program_cancels_with_the_time_used(kind: type[BaseException], line: Line) -> None:
-    def stop(progress: Progress) -> None:
-        if progress.phase == "training":
-            raise kind
-
-    with pytest.raises(Cancelled) as raised:
-        line.train("", on_progress=stop)
-    assert raised.value.message == f"{TRAINING} was cancelled; no process is left."
-    assert raised.value.details["node_seconds"] > 0
-    assert line.store.read_json(layout.cancel(TRAINING, 0))["cause"] == Cancelled.cause
-
-
-def test_a_checkpoint_that_is_refused_is_quarantined_and_the_one_before_is_used(line: Line) -> None:
-    refused = f"{TRAINING}/checkpoints/10-g0"
-    line.train(
-        NodeLost("gone.", details={"made": [5, 10]}), CorruptError("it is broken.", details={"checkpoint": refused}), ""
-    )
-    assert "generation 0 ended (node_lost): gone. Continuing from step 10." in line.sentences
-    quarantined = "generation 1 ended (corrupt): it is broken. It is quarantined. Continuing from step 5."
-    assert quarantined in line.sentences, line.sentences
-    assert [line.launch(n)["resume"]["step"] for n in (1, 2)] == [10, 5]
 
 
 def test_a_failure_before_a_generation_began_costs_nothing(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,25 +245,6 @@ def test_what_a_conductor_handed_over_before_it_died_is_the_result(line: Line) -
     assert Checkpoint.from_json(line.store.read_json(layout.result(TRAINING))) == first.checkpoint
 
 
-def test_the_end_of_a_generation_is_shown_with_its_number_and_step(line: Line) -> None:
-    taken = iter([StorageUnavailable("the server is away."), None, None])
-
-    class Slots:
-        def take(self, nodes: int) -> str | None:
-            if (error := next(taken)) is not None:
-                raise error
-            return None
-
-        def give_back(self) -> None: ...
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conductor_module, "time", Clock())
-        line.train(NodeLost("gone.", details={"made": [5]}), "", slots=Slots())
-    ends = [one for one in line.said if one.phase == "ended"]
-    assert [(one.generation, one.step) for one in ends] == [(-1, 0), (0, 5)]
-    assert ends[0].node_seconds == 0 < ends[1].node_seconds
-
-
 def test_the_lease_is_watched_while_the_store_is_away(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(conductor_module, "time", clock)
@@ -341,55 +264,3 @@ def test_the_lease_is_watched_while_the_store_is_away(line: Line, monkeypatch: p
     with pytest.raises(Fenced):
         line.train(StorageUnavailable("the store is away."))
     assert clock.slept == [0.1] * 3
-
-
-def test_while_another_conductor_trains_it_waits_and_returns_its_result(line: Line) -> None:
-    first = line.train("")
-    line.store.forget(layout.result(TRAINING))
-    other = Lease.take(line.store, layout.lease(TRAINING), "other")
-    said: list[Progress] = []
-
-    def finish(progress: Progress) -> None:
-        said.append(progress)
-        line.store.create_json(layout.result(TRAINING), first.checkpoint.to_json())
-
-    outcome = line.train(on_progress=finish, patience_s=60)
-    assert said == [Progress(0, "waiting", sentence="another run trains this; waiting for it")]
-    assert (outcome.checkpoint, outcome.node_seconds) == (first.checkpoint, 0.0)
-    other.renew()
-    assert not line.store.pointer(layout.lease(TRAINING)).read().value["released"], "the lease is still the other's"
-
-
-def test_samples_that_are_passed_over_stay_so_for_the_next_conductor(line: Line) -> None:
-    diverged = Diverged("no number.", details={"samples": [16, 24], "rows": [7]})
-    with pytest.raises(UserCodeError):
-        line.train(diverged, UserCodeError("it raised."), launch={"train": {"global_batch_size": 8}})
-    assert "generation 0 ended (diverged): no number. Samples 16 to 24 are passed over. Continuing from step 0." in (
-        line.sentences
-    )
-    assert line.train("").generations == 3
-    assert [line.launch(n)["skip"] for n in range(3)] == [[], [[16, 24]], [[16, 24]]]
-
-
-def test_optional_nodes_are_waited_for_at_first_and_when_the_gang_grows(
-    line: Line, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, waits = conductor_module.Generation.run, list[tuple[float, bool]]()
-
-    def watched(generation: Any, timeout_s: float, *, patient: bool) -> Any:
-        waits.append((timeout_s, patient))
-        return run(generation, timeout_s, patient=patient)
-
-    monkeypatch.setattr(conductor_module.Generation, "run", watched)
-    line.train(NodeLost("gone."), Preempted("more nodes.", details={"grows": True}), "")
-    assert waits == [(30, True), (30, False), (30, True)]
-
-
-def test_who_went_back_is_named_without_the_mark_of_the_process(line: Line) -> None:
-    with pytest.raises(UserCodeError):
-        line.train(UserCodeError("it raised.", details={"made": [5, 10]}))
-    line.train("", from_step=5)
-    assert line.launch(1)["resume"]["step"] == 5
-    (aside,) = line.store.pointer(layout.latest(TRAINING)).read().value["aside"]
-    assert aside["checkpoint"]["step"] == 10
-    assert aside["reason"].endswith(": test went back to step 5")

@@ -10,11 +10,8 @@ from unittest.mock import Mock
 import pytest
 
 from data_contracts.errors import (
-    Fenced,
-    GangIncomplete,
     Hung,
     NodeLost,
-    Preempted,
     StorageUnavailable,
     TrainwrightError,
     UserCodeError,
@@ -160,43 +157,6 @@ def test_from_the_start_to_the_answer(gang: Callable[..., Gang]) -> None:
     assert one.said[-1].node_seconds == 9
 
 
-def test_the_seconds_of_nodes_count_until_they_end(gang: Callable[..., Gang]) -> None:
-    one = gang()
-    one.generation._start_missing()
-    one.now += 3
-    assert one.generation.node_seconds == 6
-    one.generation._release()
-    one.now += 5
-    assert (one.generation.node_seconds, one.killed) == (6, [0, 1])
-
-
-def test_a_supervisor_that_ended_without_a_word_is_lost(gang: Callable[..., Gang]) -> None:
-    one = gang()
-    one.then = [lambda: one.join(0, 1), lambda: setattr(one.handles[1], "end", "was ended by SIGKILL. ")]
-    one.then += [lambda: None] * 4
-    with pytest.raises(NodeLost) as raised:
-        one.run()
-    assert raised.value.message == "The supervisor of node 1 (b) was ended by SIGKILL."
-    assert raised.value.details == {"node": 1, "log": "log of 1"}
-    marker = one.store.read_json(layout.cancel(TRAINING, NUMBER))
-    assert (marker["cause"], "stacks" in marker) == ("node_lost", False)
-    assert one.then == [], "the other had three seconds to say what it knows"
-    assert one.killed == [0, 1]
-    assert one.generation.node_seconds == 2 + 6, "of the one that ended, until it did"
-
-
-def test_the_first_error_is_raised_once_all_have_said_theirs(gang: Callable[..., Gang]) -> None:
-    one = gang()
-    one.then = [
-        lambda: one.join(0, 1),
-        lambda: one.end(0, error=NodeLost("The connection was lost.")),
-        lambda: one.end(1, error=UserCodeError("the module raised.")),
-    ]
-    with pytest.raises(UserCodeError, match="the module raised"):
-        one.run()
-    assert one.store.read_json(layout.cancel(TRAINING, NUMBER))["cause"] == UserCodeError.cause
-
-
 def test_silence_is_told_to_the_second(gang: Callable[..., Gang]) -> None:
     one = gang(silence_s=5)
     one.then = [lambda: one.join(0, 1)]
@@ -222,68 +182,6 @@ def test_a_hang_keeps_the_stacks_of_those_that_answer(gang: Callable[..., Gang])
     assert len(one.then) == 0, "eight seconds for the stacks, because a node may hang, too"
 
 
-def test_a_node_that_comes_late_makes_the_gang_grow_after_the_next_checkpoint(gang: Callable[..., Gang]) -> None:
-    one = gang(nodes=3, min_nodes=1, nodes_in_spec=3, silence_s=1e6)
-    one.then = [lambda: one.join(0, 1), *[lambda: None] * 15]
-    one.then += [
-        lambda: one.beat(0, 0, report(0, 4, checkpoints=[checkpoint(4)])),
-        lambda: one.join(2),
-        lambda: one.beat(0, 1, report(0, 5)),
-        lambda: one.beat(0, 2, report(0, 8, checkpoints=[checkpoint(8)])),
-    ]
-    with pytest.raises(Preempted, match="Nodes that were missing have come") as raised:
-        one.run(patient=False)
-    assert raised.value.details == {"grows": True}
-    assert one.sentences == [
-        "trains on 2 of 3 nodes (without node 2): 2 ranks",
-        "node 2 (c) has come: 3 nodes after the next checkpoint",
-    ]
-    assert (one.committed, one.then) == ([4, 8], [])
-
-
-def test_nodes_that_do_not_come_are_named_with_their_logs(gang: Callable[..., Gang]) -> None:
-    one = gang(silence_s=1e6)
-    one.then = [lambda: one.join(0), *[lambda: None] * 60]
-    with pytest.raises(GangIncomplete) as raised:
-        one.run()
-    assert raised.value.message == "Node 1 of 2 had not answered the roll-call of generation 2 after 60 s."
-    assert raised.value.details == {"missing": ["1"], "log": "log of 1"}
-    assert (one.then, one.killed) == ([], [0, 1])
-
-
-def test_every_node_is_ended_and_one_that_cannot_be_is_raised(
-    gang: Callable[..., Gang], caplog: pytest.LogCaptureFixture
-) -> None:
-    one = gang()
-    one.then = [
-        lambda: one.join(0, 1),
-        lambda: [setattr(handle, "fails", True) for handle in one.handles],
-        lambda: [one.end(node) for node in (0, 1)],
-    ]
-    with pytest.raises(RuntimeError, match="node 0 cannot be ended"):
-        one.run()
-    assert one.killed == [0, 1]
-    assert caplog.messages == [
-        f"node {number} of generation 2 could not be ended: node {number} cannot be ended" for number in (0, 1)
-    ]
-
-
-@pytest.mark.parametrize(("local", "poll_s"), [(True, 0.1), (False, 0.5)])
-def test_a_bucket_is_asked_less_often(
-    local: bool, poll_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = open_store(str(tmp_path / "store"))
-    monkeypatch.setattr(store, "is_local", local)
-    assert Gang(store, monkeypatch).generation.poll_s == poll_s
-
-
-def test_the_limits_of_liveness_are_those_of_the_launch(gang: Callable[..., Gang]) -> None:
-    reports = gang(hang_s=1, stall_s=2, silence_s=3).generation.reports
-    assert (reports.checkpoint_step, reports.micro_batch) == (-1, 0), "nothing is known yet"
-    limits = reports.liveness
-    assert (limits.hang_s, limits.stall_s, limits.stopped_s) == (1, 2, 3)
-
-
 @pytest.mark.parametrize(("heartbeat_s", "fresh_s"), [(2, 6), (0.2, 3)])
 def test_a_link_is_judged_by_fresh_heartbeats(heartbeat_s: float, fresh_s: float, gang: Callable[..., Gang]) -> None:
     one = gang(heartbeat_s=heartbeat_s)
@@ -295,15 +193,6 @@ def test_a_link_is_judged_by_fresh_heartbeats(heartbeat_s: float, fresh_s: float
     assert one.generation._cut_links() == ["between node 0 (a) and node 1 (b)"]
     one.now += 0.1
     assert one.generation._cut_links() == []
-
-
-def test_a_late_node_that_does_not_fit_changes_nothing(gang: Callable[..., Gang]) -> None:
-    one = gang(nodes=3, min_nodes=1, nodes_in_spec=3, silence_s=1e6, train={"global_batch_size": 8})
-    one.then = [lambda: one.join(0, 1), *[lambda: None] * 15, lambda: one.join(2)]
-    one.then += [lambda: one.beat(0, 0, report(0, 8, checkpoints=[checkpoint(8)])), lambda: None]
-    one.then += [lambda: [one.end(node) for node in (0, 1)]]
-    assert one.run(patient=False).plan == {"rank": 0}
-    assert one.sentences == ["trains on 2 of 3 nodes (without node 2): 2 ranks", "init_from: 2 tensors"]
 
 
 @pytest.mark.parametrize("joined", [False, True])
@@ -319,60 +208,6 @@ def test_a_signal_ends_it_wherever_it_waits(
     with pytest.raises(KeyboardInterrupt):
         one.run()
     assert (one.killed, one.store.read_json(layout.cancel(TRAINING, NUMBER))["cause"]) == ([0, 1], "cancelled")
-
-
-@pytest.mark.parametrize(("options", "waits_s"), [({}, 60), ({"patient": True}, 60), ({"patient": False}, 17)])
-def test_optional_nodes_are_waited_for_as_long_as_asked(
-    options: dict[str, Any], waits_s: int, gang: Callable[..., Gang]
-) -> None:
-    one = gang(nodes=3, min_nodes=1, silence_s=1e6)
-    began: list[float] = []
-
-    def look() -> None:
-        if one.store.exists(layout.rollcall(TRAINING, NUMBER)):
-            began.append(one.now - 1000)
-            for node in (0, 1):
-                one.end(node)
-        else:
-            one.then.append(look)
-
-    one.then = [lambda: None, lambda: one.join(0, 1), look]
-    assert one.run(**options).plan == {"rank": 0}
-    # The clock moves on a second after the roll-call is written, before the test looks.
-    assert began == [waits_s + 1]
-    assert one.generation.node_seconds == 2 * (waits_s + 1) + waits_s, "the node that did not come is let go then"
-
-
-def test_what_is_shown_begins_with_nothing_and_is_not_said_twice(gang: Callable[..., Gang]) -> None:
-    one = gang()
-    one.then = [lambda: one.join(0, 1), *[lambda: None] * 5, lambda: [one.end(node) for node in (0, 1)]]
-    one.run()
-    first = one.said[0]
-    assert (first.generation, first.phase, first.step, first.epoch, first.samples) == (NUMBER, "starting", 0, 0, 0)
-    assert (first.metrics, first.checkpoint_step, first.sentence, first.node_seconds) == ({}, -1, "", 0.0)
-    assert [(told.phase, told.step, told.sentence) for told in one.said] == [
-        ("starting", 0, ""), ("training", 0, ""), ("training", 10, ""), ("training", 10, "init_from: 2 tensors"),
-        ("training", 10, ""),
-    ]  # fmt: skip
-
-
-def test_the_time_until_all_have_joined_is_not_silence(gang: Callable[..., Gang]) -> None:
-    one = gang(stall_s=5, silence_s=1e6)
-    one.then = [*[lambda: None] * 10, lambda: one.join(0, 1), lambda: None, lambda: [one.end(node) for node in (0, 1)]]
-    assert one.run().plan == {"rank": 0}
-
-
-@pytest.mark.parametrize("joined", [False, True])
-def test_a_conductor_that_lost_its_lease_ends_its_nodes(joined: bool, gang: Callable[..., Gang]) -> None:
-    one = gang()
-
-    def lose() -> None:
-        one.generation._check = Mock(side_effect=Fenced("the lease has another owner."))
-
-    one.then = [lambda: one.join(0, 1) if joined else None, lose]
-    with pytest.raises(Fenced):
-        one.run()
-    assert (one.killed, one.store.read_json(layout.cancel(TRAINING, NUMBER))["cause"]) == ([0, 1], "fenced")
 
 
 def test_a_cause_stays_the_cause_where_its_marker_cannot_be_written(

@@ -218,12 +218,6 @@ def test_it_resumes_from_the_newest_whole_one(
         assert "state.json" in store.read_json(path)["reason"]
 
 
-def test_a_deleted_checkpoint_is_passed_over(store: Store) -> None:
-    ledger = ledger_of(store, 5, 10)
-    store.remove(ledger.checkpoints[1].ref.uri, why="test", by="test")
-    assert ledger.resume_from().step == 5
-
-
 def test_without_a_whole_one_it_does_not_silently_begin_again(store: Store) -> None:
     ledger = ledger_of(store, 5, 10)
     for checkpoint in ledger.checkpoints:
@@ -288,14 +282,6 @@ def test_what_is_verified_or_in_use_is_not_retired(use: str, stays: bool, store:
     assert store.exists(layout.tombstone(uri)) is not stays
 
 
-@pytest.mark.parametrize("keep", [0, 1])
-def test_the_newest_is_never_retired(keep: int, store: Store) -> None:
-    ledger = ledger_of(store, 5, 10)
-    ledger.retire(keep, None, by="test")
-    assert kept(store) == [10]
-    store.verify(layout.checkpoint(TRAINING, 10, 0))
-
-
 def test_one_that_is_taken_up_while_it_is_retired_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = ledger_of(store, 5, 10)
     uri = layout.checkpoint(TRAINING, 5, 0)
@@ -350,13 +336,6 @@ def test_who_goes_back_sets_the_later_ones_aside_in_one_move_and_deletes_nothing
     store.verify(layout.checkpoint(TRAINING, 15, 0))
 
 
-def test_going_back_twice_adds_to_what_is_aside_and_to_the_newest_changes_nothing(store: Store) -> None:
-    ledger = ledger_of(store, 5, 10, 15)
-    for step, left, off in ((15, [5, 10, 15], []), (10, [5, 10], [15]), (5, [5], [15, 10])):
-        ledger.go_back(step, by="r")
-        assert (kept(store, 0), [step for step, _ in aside(store)]) == (left, off)
-
-
 def test_a_step_that_is_not_committed_is_refused_with_those_that_are(store: Store) -> None:
     ledger = ledger_of(store, 5, 10, 15)
     ledger.go_back(10, by="r")
@@ -365,18 +344,6 @@ def test_a_step_that_is_not_committed_is_refused_with_those_that_are(store: Stor
             ledger.go_back(step, by="r")
     with pytest.raises(UsageError, match="committed steps: none"):
         Ledger(store, "trainings/other-0", 0).go_back(5, by="r")
-
-
-@pytest.mark.parametrize("harm", ["spoilt", "deleted"])
-def test_nobody_goes_back_to_what_is_broken(harm: str, store: Store) -> None:
-    ledger = ledger_of(store, 5, 10)
-    if harm == "spoilt":
-        spoil(store, ledger.checkpoints[0])
-    else:
-        store.remove(ledger.checkpoints[0].ref.uri, why="test", by="test")
-    with pytest.raises(CorruptError, match="5-g0"):
-        ledger.go_back(5, by="r")
-    assert (kept(store, 0), aside(store)) == ([5, 10], [])
 
 
 def test_an_older_conductor_cannot_go_back_and_a_lost_answer_counts_once(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import random
-import statistics
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 from data_contracts.errors import Hung, NodeLost
 from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.gang import RankReport
-from infra.gang import members as liveness_module
 from infra.gang.members import Liveness
 from tests.support.liveness import report, train
 from tests.support.slopes import grows_linearly
@@ -84,15 +81,6 @@ def test_a_long_checkpoint_does_not_count_as_a_slow_step(liveness: Liveness, clo
         liveness.hear(report(rank, 6), "node 0 (a)")
     clock.now += 46
     assert isinstance(liveness.stuck([], 1), Hung)
-
-
-def test_validation_moves_on_batch_by_batch(liveness: Liveness, clock: SimpleNamespace) -> None:
-    train(liveness, clock, 5)
-    for batch in range(20):
-        clock.now += 40
-        for rank in (0, 1):
-            liveness.hear(report(rank, 5, "validation", moves=6 + batch), "node 0 (a)")
-        assert liveness.stuck([], 1) is None
 
 
 def test_a_rank_that_is_done_is_not_waited_for(liveness: Liveness, clock: SimpleNamespace) -> None:
@@ -180,15 +168,6 @@ def test_judging_grows_with_the_ranks_and_not_with_their_square(clock: SimpleNam
     assert grows_linearly(lambda ranks: functools.partial(waiting(clock, ranks).stuck, [], ranks))
     assert grows_linearly(lambda ranks: waiting(clock, ranks).straggler)
     assert grows_linearly(lambda ranks: functools.partial(waiting(clock, ranks, place="collective").stuck, [], ranks))
-
-
-@pytest.mark.parametrize("count", [2, 3, 4, 7, 8])
-def test_median_without_leaves_one_value_out(count: int) -> None:
-    draw = random.Random(count)
-    for _ in range(200):
-        values = sorted(draw.choice([0.1, 0.2, draw.random()]) for _ in range(count))
-        for at, one in enumerate(values):
-            assert liveness_module._median_without(values, one) == statistics.median(values[:at] + values[at + 1 :])
 
 
 def test_a_checkpoint_beyond_those_that_are_named_is_progress(liveness: Liveness, clock: SimpleNamespace) -> None:

@@ -6,17 +6,9 @@ import json
 import os
 from pathlib import Path
 
-import pytest
-
-from data_contracts.errors import NodeLost, TrainwrightError, UserCodeError
-from data_contracts.messages.gang import Launch, RankAnswer, RankReport
-from infra.gang.rank_files import LAUNCH, RankFiles, read_launch, stop_file, write_launch
-
-
-def test_nothing_is_there_before_a_rank_has_written(tmp_path: Path) -> None:
-    files = RankFiles(tmp_path, 3)
-    assert (files.report(), files.error(), files.answer(), files.pid()) == (None, None, None, None)
-    assert (files.has_error, files.is_done, stop_file(tmp_path).exists()) == (False, False, False)
+from data_contracts.errors import NodeLost, UserCodeError
+from data_contracts.messages.gang import RankAnswer, RankReport
+from infra.gang.rank_files import RankFiles
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -38,12 +30,3 @@ def test_the_first_reason_why_a_rank_ends_stays(tmp_path: Path) -> None:
     assert isinstance(error, UserCodeError)
     assert error.message == "ValueError in the model."
     assert json.loads((tmp_path / "rank-0.error.json").read_text()) == error.to_json()
-
-
-def test_a_launch_is_read_by_the_variable_that_names_it(tmp_path: Path) -> None:
-    launch = Launch(training="trainings/k-0", nodes=1, devices=2)
-    environ = {LAUNCH: str(write_launch(tmp_path, launch))}
-    assert read_launch(environ) == launch
-    (tmp_path / "launch.json").write_text('{"training": "trainings/k-0", "nodes": "many", "devices": 1}')
-    with pytest.raises(TrainwrightError, match=r"^The launch file cannot be read: nodes: Input should be a valid int"):
-        read_launch(environ)

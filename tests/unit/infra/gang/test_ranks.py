@@ -145,15 +145,6 @@ def test_libraries_are_told_the_interface(monkeypatch: pytest.MonkeyPatch) -> No
     assert "NCCL_SOCKET_IFNAME" not in ranks.network_env("127.0.0.1")
 
 
-@pytest.mark.parametrize(("cores", "devices", "threads"), [(8, 2, 4), (8, 3, 2), (2, 4, 1)])
-def test_cores_are_shared_among_ranks(cores: int, devices: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
-    assert ranks.threads_per_rank(devices) == threads
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    assert ranks.threads_per_rank(devices) == threads
-
-
 @pytest.mark.parametrize("address", ["192.0.2.1", "no-such-host.invalid"])
 def test_an_address_of_another_host_is_told_at_once(address: str) -> None:
     with pytest.raises(UsageError, match=f"^{socket.gethostname()} has no address {address} ") as raised:

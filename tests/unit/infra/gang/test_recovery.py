@@ -121,26 +121,11 @@ def test_a_node_that_failed_twice_is_left_out_and_named() -> None:
     assert recovers.nodes == 2
 
 
-def test_on_one_machine_a_place_is_left_out_not_the_host() -> None:
-    recovers = recovery(node_lost=9)
-    here = dict.fromkeys(HOSTS, "a")
-    recovers.after(lost(2), here, 6)
-    recovers.after(lost(2), here, 6)
-    assert (recovers.nodes, recovers.launch.left_out) == (3, [])
-
-
 def test_a_gang_shrinks_to_a_number_that_divides_the_global_batch() -> None:
     recovers = recovery(launch={"train": {"global_batch_size": 16}}, node_lost=9)
     recovers.after(lost(2), HOSTS, 6)
     recovers.after(lost(2), HOSTS, 6)
     assert recovers.nodes == 2, "16 rows do not share evenly among 3"
-
-
-def test_what_the_next_generation_is_told_without_a_failure() -> None:
-    told = {"nodes": 4, "nodes_in_spec": 4, "skip": [(0, 24)], "left_out": []}
-    assert recovery([(0, 24)]).launch == LAUNCH.model_copy(update=told)
-    assert recovery(launch={"min_nodes": 1, "train": {}}).nodes == 4, "without a global batch any number fits"
-    assert recovery(launch={"nodes": 3, "min_nodes": None, "train": {"global_batch_size": 8}}).nodes == 0
 
 
 def test_a_gang_that_grows_spends_no_budget_and_uses_are_counted_by_cause() -> None:
@@ -152,38 +137,6 @@ def test_a_gang_that_grows_spends_no_budget_and_uses_are_counted_by_cause() -> N
     assert (recovers.used(grows), recovers.used(NodeLost("gone."))) == (1, 0)
     with pytest.raises(errors.Preempted):
         recovers.after(errors.Preempted("gone."), HOSTS, 6)
-
-
-def test_what_happened_is_said_of_a_smaller_micro_batch() -> None:
-    recovers = recovery(launch={"devices": 2, "train": {"global_batch_size": 48}})
-    recovers.after(OutOfMemory("no more."), HOSTS, 6)
-    assert recovers.happened == ["out of memory: micro-batches of 3 rows instead of 6, same global batch"]
-
-
-@pytest.mark.parametrize("details", [{}, {"node": 9}, {"node": 2, "link": True}])
-def test_a_failure_that_names_no_node_of_the_gang_is_counted_for_none(details: dict[str, Any]) -> None:
-    recovers = recovery(node_lost=9)
-    for _ in range(4):
-        assert recovers.after(NodeLost("gone.", details=details), HOSTS, 6) == ""
-    assert (recovers.nodes, recovers.launch.left_out, recovers.happened) == (4, [], [])
-
-
-def test_a_node_that_is_left_out_is_said_once() -> None:
-    recovers = recovery(node_lost=9)
-    said = [recovers.after(lost(2), HOSTS, 6) for _ in range(4)]
-    assert said == ["", "Node 2 (c) failed 2 times and is left out.", "", ""]
-    assert (recovers.launch.left_out, len(recovers.happened)) == (["c"], 1)
-    alone = recovery(launch={"nodes": 2, "min_nodes": 1}, node_lost=9)
-    for _ in range(2):
-        alone.after(lost(0), {0: "a"}, 6)
-    assert (alone.nodes, alone.launch.left_out) == (1, []), "one host alone is a place on it"
-
-
-def test_one_of_two_hosts_is_left_out_by_its_name() -> None:
-    recovers = recovery(launch={"nodes": 2, "min_nodes": 1}, node_lost=9)
-    for _ in range(2):
-        recovers.after(lost(1), {0: "a", 1: "b"}, 6)
-    assert (recovers.nodes, recovers.launch.left_out) == (1, ["b"])
 
 
 def test_the_next_conductor_has_what_is_left_of_the_budgets() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import CorruptError, GangIncomplete, Hung, NodeLost
+from data_contracts.errors import CorruptError, GangIncomplete, NodeLost
 from data_contracts.handoffs import Ref
 from data_contracts.messages.children import EVALUATE, VERIFY, EvaluateRequest, RemoteJob, VerifyRequest
 from data_contracts.messages.gang import Latest
@@ -146,12 +146,6 @@ def test_the_next_process_has_what_is_left_of_the_budget_until_a_failure_is_repo
     assert used() == {}
 
 
-def test_an_answer_gives_the_budget_back(store: Store, code: Ref) -> None:
-    for _ in range(2):
-        start = failing_first(local(store.uri, {}, URI), 1)
-        assert remote_job(store, {"do": "answer"}, code, start=start, retry=RetrySpec(node_lost=1)).got
-
-
 def test_every_node_that_was_used_is_paid_for_whatever_came_of_it(store: Store, code: Ref) -> None:
     spent: list[float] = []
     start = failing_first(local(store.uri, {}, URI), 1)
@@ -221,14 +215,3 @@ def test_a_job_of_an_earlier_trainwright_is_read(repository: Path) -> None:
     asked = {"checkpoint": golden["checkpoint"], "train": {}, "dataset": None, "dataset_path": ""}
     job = RemoteJob.from_json({"module": VERIFY.module, "request": {**flat, **asked}, "places": places[:1]})
     assert VerifyRequest.from_json(job.request_at({REF["id"]: "/p"})).project == Path("/p")
-
-
-def test_a_job_without_progress_is_tried_again_and_the_spent_budget_is_named(store: Store, code: Ref) -> None:
-    said: list[Progress] = []
-    asked = {"hang_s": 4.0, "retry": RetrySpec(hung=1), "on_progress": said.append}
-    with pytest.raises(
-        Hung, match=r"has made no progress for . s and was killed, and retry.hung = 1 is spent\."
-    ) as caught:
-        remote_job(store, {"do": "hang", "advance": [0.0]}, code, **asked)
-    assert "child_module.py" in caught.value.details["log"]
-    assert any("tried again (hung)" in progress.sentence for progress in said)

@@ -13,17 +13,16 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import NodeLost, StorageUnavailable
+from data_contracts.errors import StorageUnavailable
 from data_contracts.messages.gang import Launch
 from infra.code_bundle import pack
 from infra.gang import node as local_module
 from infra.gang import supervisor as node_module
 from infra.gang.node import LocalNode, local
-from infra.gang.rank_files import NO_CODES
 from infra.gang.supervisor import Publisher, run_node
 from infra.processes import processes
 from infra.processes.processes import find_marked, kill_marked, new_mark
-from infra.store import Lease, Store, layout, lease, open_store
+from infra.store import Lease, Store, layout, open_store
 from tests.support.coded import publish
 from tests.support.conducting import steps
 
@@ -226,17 +225,6 @@ def test_a_torchrun_that_fails_shows_its_log(store: Store, launch: Callable[...,
     assert "port" in record["error"]["details"]["log"]
 
 
-def test_a_missing_dataset_is_said_before_anything_starts(store: Store, launch: Callable[..., None]) -> None:
-    ref = {"uri": "datasets/k-0", "id": "0" * 64, "seal": "0" * 64}
-    launch({}, dataset={"ref": ref, "key": "k", "format": "parquet", "splits": {}, "columns": {}})
-    node = start(store)
-    meet(store, node)
-    _, record = finished(store, node)
-    assert record["error"]["cause"] == "corrupt"
-    assert record["error"]["message"] == "The dataset datasets/k-0 is missing."
-    assert steps(store) == {}
-
-
 def test_a_store_that_is_away_delays_beats_but_loses_none(
     store: Store, launch: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,42 +255,6 @@ def test_a_store_that_is_away_delays_beats_but_loses_none(
     assert store.read_json(layout.node_exit(TRAINING, 0, 0))["status"] == "done"
 
 
-def test_a_store_that_is_away_at_the_start_and_at_the_roll_call_delays_a_node(
-    store: Store, launch: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Opening it, and every question until the ranks run, fails once: the node joins and trains all the same."""
-    launch({})
-    monkeypatch.setattr(lease, "RETRY_S", 0.01)
-    mine = open_store(store.uri)
-    failed: set[str] = set()
-
-    def once(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **more: Any) -> Any:
-            about = f"{name} {arguments[0]}"
-            if about not in failed:
-                failed.add(about)
-                raise StorageUnavailable("the store is away.")
-            return real(*arguments, **more)
-
-        return call
-
-    for name in ("create", "read", "exists"):
-        monkeypatch.setattr(mine._backend, name, once(name, getattr(mine._backend, name)))
-    monkeypatch.setattr(node_module, "open_store", once("open", lambda *_, **__: mine))
-    codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(run_node(store.uri, {}, TRAINING, 0, 0)))
-    thread.start()
-    path = layout.joined(TRAINING, 0, 0)
-    until(lambda: store.exists(path) or not thread.is_alive(), "the node joins")
-    joined = store.read_json(path)
-    until(lambda: f"read {layout.rollcall(TRAINING, 0)}" in failed or codes, "it asks for the roll-call")
-    publish(store, layout.rollcall(TRAINING, 0), {**joined, "nodes": [joined]})
-    thread.join()
-    assert codes == [0]
-    assert {f"open {store.uri}", f"create {path}"} < failed
-    assert store.read_json(layout.node_exit(TRAINING, 0, 0))["status"] == "done"
-
-
 @pytest.mark.parametrize("owner", [node_module, Publisher])
 def test_heartbeats_go_on_while_a_node_ends(
     owner: Any, store: Store, launch: Callable[..., None], monkeypatch: pytest.MonkeyPatch
@@ -330,18 +282,6 @@ def test_heartbeats_go_on_while_a_node_ends(
     publish(store, layout.rollcall(TRAINING, 0), {**joined, "nodes": [joined]})
     thread.join()
     assert counts[1] - counts[0] >= 3
-
-
-def test_a_torchrun_that_cannot_be_killed_is_lost(
-    store: Store, launch: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launch({})
-    supervisor = node_module._Supervisor(store, TRAINING, 0, 0, "127.0.0.1", NO_CODES)
-    watch = node_module.ranks.RankWatch(supervisor.ranks)
-    with pytest.raises(
-        NodeLost, match=r"torchrun on node 0 was killed and does not end before its ranks had answered\."
-    ):
-        supervisor._judge(None, watch, tmp_path / "log")
 
 
 def test_a_node_that_cannot_be_killed_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from data_contracts.approvals import Answer, Question
-from data_contracts.errors import CorruptError, Interrupted, UsageError
+from data_contracts.errors import CorruptError, Interrupted
 from data_contracts.handoffs import Ref
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import RetrySpec
 from infra.approvals import ask, give
 from infra.code_bundle import pack
 from infra.gang.conductor import TrainingRequest, conduct
-from infra.garbage import Limits, collect, names_in, take_census
+from infra.garbage import Limits, collect
 from infra.records.handoffs import find_dataset, find_dataset_by_id, put_handoff
 from infra.store import Lease, Store, layout, open_store
 from infra.store.lease import LeaseKeeper
@@ -256,14 +256,6 @@ def test_what_is_spoilt_and_reached_by_nothing_goes_if_that_can_be_told(
     assert history.there() == (set() if known else {dataset})
 
 
-def test_a_newer_schema_is_left_to_a_newer_trainwright(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.store.seal.SCHEMA", 2)
-    history.sealed("datasets", OLD_S)
-    monkeypatch.undo()
-    with pytest.raises(UsageError, match="newer than the 1"):
-        collect(history.store, by="a test")
-
-
 def uses(store: Store) -> dict[str, Any]:
     """Every way to take up what another made: area of the thing, and the call with its URI and id."""
     return {
@@ -299,30 +291,3 @@ def test_a_bundle_that_is_deleted_is_packed_under_another_name(history: History,
     second = pack(project, history.store)
     assert second.ref.uri == f"{first.ref.uri}-1"
     assert pack(project, history.store) == second
-
-
-def test_an_attempt_that_is_being_deleted_is_not_gone_on_with(history: History) -> None:
-    history.store.writer("datasets/k-0").put("part", b"")
-    assert history.store.next_attempt("datasets", "k") == "datasets/k-0"
-    assert history.store.last_claim_s("datasets/k-0") > time.time()
-    history.store.create_json(layout.tombstone("datasets/k-0"), {})
-    assert history.store.next_attempt("datasets", "k") == "datasets/k-1"
-
-
-def test_old_claims_are_forgotten(history: History) -> None:
-    store = history.store
-    store.create(layout.use("datasets/k-0", "2020-02-02"), b"")
-    assert store.claim("datasets/k-0")
-    collect(store, by="a test")
-    assert len(store.list(layout.uses("datasets/k-0"))) == 1
-    assert store.last_claim_s("datasets/k-0") > time.time()
-
-
-def test_names_are_found_anywhere() -> None:
-    ref = {"uri": "datasets/k-0", "id": "a" * 64, "seal": "b" * 64}
-    told = {"deep": [[{"parents": [ref]}]], "imports/x": 1, "text": "s3://runs/x", "other": "dataset", "n": 5}
-    assert names_in(told) == {"datasets/k-0", "a" * 64, "b" * 64, "imports/x"}
-
-
-def test_the_census_of_a_new_store_is_empty(history: History) -> None:
-    assert take_census(history.store) == []

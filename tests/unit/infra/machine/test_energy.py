@@ -1,4 +1,4 @@
-"""Energy is what the machine's counters say, through wraps, and of one process; no GPU here, so NVML is a stand-in."""
+"""Energy is what the machine's counters say, and of one process; no GPU here, so NVML is a stand-in."""
 
 from __future__ import annotations
 
@@ -9,18 +9,7 @@ from typing import Any
 import pytest
 
 from data_contracts.costs import Resources
-from infra.machine import EnergyMeter, Gpus, Rapl, gpu_readings
-
-RANGE = 262_143_328_850
-
-
-def zone(root: Path, name: str, called: str, energy: int) -> Path:
-    folder = root / name
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "name").write_text(called)
-    (folder / "max_energy_range_uj").write_text(str(RANGE))
-    (folder / "energy_uj").write_text(str(energy))
-    return folder
+from infra.machine import EnergyMeter, Gpus, gpu_readings
 
 
 class StandInNvml:
@@ -44,53 +33,21 @@ class StandInNvml:
         return SimpleNamespace(gpu=self.busy)
 
 
-def test_zones_are_counted_once_and_through_a_wrap(tmp_path: Path) -> None:
-    package = zone(tmp_path, "intel-rapl:0", "package-0", RANGE - 1_000_000)
-    memory = zone(tmp_path, "intel-rapl:0:1", "dram", 5)
-    cores, platform = zone(tmp_path, "intel-rapl:0:0", "core", 0), zone(tmp_path, "intel-rapl:1", "psys", 0)
-    mirrored = zone(tmp_path, "intel-rapl-mmio:0", "package-0", 0)
-    meter = EnergyMeter(Rapl(tmp_path), Gpus(None), tmp_path)
-    for other in (cores, platform, mirrored):
-        (other / "energy_uj").write_text("999999999")
-    (package / "energy_uj").write_text("2000000")
-    (memory / "energy_uj").write_text("500005")
-    assert meter.sample() == Resources(millijoules=3500)
-    (package / "energy_uj").unlink()
-    assert meter.sample().millijoules == 0, "a counter that is gone counts nothing more"
-
-
-def test_parts_of_millijoules_are_not_lost(tmp_path: Path) -> None:
-    package = zone(tmp_path, "intel-rapl:0", "package-0", 0)
-    meter = EnergyMeter(Rapl(tmp_path), Gpus(None), tmp_path)
-    told = 0
-    for step in range(1, 11):
-        (package / "energy_uj").write_text(str(step * 700))
-        told += meter.sample().millijoules or 0
-    assert told == 7
-
-
-def test_one_process_measures_and_the_others_know_it(tmp_path: Path) -> None:
-    zone(tmp_path, "intel-rapl:0", "package-0", 0)
-    first = EnergyMeter(Rapl(tmp_path), Gpus(None), tmp_path)
-    assert EnergyMeter(Rapl(tmp_path), Gpus(None), tmp_path).sample() == Resources(elsewhere=True)
-    first.close()
-    assert EnergyMeter(Rapl(tmp_path), Gpus(None), tmp_path).sample() == Resources(millijoules=0)
-
-
 def test_gpus_count_energy_and_how_much_of_the_time_they_compute(tmp_path: Path) -> None:
     now = 100.0
     nvml = StandInNvml(1000, 2000, -1, busy=50)
-    meter = EnergyMeter(Rapl(tmp_path), Gpus(nvml, lambda: now), tmp_path)
+    meter = EnergyMeter(Gpus(nvml, lambda: now), tmp_path)
     nvml.counts[:2], now = [1500, 100], 104.0
     # The second driver's counter began anew; the third GPU counts nothing.
     assert meter.sample() == Resources(millijoules=500, gpu_busy_ms=4000)
+    assert EnergyMeter(Gpus(nvml), tmp_path).sample() == Resources(elsewhere=True)
+    meter.close()
+    assert EnergyMeter(Gpus(nvml), tmp_path).sample().millijoules == 0
 
 
-@pytest.mark.parametrize("lock", ["", "missing"])
-def test_without_counters_or_without_the_lock_nothing_is_known(lock: str, tmp_path: Path) -> None:
-    if lock:
-        zone(tmp_path, "intel-rapl:0", "package-0", 0)
-    meter = EnergyMeter(Rapl(tmp_path), Gpus(None), tmp_path / lock)
+@pytest.mark.parametrize("nvml", [None, StandInNvml(1000)])
+def test_without_counters_or_without_the_lock_nothing_is_known(nvml: StandInNvml | None, tmp_path: Path) -> None:
+    meter = EnergyMeter(Gpus(nvml), tmp_path / "missing")
     assert meter.sample() == Resources()
     meter.close()
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from infra.processes import this_process
 from infra.processes.this_process import Clock
 
 DAY_S = 86_400.0
@@ -33,16 +30,3 @@ def test_a_time_of_day_that_is_set_changes_no_length(jump_s: float) -> None:
     times.pass_s(20)
     assert its.now() == pytest.approx(1_764_000_030.0)
     assert its.at(55.0) == pytest.approx(1_764_000_005.0)
-
-
-def test_a_suspended_machine_is_not_counted() -> None:
-    times = Times()
-    its = Clock(lambda: times.wall, lambda: times.monotonic)
-    times.wall += DAY_S  # monotonic time stands still meanwhile
-    assert its.now() == 1_764_000_000.0
-
-
-def test_this_process_has_one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = this_process.now_s()
-    monkeypatch.setattr(time, "time", lambda: 0.0)
-    assert before <= this_process.now_s() < before + 60

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 from data_contracts.costs import NOTHING, Resources
 from infra.processes.this_process import Counters
 
@@ -20,19 +18,3 @@ def test_each_quantity_is_taken_once() -> None:
     counters.add(Resources(millijoules=2))
     assert counters.take().millijoules == 2
     assert counters.total().millijoules == 10
-
-
-def test_threads_lose_nothing() -> None:
-    counters, taken = Counters(), []
-
-    def work() -> None:
-        for _ in range(2000):
-            counters.put(1)
-        taken.append(counters.take())
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(taken, NOTHING) == Resources(put_requests=8000, written_bytes=8000)

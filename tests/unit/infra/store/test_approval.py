@@ -95,14 +95,6 @@ def test_a_database_that_nobody_here_named(s3_store: Store, listener: Listener, 
     )
 
 
-def test_a_sqlite_file_that_nobody_here_named_is_not_opened(s3_store: Store, tmp_path: Path) -> None:
-    (tmp_path / "theirs").write_text("theirs")
-    tamper(s3_store, f"sqlite:///{tmp_path}/theirs")
-    with pytest.raises(UsageError, match="it was not connected to"):
-        open_store(s3_store.uri, s3_store.storage_options)
-    assert (tmp_path / "theirs").read_text() == "theirs"
-
-
 def test_who_names_it_connects(s3_store: Store, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     """The listener hears of the one who named it, so that its silence above says something."""
     monkeypatch.setattr("infra.store.database._TRANSACTION_TRIES", 1)
@@ -115,18 +107,6 @@ def test_who_names_it_connects(s3_store: Store, listener: Listener, monkeypatch:
     with pytest.raises(StorageUnavailable, match="does not answer"):
         open_store(s3_store.uri, s3_store.storage_options, pointers=named)
     assert listener.was_called()
-
-
-def test_named_once_it_opens_from_then_on(named_store: Store, another_home: Path, tmp_path: Path) -> None:
-    uri, options, pointers = named_store.uri, named_store.storage_options, named_store.pointers
-    with pytest.raises(UsageError, match="nobody on this machine has approved"):
-        open_store(uri, options, create=False)
-    assert open_store(uri, options, pointers=pointers).pointers == pointers
-    assert [(entry["uri"], entry["pointers"]) for entry in known_stores()] == [(uri, pointers)]
-    assert open_store(f"{uri}/", options, create=False).pointers == pointers
-    tamper(named_store, f"sqlite:///{tmp_path}/other.db")
-    with pytest.raises(UsageError, match="nobody on this machine has approved"):
-        open_store(uri, options, create=False)
 
 
 def test_a_store_that_an_earlier_version_knew(

@@ -5,13 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-import pytest
-
-from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Ref
 from infra.store import Store, layout
 from infra.store.seal import Writer
-from infra.store.store import TRIES, newest_sealed, seal_attempt, seal_from
+from infra.store.store import newest_sealed, seal_attempt, seal_from
 
 
 def filling(files: dict[str, bytes], between: Callable[[], object] = lambda: None) -> Callable[[Writer], Ref]:
@@ -83,20 +80,6 @@ def test_many_that_begin_together_are_all_sealed(store: Store) -> None:
     for thread in threads:
         thread.join()
     assert len(set(sealed)) == 12
-
-
-def test_it_ends_where_each_attempt_holds_other_content(store: Store) -> None:
-    met: list[str] = []
-
-    def fill(writer: Writer) -> Ref:
-        met.append(writer.uri)
-        store.writer(writer.uri).put("a", b"2")
-        writer.put("a", b"1")
-        raise AssertionError
-
-    with pytest.raises(CorruptError, match=f"contracts/k-{TRIES - 1}/a exists already with other bytes"):
-        seal_attempt(store, "contracts", "k", fill)
-    assert met == [f"contracts/k-{n}" for n in range(TRIES)]
 
 
 def test_the_newest_sealed_attempts_are_found_without_deleted_unsealed_and_damaged_ones(store: Store) -> None:

@@ -122,15 +122,6 @@ def test_sqlite_serves_one_host(objects: Careless, sqlite: str, monkeypatch: pyt
         )
 
 
-def test_a_file_that_may_not_be_used(objects: Careless, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "PROBES", {})
-    (tmp_path / "text").write_text("not a database, but long enough to be looked at as one" * 10)
-    for address in (f"sqlite:///{tmp_path}/no/such/folder.db", f"sqlite:///{tmp_path}/text"):
-        with pytest.raises(UsageError, match=r"^The database sqlite:.* cannot be used \(.*\)\. Check its address"):
-            make(objects, address)
-    assert not objects.exists("store.json")
-
-
 @every(9)
 def test_making_killed(step: int, tmp_path: Path, sqlite: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another goes on with the same database; one that names another database is kept out once it is decided."""
@@ -197,12 +188,6 @@ def test_two_databases_are_never_both_chosen(tmp_path: Path, sqlite: str, monkey
     print(f"{made} of 20 rounds made a store, the others kept each other out; none was made twice")
 
 
-def test_a_place_that_overwrites_is_refused(objects: Careless) -> None:
-    with pytest.raises(UsageError, match=r"conditional writes \(conditional_create and conditional_race\), so"):
-        make(objects, None)
-    assert (objects.exists("store.json"), objects.walk(".probe")) == (False, [])
-
-
 def test_a_host_is_told_by_its_machine_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "Path", {"/etc/machine-id": tmp_path / "id"}.__getitem__)
     hosts = [opening._host()]
@@ -212,11 +197,3 @@ def test_a_host_is_told_by_its_machine_id(tmp_path: Path, monkeypatch: pytest.Mo
     assert len({host["machine"] for host in hosts}) == 3
     assert [len(host["machine"]) for host in hosts] == [16] * 3
     assert len({host["name"] for host in hosts}) == 1
-
-
-def test_what_a_probe_found_is_yes_or_no(objects: Careless, monkeypatch: pytest.MonkeyPatch) -> None:
-    def overwrite(path: str, data: bytes, tag: str) -> str:
-        return objects.create(path, data)
-
-    monkeypatch.setattr(objects, "replace", overwrite)
-    assert [probe(objects) for probe in opening.PROBES.values()] == [False, True, False, False]

@@ -15,7 +15,7 @@ from data_contracts.errors import CorruptError, StorageUnavailable
 from infra.store import PointerMoved, Store, database
 from infra.store.backend import Stale
 from infra.store.database import NamedBackend, Names
-from tests.support.careless import Careless, rows, swept
+from tests.support.careless import Careless, swept
 
 
 @pytest.fixture
@@ -165,13 +165,6 @@ def test_a_draft_that_was_swept_gets_no_name(
     store.create("x", b"1")
 
 
-def test_a_young_draft_is_left_alone(backend: NamedBackend, objects: Careless, table: Names) -> None:
-    table.draft("objects/x/young")
-    objects.create("objects/x/young", b"")
-    backend.sweep()
-    assert objects.exists("objects/x/young")
-
-
 def test_bytes_that_cannot_be_deleted_now_are_swept_later(
     store: Store, backend: NamedBackend, objects: Careless, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,15 +184,6 @@ def test_bytes_that_cannot_be_deleted_now_are_swept_later(
     assert len(objects.walk("objects")) == 3
     swept(backend, monkeypatch)
     assert len(objects.walk("objects")) == 1
-
-
-def test_names_are_compared_byte_by_byte(store: Store) -> None:
-    for path in ("a/B", "a/b", "a_/x", "aB/x", "a%/x", "a/é", "a/\U0010ffff", "A/b"):
-        store.create(path, b"")
-    assert store.list("a") == ["B", "b", "é", "\U0010ffff"]
-    assert store._backend.walk("a") == ["B", "b", "é", "\U0010ffff"]
-    assert store._backend.names("a", "b") == ["b"]
-    assert store.list("") == ["A", "a", "a%", "aB", "a_"]
 
 
 def test_two_stores_in_one_database(objects: Careless, table: Names, sqlite: str, tmp_path: Path) -> None:
@@ -226,54 +210,6 @@ def test_survives_a_fork(store: Store) -> None:
     assert store.list("") == ["x", "y"]
 
 
-def test_a_file_gets_its_name_and_is_checked_against_it(backend: NamedBackend, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"of a file")
-    backend.create_file("a/file", tmp_path / "file")
-    assert (backend.read("a/file")[0], backend.names("a")) == (b"of a file", ["file"])
-    with pytest.raises(FileExistsError):
-        backend.create_file("a/file", tmp_path / "file")
-
-
-def test_a_name_that_was_taken_away_counts_from_then(table: Names) -> None:
-    table.draft("old")
-    table.give("x", "old")
-    table._do(lambda connection: connection.execute(database._TABLE.update().values(since=0.0)))
-    assert table.take("x") == "old"
-    assert (table.unnamed(0), table.unnamed(3600), rows(table)) == (["old"], [], {"old": (None, "doomed")})
-
-
-def test_a_database_that_does_not_answer_is_asked_again_after_a_short_while(
-    table: Names, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(database.time, "sleep", slept.append)
-    monkeypatch.setattr(database.random, "uniform", lambda low, high: high)
-
-    def fail(connection: object) -> None:
-        raise OperationalError("SELECT", {}, Exception("the server is restarting"))
-
-    with pytest.raises(StorageUnavailable, match=r"does not answer \(the server is restarting\)"):
-        table._do(fail)
-    assert slept == [0.1, 0.2, 0.4, 0.8]
-
-
-def test_what_lost_its_name_to_another_counts_from_then(table: Names) -> None:
-    for name in ("old", "new"):
-        table.draft(name)
-    table.give("x", "old")
-    table._do(lambda connection: connection.execute(database._TABLE.update().values(since=0.0)))
-    table.swap("x", "old", "new")
-    assert (table.find("x"), table.unnamed(0), table.unnamed(3600)) == ("new", ["old"], [])
-    assert rows(table) == {"old": (None, "doomed"), "new": ("x", "named")}
-
-
-def test_stored_leaves_out_what_begins_with_a_dot(backend: NamedBackend) -> None:
-    for path in (".hidden", "shown", "a/b"):
-        backend.create(path, b"12")
-    assert [(one.path, one.bytes) for one in backend.stored("")] == [("a/b", 2), ("shown", 2)]
-    assert [one.path for one in backend.stored("a")] == ["a/b"]
-
-
 def test_of_two_creators_at_once_the_second_is_told_and_leaves_nothing(
     backend: NamedBackend, objects: Careless, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,10 +219,3 @@ def test_of_two_creators_at_once_the_second_is_told_and_leaves_nothing(
         backend.create("x", b"second")
     assert backend.read("x")[0] == b"first"
     assert len(objects.walk("objects")) == 1
-
-
-def test_sqlite_commits_to_the_disk_and_locks_before_it_writes(table: Names) -> None:
-    with table._engine.connect() as connection:
-        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 3, "EXTRA: a power failure loses nothing"
-        # Two transactions that both began as readers would refuse each other.
-        assert connection.connection.dbapi_connection.isolation_level == "IMMEDIATE"

@@ -13,7 +13,7 @@ import pytest
 from data_contracts.errors import Fenced, StorageUnavailable
 from infra.processes.processes import ProcessId, this_process
 from infra.store import Lease, PointerMoved, Store
-from infra.store.lease import RENEW_EVERY_S, process_of, standing_still, with_process
+from infra.store.lease import process_of, standing_still, with_process
 from tests.support.processes import a_process, identified
 
 PATH = "trainings/k-0/lease"
@@ -78,12 +78,6 @@ def test_a_beat_that_stands_still_is_waited_for(store: Store, time: Time) -> Non
     second.renew()
 
 
-def test_its_own_holder_waits_as_well(store: Store, time: Time) -> None:
-    take(store, "one", time)
-    assert take(store, "one", time, patience_s=5).token == 1
-    assert time.now == pytest.approx(1005)
-
-
 def test_a_beat_that_moves_keeps_the_lease(folder_store: Store, time: Time) -> None:
     lease = take(folder_store, "one", time)
 
@@ -104,13 +98,6 @@ def test_of_two_leases_only_the_one_that_never_moves_stands_still(folder_store: 
     time.each = lambda passed: renewed.renew() if passed == 10 else None
     still = standing_still(folder_store, [PATH, other], sleep=time.sleep, clock=time.clock)
     assert still.keys() == {other}
-
-
-def test_a_waiting_taker_gets_a_released_lease_at_its_next_look(folder_store: Store, time: Time) -> None:
-    lease = take(folder_store, "one", time)
-    time.each = lambda passed: lease.release() if passed == 7 else None
-    assert take(folder_store, "two", time).token == 1
-    assert time.now == 1007.0
 
 
 def test_time_without_an_answer_does_not_count(folder_store: Store, time: Time) -> None:
@@ -194,11 +181,6 @@ def test_a_lease_that_is_gone(folder_store: Store, time: Time) -> None:
         lease.renew()
 
 
-def test_takes_with_the_real_clock(folder_store: Store) -> None:
-    Lease.take(folder_store, PATH, "one")
-    assert Lease.take(folder_store, PATH, "two", patience_s=0.05).token == 1
-
-
 def test_an_old_holders_pointer_moves_fail(store: Store, time: Time) -> None:
     """What a new holder does first: rewrite `latest`, so that the old one's compare-and-set fails."""
     latest = store.pointer("trainings/k-0/latest")
@@ -206,10 +188,6 @@ def test_an_old_holders_pointer_moves_fail(store: Store, time: Time) -> None:
     latest.swap(latest.read(), {"step": 10, "token": 1})
     with pytest.raises(PointerMoved):
         latest.swap(old, {"step": 20, "token": 0})
-
-
-def test_a_holder_renews_every_ten_seconds() -> None:
-    assert RENEW_EVERY_S == 10.0, "three times within the patience of those that wait, and six times within a node's"
 
 
 @contextlib.contextmanager
@@ -268,27 +246,3 @@ def test_what_a_silent_process_also_holds_is_not_waited_for_again(folder_store: 
     time.now += 300
     Lease.take(folder_store, third, "two", sleep=time.sleep, clock=time.clock)
     assert time.now == 1030.0 + 300 + 30
-
-
-def test_a_process_that_was_silent_long_ago_is_forgotten(folder_store: Store, time: Time) -> None:
-    held = {path: ProcessId("1" * 16, pid, 7) for pid, path in enumerate((PATH, "trainings/k-1/lease"), 1)}
-    for path, process in held.items():
-        Lease.take(folder_store, path, f"one@{process}")
-        Lease.take(folder_store, path, "two", sleep=time.sleep, clock=time.clock)
-        time.now += 300
-    assert list(folder_store.silent._since) == [held["trainings/k-1/lease"]]
-
-
-def test_this_process_is_never_taken_for_silent(folder_store: Store, time: Time) -> None:
-    for path in (PATH, "trainings/k-1/lease"):
-        Lease.take(folder_store, path, with_process("one"))
-    take(folder_store, with_process("two"), time)
-    Lease.take(folder_store, "trainings/k-1/lease", with_process("two"), sleep=time.sleep, clock=time.clock)
-    assert time.now == 1060.0
-
-
-def test_the_process_is_no_part_of_a_message(folder_store: Store, time: Time) -> None:
-    lease = take(folder_store, with_process("one"), time)
-    Lease.take(folder_store, PATH, with_process("two"), patience_s=0)
-    with pytest.raises(Fenced, match=r"now belongs to two, no longer to one\. "):
-        lease.confirm()

@@ -14,7 +14,6 @@ from infra.store import Lease, PointerMoved, Store, layout, open_store
 from infra.store import lease as keeper_module
 from infra.store.lease import LeaseKeeper, Outage, with_process
 from tests.support.pool import until
-from tests.support.s3 import S3Server
 
 PATH = layout.lease("trainings/k-0")
 
@@ -143,11 +142,6 @@ def test_the_store_is_asked_who_holds_the_lease(store: Store, away: Callable[[in
     keeper.stop()
 
 
-def test_a_lease_is_renewed_three_times_before_another_may_take_it(store: Store) -> None:
-    keeper = LeaseKeeper(store, PATH, "holder")
-    assert (keeper._patience_s, keeper._renew_s) == (30.0, 10.0)
-
-
 def test_a_store_that_takes_no_renewal_is_told_once_for_each_outage(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,17 +164,3 @@ def test_a_store_that_takes_no_renewal_is_told_once_for_each_outage(
         until(lambda: keeper.away is None)
     keeper.stop()
     assert told == ["the disk is full."] * 2
-
-
-@pytest.mark.slow  # the layers below try again for 12 s
-def test_a_server_that_answers_503_is_told_too(s3_server: S3Server) -> None:
-    keeper = LeaseKeeper(open_store(f"s3://{s3_server.bucket()}/p", s3_server.options), PATH, "me", renew_s=0.1)
-    keeper.start()
-    assert keeper.token(30) == 0
-    s3_server.fault("refuse", match="lease", status=503, code="SlowDown", times=10**6)
-    until(lambda: keeper.away is not None)
-    assert keeper.away is not None
-    assert keeper.away.message.startswith(f"{PATH} in the store s3://")
-    s3_server.clear()
-    until(lambda: keeper.away is None)
-    keeper.stop()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import resource
 import shutil
@@ -16,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.handoffs import FileEntry
 from infra import scratch
 from infra.store import Manifest, Store, seal
-from infra.store.backend import Backend, hash_and_copy
-from infra.store.seal import copy_of, write_manifest
+from infra.store.backend import Backend
+from infra.store.seal import copy_of
 from tests.support.s3 import S3Server
 
 ROOT = Path(__file__).parents[4]
@@ -52,50 +49,6 @@ def test_a_copy_is_made_once_and_mended(manifest: Manifest, backend: Backend, tm
     (copy / "a").write_bytes(b"aaab")
     assert laid_out(copy_of(manifest, backend, base)) == {"a": b"aaaa", "sub/b": b"b"}
     assert list(base.iterdir()) == [copy]
-
-
-def test_a_file_that_is_read_in_one_piece_is_not_copied_if_it_is_larger_than_any(folder_store: Store) -> None:
-    entry = FileEntry(path="schema.json", bytes=2**28 + 1, blake3="0" * 64)
-    folder = Path(folder_store.uri, "datasets/k-0")
-    folder.mkdir(parents=True)
-    with (folder / "schema.json").open("wb") as file:
-        file.truncate(entry.bytes)  # takes no space
-    (folder / "manifest.json").write_bytes(write_manifest("dataset", {}, {}, [entry])[0])
-    with pytest.raises(CorruptError, match=r"^datasets/k-0/schema\.json is too large to be read as a whole\."):
-        folder_store.local("datasets/k-0")
-
-
-def test_a_directory_without_files_is_copied_too(folder_store: Store, backend: Backend, tmp_path: Path) -> None:
-    ref = folder_store.writer("models/m/1").seal("model", {}, {}, files=[])
-    assert copy_of(folder_store.manifest(ref), backend, tmp_path / "cache").is_dir()
-
-
-def test_a_rename_that_fails_is_told(
-    manifest: Manifest, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def rename(source: object, target: object) -> None:
-        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
-
-    monkeypatch.setattr(seal.os, "rename", rename)
-    with pytest.raises(UsageError) as raised:
-        copy_of(manifest, backend, tmp_path / "cache")
-    assert raised.value.message == (
-        f"The folder {tmp_path / 'cache'} on this machine cannot be used (Disk quota exceeded)."
-    )
-    assert "TRAINWRIGHT_HOME" in raised.value.remedy
-
-
-def test_a_place_that_cannot_hold_copies_is_told(manifest: Manifest, backend: Backend, tmp_path: Path) -> None:
-    (tmp_path / "cache").write_bytes(b"")
-    with pytest.raises(UsageError, match="cache on this machine cannot be used"):
-        copy_of(manifest, backend, tmp_path / "cache")
-
-
-def test_a_full_disk_here_is_no_fault_of_the_store() -> None:
-    with pytest.raises(
-        UsageError, match=r"^The folder /dev on this machine cannot be used \(No space left on device\)"
-    ):
-        hash_and_copy(io.BytesIO(bytes(10)), Path("/dev/full"))
 
 
 def test_a_full_disk_here_is_no_fault_of_the_server(s3: S3Server, s3_store: Store) -> None:
@@ -183,17 +136,6 @@ def test_what_nobody_holds_makes_room_the_oldest_first(tmp_path: Path, disk: Cal
     assert [folder.exists() for folder in (young, old, oldest, other)] == [True, True, False, True]
 
 
-def test_using_one_makes_it_the_youngest_and_keeps_it(tmp_path: Path, disk: Callable[[Path, int], None]) -> None:
-    disk(tmp_path, 300)
-    first, second = copy(tmp_path, "a", 1), copy(tmp_path, "b", 2)
-    assert seal.hold(second)
-    assert second.stat().st_mtime > first.stat().st_mtime
-    with pytest.raises(UsageError, match="has 200 bytes free, but a copy of datasets/k-0 takes 201"):
-        seal.make_room(tmp_path, 201, "datasets/k-0")
-    assert not first.exists()
-    assert second.exists()
-
-
 def test_what_another_process_holds_is_kept_until_it_ends(tmp_path: Path, disk: Callable[[Path, int], None]) -> None:
     disk(tmp_path, 100)
     held = copy(tmp_path, "a", 1)
@@ -214,10 +156,6 @@ input()
     process.communicate("\n")
     seal.make_room(tmp_path, 1, "it")
     assert not held.exists()
-
-
-def test_a_copy_that_is_not_there_is_not_held(tmp_path: Path) -> None:
-    assert not seal.hold(tmp_path / "a")
 
 
 def test_a_disk_too_small_is_named_before_anything_is_fetched(

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.schema import CreateTable
 
 from data_contracts.errors import UsageError
-from infra.store import database as store_database
 from infra.store.database import Names
 from tests.support.approved import approve_here
 
@@ -34,9 +31,3 @@ def test_a_database_gets_no_password_that_nobody_approved_for_it(monkeypatch: py
     for database, name in (("me:env:ANY_TOKEN@db/names", "env:ANY_TOKEN"), ("me@elsewhere/names", "env:PGPASSWORD")):
         with pytest.raises(UsageError, match=rf"store\.pointers: nobody .* that {name} may be sent to postgresql://me"):
             Names(f"postgresql://{database}", "s3://b/p")
-
-
-def test_names_are_compared_byte_by_byte() -> None:
-    for dialect, collation in ((postgresql.dialect(), '"C"'), (sqlite.dialect(), '"BINARY"')):
-        made = str(CreateTable(store_database._TABLE).compile(dialect=dialect))
-        assert made.count(f"COLLATE {collation}") == 3, made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import resource
@@ -15,25 +14,13 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError, from_json
-from data_contracts.messages.children import StoreAddress
-from infra.store import Store, absolute_address, open_store
+from infra.store import Store, open_store
 from infra.store.folder import FolderBackend
-from infra.store.opening import open_at
 from tests.support.damage import overwrite
 from tests.support.s3 import S3Server
 
 PROBED = {"conditional_create": True, "conditional_large_create": True, "conditional_overwrite": True}
 PROBED["conditional_race"] = True
-
-
-def test_a_path_is_made_absolute_and_the_address_of_a_server_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert absolute_address("s3://bucket/prefix") == "s3://bucket/prefix"
-    assert absolute_address("here/../store") == str(tmp_path / "store")
-    assert absolute_address("store", tmp_path / "spec") == str(tmp_path / "spec" / "store")
-    assert absolute_address("/store", tmp_path) == "/store"
 
 
 def test_a_store_says_what_the_probe_found(store: Store) -> None:
@@ -56,32 +43,6 @@ def test_no_store_and_none_wanted(s3: S3Server, tmp_path: Path) -> None:
             open_store(uri, options, create=False)
         assert str(raised.value) == (f"There is no store at {uri}. Name one that exists, or run a pipeline to make it.")
     assert not (tmp_path / "x").exists()
-
-
-@pytest.mark.parametrize("uri", ["gs://bucket/x", "s3://", "s3:///", "http://x"])
-def test_no_such_kind(uri: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        open_store(uri)
-    assert str(raised.value) == f"{uri!r} cannot be a store. Name a folder, or s3://bucket/prefix."
-
-
-def test_a_folder_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert open_store("a/../b").uri == str(tmp_path / "b")
-    assert open_store("~/c").uri == str(tmp_path / "home/c")
-    (tmp_path / "link").symlink_to("b")
-    assert open_store("link").uri == str(tmp_path / "b")
-
-
-def test_prefixes_of_a_bucket_are_stores_of_their_own(s3: S3Server) -> None:
-    bucket = s3.bucket()
-    whole, part = open_store(f"s3://{bucket}", s3.options), open_store(f"s3://{bucket}/part/", s3.options)
-    assert (whole.uri, part.uri) == (f"s3://{bucket}", f"s3://{bucket}/part")
-    part.create("x", b"1")
-    assert whole.read("part/x") == b"1"
-    assert whole.list("") == ["part", "store.json"]
-    assert part.list("") == ["store.json", "x"]
 
 
 def test_a_newer_store(store: Store) -> None:
@@ -149,13 +110,6 @@ def test_a_server_that_refuses_conditions_is_refused(s3: S3Server, what: str, fa
     with pytest.raises(UsageError) as raised:
         open_store(uri, s3.options)
     assert raised.value.message.startswith(f"The server of {uri} does not honour conditional writes ({what}), so ")
-
-
-def test_a_server_that_ignores_all_conditions(s3: S3Server) -> None:
-    s3.fault("ignore", times=30)
-    with pytest.raises(UsageError, match=r"conditional_create and conditional_large_create and conditional_overwrite"):
-        open_store(f"s3://{s3.bucket()}/x", s3.options)
-    s3.clear()
 
 
 def test_another_process_makes_it_meanwhile(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,20 +259,6 @@ def test_a_full_disk_is_storage(folder_store: Store) -> None:
     assert os.listdir(Path(folder_store.uri, ".tmp")) == []
 
 
-@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP])
-def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    def link(source: object, target: object, **more: object) -> None:
-        raise OSError(code, "no")
-
-    monkeypatch.setattr(os, "link", link)
-    with pytest.raises(UsageError) as raised:
-        open_store(str(tmp_path))
-    assert str(raised.value) == (
-        f"The file system of {tmp_path} has no hard links or locks, which a store needs. "
-        "Put the store on another file system."
-    )
-
-
 def test_a_folder_that_was_just_removed_is_made_again(folder_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process deletes an empty folder between our making it and our link."""
     link = os.link
@@ -371,10 +311,3 @@ def test_a_lock_is_let_go_although_a_child_holds_the_file(folder_store: Store) -
     os.close(writing)
     os.waitpid(child, 0)
     os.close(reading)
-
-
-def test_a_store_is_opened_at_the_address_of_a_request(folder_store: Store, tmp_path: Path) -> None:
-    opened = open_at(StoreAddress(uri=folder_store.uri, options={}, pointers=None))
-    assert (opened.uri, opened.storage_options, opened.pointers) == (folder_store.uri, {}, None)
-    with pytest.raises(UsageError, match="There is no store"):
-        open_at(StoreAddress(uri=str(tmp_path / "none"), options={}, pointers=None))

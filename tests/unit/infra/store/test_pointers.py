@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import CorruptError, UsageError
 from infra.store import PointerMoved, Store, Versioned
 
 
@@ -62,30 +60,6 @@ def test_a_pointer_that_is_gone(store: Store) -> None:
         store.pointer("p").swap(Versioned("a", 1, '"0"'), "b")
     assert raised.value.current is None
     assert store.pointer("p").read() is None
-
-
-def test_a_version_is_frozen(store: Store) -> None:
-    held = store.pointer("p").create("a")
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        held.value = "b"
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "3", '{"schema":1,"value":1}', '{"value":1,"version":1}', '{"schema":"1","value":1,"version":1}'],
-)
-def test_what_is_no_pointer(store: Store, text: str) -> None:
-    store.create("p", text.encode())
-    with pytest.raises(CorruptError, match=r"^p is not a pointer\. Do not use it;") as raised:
-        store.pointer("p").read()
-    assert raised.value.details == {"file": "p"}
-
-
-def test_a_newer_schema(store: Store) -> None:
-    store.create("p", json.dumps({"schema": 3, "value": 1, "version": 1}).encode())
-    with pytest.raises(UsageError) as raised:
-        store.pointer("p").read()
-    assert str(raised.value) == "p has schema 3, newer than the 2 that this Trainwright reads. Upgrade Trainwright."
 
 
 def test_a_lock_lies_in_the_store_and_nothing_where_the_command_was_called(

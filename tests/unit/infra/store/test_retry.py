@@ -11,7 +11,7 @@ import pytest
 
 from data_contracts.errors import Cancelled, Fenced, NodeLost, StorageUnavailable, TrainwrightError
 from data_contracts.messages.gang import Launch
-from infra.gang.supervisor import Background
+from infra.gang.supervisor import in_background
 from infra.store import Lease, Store, layout, open_store
 from infra.store import lease as store_lease
 from infra.store.lease import ConductorWatch, Outage, patiently
@@ -91,18 +91,6 @@ def test_an_outage_ends_or_becomes_too_long(clock: Clock) -> None:
         outage.tolerate(work)
 
 
-def test_an_outage_told_from_outside_counts_the_same(clock: Clock) -> None:
-    outage, error = Outage(patience_s=10), StorageUnavailable("the store is away.")
-    outage.failed(error)
-    clock.sleep(9)
-    outage.answered()
-    clock.sleep(9)
-    outage.failed(error)
-    clock.sleep(10.1)
-    with pytest.raises(StorageUnavailable):
-        outage.failed(error)
-
-
 def test_a_beat_that_moves_is_a_conductor_that_lives(store: Store, lease: Lease, clock: Clock) -> None:
     seen = watch(store)
     for _ in range(10):
@@ -179,8 +167,8 @@ def test_what_ends_a_node(
 
 
 def test_work_in_the_background_answers_or_raises() -> None:
-    assert Background(lambda: 3).result() == 3
-    failing = Background(lambda: 1 / 0)
+    assert in_background(lambda: 3).result() == 3
+    failing = in_background(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         failing.result()
-    assert failing.done
+    assert failing.done()

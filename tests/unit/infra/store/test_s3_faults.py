@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
-from infra.store import PointerMoved, Store, open_store
+from infra.store import Store, open_store
 from infra.store.s3 import S3Backend, is_transient, translate
 from tests.support.approved import approve_here
 from tests.support.s3 import S3Server
@@ -37,24 +37,6 @@ def test_a_lost_answer_to_a_create_that_did_not_land(s3: S3Server, s3_store: Sto
         s3_store.create("x/y", b"1")  # the very same bytes, but not ours
 
 
-def test_a_lost_answer_to_a_swap(s3: S3Server, s3_store: Store) -> None:
-    pointer = s3_store.pointer("p")
-    first = pointer.create("a")
-    s3.fault("lose", method="PUT", match="/p")
-    second = pointer.swap(first, "b")
-    assert second == pointer.read()
-    s3.fault("lose", method="PUT", match="/p")
-    with pytest.raises(PointerMoved) as raised:
-        pointer.swap(first, "b")
-    assert raised.value.current == second
-
-
-def test_a_lost_answer_to_a_pointers_create(s3: S3Server, s3_store: Store) -> None:
-    s3.fault("lose", method="PUT", match="/p")
-    first = s3_store.pointer("p").create("a")
-    assert s3_store.pointer("p").swap(first, "b").version == 2
-
-
 def test_a_lost_answer_to_the_end_of_a_multipart_upload(
     s3: S3Server, s3_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,13 +60,6 @@ def test_an_upload_that_was_given_up_is_made_again(
     assert s3_store.read("datasets/k-0/large") == (tmp_path / "large").read_bytes()
 
 
-def test_a_sealing_whose_answer_is_lost(s3: S3Server, s3_store: Store) -> None:
-    writer = s3_store.writer("datasets/k-0")
-    writer.put("a", b"1")
-    s3.fault("lose", method="PUT", match="manifest.json")
-    assert s3_store.verify(writer.seal("dataset", {}, {"by": "us"})).provenance == {"by": "us"}
-
-
 def test_when_reading_back_fails_as_well_the_outcome_is_unknown(s3: S3Server, s3_store: Store) -> None:
     s3.fault("refuse", method="PUT", match="/x", times=1000, status=500, code="InternalError")
     s3.fault("refuse", method="HEAD", match="/x", times=1000, status=500, code="InternalError")
@@ -92,23 +67,6 @@ def test_when_reading_back_fails_as_well_the_outcome_is_unknown(s3: S3Server, s3
         s3_store.create("x", b"1")
     s3.clear()
     assert not s3_store.exists("x")
-
-
-def test_an_error_of_the_server_that_did_not_store(s3: S3Server, s3_store: Store) -> None:
-    s3.fault("refuse", method="PUT", match="/x", times=1000, status=503, code="SlowDown")
-    with pytest.raises(StorageUnavailable) as raised:
-        s3_store.create("x", b"1")
-    s3.clear()
-    assert raised.value.retry_key == "storage"
-    s3_store.create("x", b"2")
-
-
-def test_an_error_of_the_server_that_passes(s3: S3Server, s3_store: Store) -> None:
-    for method in ("PUT", "GET", "HEAD"):
-        s3.fault("refuse", method=method, match="/x", times=2, status=500, code="InternalError")
-    s3_store.create("x", b"1")
-    assert s3_store.read("x") == b"1"
-    assert s3_store.exists("x")
 
 
 def test_a_conflict_with_another_write_under_way_is_sent_again(s3: S3Server, s3_store: Store) -> None:
@@ -183,20 +141,6 @@ def test_no_credentials_and_no_profile(s3: S3Server, monkeypatch: pytest.MonkeyP
         open_store(f"s3://{bucket}/x", rest | {"key": "profile:absent"})
 
 
-def test_a_profile(s3: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "credentials").write_text("[work]\naws_access_key_id = a\naws_secret_access_key = b\n")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    rest = {name: value for name, value in s3.options.items() if name not in ("key", "secret")}
-    approve_here(s3.url, "profile:work")
-    store = open_store(f"s3://{s3.bucket()}/x", rest | {"key": "profile:work", "secret": "profile:work"})
-    assert store.list("") == ["store.json"]
-
-
-def test_an_unknown_option(s3: S3Server) -> None:
-    with pytest.raises(UsageError, match=r"storage_options .*no_such_option"):
-        open_store(f"s3://{s3.bucket()}/x", s3.options | {"no_such_option": 1})
-
-
 def test_an_address_without_its_scheme_is_told_of_the_options(s3: S3Server) -> None:
     approve_here("localhost:9000")
     with pytest.raises(UsageError, match=r"^storage_options cannot be used: .*localhost:9000.* http://"):
@@ -210,14 +154,6 @@ def test_what_a_server_does_not_know_is_not_asked_again(s3: S3Server, s3_store: 
     assert [fault["times"] for fault in s3.clear()] == [1]
 
 
-def test_a_flipped_bit_on_the_way_is_read_again(s3: S3Server, s3_store: Store) -> None:
-    s3_store.create("x", b"12345")
-    s3.fault("flip", method="GET", match="/x", times=2)
-    assert s3_store.read("x") == b"12345"
-    s3.fault("flip", method="GET", match="/x", times=1)
-    assert s3_store._backend.digest("x")[0] == 5
-
-
 def test_a_flipped_bit_in_the_store_is_corrupt(s3: S3Server, s3_store: Store, tmp_path: Path) -> None:
     writer = s3_store.writer("datasets/k-0")
     writer.put("a", b"12345")
@@ -227,16 +163,6 @@ def test_a_flipped_bit_in_the_store_is_corrupt(s3: S3Server, s3_store: Store, tm
         with pytest.raises(CorruptError, match="datasets/k-0/a in the store .* does not match the checksum") as raised:
             read()
         assert raised.value.details == {"file": "datasets/k-0/a"}
-    s3.clear()
-
-
-def test_a_body_that_breaks_off_is_read_again(s3: S3Server, s3_store: Store) -> None:
-    s3_store.create("x", bytes(100_000))
-    s3.fault("cut", method="GET", match="/x", times=2)
-    assert s3_store.read("x") == bytes(100_000)
-    s3.fault("cut", method="GET", match="/x", times=1000)
-    with pytest.raises(StorageUnavailable):
-        s3_store.read("x")
     s3.clear()
 
 

@@ -6,13 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 from botocore.hooks import HierarchicalEmitter
-from fsspec.asyn import get_loop
 
 from data_contracts.costs import Resources
-from infra.files import CHUNK_BYTES
 from infra.processes.this_process import Counters
 from infra.store import s3
-from infra.store.s3 import Body, S3Requests, count_requests
+from infra.store.s3 import count_requests
 
 LIKE_PUT = (
     "PutObject",
@@ -63,37 +61,3 @@ def test_the_bytes_are_the_bodys_own_without_chunks_and_checksums(counted: Count
     send("PutObject", **{"X-Amz-Decoded-Content-Length": "20", "Content-Length": "30"})
     send("PutObject")
     assert (counted.total().put_requests, counted.total().written_bytes) == (2, 20)
-
-
-def test_an_answer_without_a_length_has_no_bytes(counted: Counters) -> None:
-    events = HierarchicalEmitter()
-    count_requests(events)
-    events.emit("after-call.s3.GetObject", parsed={})
-    assert counted.total() == Resources()
-
-
-def test_a_whole_body_is_read_without_a_size_which_compares_its_checksum() -> None:
-    asked: list[tuple[int, ...]] = []
-
-    class Answer:
-        async def read(self, *size: int) -> bytes:
-            asked.append(size)
-            return b"x"
-
-    body = Body(SimpleNamespace(loop=get_loop()), Answer())
-    assert [body.read(-1), body.read(0), body.read(5), body.read()] == [b"x"] * 4
-    assert asked == [(), (0,), (5,), (CHUNK_BYTES,)]
-
-
-@pytest.mark.parametrize(
-    ("address", "bucket", "prefix", "uri"),
-    [
-        ("s3://b", "b", "", "s3://b"),
-        ("s3://b/", "b", "", "s3://b"),
-        ("s3://b/p", "b", "p/", "s3://b/p"),
-        ("s3://b/p/q/", "b", "p/q/", "s3://b/p/q"),
-    ],
-)
-def test_an_address_is_a_bucket_and_a_prefix(address: str, bucket: str, prefix: str, uri: str) -> None:
-    place = S3Requests(address, {})
-    assert (place.bucket, place.prefix, place.uri) == (bucket, prefix, uri)

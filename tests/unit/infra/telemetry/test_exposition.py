@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as text_format
 
 from data_contracts.messages.gang import STEP_BOUNDS
@@ -29,24 +28,9 @@ def test_promtool_finds_nothing_to_improve() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-def test_both_formats_have_every_metric() -> None:
-    text, kind = page(TINY, ALL)
-    opened, open_kind = page(TINY, ALL, "application/openmetrics-text; version=1.0.0")
-    assert (kind.partition(";")[0], open_kind.partition(";")[0]) == ("text/plain", "application/openmetrics-text")
-    for families in (text_format(text.decode()), open_metrics(opened.decode())):
-        found = {family.name.removesuffix("_total") for family in families}
-        assert found == {metric.name.removesuffix("_total") for metric in METRICS}
-
-
 def test_a_histogram_counts_up_to_each_bound() -> None:
     body, _ = page(TINY, [MetricSample("step_duration_seconds", Counts(3, 0.5, [0, 2, 1]))])
     [family] = text_format(body.decode())
     values = {one.labels.get("le", one.name): one.value for one in family.samples}
     assert [values[str(bound)] for bound in STEP_BOUNDS[:4]] == [0, 2, 3, 3]
     assert (values["+Inf"], values["trainwright_step_duration_seconds_sum"]) == (3, 0.5)
-
-
-def test_a_label_is_escaped() -> None:
-    body, _ = page(TINY, [MetricSample("run_info", 1, ('a"\n',))])
-    [family] = text_format(body.decode())
-    assert family.samples[0].labels == {**TINY, "run": 'a"\n'}

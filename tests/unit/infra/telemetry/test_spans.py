@@ -8,7 +8,7 @@ import time
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from infra.telemetry import Context, new_context
+from infra.telemetry import new_context
 from infra.traces import ENDPOINT, Spans
 from tests.support.stub_server import serving
 
@@ -35,40 +35,6 @@ def test_a_collector_gets_spans_with_their_parents(monkeypatch: pytest.MonkeyPat
     assert (run.parent_span_id.hex(), shard.parent_span_id.hex()) == (above.span, root.span)
     assert (shard.name, shard.end_time_unix_nano - shard.start_time_unix_nano) == ("shard", 2_500_000_000)
     assert (run.status.code, run.attributes[0].key, run.attributes[0].value.string_value) == (2, "error.type", "hung")
-
-
-def test_times_that_no_calendar_has_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(lambda asked: (200, {})) as (address, got):
-        monkeypatch.setenv(ENDPOINT, address)
-        spans = Spans()
-        spans.ended("checkpoint", new_context(), None, (-1e300, 1e300), {})
-        spans.close()
-    [resource] = ExportTraceServiceRequest.FromString(got[0].body).resource_spans
-    [span] = resource.scope_spans[0].spans
-    assert (span.start_time_unix_nano, span.end_time_unix_nano) == (0, 18_000_000_000 * 10**9)
-
-
-@pytest.mark.parametrize(
-    ("sampler", "parent", "sampled"),
-    [
-        ("", None, True),
-        ("", Context("1" * 32, "2" * 16, False), False),
-        ("always_off", None, False),
-        ("always_on", Context("1" * 32, "2" * 16, False), True),
-    ],
-)
-def test_the_sampler_decides_for_the_whole_trace(
-    sampler: str, parent: Context | None, sampled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if sampler:
-        monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
-    with serving(lambda asked: (200, {})) as (address, got):
-        monkeypatch.setenv(ENDPOINT, address)
-        spans = Spans()
-        root = spans.root("RUN tiny", parent)
-        spans.ended("shard", root.child("shard"), root, (10.0, 12.5), {})
-        spans.close()
-    assert (root.sampled, bool(got)) == (sampled, sampled)
 
 
 def test_a_collector_that_is_away_is_told_once(

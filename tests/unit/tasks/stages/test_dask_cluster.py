@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 from distributed.scheduler import KilledWorker
-from httpx import ConnectError
-from prefect.states import Completed, Crashed, Failed
 
 from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
 from data_contracts.messages.raw_data import ClusterTaskOutcome, ContractRequest
-from infra import child
 from infra.code_bundle import installed
 from tasks.run.run import open_run
 from tasks.run.spec_check import read_spec
+from tasks.stages import dask_cluster
 from tasks.stages.contract_check import ON_CLUSTER
 from tasks.stages.dask_cluster import _ClusterTasks, _shared_folder, _task_request, do_cluster_task
 from tasks.stages.shard import dataset_key
@@ -46,8 +44,8 @@ def tasks(tmp_path: Path) -> _ClusterTasks:
 
 def test_an_error_of_ours_is_handed_back_and_so_is_the_end(tasks: _ClusterTasks) -> None:
     error = UsageError("no rows").to_json()
-    assert tasks._outcome(1, Told("finished", Completed())) == ClusterTaskOutcome()
-    assert tasks._outcome(1, Told("finished", Failed(data=error))) == ClusterTaskOutcome(error=error)
+    assert tasks._outcome(1, Told("finished")) == ClusterTaskOutcome()
+    assert tasks._outcome(1, Told("finished", error)) == ClusterTaskOutcome(error=error)
 
 
 @pytest.mark.parametrize(
@@ -61,18 +59,12 @@ def test_an_error_of_ours_is_handed_back_and_so_is_the_end(tasks: _ClusterTasks)
             UsageError,
             r"could not begin piece 7 .* \(.*no tasks\)",
         ),
-        (Told("error", ConnectError("refused")), StorageUnavailable, "The Prefect server no longer answers: .*refused"),
-        (Told("finished", Crashed(message="killed")), NodeLost, "Piece 7 .* ended Crashed .*: killed"),
     ],
-    ids=["lost", "cancelled", "killed", "unlike", "server away", "crashed"],
+    ids=["lost", "cancelled", "killed", "unlike"],
 )
 def test_what_ends_a_task_has_a_cause(tasks: _ClusterTasks, told: Told, kind: type[Exception], sentence: str) -> None:
     with pytest.raises(kind, match=sentence):
         tasks._outcome(7, told)
-
-
-def test_a_task_goes_by_its_stage_in_prefect(tasks: _ClusterTasks) -> None:
-    assert (tasks._task.name, sorted(tasks._task.tags)) == ("validate-piece", ["stage:validate", "trainwright"])
 
 
 @pytest.mark.usefixtures("home")
@@ -116,8 +108,14 @@ def test_a_task_may_take_the_share_of_memory_that_the_spec_names(
     )
     task = _task_request(ON_CLUSTER, request, tmp_path, 0, 1e-6).to_json()
     shares: list[float] = []
-    monkeypatch.setattr(child, "run_child", lambda *_, memory_share, **more: shares.append(memory_share))
-    do_cluster_task.fn("contract", task, installed(), False)
+    monkeypatch.setattr(dask_cluster, "run_child", lambda *_, memory_share, **more: shares.append(memory_share))
+    do_cluster_task(task, installed(), False)
     del task["memory_share"]  # as an earlier version sends it
-    do_cluster_task.fn("contract", task, installed(), False)
+    do_cluster_task(task, installed(), False)
     assert shares == [1e-6, 0.8]
+
+
+def test_a_scratch_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    expected = pytest.raises(UsageError, match="contract.runner.scratch: no folder can be made in")
+    with expected, _shared_folder(ON_CLUSTER, str(tmp_path / "missing")):
+        pass
