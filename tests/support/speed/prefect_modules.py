@@ -30,8 +30,7 @@ OF_PREFECT = (
     *("prefect.artifacts", "prefect.client.cloud", "prefect.concurrency.sync", "prefect.events", "prefect.flow_engine"),
     *("prefect.flow_runs", "prefect.input", "prefect.runtime", "prefect.task_engine", "prefect.variables"),
 )
-# What Prefect's server and its workers import besides, with a collection that they import when they start; and Dask's
-# commands.
+# What Prefect's server and its workers import besides, and Dask's commands.
 OF_SERVER = ("prefect.server.api.server", "prefect.cli.worker", "prefect.cli.server", "prefect.workers.process")
 OF_SERVER += ("prefect.runner", "prefect.runner._workspace_supervisor", "prefect.runner._workspace_resolver")
 OF_SERVER += ("dask.cli", "distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
