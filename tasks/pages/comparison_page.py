@@ -325,12 +325,12 @@ def _side(which: str, side: Side) -> tuple[str, ...]:
 
 
 def _metric_cells(metric: MetricRow) -> tuple[str, ...]:
-    unknown = metric.before is None or metric.after is None
+    difference = None if metric.before is None or metric.after is None else metric.after - metric.before
     return (
         metric.name,
         figure(metric.before),
         figure(metric.after),
-        "–" if unknown else f"{metric.after - metric.before:+.4g}",
+        "–" if difference is None else f"{difference:+.4g}",
         badge(metric_note(metric), {True: "good", False: "bad", None: ""}[metric.better]),
     )
 
