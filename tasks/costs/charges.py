@@ -75,23 +75,18 @@ def _places(places: Sequence[ChargeSpan], stage: str, span: Span | None) -> list
 
 
 def _parts(execution: ExecutionUsage) -> Iterator[tuple[Resources, str, Span | None]]:
-    whole = rest = execution.used or NOTHING
+    rest = execution.used or NOTHING
     for stage in execution.stages:
         if stage.used is not None:
             # A heartbeat may be older than the last stage's record, which then says more.
             rest -= stage.used
             span = round(stage.began * MICRO), round(stage.ended * MICRO)
-            yield stage.used.model_copy(update={"elsewhere": whole.elsewhere}), stage.name, span
+            yield stage.used, stage.name, span
     yield rest, "run", None
 
 
 def _meets(span: Span, other: Span | None) -> bool:
     return other is None or (span[0] < other[1] and span[1] > other[0])
-
-
-def _may_be_estimated(used: Iterable[Resources | None]) -> bool:
-    """Whether energy may be estimated: none of these measured it, or knows of another process that did."""
-    return not any(one is not None and (one.millijoules is not None or one.elsewhere) for one in used)
 
 
 @dataclass(frozen=True)
@@ -101,7 +96,6 @@ class Charge:
     Attributes:
         generation, node: None for the machine that carries the run out.
         used: its share of requests, bytes and measured energy.
-        estimable: whether its energy was not measured, and may be estimated.
         machine: which one it was, for the machine that carries the run out and nodes on it; "" if nobody knows.
         share: of its time that the run pays for; the rest is paid for by other runs that were on the machine.
     """
@@ -116,7 +110,6 @@ class Charge:
     generation: int | None = None
     node: int | None = None
     used: Resources = NOTHING
-    estimable: bool = False
     machine: str = ""
     share: float = 1.0
 
@@ -134,13 +127,6 @@ class Charge:
     def amount(self) -> float | None:
         """Its cost in the currency of its price; None if the price is unknown."""
         return None if self.price.per_hour is None else self.node_seconds / 3600 * self.price.per_hour
-
-    @property
-    def joules(self) -> float | None:
-        """Its energy, measured or, if `estimable`, estimated from the power that the price book states."""
-        if self.used.millijoules is not None:
-            return self.used.millijoules / 1000
-        return self.node_seconds * self.price.watts if self.estimable and self.price.watts is not None else None
 
     def cut(self, began_us: int, ended_us: int) -> Charge:
         """The part of it between two moments that lie in it, with its share of what was used."""
@@ -200,7 +186,6 @@ def _of_gang(execution: ExecutionUsage, gang: GangUsage, following: GangUsage | 
             spans.append(("idle", (released, over)))
         # What a node used, it used until its release.
         shares = spread(node.used, [span for cause, span in spans if cause != "idle"])
-        estimable = _may_be_estimated([node.used, *([execution.used] if gang.local else [])])
         shares += [NOTHING] * (len(spans) - len(shares))
         for (cause, (began, ended)), used in zip(spans, shares, strict=True):
             yield Charge(
@@ -214,7 +199,6 @@ def _of_gang(execution: ExecutionUsage, gang: GangUsage, following: GangUsage | 
                 generation=gang.generation,
                 node=node.number,
                 used=used,
-                estimable=estimable,
                 machine=execution.machine if gang.local else "",
             )
 
@@ -277,7 +261,6 @@ def _of_machine(execution: ExecutionUsage) -> Iterator[Charge]:
                 began_us=free[0],
                 ended_us=free[1],
                 price=execution.price_of(HERE),
-                estimable=_may_be_estimated([execution.used]),
                 machine=execution.machine,
             )
 

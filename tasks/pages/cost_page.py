@@ -8,23 +8,18 @@ from datetime import UTC, datetime
 from data_contracts.costs import MonthCosts, MonthLine
 from infra.quantities import size
 from tasks.charts.plots import Bar, bars
-from tasks.costs.months import IdlePool
 from tasks.costs.sums import Sum, sums
 from tasks.pages.html import page
 
 # Groups with a bar; all are in the table.
 _BARS = 12
-_HEAD = ("runs", "node-hours", "GPU-hours", "cost", "goodput", "energy", "CO2e", "bytes moved")
-_OPTIONAL = ("GPU-hours", "energy", "CO2e", "bytes moved")
+_HEAD = ("runs", "node-hours", "GPU-hours", "cost", "goodput", "energy", "bytes moved")
+_OPTIONAL = ("GPU-hours", "energy", "bytes moved")
 _EMPTY = ("unknown", "–", "0.00")
 
 
-def cost_page(months: Sequence[MonthCosts], idle: Sequence[IdlePool] = ()) -> str:
-    """The page of a month, over the stores that were counted.
-
-    Args:
-        idle: pools that kept nodes running.
-    """
+def cost_page(months: Sequence[MonthCosts]) -> str:
+    """The page of a month, over the stores that were counted."""
     lines, name = _lines(months), months[0].month if months else ""
     return page(
         "cost",
@@ -32,7 +27,6 @@ def cost_page(months: Sequence[MonthCosts], idle: Sequence[IdlePool] = ()) -> st
         month=name,
         sentence=_sentence(lines),
         groups=[_group(word, lines) for word in ("team", "pipeline", "cause")],
-        idle=[pool.line for pool in idle],
         missing=missing_words(months),
     )
 
@@ -56,15 +50,14 @@ def _sentence(lines: Sequence[MonthLine]) -> str:
 
 def _figures(group: Sum) -> tuple[str, ...]:
     """A sum in the columns of `_HEAD`."""
-    moved = group.resources.used.written_bytes + group.resources.used.read_bytes
+    moved = group.used.written_bytes + group.used.read_bytes
     return (
         str(len(group.runs)),
         f"{group.node_seconds / 3600:,.2f}",
         group.gpu_hours,
         group.money,
         "–" if group.goodput is None else f"{group.goodput:.0%}",
-        group.resources.energy,
-        group.resources.carbon,
+        group.energy or "–",
         size(moved) if moved else "–",
     )
 
