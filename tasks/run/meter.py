@@ -147,7 +147,6 @@ class Meter:
             tags=run.spec.tags,
             prices=prices,
             began=now_s(),
-            rates=resolved.store_rates,
             machine=machine_id(),
         )
         self._beat_at = layout.usage_beat(run.run_id, named)
