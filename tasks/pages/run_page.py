@@ -583,7 +583,7 @@ def mirrors_section(facts: Facts) -> Markup:
     rows, left = [], []
     for name in spec.names:
         attempts, last = (0, None) if what is None else newest_delivery(run.store, run.run_id, name, what)
-        place = spec.place(name, run.resolved.root)
+        place = spec.place(name)
         rows.append((name, place, _state(last), _when(attempts, last), "" if last is None else last.sentence))
         left += [] if last is not None and last.delivered else [name]
     return part(_PARTS, "mirrors", rows=rows, note=f"Not sent: {', '.join(left)}. {_AGAIN}" if left else "")
