@@ -26,7 +26,7 @@ from infra.quantities import size
 from infra.sources.resolve import Window, window_since
 from infra.store import Store, layout
 from infra.store.store import read_several
-from tasks.costs.charges import Charge, shared
+from tasks.costs.charges import Charge
 from tasks.costs.months import DeletedRuns, deleted_runs, month_costs, month_named
 from tasks.costs.sums import Sum, charged, check_words, sums
 from tasks.pages.cost_page import cost_page, cost_rows, missing_words
@@ -63,7 +63,7 @@ def cost(arguments: argparse.Namespace) -> Answer:
     executions = [one for usage in used for one in usage.executions]
     so_far = {usage.run_id for usage in used if usage.so_far}
     check_words(by, executions, deleted.lines)
-    found = shared(charged(executions, window.start.timestamp(), window.end.timestamp()))
+    found = charged(executions, window.start.timestamp(), window.end.timestamp())
     groups, total = sums(found, by, so_far, deleted.lines)
     value = {
         "since": window.start.isoformat(timespec="seconds"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 
 from data_contracts.pipeline_spec import PipelineSpec
@@ -114,17 +113,12 @@ def _time(estimate: Estimate) -> list[str]:
         missing = [stage.stage for stage in estimate.stages if stage.time is None]
         lines.append(f"  The time of the whole run is unknown, because that of {_listed(missing)} is unknown.")
     else:
-        ready = "" if estimate.ready_at is None else f": ready at {_moment(estimate.ready_at)}"
         whole = f"{in_words(estimate.whole.expected, SECONDS)}{_in_brackets(_range(estimate.whole))}"
-        lines.append(f"  In all {whole}{ready}. Cost: {_whole_cost(estimate)}.")
+        lines.append(f"  In all {whole}. Cost: {_whole_cost(estimate)}.")
     if estimate.unreadable:
         runs, records = ("run is", "its") if estimate.unreadable == 1 else ("runs are", "their")
         lines.append(f"  {estimate.unreadable} earlier {runs} left out: {records} records are damaged.")
     return lines
-
-
-def _moment(ready: datetime) -> str:
-    return f"{ready:%Y-%m-%d %H:%M} UTC if it starts now"
 
 
 def _figures(stage: StageEstimate) -> tuple[str, str, str]:
@@ -178,10 +172,6 @@ def _machines(estimate: Estimate) -> list[str]:
     text = table(head, [_offer(offer) for offer in estimate.offers], ("memory", "an hour", "training", "cost"))
     lines += [f"  {line}" for line in text.splitlines()]
     lines.append(f"  {estimate.verdict}")
-    if estimate.offers and (ready := estimate.ready_on(estimate.offers[0])) is not None:
-        lines.append(
-            f"  On {estimate.offers[0].nodes} × {estimate.offers[0].place} the run is ready at {_moment(ready)}."
-        )
     if any(offer.term == "spot" for offer in estimate.offers):
         lines.append("  The times on spot nodes are those without interruptions.")
     return lines

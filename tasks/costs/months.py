@@ -21,7 +21,7 @@ from data_contracts.errors import CorruptError, UsageError
 from infra.store import Store, layout
 from infra.store.seal import pass_over
 from infra.store.store import read_several
-from tasks.costs.charges import Charged, shared
+from tasks.costs.charges import Charged
 from tasks.costs.sums import charged
 from tasks.run.meter import Usage, usage_of
 
@@ -164,7 +164,7 @@ def deleted_runs(stores: Iterable[Store], start: datetime, end: datetime, now: d
 
 
 def _counted(store: Store, month: Month, now: datetime) -> MonthCosts:
-    found: list[Charged] = []
+    lines: list[MonthLine] = []
     unreadable, so_far = [], []
     last = f"{month.end:%Y%m%d-%H%M%S}"
     begun = [run_id for run_id in store.list(layout.runs()) if is_name(run_id) and run_id < last]
@@ -173,13 +173,9 @@ def _counted(store: Store, month: Month, now: datetime) -> MonthCosts:
             unreadable.append(run_id)
             continue
         mine = charged(usage.executions, month.start.timestamp(), month.end.timestamp())
-        found += mine
+        lines += lines_of(mine)
         if usage.so_far and mine:
             so_far.append(run_id)
-    divided: dict[str, list[Charged]] = {}
-    for one, charge in shared(found):
-        divided.setdefault(one.run_id, []).append((one, charge))
-    lines = [line for mine in divided.values() for line in lines_of(mine)]
     return MonthCosts(
         month=month.name,
         made=now.isoformat(timespec="seconds"),

@@ -5,11 +5,9 @@ A child process is asked how much memory the module and a step of it take; the u
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.executions import HERE
@@ -171,10 +169,8 @@ class Estimate:
     Attributes:
         needs: memory by strategy, at the spec's nodes and devices; unmeasured: why activations, or all, are missing.
         begun_with: which tensors `train.init_from` gives the module; "" without.
-        now: when the estimate was made, UTC.
     """
 
-    now: datetime
     machine: str
     memory_bytes: int
     needs: list[MemoryNeed] = field(default_factory=list)
@@ -203,22 +199,6 @@ class Estimate:
                 found[currency] = found.get(currency, Span(0.0, 0.0, 0.0)) + one.time.times(rate)
         return {currency: (span.expected, span.least, span.most) for currency, span in found.items()}
 
-    @property
-    def ready_at(self) -> datetime | None:
-        """When the result would be there if the run began now; None if that is unknown, or beyond the calendar."""
-        with contextlib.suppress(OverflowError):
-            return None if self.whole is None else self.now + timedelta(seconds=self.whole.expected)
-        return None
-
-    def ready_on(self, offer: Offer) -> datetime | None:
-        """When the result would be there if the run began now and trained there; None as in `ready_at`."""
-        others = [one.time for one in self.stages if one.stage != TRAIN]
-        if offer.time_s is None or None in others:
-            return None
-        with contextlib.suppress(OverflowError):
-            return self.now + timedelta(seconds=offer.time_s + sum(one.expected for one in others if one is not None))
-        return None
-
     def to_json(self) -> dict[str, object]:
         """For a program; what is unknown is null."""
         amounts = self.amounts
@@ -233,21 +213,16 @@ class Estimate:
             "begun_with": self.begun_with or None,
             "stages": [one.to_json() for one in self.stages],
             "time": None if self.whole is None else self.whole.to_json("run_s"),
-            "ready_at": _iso(self.ready_at),
             "amounts": None
             if amounts is None
             else {
                 currency: dict(zip(("expected", "least", "most"), (round(each, 6) for each in span), strict=True))
                 for currency, span in amounts.items()
             },
-            "offers": [{**one.to_json(), "ready_at": _iso(self.ready_on(one))} for one in self.offers],
+            "offers": [offer.to_json() for offer in self.offers],
             "cheapest": self.verdict,
             "unreadable_runs": self.unreadable,
         }
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat(timespec="seconds")
 
 
 def estimate(run: Run, ahead: Sequence[str]) -> Estimate | None:
@@ -258,14 +233,14 @@ def estimate(run: Run, ahead: Sequence[str]) -> Estimate | None:
     """
     if not ahead:
         return None
-    train, past, now = run.spec.train, past_of(run.store, run.spec.name), datetime.now(UTC)
+    train, past = run.spec.train, past_of(run.store, run.spec.name)
     machine = prices.catalogue().get(run.resolved.price.machine, Machine(name=run.resolved.price.place))
     # A training that ignores its machine's devices does not have their memory.
     on_cpu = prices.on_cpu(run.resolved.lightning)
     memory_bytes = 0 if on_cpu else machine.memory_bytes
     if TRAIN not in ahead:
         return Estimate(
-            now, machine.name, memory_bytes, stages=stage_estimates(run, past, ahead, None), unreadable=past.unreadable
+            machine.name, memory_bytes, stages=stage_estimates(run, past, ahead, None), unreadable=past.unreadable
         )
     dataset = _dataset(run)
     layouts = sorted({train.world_size, *_ranks_of_offers()})
@@ -291,7 +266,6 @@ def estimate(run: Run, ahead: Sequence[str]) -> Estimate | None:
     whole = sizes is not None and bool(sizes.steps)
     said = recommendation(found, memory_bytes, machine.name, whole=whole, on_cpu=on_cpu) if found else ""
     return Estimate(
-        now=now,
         machine=machine.name,
         memory_bytes=memory_bytes,
         needs=found,

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from flows.commands.plan import estimate_lines
 from tasks.estimates.earlier_runs import Span
 from tasks.estimates.estimate import Estimate, StageEstimate
 from tasks.estimates.offers import MemoryNeed, Offer
 
-NOW = datetime(2026, 11, 25, 22, 0, tzinfo=UTC)
 NEEDS = [MemoryNeed("ddp", 2, 4, 16, 2**30), MemoryNeed("fsdp", 2, 4, 16, 2**29)]
 OFFER = Offer("gpu", 1, 4, "on-demand", "ddp", 2**30, 2**34, 36.0, "USD", 3600.0)
 SPOT = Offer("gpu", 1, 4, "spot", "ddp", 2**30, 2**34, 9.0, "USD", 3960.0, "eu")
 
 KNOWN = Estimate(
     begun_with="2 tensors loaded, 1 missing (head)",
-    now=NOW,
     machine="gpu",
     memory_bytes=2**34,
     needs=NEEDS,
@@ -46,21 +42,19 @@ time and cost
   stage    time  range                   cost  from
   train     1 h  50 min to 1.17 h   36.00 USD  2 earlier runs
   verify  1 min                    0.0600 USD  1 earlier run
-  In all 1.02 h (51 min to 1.18 h): ready at 2026-11-25 23:01 UTC if it starts now. Cost: 36.06 USD (30.06 to 42.06).
+  In all 1.02 h (51 min to 1.18 h). Cost: 36.06 USD (30.06 to 42.06).
 
 machines of the price book on which the training fits
   machine         nodes × devices  strategy               memory    an hour  training       cost
   gpu (spot, eu)  1 × 4            ddp       1.0 GiB of 16.0 GiB   9.00 USD     1.1 h   9.90 USD
   gpu             1 × 4            ddp       1.0 GiB of 16.0 GiB  36.00 USD       1 h  36.00 USD
   The cheapest is …
-  On 1 × gpu (spot, eu) the run is ready at 2026-11-25 23:07 UTC if it starts now.
   The times on spot nodes are those without interruptions."""
     )
 
 
 def test_what_is_unknown_is_said() -> None:
     unknown = Estimate(
-        now=NOW,
         machine="m",
         memory_bytes=0,
         unmeasured="the module cannot be built.",
@@ -77,5 +71,5 @@ def test_a_price_that_is_unknown() -> None:
     gpu, here = frozenset(("gpu",)), frozenset(("an unknown machine",))
     train, verify = (StageEstimate("", Span(60, 60, 60), "1 earlier run", None, unpriced=one) for one in (gpu, here))
     stages = [train, verify, train]
-    [line] = [one for one in estimate_lines(Estimate(NOW, "m", 0, stages=stages)) if "In all" in one]
+    [line] = [one for one in estimate_lines(Estimate("m", 0, stages=stages)) if "In all" in one]
     assert line.endswith("Cost: unknown, because no price is known for an unknown machine and gpu.")
