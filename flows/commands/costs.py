@@ -27,7 +27,7 @@ from infra.sources.resolve import Window, window_since
 from infra.store import Store, layout
 from infra.store.store import read_several
 from tasks.costs.charges import Charge
-from tasks.costs.months import DeletedRuns, deleted_runs, month_costs, month_named
+from tasks.costs.months import month_costs, month_named
 from tasks.costs.sums import Sum, charged, check_words, sums
 from tasks.pages.cost_page import cost_page, cost_rows, missing_words
 from tasks.run.meter import Usage, usage_of
@@ -58,13 +58,11 @@ def cost(arguments: argparse.Namespace) -> Answer:
     if arguments.html is not None:
         raise UsageError("--html writes the page of a month.", remedy="Name the month: --month 2026-10.")
     used, damaged = _used(stores, window)
-    deleted = deleted_runs(stores, window.start, window.end, datetime.now(UTC))
-    _warn_of_missing(deleted)
     executions = [one for usage in used for one in usage.executions]
     so_far = {usage.run_id for usage in used if usage.so_far}
-    check_words(by, executions, deleted.lines)
+    check_words(by, executions)
     found = charged(executions, window.start.timestamp(), window.end.timestamp())
-    groups, total = sums(found, by, so_far, deleted.lines)
+    groups, total = sums(found, by, so_far)
     value = {
         "since": window.start.isoformat(timespec="seconds"),
         "until": window.end.isoformat(timespec="seconds"),
@@ -74,20 +72,11 @@ def cost(arguments: argparse.Namespace) -> Answer:
         "groups": [one.to_json(by) for one in groups],
         "total": total.to_json(()),
         "unreadable": damaged,
-        "deleted": deleted.missing,
-        "from_kept_months": deleted.counted,
     }
     text = _cost_text(arguments, by, (groups, total), window)
     if arguments.format == "table" and (below := _unpriced(total, found)):
         text = "\n".join([text, "", *map(escaped, below)])
     return Answer(text, value)
-
-
-def _warn_of_missing(deleted: DeletedRuns) -> None:
-    """Warn of the deleted runs of the window that are not counted, by month, and say where their figures are."""
-    for month, count in sorted(deleted.missing.items()):
-        said = "%d runs of %s were deleted by gc and are not counted; `trainwright cost --month %s` counts them"
-        log.warning(said, count, month, month)
 
 
 def _used(stores: Sequence[Store], window: Window) -> tuple[list[Usage], list[str]]:
@@ -151,8 +140,6 @@ def _sums_table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window
         "",
         table((*by, *figures, "waste"), lines, figures),
     ]
-    if total.has_deleted:
-        text += ["", "runs that gc deleted are counted by the kept figures of their months"]
     running = len(total.so_far & total.runs)
     if running:
         counts = "has not ended and counts" if running == 1 else "have not ended and count"

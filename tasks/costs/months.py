@@ -129,40 +129,6 @@ def _following(month: Month, current: str) -> Iterator[Month]:
         yield month
 
 
-@dataclass(frozen=True)
-class DeletedRuns:
-    """Runs of a span of time that are no longer in the store, but in the kept figures of months.
-
-    Attributes:
-        lines: of the months that lie in the span as a whole; counted: how many runs these are, by month.
-        missing: how many runs are in months that lie in it in part, by month: no record says what part of them.
-    """
-
-    lines: list[MonthLine]
-    counted: dict[str, int]
-    missing: dict[str, int]
-
-
-def deleted_runs(stores: Iterable[Store], start: datetime, end: datetime, now: datetime) -> DeletedRuns:
-    """The deleted runs of several stores between two times."""
-    found = DeletedRuns([], {}, {})
-    for store in stores:
-        there = set(store.list(layout.runs()))
-        for name in (one.removesuffix(".json") for one in store.list(layout.month_folder())):
-            try:
-                month = month_named(name)
-            except UsageError:
-                continue
-            kept = kept_costs(store, month, now) if month.start < end and month.end > start else None
-            gone = [] if kept is None else [line for line in kept.lines if line.run_id not in there]
-            if gone:
-                whole = start <= month.start and month.end <= end
-                counts = found.counted if whole else found.missing
-                counts[name] = counts.get(name, 0) + len({line.run_id for line in gone})
-                found.lines.extend(gone if whole else [])
-    return found
-
-
 def _counted(store: Store, month: Month, now: datetime) -> MonthCosts:
     lines: list[MonthLine] = []
     unreadable, so_far = [], []

@@ -30,7 +30,7 @@ _OWN: dict[str, Callable[[ExecutionUsage, Charge], str]] = {
     "node": lambda one, charge: "" if charge.node is None else str(charge.node),
     "day": lambda one, charge: datetime.fromtimestamp(charge.began_us / MICRO, UTC).date().isoformat(),
 }
-# The same of what months keep of deleted runs, which does not say on which day and node something was used.
+# The same of what months keep, which does not say on which day and node something was used.
 _OF_LINE: dict[str, Callable[[MonthLine], str]] = {
     **dict.fromkeys(_OWN, lambda line: NOT_TAGGED),
     "pipeline": lambda line: line.pipeline,
@@ -52,7 +52,6 @@ class Sum:
         causes: node-seconds by cause.
         so_far: runs that have not ended.
         used: requests, bytes and measured energy.
-        has_deleted: whether runs are in it that gc deleted, from the kept figures of months.
     """
 
     words: tuple[str, ...] = ()
@@ -65,7 +64,6 @@ class Sum:
     amounts: dict[str, float] = field(default_factory=dict)
     causes: dict[str, float] = field(default_factory=dict)
     used: Resources = NOTHING
-    has_deleted: bool = False
 
     def add(self, charge: Charge) -> None:
         """Add one charge."""
@@ -83,10 +81,9 @@ class Sum:
             self.amounts[currency] = self.amounts.get(currency, 0.0) + charge.amount
 
     def add_line(self, line: MonthLine) -> None:
-        """Add what a run that gc deleted used in a month, for one stage, cause and machine."""
+        """Add what a run used in a month, for one stage, cause and machine."""
         self.used += line.used
         self.runs.add(line.run_id)
-        self.has_deleted = True
         self.node_seconds += line.node_seconds
         self.gpu_seconds += line.gpu_seconds
         self.uncounted_s += line.uncounted_s
@@ -116,7 +113,9 @@ class Sum:
     @property
     def gpu_hours(self) -> str:
         """GPU-hours in words, such as `1.50`, `at least 1.50` or `unknown`."""
-        return in_gpu_hours(self.gpu_seconds, self.uncounted_s)
+        if self.uncounted_s and not self.gpu_seconds:
+            return "unknown"
+        return f"{'at least ' if self.uncounted_s else ''}{self.gpu_seconds / 3600:,.2f}"
 
     @property
     def energy(self) -> str:
@@ -147,26 +146,18 @@ class Sum:
         }
 
 
-def in_gpu_hours(known_s: float, uncounted_s: float) -> str:
-    """GPU-hours in words, where the GPUs of some node-seconds may be unknown."""
-    if uncounted_s and not known_s:
-        return "unknown"
-    return f"{'at least ' if uncounted_s else ''}{known_s / 3600:,.2f}"
-
-
 def in_words(amounts: Mapping[str, float]) -> str:
     """Amounts by currency, such as `0.0005 USD`; currencies are not added to each other."""
     return " + ".join(f"{amount:.4f} {currency}" for currency, amount in sorted(amounts.items()))
 
 
-def check_words(by: Sequence[str], executions: Iterable[ExecutionUsage], lines: Iterable[MonthLine] = ()) -> None:
+def check_words(by: Sequence[str], executions: Sequence[ExecutionUsage]) -> None:
     """UsageError for a word that is neither one of ours nor a tag of any run; it names those that are near."""
-    counted: list[ExecutionUsage | MonthLine] = [*executions, *lines]
-    tags = {name for one in counted for name in one.tags}
+    tags = {name for one in executions for name in one.tags}
     known = [*_OWN, *sorted(tags)]
     for word in by:
         # Where nothing has run yet, nobody knows which tags there are.
-        if word not in known and counted:
+        if word not in known and executions:
             near = difflib.get_close_matches(word, known, n=2)
             remedy = f"Did you mean {' or '.join(near)}?" if near else f"Known are {', '.join(known)}."
             raise UsageError(f"--by: no run has a tag {word!r}.", remedy=remedy)
@@ -194,7 +185,7 @@ def sums(
 
     Args:
         so_far: ids of runs that have not ended.
-        lines: what runs used that gc deleted, from the kept figures of months.
+        lines: what runs used, from the kept figures of months.
     """
     groups: dict[tuple[str, ...], Sum] = {}
     total = Sum(so_far=so_far)

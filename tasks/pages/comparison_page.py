@@ -5,6 +5,7 @@ That is in data, contract, spec, code, metrics and weights.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -154,20 +155,11 @@ def compare_sides(before: Side, after: Side) -> Comparison:
 
 
 def flat(value: Any, path: str = "") -> dict[str, str]:
-    """A tree of settings as texts by dotted path; a list is one text."""
+    """A tree of settings as texts by dotted path; a list is one text, in JSON."""
     if isinstance(value, Mapping) and value:
         return {key: text for name, one in value.items() for key, text in flat(one, f"{path}{name}.").items()}
-    return {path.rstrip("."): "" if value is None else _text(value)}
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_text(one)}" for key, one in value.items() if one not in (None, {})) + "}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_text(one) for one in value)}]"
-    return str(value)
+    text = "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return {path.rstrip("."): text}
 
 
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[Row]:

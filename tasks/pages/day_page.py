@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import humanize
+
 from data_contracts.rules import shown
 from infra.quantities import in_two_units
 from infra.records.nodes import NodeRecord
-from tasks.budgets import BudgetBalance
 from tasks.charts.picture import BAD, BLUE, GOOD, SERIES, SOFT, WARN
-from tasks.charts.plots import Bar, DayColumn, bars, day_columns
+from tasks.charts.plots import DayColumn, day_columns
 from tasks.pages.html import HEAD, badge, code, page
 from tasks.queries.day import STRIP_DAYS, Day, StoreDay
 from tasks.slo import SHIPPED, LedgerRun, Result, are_shipped
@@ -111,7 +112,6 @@ def _of_store(day: Day, store: StoreDay) -> Mapping[str, object]:
             (drift.pipeline, badge(drift.verdict, _DRIFT.get(drift.verdict, "good")), drift.head, code(drift.run_id))
             for drift in store.drift
         ],
-        "budget_bars": _budget_bars(budgets),
         "budgets": [
             (
                 *(balance.name, balance.period),
@@ -363,27 +363,7 @@ def age(since: str, now: datetime) -> str:
         seconds = (now - datetime.fromisoformat(since)).total_seconds()
     except (ValueError, TypeError):
         return "unknown"
-    if seconds < 0:
-        return "unknown"
-    for unit, length in (("day", 86_400), ("hour", 3600), ("minute", 60)):
-        if seconds >= length:
-            number = int(seconds // length)
-            return f"{number} {unit}{'' if number == 1 else 's'}"
-    return "less than a minute"
-
-
-def _budget_bars(balances: Sequence[BudgetBalance]) -> str:
-    """The budgets of this month, and those of runs that were started in it."""
-    drawn = [
-        Bar(
-            f"{balance.name} ({balance.period})",
-            min((balance.spent + balance.reserved) / balance.budget.limit.value, 1.0),
-            f"{shown(balance.left)} {balance.budget.limit.unit} left",
-            BAD if balance.left <= 0 else WARN if balance.left < balance.budget.limit.value / 5 else GOOD,
-        )
-        for balance in balances
-    ]
-    return bars(drawn, "Budgets: the share that is spent or reserved", high=1.0)
+    return "unknown" if seconds < 0 else humanize.naturaldelta(seconds, months=False)
 
 
 def _node_row(node: NodeRecord) -> tuple[str, ...]:

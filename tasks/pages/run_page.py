@@ -19,6 +19,7 @@ from data_contracts.handoffs import ContractReport, Evaluation, Failure
 from data_contracts.records import Delivery
 from data_contracts.run_report import RunReport
 from infra.mirrors import newest_delivery, newest_end
+from infra.quantities import BYTES, in_two_units, in_words
 from infra.store import layout
 from tasks.charts.picture import BAD, BLUE, GOOD, SOFT, WARN, label
 from tasks.charts.plots import (
@@ -38,12 +39,9 @@ from tasks.charts.plots import (
     residuals,
     then_and_now,
 )
-from tasks.costs.charges import CAUSES
-from tasks.costs.sums import Sum, charged, sums
 from tasks.gates.gates import ledger_sentences
 from tasks.pages.facts import MASKED, Facts, Pairs, Worst, gather, rows_at, seconds_between, shown, tried, worst_rows
 from tasks.pages.html import badge, note, page, part
-from tasks.run.meter import usage_of_run
 from tasks.run.report import FINAL, cost_sentence, num_attempts
 from tasks.run.run import Run
 from tasks.stages.artifacts import DRIFT_HEAD, DRIFT_SHOWN, drift_cells, report_results
@@ -56,20 +54,6 @@ _BINS = 10
 _PLACES = 5
 # So many expectations that hold are folded away.
 _MANY = 12
-# The meaning of each cause whose name does not say it.
-_MEANS = {
-    "work": "the work itself",
-    "start": "starting nodes and ranks",
-    "gang": "waiting for the other nodes",
-    "data": "waiting for data",
-    "checkpoint": "saving checkpoints",
-    "lost": "steps that were done again",
-    "retry": "starting again, and what failed",
-    "end": "ending nodes",
-    "conductor": "the flow's own machine while others work",
-    "idle": "nodes held between generations",
-    "unknown": "not recorded",
-}
 _PARTS = "run_parts"
 _WORST = "The worst rows"
 _AGAIN = "The next run with mirrors in this store tries again, as does `trainwright mirror`."
@@ -354,7 +338,7 @@ def data_section(facts: Facts) -> Markup:
         return note("Data and contract", "The data is external: the user's data module reads it.")
     files = run.resolved.files
     known = [
-        ("raw data", f"{_files(len(files))}, {in_bytes(sum(one.bytes for one in files))}"),
+        ("raw data", f"{_files(len(files))}, {in_words(sum(one.bytes for one in files), BYTES)}"),
         ("window", " to ".join(run.resolved.window or ())),
         ("rows checked", f"{report.rows:,}" if report is not None else ""),
     ]
@@ -446,22 +430,9 @@ def cost_section(facts: Facts) -> Markup:
     )
 
 
-def in_bytes(size: float) -> str:
-    """A size in its largest unit."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size:.0f} bytes"
-
-
 def in_time(seconds: float) -> str:
     """A time in words of at most two units."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    for name, size, smaller, smaller_s in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
-        if seconds >= size:
-            return f"{int(seconds // size)} {name} {int(seconds % size // smaller_s)} {smaller}"
-    raise AssertionError
+    return f"{seconds:.1f} s" if seconds < 60 else in_two_units(seconds)
 
 
 def _expectations(results: list[Result]) -> Mapping[str, object]:
@@ -499,7 +470,7 @@ def _boxes(facts: Facts) -> list[Box]:
     resolved, report, dataset = facts.run.resolved, facts.contract, facts.dataset
     checkpoint, evaluation, training = facts.checkpoint, facts.evaluation, facts.training
     again = {one.name for one in facts.stages if one.status == "reused"}
-    size = "" if facts.run.external else in_bytes(sum(one.bytes for one in resolved.files))
+    size = "" if facts.run.external else in_words(sum(one.bytes for one in resolved.files), BYTES)
     rows = "" if dataset is None else f"{sum(dataset.rows(one) for one in dataset.splits):,} rows"
     scores = [
         f"{name} {label(one.value)}" for name, one in (evaluation.metrics if evaluation is not None else {}).items()
@@ -552,26 +523,6 @@ def _id(handoff: object) -> str:
 
 def _short(identity: str) -> str:
     return identity[:12]
-
-
-def charges_section(facts: Facts) -> Markup:
-    """Node-seconds and cost by stage and cause, over all attempts of the run so far."""
-    usage = usage_of_run(facts.run)
-    found = charged(usage.executions, 0.0, float(2**40))
-    if not found:
-        return Markup()
-    groups, total = sums(found, ("stage", "cause"), set())
-    order: dict[str, int] = {name: number for number, name in enumerate(CAUSES)}
-    groups.sort(key=lambda one: (one.words[0] == "run", order[one.words[1]]))
-    lines = [(one.words[0], _MEANS[one.words[1]], *_figures(one)) for one in groups]
-    lines.append(("in all", "", *_figures(total)))
-    goodput = "" if total.goodput is None else f", {total.goodput:.0%} of it work"
-    words = f"{total.node_seconds:,.0f} node-seconds{goodput}. Estimated at the prices of the run's start."
-    return part(_PARTS, "charges", words=words, rows=lines)
-
-
-def _figures(group: Sum) -> tuple[str, str]:
-    return f"{group.node_seconds:,.1f}", group.money
 
 
 def mirrors_section(facts: Facts) -> Markup:
@@ -694,6 +645,5 @@ _SECTIONS: tuple[Callable[[Facts], Markup], ...] = (
     data_section,
     lineage_section,
     cost_section,
-    charges_section,
     mirrors_section,
 )

@@ -258,16 +258,6 @@ def usage_of(store: Store, run_id: str) -> Usage:
     return Usage(run_id, found or _of_report(store, run_id), so_far)
 
 
-def usage_of_run(run: Run) -> Usage:
-    """What a run has used so far, up to now if this process carries it out."""
-    usage = usage_of(run.store, run.run_id) if run.recorded else Usage(run.run_id, [])
-    if run.live.meter is None:
-        return usage
-    mine = run.live.meter.so_far
-    others = [one for one in usage.executions if one.execution not in (mine.execution, EARLIER)]
-    return Usage(run.run_id, [*others, mine], usage.so_far)
-
-
 def _seconds(moment: str) -> float:
     """A time of a record (ISO 8601) as seconds since the epoch; 0 if it has none."""
     return datetime.fromisoformat(moment).timestamp() if moment else 0.0

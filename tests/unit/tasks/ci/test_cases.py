@@ -23,7 +23,6 @@ from data_contracts.errors import (
 from data_contracts.handoffs import ContractReport, Failure, Quarantine
 from data_contracts.records import GateResult
 from data_contracts.run_report import CiCase, CiReport, ModelName, RunReport, StageResult, StageStatus
-from infra.gang.ledger import Found
 from tasks import ci as ci_report
 from tasks.ci import report_of_error, report_of_run
 from tasks.pages.facts import Facts
@@ -153,27 +152,6 @@ def test_gates_are_those_of_the_spec_with_what_they_found(spec_path: Path) -> No
         ("promote", "gates", 1),
         ("promote",),
     ]
-
-
-@pytest.mark.parametrize(
-    ("state", "failed", "status", "sentence"),
-    [
-        ("verified", False, "passed", "verified, handed over"),
-        ("committed", True, "passed", "committed, handed over"),
-        ("quarantined", False, "warned", "quarantined; why: `trainwright checkpoints 20261126-010029-7717a3`"),
-        ("quarantined", True, "failed", "quarantined; why: `trainwright checkpoints 20261126-010029-7717a3`"),
-        ("uncommitted", True, "skipped", "uncommitted, handed over"),
-    ],
-)
-def test_a_checkpoint_has_its_state_and_not_its_reason(
-    state: Any, failed: bool, status: str, sentence: str, spec_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed = [Found("c", 30, 1, state, reason=SECRET, handed_over=True)]
-    monkeypatch.setattr(ci_report, "list_checkpoints", lambda store, training: listed)
-    report = ended(UserCodeError("x"), "verify", "failed") if failed else ended(None)
-    made = facts(spec_path, report)
-    object.__setattr__(made, "training", "trainings/k-0")
-    assert ends(report_of_run(report, made), "checkpoint") == {"step 30, generation 1": (status, sentence)}
 
 
 @pytest.mark.parametrize("code", [-1, 256])

@@ -93,9 +93,6 @@ def test_deleted_runs_count_by_the_kept_figures_of_their_month() -> None:
     assert (total.used, total.energy, len(total.runs)) == (whole.used, "1.39e-06 kWh", 3)
     [by_day], _ = sums([], ["day"], set(), lines)
     assert by_day.words == ("–",)
-    check_words(["team"], [], lines)
-    with pytest.raises(UsageError, match="no run has a tag 'tem'"):
-        check_words(["tem"], [], lines)
 
 
 def test_a_day_has_what_was_used_on_it() -> None:

@@ -114,7 +114,7 @@ def test_the_page_of_a_run_says_what_was_sent_where(project: Path, mlflow: FakeM
 
     def shown() -> str:
         part = run_report_page(facts_of(reopen_run(run_id, store.uri))).partition("<h2>Mirrors</h2>")[2]
-        return unescape(re.sub(r"<[^>]+>", " ", part.partition("</section>")[0]))
+        return " ".join(unescape(re.sub(r"<[^>]+>", " ", part.partition("</section>")[0])).split())
 
     before = shown()
     assert re.search(rf"mlflow +{PORT_OF_NOBODY} +failed +20.* UTC +.*could not be reached", before)

@@ -197,9 +197,9 @@ def test_the_word_by_which_a_run_is_counted(verdict: str, cause: str, group: str
     ("since", "said"),
     [
         (timedelta(days=3, hours=5), "3 days"),
-        (timedelta(days=1), "1 day"),
-        (timedelta(minutes=90), "1 hour"),
-        (timedelta(seconds=9), "less than a minute"),
+        (timedelta(days=1), "a day"),
+        (timedelta(minutes=70), "an hour"),
+        (timedelta(seconds=9), "9 seconds"),
         (-HOUR, "unknown"),
         ("2026-11-26T00:00:00", "unknown"),
         ("yesterday", "unknown"),
