@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,17 +13,13 @@ from data_contracts.errors import UsageError
 from data_contracts.run_report import Cost, RunReport
 from infra.garbage import Limits
 from infra.store import Store, layout, open_store
-from tasks.costs import months
 from tasks.costs.months import (
-    Usage,
     keep_months,
     kept_costs,
     month_before,
     month_costs,
     month_named,
-    usage_of,
 )
-from tasks.costs.sums import sums
 from tasks.pages.cost_page import cost_page, cost_rows
 from tests.unit.tasks.costs.test_charges import BEGAN, execution
 
@@ -167,35 +162,3 @@ def test_the_page_has_bars_and_figures_and_loads_nothing(store: Store) -> None:
     [row] = cost_rows(found)
     assert row == ("tiny", "1", "0.03", "0.1000 USD")
     assert "No run used anything." in cost_page([])
-
-
-def test_the_page_has_the_goodput_that_cost_prints(store: Store) -> None:
-    """Where an earlier Trainwright left the cause unknown, nobody knows whether it was work."""
-    use(store, tags={}, pipeline="tiny")
-    [figures] = [month_costs(store, NOVEMBER, LATER)]
-    lines = [figures.lines[0].model_copy(update={"cause": cause}) for cause in ("work", "unknown")]
-    [tiny], _ = sums((), ["pipeline"], set(), lines)
-    text = cost_page([figures.model_copy(update={"lines": lines})])
-    assert (tiny.goodput, tiny.wasted_s) == (1.0, 0.0)
-    assert ">100%<" in text
-    assert ">50%<" not in text
-
-
-def test_the_runs_of_a_store_on_a_server_are_read_several_at_a_time(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use(store)
-    use(store, RUN.replace("abcdef", "abcde0"))
-    store.create(layout.usage(RUN.replace("abcdef", "abcde1"), "e1", "ended"), b"{nonsense")
-    here = month_costs(store, NOVEMBER, LATER)
-    readers: list[str] = []
-
-    def read(store: Store, run_id: str) -> Usage:
-        readers.append(threading.current_thread().name)
-        return usage_of(store, run_id)
-
-    monkeypatch.setattr(months, "usage_of", read)
-    store.is_local = False
-    assert month_costs(store, NOVEMBER, LATER) == here
-    assert (len(here.unreadable), len({line.run_id for line in here.lines})) == (1, 2)
-    assert [name.startswith("several") for name in readers] == [True] * 3
