@@ -126,7 +126,7 @@ class MonthLine(Record):
         pool: the work pool of the nodes; "": not of one.
         gpu_seconds: the known part; uncounted_s: node-seconds of nodes whose GPUs nobody knows.
         amount: the known part of its cost, in `currency`; unpriced_s: node-seconds without a known price.
-        joules: measured and estimated energy; grams: of CO2 equivalent, as far as known.
+        joules, grams: of months that an earlier Trainwright kept, which estimated energy and carbon.
     """
 
     run_id: str

@@ -267,10 +267,10 @@ def _without_effect(config: Mapping[str, Any], spec: PipelineSpec) -> Iterator[s
         for field in ("target", "prediction", "init_args"):
             if metric.logged is not None and getattr(metric, field):
                 yield f"evaluate.metrics.{name}.{field} has no effect with logged."
-    if dropped := [f"mirrors.{name}" for name in ("gto", "huggingface") if getattr(spec.mirrors, name)]:
+    if dropped := [f"mirrors.{name}" for name in ("gto", "huggingface", "openlineage") if getattr(spec.mirrors, name)]:
         yield (
-            f"These mirrors were dropped and get nothing: {' and '.join(dropped)}. Set Git tags with `gto` itself; "
-            "`trainwright export MODEL DIR --to huggingface` writes the folder."
+            f"These mirrors were dropped and get nothing: {' and '.join(dropped)}. docs/mirrors.md says what to use "
+            "instead."
         )
     yield from _data_without_effect(spec)
 

@@ -6,9 +6,9 @@ only when a run starts (`schedule.within`); its cost is computed with the price 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -139,7 +139,7 @@ class MachineEntry(Section):
     memory_bytes: int | None = Field(default=None, ge=0)
     """Memory of one accelerator in bytes; 0 if unknown. Default: as the shipped book says, else 0."""
     watts: Amount | None = None
-    """Power of the whole node at work, for estimates of energy where nothing is measured; default: unknown."""
+    """No effect since 2026-11-29: dropped."""
     relative_speed: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Speed of one accelerator in training, beside others with this figure; default: as the shipped book says, else
     unknown."""
@@ -160,50 +160,6 @@ class MachineEntry(Section):
         return self
 
 
-class StorePrice(Section):
-    """What a store costs from a day on; what is left out is unknown, and 0 is free."""
-
-    date: Day
-    """The first day of these prices, such as 2026-11-09."""
-    currency: Currency
-    """ISO 4217 code, such as USD."""
-    per_gb_month: Amount | None = None
-    """Price of keeping 10^9 bytes for a month; default: unknown."""
-    put_per_1000: Amount | None = None
-    """Price of 1,000 requests that write or list; default: unknown."""
-    get_per_1000: Amount | None = None
-    """Price of 1,000 other requests; deletions are free. Default: unknown."""
-    egress_per_gb: Amount | None = None
-    """Price of 10^9 bytes that are read from another region; default: unknown."""
-    source: str = ""
-    """Where the prices were read."""
-
-
-class StoreEntry(Section):
-    """A store, or all stores of a kind."""
-
-    region: str = ""
-    """Where it lies; without it, nobody knows which reads are egress."""
-    prices: list[StorePrice] = Field(default_factory=list)
-    """Its prices. Without one, its cost is unknown."""
-
-    @model_validator(mode="after")
-    def _one_price_a_day(self) -> StoreEntry:
-        _once_a_day([one.date for one in self.prices], "prices")
-        return self
-
-
-class Intensity(Section):
-    """How much carbon dioxide a region's electricity stands for, from a day on."""
-
-    date: Day
-    """The first day of this figure, such as 2026-11-09."""
-    g_per_kwh: Amount
-    """Grams of CO2 equivalent for a kilowatt-hour."""
-    source: str = ""
-    """Where the figure was read."""
-
-
 class PoolEntry(Shorthand):
     """The kind of node that a Prefect work pool has; text is short for `machine`."""
 
@@ -216,10 +172,7 @@ class PoolEntry(Shorthand):
     term: Term = "on-demand"
     """`on-demand` or `spot`."""
     kept: int = Field(default=0, ge=0)
-    """Nodes of the pool that are kept running, also without a run; `cost` tells what they cost idle; default 0."""
-
-
-D = TypeVar("D", StorePrice, Intensity)
+    """No effect since 2026-11-29: dropped."""
 
 
 class PriceBook(Section):
@@ -233,10 +186,10 @@ class PriceBook(Section):
     """Kinds of nodes, by name."""
     pools: dict[str, PoolEntry] = Field(default_factory=dict)
     """The kind of node of each Prefect work pool, by the pool's name."""
-    stores: dict[str, StoreEntry] = Field(default_factory=dict)
-    """What stores cost: by the beginning of their address, such as `s3://models`, or by kind: `s3`, `folder`."""
-    carbon: dict[str, list[Intensity]] = Field(default_factory=dict)
-    """The carbon intensity of electricity, by region."""
+    stores: object = None
+    """No effect since 2026-11-29: dropped."""
+    carbon: object = None
+    """No effect since 2026-11-29: dropped."""
     hours: list[HoursEntry] = Field(default_factory=list)
     """What hours of the day cost beside others, for `schedule.within`; default: all hours cost the same."""
 
@@ -244,19 +197,6 @@ class PriceBook(Section):
     def _one_figure_an_hour(self) -> PriceBook:
         check_hours(self.hours)
         return self
-
-    @model_validator(mode="after")
-    def _one_intensity_a_day(self) -> PriceBook:
-        for region, known in self.carbon.items():
-            _once_a_day([one.date for one in known], "carbon", region)
-        return self
-
-
-def _once_a_day(days: list[str], *field: str) -> None:
-    """FieldError if two entries hold from the same day on."""
-    for number, day in enumerate(days):
-        if day in days[:number]:
-            raise FieldError((*field, number), f"{day} has two entries; keep one of them")
 
 
 def price_on(
@@ -273,15 +213,3 @@ def price_on(
     if not here and not region and len({one.region for one in known}) == 1:
         here = known
     return max(here, key=lambda one: one.date, default=None)
-
-
-def store_entry(stores: Mapping[str, StoreEntry], uri: str) -> StoreEntry | None:
-    """The entry of a store: the longest name that its address begins with, else that of its kind; None without one."""
-    named = [name for name in stores if "/" in name and f"{uri}/".startswith(f"{name.rstrip('/')}/")]
-    kind = "s3" if uri.startswith("s3://") else "folder"
-    return stores[max(named, key=len)] if named else stores.get(kind)
-
-
-def newest_on(dated: Iterable[D], day: str) -> D | None:
-    """The newest entry that holds on `day` (ISO); None if the first begins later."""
-    return max((one for one in dated if one.date <= day), key=lambda one: one.date, default=None)

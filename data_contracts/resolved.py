@@ -140,7 +140,7 @@ class Resolved(HandOff):
         prices: of the other places where the run does work, by section; `here` is the machine that carries it out.
             Empty in runs of an earlier Trainwright.
         checkpoint: what `train.checkpoint: auto` stands for; None without it.
-        store_rates: what the store costs; None if no price book says.
+        store_rates: what the store costs, as an earlier Trainwright recorded it.
         fresh: whether the run was asked for a training of its own (`--new`).
     """
 

@@ -247,9 +247,8 @@ class Objective(Section):
     """What is measured of which runs, and the share of it that must be good in 28 days."""
 
     measure: Measure
-    """`success`: runs that did their work; `time`: runs that were done within `within`; `checkpoints`: checkpoints that
-    were committed and not quarantined; `resumes`: trainings that resumed and went on; `goodput`: node-seconds that were
-    work."""
+    """`success`: runs that did their work; `time`: runs that were done within `within`; `goodput`: node-seconds that
+    were work. `checkpoints` and `resumes` have had no data since 2026-11-29: dropped."""
     target: Annotated[float, Field(gt=0, lt=1)]
     """The share that must be good, such as 0.95; the rest is the error budget."""
     within: Annotated[str, AfterValidator(up_to_a_year)] | None = None

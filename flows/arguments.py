@@ -209,9 +209,9 @@ def of_cost(command: argparse.ArgumentParser) -> None:
     command.add_argument("--month", metavar="MONTH", help=help_)
     help_ = "with --month: write its page, which loads nothing, to this file"
     command.add_argument("--html", metavar="FILE", help=help_)
-    help_ = "how to print it; focus: rows of the FinOps Open Cost and Usage Specification as CSV; default table"
-    command.add_argument("--format", choices=("table", "csv", "json", "focus"), default="table", help=help_)
-    command.add_argument("--focus-version", choices=("1.2",), default="1.2", help="version of FOCUS; default 1.2")
+    command.add_argument(
+        "--format", choices=("table", "csv", "json"), default="table", help="how to print it; default table"
+    )
 
 
 def of_budget(command: argparse.ArgumentParser) -> None:

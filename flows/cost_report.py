@@ -12,7 +12,7 @@ from data_contracts.errors import TrainwrightError
 from flows.commands.reports import write_page
 from infra.orchestrator.artifacts import as_text, stage_artifact
 from infra.orchestrator.flow_runs import begin_flow_run_logs
-from tasks.costs.months import idle_pools, keep_months, month_before, month_costs, month_named
+from tasks.costs.months import keep_months, month_before, month_costs, month_named
 from tasks.pages.cost_page import cost_page, cost_rows
 from tasks.run.run import known_store_list
 
@@ -37,12 +37,10 @@ def cost_report(store: str | None = None, month: str | None = None) -> State:
             found.append(month_costs(one, asked, now))
         except TrainwrightError as error:
             away.append(f"{one.uri}: {error.message}")
-    idle = idle_pools(asked, found, now)
-    path = write_page(cost_page(found, idle).encode(), None, f"cost-{asked.name}")
+    path = write_page(cost_page(found).encode(), None, f"cost-{asked.name}")
     rows = [" | ".join(map(as_text, row)) for row in cost_rows(found)]
     lines = ["pipeline | runs | node-hours | cost", "--- | ---: | ---: | ---:", *rows]
     table = "\n".join(f"| {line} |" for line in lines)
-    more = "".join(f"\n{as_text(pool.line)}\n" for pool in idle)
-    stage_artifact(f"cost-{asked.name}", f"# Cost of {asked.name}\n\n{table}\n{more}", f"What {asked.name} cost")
+    stage_artifact(f"cost-{asked.name}", f"# Cost of {asked.name}\n\n{table}\n", f"What {asked.name} cost")
     sentence = f"{path} shows what {asked.name} cost."
     return Failed(message=" ".join([sentence, *away])) if away else Completed(message=sentence)

@@ -92,7 +92,7 @@ FEATURES = (
     ),
     Feature(
         "cost reports",
-        ("tasks/costs/months.py", "tasks/costs/focus.py", "flows/commands/costs.py", "flows/cost_report.py"),
+        ("tasks/costs/months.py", "flows/commands/costs.py", "flows/cost_report.py"),
         ("cost",),
         "cost.md",
         needs=("pages",),

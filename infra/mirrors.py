@@ -1,24 +1,21 @@
-"""Speaks to the systems outside that are told of runs: MLflow and OpenLineage. Nothing here decides what is told.
+"""Speaks to the systems outside that are told of runs, such as MLflow. Nothing here decides what is told.
 
 A record of each attempt says what a mirror was told of a run, or of the move of an alias:
 
     mirrored/<run>/<mirror>/<what>-<attempt>.json        what: `final`, the number of an attempt at the run, or `alias`
 
 The records in a store name addresses, credentials and files. Whoever can write there could otherwise have any variable
-of this user's environment sent to a server of theirs, or lines appended to a file of this user's; so only those mirrors
-are followed to which this user's own runs have been sent.
+of this user's environment sent to a server of theirs; so only those mirrors are followed to which this user's own runs
+have been sent.
 
 MLflow is reached by its REST API 2.0: one run for each of ours, and our versions and aliases in its registry. MLflow
 does not install beside our packages, and its client would not be bounded in time. Nothing in MLflow is created once, so
-ours are found by tags that they are created with; only one process at a time may use this for a store. OpenLineage
-events are posted to a server, or appended to a file.
+ours are found by tags that they are created with; only one process at a time may use this for a store.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +33,6 @@ from infra.files import locked, replace_private
 from infra.settings import check_approved
 from infra.store import Store, layout
 from infra.store.s3 import looked_up
-from infra.written_files import record_written
 
 if TYPE_CHECKING:
     import httpx
@@ -62,8 +58,6 @@ _EXISTS, _MISSING = "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"
 _API = "/api/2.0/mlflow"
 # What every user may ask for.
 TRIED = f"{_API}/experiments/search?max_results=1"
-PATH = "/api/v1/lineage"
-_TAIL_BYTES = 64 * 2**20
 
 
 def accept(*mirrors: Mapping[str, object]) -> None:
@@ -444,33 +438,3 @@ def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
 
 def _parts(values: Sequence[Any], most: int) -> list[list[Any]]:
     return [list(values[start : start + most]) for start in range(0, len(values), most)]
-
-
-def post_events(endpoint: Endpoint, events: Sequence[Mapping[str, object]]) -> None:
-    """Post each event; the same event may be posted again, and says so by its run and time."""
-    for event in events:
-        endpoint.ask("POST", PATH, json=event)
-
-
-def append_events(path: Path, events: Sequence[Mapping[str, object]]) -> None:
-    """Append the events that the file's end does not have yet, one a line; UsageError if it cannot be written."""
-    lines = [json.dumps(event, sort_keys=True, ensure_ascii=False, allow_nan=False).encode() for event in events]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        with os.fdopen(descriptor, "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(size - _TAIL_BYTES, 0))
-            tail = file.read()
-            known = set(tail.splitlines())
-            # A process that was killed while it wrote may have left half a line.
-            start = b"" if not tail or tail.endswith(b"\n") else b"\n"
-            file.write(start + b"".join(line + b"\n" for line in lines if line not in known))
-            file.flush()
-            os.fsync(file.fileno())
-            record_written(path)
-    except OSError as error:
-        raise UsageError(
-            f"mirrors.openlineage.file: {path} cannot be written: {error.strerror}.", remedy="Name a file of yours."
-        ) from error

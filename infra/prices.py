@@ -24,18 +24,14 @@ from data_contracts.price_book import (
     VERSION,
     Amount,
     HoursEntry,
-    Intensity,
     MachineEntry,
     MachinePrice,
     PoolEntry,
     PriceBook,
-    StoreEntry,
     Term,
-    newest_on,
     price_on,
-    store_entry,
 )
-from data_contracts.resolved import Price, StoreRates
+from data_contracts.resolved import Price
 from data_contracts.yaml_text import Document, Problem, read_document
 
 VARIABLE = "TRAINWRIGHT_MACHINES"
@@ -158,29 +154,7 @@ class Prices(Record):
 
     machines: dict[str, Machine]
     pools: dict[str, PoolEntry]
-    stores: dict[str, StoreEntry]
-    carbon: dict[str, list[Intensity]]
     hours: tuple[HoursEntry, ...] = ()
-
-    def with_carbon(self, price: Price, day: str) -> Price:
-        """A price with the carbon intensity of its region; a place without a region takes that of the only one."""
-        place = self.pools.get(price.pool)
-        region = (place.region if place is not None else "") or price.region
-        if not region and len(self.carbon) == 1:
-            region = next(iter(self.carbon))
-        found = newest_on(self.carbon.get(region, []), day)
-        if found is None:
-            return price
-        return price.model_copy(update={"g_per_kwh": found.g_per_kwh, "carbon_date": found.date})
-
-    def of_store(self, uri: str, day: str) -> StoreRates | None:
-        """What a store costs on `day`; None if no book says."""
-        entry = store_entry(self.stores, uri)
-        found = None if entry is None else newest_on(entry.prices, day)
-        if entry is None or found is None:
-            return None
-        known = found.model_dump(exclude={"date", "source"})
-        return StoreRates(price_date=found.date, region=entry.region, **known)
 
     def of_pool(self, pool: str, day: str) -> Price:
         """What a node of a Prefect work pool costs; unknown if no book says which machine the pool has."""
@@ -212,7 +186,7 @@ def prices() -> Prices:
                 f"{named}: pools.{pool}: the price book has no machine {place.machine!r}.",
                 remedy=_near(place.machine, machines),
             )
-    return Prices(machines=machines, pools=own.pools, stores=own.stores, carbon=own.carbon, hours=tuple(own.hours))
+    return Prices(machines=machines, pools=own.pools, hours=tuple(own.hours))
 
 
 def catalogue() -> dict[str, Machine]:

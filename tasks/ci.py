@@ -2,7 +2,7 @@
 
 Everything here may be public, so no value of the data and no error's own text is in it.
 
-- The report: a case for each stage, expectation, checkpoint and gate.
+- The report: a case for each stage, expectation and gate.
 - The findings: where in the spec and its suite the cases stand that CI should mark, the most important first.
 - JUnit XML: a test suite for each kind of case.
 - A Markdown page of limited size; every text is escaped.
@@ -34,7 +34,6 @@ from data_contracts.quoting import escaped, one_line
 from data_contracts.records import GateResult
 from data_contracts.run_report import CaseStatus, CiCase, CiReport, RunReport, StageResult
 from data_contracts.yaml_text import Document, FieldPath, read_document
-from infra.gang.ledger import Found, list_checkpoints
 from infra.orchestrator.artifacts import as_code, as_text
 from infra.orchestrator.events import sentence_of
 from infra.orchestrator.remote_runs import is_for_ci, keep_ci_report
@@ -67,7 +66,6 @@ _JUNIT_SUITES = {
     "spec": "spec",
     "stage": "stages",
     "expectation": "contract",
-    "checkpoint": "checkpoints",
     "gate": "gates",
 }
 # GitHub drops a step's summary that is larger as a whole.
@@ -79,7 +77,6 @@ _SUMMARY_HEADS = {
     "stage": "Stages",
     "gate": "Gates",
     "expectation": "Contract",
-    "checkpoint": "Checkpoints",
 }
 # Names of metrics that are safe wherever a workflow puts them, also unquoted in a shell.
 _SAFE = re.compile(r"[\w.@/-]{1,100}", re.ASCII)
@@ -140,7 +137,6 @@ def _found(facts: Facts) -> Iterator[CiCase]:
     """The cases of what the run's stages checked."""
     if facts.contract is not None:
         yield from _numbered(_expectations(facts, facts.contract))
-    yield from _checkpoints(facts)
     yield from _numbered(_gates(facts.gates, facts.run.spec.promote.gates))
 
 
@@ -234,24 +230,6 @@ def _broken(result: Result, *, set_aside: bool) -> str:
     of = f" of {failure.of:,}" if failure.rows and failure.of else ""
     rows = f"broken by {failure.rows:,}{of} rows" if failure.rows else "broken"
     return f"{failure.severity}: {rows}{', which were set aside' if set_aside else ''}."
-
-
-def _checkpoints(facts: Facts) -> Iterator[CiCase]:
-    training, report = facts.training, facts.report
-    if training is None or report is None:
-        return
-    for found in tried(lambda: list_checkpoints(facts.run.store, training)) or ():
-        yield _checkpoint(found, report)
-
-
-def _checkpoint(checkpoint: Found, report: RunReport) -> CiCase:
-    status: CaseStatus = "passed" if checkpoint.state in ("committed", "verified") else "skipped"
-    sentence = f"{checkpoint.state}{', handed over' if checkpoint.handed_over else ''}"
-    if checkpoint.state == "quarantined":
-        status = "failed" if report.exit_code else "warned"
-        sentence = f"quarantined; why: `trainwright checkpoints {report.run_id}`"
-    name = f"step {checkpoint.step}, generation {checkpoint.generation}"
-    return CiCase(kind="checkpoint", name=name, status=status, sentence=sentence, field=("train",))
 
 
 def _gates(results: Sequence[GateResult], specs: Sequence[GateSpec]) -> Iterator[CiCase]:

@@ -45,7 +45,7 @@ from tasks.budgets import (
     settle_others,
     too_little_for_game_day,
 )
-from tasks.pages.html import page, section, table, tag
+from tasks.pages.html import page
 from tasks.run.resolve import RunOptions, run_prices
 from tasks.run.run import open_run
 from tasks.run.spec_check import LoadedSpec
@@ -565,27 +565,21 @@ def game_day_page(name: str, outcomes: Sequence[Outcome], began: datetime, took_
     Args:
         began: UTC; took_s: how long it took.
     """
-    done = kept_all(outcomes)
+    struck = [
+        (one.fault, one.what, f"{datetime.fromisoformat(one.at):%Y-%m-%d %H:%M:%S}", one.where, one.cause)
+        for one in outcomes
+        if one.where
+    ]
     return page(
-        f"Game day of {name}",
-        tag(
-            "header",
-            tag("p", f"game day · {began:%Y-%m-%d %H:%M} UTC · {duration(took_s)}", kind="eyebrow"),
-            tag("h1", name),
-            tag("p", outcomes_in_words(outcomes), kind="why"),
-            kind="good" if done else "bad",
-        ),
-        section("Faults", table(OUTCOME_COLUMNS, [outcome_row(one) for one in outcomes], numbers=OUTCOME_NUMBERS)),
-        section(
-            "What was struck",
-            table(
-                ("fault", "what was done", "when, UTC", "where", "cause named"),
-                [
-                    (one.fault, one.what, f"{datetime.fromisoformat(one.at):%Y-%m-%d %H:%M:%S}", one.where, one.cause)
-                    for one in outcomes
-                    if one.where
-                ],
-            ),
-        ),
-        section("What no game day tries", table(("fault", "why"), list(NOT_TRIED.items()))),
+        "game_day",
+        title=f"Game day of {name}",
+        tone="good" if kept_all(outcomes) else "bad",
+        when=f"{began:%Y-%m-%d %H:%M} UTC · {duration(took_s)}",
+        name=name,
+        words=outcomes_in_words(outcomes),
+        head=OUTCOME_COLUMNS,
+        numbers=OUTCOME_NUMBERS,
+        faults=[outcome_row(outcome) for outcome in outcomes],
+        struck=struck,
+        not_tried=NOT_TRIED,
     )

@@ -26,7 +26,7 @@ from infra.machine import num_cores
 from infra.records.handoffs import local_dataset, mixed
 from tasks.charts.picture import BLUE
 from tasks.charts.plots import Bar, bars
-from tasks.pages.html import NOTHING, Markup, chart, facts, page, section, table, tag
+from tasks.pages.html import page
 from tasks.run.run import Run
 from tasks.stages.train import REMEDIES
 
@@ -455,14 +455,30 @@ def _compared(before: StepProfile, after: StepProfile, settings: Mapping[str, An
 
 def profile_page(run: Run, profiled: Profiled) -> str:
     """The page."""
+    profile, roof = profiled.profile, profiled.roof
     return page(
-        f"{run.spec.name}: profile",
-        _head(run, profiled),
-        _parts(profiled),
-        _change(profiled),
-        _device(profiled),
-        _operations(profiled),
-        _method(profiled),
+        "profile",
+        title=f"{run.spec.name}: profile",
+        eyebrow=f"{run.spec.name} · profile of {run.run_id}",
+        bound=NAMES[profiled.bound],
+        why=SENTENCES[profiled.bound],
+        change=profiled.change,
+        result=result(profiled),
+        figures=_figures(profiled),
+        parts=_parts(profiled),
+        before_and_after=_before_and_after(profiled.comparison),
+        device=[]
+        if roof is None
+        else [
+            _row("arithmetic", profile.flops, profile.peak_flops, "FLOP", roof.compute),
+            _row("memory traffic", profile.bytes, profile.peak_bytes, "B", roof.memory),
+        ],
+        operations=_operations(profile),
+        steps=len(profile.step_s),
+        traced=profile.traced,
+        cut=profile.cut,
+        on_cuda=profile.device == "cuda",
+        overlaps=profile.world_size > 1 and profile.exchange_s is None,
     )
 
 
@@ -487,56 +503,28 @@ def result(profiled: Profiled) -> str:
     return f"{'It helps' if compared.helps else 'It does not help'}: {figures}, {compared.gain:+.0%}."
 
 
-def _head(run: Run, profiled: Profiled) -> Markup:
+def _figures(profiled: Profiled) -> list[tuple[str, str]]:
     profile = profiled.profile
     total = sum(profiled.parts.values())
     ranks = f"{profile.world_size} ranks" if profile.world_size > 1 else "1 rank"
     rate = profiled.comparison.before if profiled.comparison else profile.rows / total if total else 0.0
-    return tag(
-        "header",
-        tag("p", f"{run.spec.name} · profile of {run.run_id}", kind="eyebrow"),
-        tag("h1", f"Bound by {NAMES[profiled.bound]}"),
-        tag("p", SENTENCES[profiled.bound], kind="why"),
-        tag("p", f"{profiled.change.what} {result(profiled)}", kind="next") if profiled.change else NOTHING,
-        facts(
-            [
-                ("a step", _time(total)),
-                ("samples/s of the middle step", f"{rate:,.0f}"),
-                ("rows of a step", f"{profile.rows:,}"),
-                ("micro-batches", f"{profile.accumulate}" if profile.accumulate > 1 else ""),
-                ("on", f"{ranks}, {profile.device}"),
-                ("timed steps", f"{len(profile.step_s)}"),
-            ]
-        ),
-        kind="calm",
-    )
+    return [
+        ("a step", _time(total)),
+        ("samples/s of the middle step", f"{rate:,.0f}"),
+        ("rows of a step", f"{profile.rows:,}"),
+        ("micro-batches", f"{profile.accumulate}" if profile.accumulate > 1 else ""),
+        ("on", f"{ranks}, {profile.device}"),
+        ("timed steps", f"{len(profile.step_s)}"),
+    ]
 
 
-def _parts(profiled: Profiled) -> Markup:
+def _parts(profiled: Profiled) -> str:
     total = sum(profiled.parts.values()) or 1.0
     drawn = [
         Bar(PARTS[part], seconds, f"{_time(seconds)}, {seconds / total:.1%}", _COLOURS.get(part, BLUE))
         for part, seconds in profiled.parts.items()
     ]
-    note = (
-        "The times are those of rank 0, and the parts do not overlap. The time of a checkpoint is divided by the steps "
-        "from one checkpoint to the next."
-    )
-    return section("Where a step's time goes", chart(bars(drawn, "Seconds of a mean step by part")), _soft(note))
-
-
-def _change(profiled: Profiled) -> Markup:
-    change = profiled.change
-    if change is None:
-        return section("The change most worth trying", tag("p", "No change is known for what bounds these steps."))
-    return section(
-        "The change most worth trying",
-        tag("p", change.what),
-        tag("p", result(profiled)),
-        chart(_before_and_after(profiled.comparison)),
-        _soft(change.effect),
-        _soft(change.note) if change.note else NOTHING,
-    )
+    return bars(drawn, "Seconds of a mean step by part")
 
 
 def _before_and_after(compared: SpeedComparison | None) -> str:
@@ -547,69 +535,17 @@ def _before_and_after(compared: SpeedComparison | None) -> str:
     return bars(made, "Samples per second before and after the change")
 
 
-def _device(profiled: Profiled) -> Markup:
-    step, roof = profiled.profile, profiled.roof
-    if roof is None:
-        note = "The operations of a step were not counted, so it is unknown how close it comes to the device's best."
-        return section("Arithmetic and memory", tag("p", note))
-    return section(
-        "Arithmetic and memory",
-        table(
-            ("", "of a step", "the device's best", "needs of the module's own time"),
-            [
-                _row("arithmetic", step.flops, step.peak_flops, "FLOP", roof.compute),
-                _row("memory traffic", step.bytes, step.peak_bytes, "B", roof.memory),
-            ],
-            numbers=(1, 2, 3),
-        ),
-        _soft(
-            "Arithmetic is that of matrix products, convolutions and attention. Traffic is what operations read and "
-            "write if no cache keeps anything between them, so it is an upper bound. The device's best was measured "
-            "here, with large operands."
-        ),
-    )
-
-
 def _row(name: str, amount: float, best: float, unit: str, share: float) -> tuple[str, ...]:
     return name, _amount(amount, unit), _amount(best, f"{unit}/s"), f"{share:.0%}"
 
 
-def _operations(profiled: Profiled) -> Markup:
-    steps = profiled.profile.traced
-    rows = [
+def _operations(profile: StepProfile) -> list[tuple[str, str, str]]:
+    """The operations of a traced step: name, calls and time."""
+    steps = profile.traced
+    return [
         (operation.name, f"{operation.calls / steps:,.1f}", _time(operation.seconds / steps))
-        for operation in (profiled.profile.operations if steps else [])
+        for operation in (profile.operations if steps else [])
     ]
-    head = ("operation", "calls of a step", "time of its own")
-    if not rows:
-        return NOTHING
-    note = "Under torch's profiler, which slows short operations."
-    return section("The longest operations", table(head, rows, numbers=(1, 2)), _soft(note))
-
-
-def _method(profiled: Profiled) -> Markup:
-    profile = profiled.profile
-    lines = [
-        f"{len(profile.step_s)} steps of a training of their own were timed after a warm-up, without torch's profiler. "
-        "The training ran in a temporary folder: it left no checkpoint. Its weights are those that the module makes.",
-        "Loggers of the config were left out. Callbacks ran.",
-        f"The trace holds {profile.traced} later steps, under torch's profiler. Open it in ui.perfetto.dev, or in "
-        "chrome://tracing. It holds names and times, and no values."
-        if profile.traced
-        else "There is no trace: the training ended before its steps.",
-        "The trace was too long: later events were left out." if profile.cut else "",
-        "On CUDA the clock waits for the device at each part's border, so copies and kernels that would overlap do not."
-        if profile.device == "cuda"
-        else "",
-        "Synchronisation of sharded parameters that overlaps with other work is not told apart from it."
-        if profile.world_size > 1 and profile.exchange_s is None
-        else "",
-    ]
-    return section("How this was measured", tag("ul", *(tag("li", line) for line in lines if line)))
-
-
-def _soft(text: str) -> Markup:
-    return tag("p", text, kind="soft")
 
 
 def _time(seconds: float) -> str:

@@ -23,7 +23,7 @@ from typing import Literal
 
 from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, UsageError, UserCodeError, from_json
-from data_contracts.executions import ExecutionUsage, GangUsage
+from data_contracts.executions import ExecutionUsage
 from data_contracts.rules import Objective, Objectives
 from data_contracts.run_report import RunReport
 from infra.budgets import read_rules
@@ -39,8 +39,6 @@ WINDOW_S = 28 * DAY_S
 Severity = Literal["page", "ticket"]
 # One failure in a night is a report to its owner, not an alert about the service.
 _LEAST_BAD = 2
-# Ends of a generation that no node and no store caused.
-_PEOPLE = ("cancelled", "over_budget")
 WINDOW = timedelta(seconds=WINDOW_S)
 DEFAULT = Path(__file__).with_suffix(".yaml")
 # Said where these targets are shown.
@@ -54,7 +52,7 @@ Blame = Literal["nobody", "infrastructure", "user", "person", "open"]
 
 @dataclass(frozen=True)
 class Point:
-    """At a time, so much was good of so much in all: runs, checkpoints or seconds."""
+    """At a time, so much was good of so much in all: runs or seconds."""
 
     at: float
     good: float
@@ -151,11 +149,7 @@ def points_of(objective: Objective, runs: Iterable[LedgerRun], now: float) -> li
         return [point for run in counted for point in _times(run, objective.within_s, now)]
     if objective.measure == "goodput":
         return [point for run in counted for point in _goodput(run)]
-    trainings = _trainings(counted)
-    if objective.measure == "resumes":
-        return [point for _, gang in trainings.values() for point in _resumes(gang)]
-    resumed = {place: gang.first_step for place, (_, gang) in trainings.items()}
-    return [point for run, gang in trainings.values() for point in _checkpoints(run, gang, resumed)]
+    return []  # `checkpoints` and `resumes`, which were dropped
 
 
 def left_out(objective: Objective, runs: Iterable[LedgerRun]) -> dict[str, int]:
@@ -189,52 +183,12 @@ def _goodput(run: LedgerRun) -> Iterator[Point]:
         yield Point(run.ended, sum(charge.node_seconds for charge in known if charge.cause == "work"), total)
 
 
-def _trainings(runs: Sequence[LedgerRun]) -> dict[tuple[str, int], tuple[LedgerRun, GangUsage]]:
-    """Each generation of a training once, with the first run that recorded it; of a mere sum nothing is known."""
-    found: dict[tuple[str, int], tuple[LedgerRun, GangUsage]] = {}
-    for run in runs:
-        for gang in run.gangs:
-            if gang.stage == "train" and gang.nodes and gang.ended:
-                found.setdefault((gang.where, gang.generation), (run, gang))
-    return found
-
-
-def _checkpoints(run: LedgerRun, gang: GangUsage, resumed: Mapping[tuple[str, int], int]) -> Iterator[Point]:
-    """The checkpoints that a generation saved: bad are those that were not committed, or are quarantined.
-
-    Args:
-        resumed: the step from which each generation began: the next conductor may have committed what this one left.
-    """
-    kept = max(gang.kept_step, resumed.get((gang.where, gang.generation + 1), 0))
-    steps = run.checkpoints.get((gang.where, gang.generation), ())
-    saved = max(gang.saves, len(steps))
-    if not saved:
-        return
-    bad = sum(quarantined or step > kept for step, quarantined in steps)
-    if gang.ended != "done" and kept <= gang.first_step:
-        bad = saved
-    yield Point(_over(gang), float(saved - bad), float(saved))
-
-
-def _resumes(gang: GangUsage) -> Iterator[Point]:
-    """A generation after the first one is good if it took a step or was done."""
-    if gang.generation == 0:
-        return
-    good = gang.ended == "done" or gang.last_step > gang.first_step
-    if good or (gang.ended not in _PEOPLE and blame_of(gang.ended) != "user"):
-        yield Point(_over(gang), float(good), 1.0)
-
-
-def _over(gang: GangUsage) -> float:
-    return max(node.released for node in gang.nodes)
-
-
 @dataclass(frozen=True)
 class Result:
     """Where one objective stands.
 
     Attributes:
-        good, total: runs, checkpoints, resumes or node-seconds in the window.
+        good, total: runs or node-seconds in the window.
         burning: how many times too fast the budget was spent over the last 7 days; None without data.
         left_out: runs that count neither way, by why: `user`, `person`, `open`.
     """
@@ -320,7 +274,6 @@ class LedgerRun:
         stage: the last stage that it reached; "" if none.
         began, ended: seconds since the epoch; `ended` is the last heartbeat of a run that has not ended.
         waited_s: how long it waited for a person.
-        checkpoints: those in the store of its trainings, by training and generation: step, and if it is quarantined.
     """
 
     run_id: str
@@ -333,9 +286,7 @@ class LedgerRun:
     trigger: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     waited_s: float = 0.0
-    gangs: Sequence[GangUsage] = ()
     charges: Sequence[Charge] = ()
-    checkpoints: Mapping[tuple[str, int], Sequence[tuple[int, bool]]] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -402,7 +353,7 @@ def _read_run(store: Store, run_id: str, now: datetime) -> LedgerRun | None:
         return None
     spent = [charge for one in done for charge in charges(one)]
     run = described(run_id, report, done, so_far=usage.so_far, now_s=now.timestamp())
-    return replace(run, charges=spent, checkpoints=_kept_checkpoints(store, run.gangs))
+    return replace(run, charges=spent)
 
 
 def described(
@@ -440,7 +391,6 @@ def described(
         trigger=report.trigger if report is not None else "",
         tags=report.tags if report is not None else done[-1].tags,
         waited_s=_waited(done),
-        gangs=[gang for one in done for gang in one.gangs],
     )
 
 
@@ -452,18 +402,6 @@ def _waited(done: Sequence[ExecutionUsage]) -> float:
         if before.ended is not None and before.stages and before.stages[-1].status == "waiting"
     )
     return sum(max(seconds, 0.0) for seconds in waits)
-
-
-def _kept_checkpoints(store: Store, gangs: Sequence[GangUsage]) -> dict[tuple[str, int], list[tuple[int, bool]]]:
-    """The checkpoints of trainings, by training and generation; one listing for each training."""
-    found: dict[tuple[str, int], dict[int, bool]] = {}
-    for training in sorted({gang.where for gang in gangs if gang.stage == "train" and gang.ended}):
-        for name in store.list(layout.checkpoints(training)):
-            parts = layout.split_checkpoint(name)
-            if parts is not None:
-                steps = found.setdefault((training, parts[1]), {})
-                steps[parts[0]] = steps.get(parts[0], False) or parts[2] == "quarantined"
-    return {place: sorted(steps.items()) for place, steps in found.items()}
 
 
 def _epoch(moment: str) -> float:

@@ -3,7 +3,7 @@
 Metrics: Prometheus pulls them, or a gateway gets them. They listen to the run's stages and its gang. The samples of a
 moment, of what the run has used and kept so far, are a pure function of its record and of the gang that works now.
 
-Trace: the run, its stages, and below `train` the nodes, their ranks and the checkpoints that they saved. Names and
+Trace: the run, its stages, and below `train` the nodes and their ranks. Names and
 attributes follow OpenTelemetry's conventions for CI/CD where these fit; the others begin with `trainwright`. No
 sentence is in a span: a sentence may quote a value.
 """
@@ -354,7 +354,6 @@ class TracedRun:
         self._gang: tuple[Context, int] | None = None
         self._messages: dict[int, Heartbeat | NodeExit] = {}
         self._heard: dict[int, float] = {}
-        self._sent: set[tuple[int, float]] = set()
         self._hand_on(self._root)
 
     def __call__(self, event: Any) -> None:
@@ -368,11 +367,10 @@ class TracedRun:
             case GangLaunched():
                 above = self._root if self._stage is None else self._stage[0]
                 self._gang = above, event.launch.generation
-                self._messages, self._heard, self._sent = {}, {}, set()
+                self._messages, self._heard = {}, {}
             case NodeHeard():
                 self._messages[event.node] = event.message
                 self._heard.setdefault(event.node, now_s())
-                self._checkpoints(event.node, event.message)
             case GangReleased():
                 self._end_gang(event.usage)
 
@@ -434,20 +432,6 @@ class TracedRun:
                 about_rank = {**about, "trainwright.rank": report.rank, "trainwright.step": report.step}
                 self._spans.ended(f"rank {report.rank}", rank, context, (began, node.released), about_rank, error=error)
         self._gang = None
-
-    def _checkpoints(self, node: int, message: Heartbeat | NodeExit) -> None:
-        """Send the spans of checkpoints that a node's ranks have saved since."""
-        if self._gang is None:
-            return
-        for report in reports_of(message):
-            for saved in () if report.measured is None else report.measured.newest_saves:
-                if (report.rank, saved.began) in self._sent:
-                    continue
-                self._sent.add((report.rank, saved.began))
-                rank = self._node(node)[1].child("rank", report.rank)
-                about = {"trainwright.rank": report.rank, "trainwright.step": saved.step}
-                times, error = (saved.began, saved.ended), "" if saved.sealed else "storage"
-                self._spans.ended("checkpoint", rank.child(saved.began), rank, times, about, error=error)
 
 
 def _cause(error: ErrorJson | None) -> str:

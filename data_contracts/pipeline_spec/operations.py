@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from pathlib import PurePath
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -157,34 +156,13 @@ class MlflowSpec(Section):
         return self
 
 
-class OpenLineageSpec(Section):
-    """Where OpenLineage events go: to a server, or into a file."""
-
-    url: Address | None = Field(default=None, exclude_if=is_none)
-    """Address of the server; events are posted to `api/v1/lineage` below it."""
-    file: str | None = Field(default=None, min_length=1, exclude_if=is_none)
-    """Instead of `url`: a file to which events are appended, one JSON object a line, relative to the spec's folder."""
-    namespace: str = Field(default="trainwright", min_length=1, max_length=200)
-    """The namespace of the jobs; default `trainwright`."""
-    token: Named | None = Field(default=None, exclude_if=is_none)
-    """With `url`: the environment variable that holds a bearer token, as `env:NAME`."""
-
-    @model_validator(mode="after")
-    def _one_place(self) -> OpenLineageSpec:
-        if (self.url is None) == (self.file is None):
-            raise FieldError("url", "give either url or file, and not both")
-        if self.token is not None and self.url is None:
-            raise FieldError("token", "needs url; leave it out")
-        return self
-
-
 class MirrorsSpec(Section):
     """Systems that are told of each run after its verdict. A mirror that fails changes no verdict; it is told again."""
 
     mlflow: MlflowSpec | None = Field(default=None, exclude_if=is_none)
     """Runs, and after a promotion the version and its alias, in MLflow; default: none."""
-    openlineage: OpenLineageSpec | None = Field(default=None, exclude_if=is_none)
-    """Events about each stage; default: none."""
+    openlineage: dict[str, str] | None = Field(default=None, exclude_if=is_none)
+    """No effect since 2026-11-29: dropped; OpenLineage's own integrations send events of what they run."""
     gto: bool = Field(default=False, exclude_if=lambda one: not one)
     """No effect since 2026-11-29: dropped."""
     huggingface: dict[str, str] | None = Field(default=None, exclude_if=is_none)
@@ -195,25 +173,20 @@ class MirrorsSpec(Section):
     @property
     def credentials(self) -> dict[str, dict[str, str]]:
         """The credentials that mirrors are sent: by the mirror's address, the field that names each credential."""
-        by_address: dict[str, dict[str, str]] = {}
-        for name in ("mlflow", "openlineage"):
-            if (spec := getattr(self, name)) is not None:
-                named = {field: getattr(spec, field, None) for field in CREDENTIALS}
-                fields = {value: f"mirrors.{name}.{field}" for field, value in named.items() if value is not None}
-                by_address.setdefault(self.place(name, ""), {}).update(fields)
-        return by_address
+        if self.mlflow is None:
+            return {}
+        named = {field: getattr(self.mlflow, field) for field in CREDENTIALS}
+        return {self.mlflow.uri: {value: f"mirrors.mlflow.{field}" for field, value in named.items() if value}}
 
     @property
     def names(self) -> list[str]:
         """The mirrors that are asked for."""
-        return [name for name in ("mlflow", "openlineage") if getattr(self, name)]
+        return ["mlflow"] if self.mlflow is not None else []
 
-    def place(self, name: str, root: str) -> str:
-        """Where a mirror is: an address, or a file of the project in the folder `root`."""
-        if name == "mlflow" and self.mlflow is not None:
-            return self.mlflow.uri
-        assert self.openlineage is not None, f"{name} is asked for"
-        return self.openlineage.url or str(PurePath(root, self.openlineage.file or ""))
+    def place(self, name: str) -> str:
+        """The address of a mirror."""
+        assert self.mlflow is not None, f"{name} is asked for"
+        return self.mlflow.uri
 
 
 def check_mirrors(mirrors: MirrorsSpec, alias: str) -> None:

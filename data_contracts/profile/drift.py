@@ -4,18 +4,16 @@ An alarm needs both: a difference that chance makes in at most ALPHA of all comp
 distribution (over all tests of all columns, Holm 1979), and an effect that is large enough to matter: a measure of how
 far two rows of counts are apart. P-values are computed without SciPy, whose import takes longer than they do.
 
-Histograms then and now are shown as bars and as a small SVG picture that needs no script, font or file.
+Histograms then and now are bars, which pages draw.
 """
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
-from xml.sax.saxutils import escape
 
 from data_contracts.profile import sketches
 from data_contracts.profile.sketches import value_of
@@ -45,8 +43,6 @@ LEAST = 25
 _MANY = 25.0
 _SMALLEST = 1e-300
 MOST_BARS = 20
-_WIDTH, _HEIGHT, _GAP = 240, 60, 1
-_THEN, _NOW = "#9aa5b1", "#d9480f"
 
 
 @dataclass(frozen=True)
@@ -482,25 +478,3 @@ def bars_of_bins(keys: Sequence[int], shift: int, counts: Counts) -> list[Bar]:
         Bar(label=f"{low + at * width:.4g}", then=one / sizes[0], now=two / sizes[1])
         for at, (one, two) in enumerate(cells)
     ]
-
-
-def svg(bars: Sequence[Bar], title: str) -> str:
-    """A picture of bars: then in grey, now in orange before it."""
-    highest = max((max(bar.then, bar.now) for bar in bars), default=0.0) or 1.0
-    step = _WIDTH / max(len(bars), 1)
-    drawn = []
-    for at, bar in enumerate(bars):
-        for share, colour, left, width in ((bar.then, _THEN, 0.0, 1.0), (bar.now, _NOW, 0.25, 0.5)):
-            height = _HEIGHT * share / highest
-            x, wide = at * step + left * step, max(width * step - _GAP, 0.5)
-            place = f'x="{x:.1f}" y="{_HEIGHT - height:.1f}" width="{wide:.1f}" height="{height:.1f}"'
-            drawn.append(f'<rect {place} fill="{colour}"/>')
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}">'
-    )
-    return f"{head}<title>{escape(title)}</title>{''.join(drawn)}</svg>"
-
-
-def as_image(picture: str) -> str:
-    """Markdown of a picture; the text is base64, so nothing of it can be read as Markdown."""
-    return f"![histogram](data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()})"

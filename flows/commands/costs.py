@@ -1,4 +1,4 @@
-"""`cost`: what runs cost, by tag, pipeline, stage or cause, as a table, CSV, JSON, or rows of FOCUS.
+"""`cost`: what runs cost, by tag, pipeline, stage or cause, as a table, CSV or JSON.
 
 `cost --month` shows what a calendar month cost, from the kept figures if there are any; with `--html` as a page.
 """
@@ -10,8 +10,8 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,35 +22,23 @@ from data_contracts.executions import ExecutionUsage
 from data_contracts.quoting import escaped
 from flows.commands.guard import Answer, log
 from flows.commands.terminal import table
-from infra import prices
 from infra.quantities import size
 from infra.sources.resolve import Window, window_since
 from infra.store import Store, layout
 from infra.store.store import read_several
-from tasks.costs.charges import Charge, shared
-from tasks.costs.focus import columns, left_out_s, request_rows, rows, storage_rows
-from tasks.costs.months import (
-    DeletedRuns,
-    IdlePool,
-    deleted_runs,
-    idle_pool,
-    idle_pools,
-    month_costs,
-    month_named,
-)
-from tasks.costs.sums import ResourceCosts, Sum, charged, check_words, in_words, sums
+from tasks.costs.charges import Charge
+from tasks.costs.months import month_costs, month_named
+from tasks.costs.sums import Sum, charged, check_words, sums
 from tasks.pages.cost_page import cost_page, cost_rows, missing_words
 from tasks.run.meter import Usage, usage_of
 from tasks.run.run import known_store_list
 
 _MOST_CAUSES = 3
 _MOST_PLACES = 3
-_RESOURCES = (
-    "put_requests", "get_requests", "written_bytes", "read_bytes", "joules", "estimated_joules", "grams_co2e",
-)  # fmt: skip
+_RESOURCES = ("put_requests", "get_requests", "written_bytes", "read_bytes", "joules")
 _CSV_HEAD = (
     "runs", "node_seconds", "gpu_seconds", "uncounted_gpus_s", "unpriced_s", "goodput", "currency", "amount",
-    "estimate", *_RESOURCES, "store_amount", "store_unpriced",
+    "estimate", *_RESOURCES,
 )  # fmt: skip
 # The last four are the wide forms, which some programs take for the same.
 _FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
@@ -70,14 +58,11 @@ def cost(arguments: argparse.Namespace) -> Answer:
     if arguments.html is not None:
         raise UsageError("--html writes the page of a month.", remedy="Name the month: --month 2026-10.")
     used, damaged = _used(stores, window)
-    deleted = deleted_runs(stores, window.start, window.end, datetime.now(UTC))
-    _warn_of_missing(deleted, arguments.format)
     executions = [one for usage in used for one in usage.executions]
     so_far = {usage.run_id for usage in used if usage.so_far}
-    check_words(by, executions, deleted.lines)
-    found = shared(charged(executions, window.start.timestamp(), window.end.timestamp()))
-    groups, total = sums(found, by, so_far, deleted.lines)
-    idle = _idle_pools(found, window)
+    check_words(by, executions)
+    found = charged(executions, window.start.timestamp(), window.end.timestamp())
+    groups, total = sums(found, by, so_far)
     value = {
         "since": window.start.isoformat(timespec="seconds"),
         "until": window.end.isoformat(timespec="seconds"),
@@ -86,38 +71,12 @@ def cost(arguments: argparse.Namespace) -> Answer:
         "by": by,
         "groups": [one.to_json(by) for one in groups],
         "total": total.to_json(()),
-        "idle_pools": [pool.to_json() for pool in idle],
         "unreadable": damaged,
-        "deleted": deleted.missing,
-        "from_kept_months": deleted.counted,
     }
-    if arguments.format == "focus":
-        text = focus_csv(executions, found, so_far, window)
-    else:
-        text = _cost_text(arguments, by, (groups, total), window)
-    below = [*_unpriced(total, found), *(pool.line for pool in idle)]
-    if arguments.format == "table" and below:
+    text = _cost_text(arguments, by, (groups, total), window)
+    if arguments.format == "table" and (below := _unpriced(total, found)):
         text = "\n".join([text, "", *map(escaped, below)])
     return Answer(text, value)
-
-
-def _idle_pools(charged: Found, window: Window) -> list[IdlePool]:
-    """The pools of the price book that keep nodes running, with what no run used, at the price of the last day."""
-    book, end = prices.prices(), min(window.end, datetime.now(UTC))
-    span, day = (window.start.timestamp(), end.timestamp()), f"{end - timedelta(microseconds=1):%Y-%m-%d}"
-    return [
-        idle_pool(name, pool.kept, book.of_pool(name, day), (charge for _, charge in charged), span)
-        for name, pool in sorted(book.pools.items())
-        if pool.kept
-    ]
-
-
-def _warn_of_missing(deleted: DeletedRuns, form: str) -> None:
-    """Warn of the deleted runs of the window that are not counted, by month, and say where their figures are."""
-    missing = {**deleted.missing, **(deleted.counted if form == "focus" else {})}
-    for month, count in sorted(missing.items()):
-        said = "%d runs of %s were deleted by gc and are not counted; `trainwright cost --month %s` counts them"
-        log.warning(said, count, month, month)
 
 
 def _used(stores: Sequence[Store], window: Window) -> tuple[list[Usage], list[str]]:
@@ -144,13 +103,6 @@ def _usage_of(store: Store, run_id: str) -> Usage | TrainwrightError:
         return error
 
 
-_COLUMNS: dict[str, Callable[[ResourceCosts], str]] = {
-    "requests": lambda one: _nonzero(one.used.put_requests + one.used.get_requests, "{:,}".format),
-    "moved": lambda one: _nonzero(one.used.written_bytes + one.used.read_bytes, size),
-    "store": lambda one: _store_money(one),
-    "energy": lambda one: one.energy,
-    "CO2e": lambda one: one.carbon,
-}
 Found = list[tuple[ExecutionUsage, Charge]]
 
 
@@ -172,12 +124,12 @@ def _sums_table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window
     if not groups:
         return f"No run used anything since {window.start:%Y-%m-%d %H:%M} UTC"
     # Columns of what nobody measured would only take room.
-    extra = [name for name, of in _COLUMNS.items() if of(total.resources) not in ("", "unknown")]
-    figures = ("runs", "node-hours", "GPU-hours", "cost", *extra, "goodput")
+    measured = [name for name, text in _resources(total).items() if text]
+    figures = ("runs", "node-hours", "GPU-hours", "cost", *measured, "goodput")
 
     def shown(group: Sum) -> tuple[str, ...]:
         *before, goodput = _figures(group)
-        return (*before, *(_COLUMNS[name](group.resources) for name in extra), goodput)
+        return (*before, *(_resources(group)[name] for name in measured), goodput)
 
     lines = [(*one.words, *shown(one), _waste(one)) for one in groups]
     if len(groups) > 1:
@@ -188,11 +140,6 @@ def _sums_table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window
         "",
         table((*by, *figures, "waste"), lines, figures),
     ]
-    units = [("epoch", total.epochs), ("million samples", total.samples / 1e6)]
-    said = [f"{in_words(known)} per {unit}" for unit, count in units if (known := total.per(count))]
-    text += ["", f"trainings: {', '.join(said)}"] if said else []
-    if total.has_deleted:
-        text += ["", "runs that gc deleted are counted by the kept figures of their months"]
     running = len(total.so_far & total.runs)
     if running:
         counts = "has not ended and counts" if running == 1 else "have not ended and count"
@@ -214,16 +161,15 @@ def _unpriced(total: Sum, charged: Found) -> list[str]:
     ]
 
 
-def _store_money(costs: ResourceCosts) -> str:
-    """Requests and egress, such as `at least 0.0024 EUR`; "" if all that was used is free."""
-    unknown = costs.unpriced - {"storage"}
-    if not costs.amounts:
-        return "unknown" if unknown else ""
-    return f"{'at least ' if unknown else ''}{in_words(costs.amounts)}"
-
-
-def _nonzero(count: int, words: Callable[[int], str]) -> str:
-    return words(count) if count else ""
+def _resources(group: Sum) -> dict[str, str]:
+    """Requests, bytes and measured energy in words; "" for what is not known, or nothing."""
+    used = group.used
+    requests, moved = used.put_requests + used.get_requests, used.written_bytes + used.read_bytes
+    return {
+        "requests": f"{requests:,}" if requests else "",
+        "moved": size(moved) if moved else "",
+        "energy": group.energy,
+    }
 
 
 def _figures(group: Sum) -> tuple[str, ...]:
@@ -255,22 +201,18 @@ def cost_month(arguments: argparse.Namespace, stores: list[Store]) -> Answer:
     if out is not None and (out.exists() or out.is_symlink()):
         raise UsageError(f"{out} exists already.", remedy="Name another file with --html.")
     found = [month_costs(store, month, now) for store in stores]
-    idle = idle_pools(month, found, now)
     value = {
         "month": month.name,
         "stores": [one.uri for one in stores],
         "costs": [one.to_json() for one in found],
-        "idle_pools": [pool.to_json() for pool in idle],
     }
     head = ("pipeline", "runs", "node-hours", "cost")
     rows = cost_rows(found)
     text = table(head, rows, head[1:3]) if rows else f"No run used anything in {month.name}"
-    if idle:
-        text = "\n".join([text, "", *(pool.line for pool in idle)])
     if missing := missing_words(found):
         text = "\n".join([text, "", *missing])
     if out is not None:
-        path = write_page(cost_page(found, idle).encode(), out, f"cost-{month.name}")
+        path = write_page(cost_page(found).encode(), out, f"cost-{month.name}")
         text += f"\n\n{path} shows what {month.name} cost."
         value["page"] = str(path)
     return Answer(text, value)
@@ -281,46 +223,10 @@ def sums_csv(by: Sequence[str], groups: Sequence[Sum]) -> str:
     return _csv([*by, *_CSV_HEAD], [line for group in groups for line in _csv_lines(group)])
 
 
-def focus_csv(
-    executions: Sequence[ExecutionUsage],
-    charged: Sequence[tuple[ExecutionUsage, Charge]],
-    so_far: set[str],
-    window: Window,
-) -> str:
-    """Rows of FOCUS, with a warning for each thing that has none because its price is unknown.
-
-    Args:
-        executions: all that began before the window's end; charged: their charges in it.
-    """
-    if (missing := left_out_s(charged)) > 0:
-        log.warning("%.0f node-seconds have no known price and are left out: FOCUS allows no unknown cost", missing)
-    resources = ResourceCosts()
-    for usage, charge in charged:
-        resources.add(charge, usage.rates)
-    if resources.unpriced:
-        unpriced = ", ".join(sorted(resources.unpriced))
-        log.warning("of the store, these have no known price and are left out: %s (docs/cost.md)", unpriced)
-    span = (window.start.timestamp(), min(window.end, datetime.now(UTC)).timestamp())
-    made = [
-        *rows(charged, so_far),
-        *request_rows(charged, so_far),
-        *storage_rows(executions, span, so_far),
-    ]
-    return _csv(columns(), [list(row.values()) for row in made])
-
-
 def _csv_lines(group: Sum) -> list[list[Any]]:
     """One line for each currency; an unknown amount is empty."""
-    resources = group.resources
-    stored = {currency: f"{amount:.9f}" for currency, amount in resources.amounts.items()}
-    known: list[tuple[str, Any, str]] = [
-        (currency, f"{group.amounts[currency]:.6f}" if currency in group.amounts else "", stored.get(currency, ""))
-        for currency in sorted({*group.amounts, *stored})
-    ]
-    more = [resources.to_json()[name] for name in _RESOURCES]
+    values = group.to_json(group.words)
     goodput = "" if group.goodput is None else f"{group.goodput:.4f}"
-    unpriced = " ".join(sorted(resources.unpriced - {"storage"}))
-    start = [*group.words, len(group.runs)]
     figures = [
         f"{group.node_seconds:.3f}",
         f"{group.gpu_seconds:.3f}",
@@ -328,9 +234,10 @@ def _csv_lines(group: Sum) -> list[list[Any]]:
         f"{group.unpriced_s:.3f}",
         goodput,
     ]
+    known = [(currency, f"{amount:.6f}") for currency, amount in sorted(group.amounts.items())]
     return [
-        [*start, *figures, currency, amount, "true", *more, store_amount, unpriced]
-        for currency, amount, store_amount in known or [("", "", "")]
+        [*group.words, len(group.runs), *figures, currency, amount, "true", *(values[name] for name in _RESOURCES)]
+        for currency, amount in known or [("", "")]
     ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 
 from data_contracts.pipeline_spec import PipelineSpec
@@ -13,8 +12,7 @@ from flows.commands.terminal import table
 from flows.stages import stages
 from infra.quantities import BYTES, SECONDS, in_words, size
 from tasks.budgets import balances_of_spec
-from tasks.costs.sums import JOULES_PER_KWH
-from tasks.estimates.earlier_runs import Energy, Span
+from tasks.estimates.earlier_runs import Span
 from tasks.estimates.estimate import Estimate, StageEstimate, estimate
 from tasks.estimates.offers import Offer
 from tasks.queries.plan import plan as plan_run
@@ -115,19 +113,12 @@ def _time(estimate: Estimate) -> list[str]:
         missing = [stage.stage for stage in estimate.stages if stage.time is None]
         lines.append(f"  The time of the whole run is unknown, because that of {_listed(missing)} is unknown.")
     else:
-        ready = "" if estimate.ready_at is None else f": ready at {_moment(estimate.ready_at)}"
         whole = f"{in_words(estimate.whole.expected, SECONDS)}{_in_brackets(_range(estimate.whole))}"
-        lines.append(f"  In all {whole}{ready}. Cost: {_whole_cost(estimate)}.")
-    if estimate.energy is not None and (estimate.energy.is_known or estimate.energy.unmetered):
-        lines.append(f"  {_energy(estimate.energy)}")
+        lines.append(f"  In all {whole}. Cost: {_whole_cost(estimate)}.")
     if estimate.unreadable:
         runs, records = ("run is", "its") if estimate.unreadable == 1 else ("runs are", "their")
         lines.append(f"  {estimate.unreadable} earlier {runs} left out: {records} records are damaged.")
     return lines
-
-
-def _moment(ready: datetime) -> str:
-    return f"{ready:%Y-%m-%d %H:%M} UTC if it starts now"
 
 
 def _figures(stage: StageEstimate) -> tuple[str, str, str]:
@@ -160,30 +151,6 @@ def _whole_cost(estimate: Estimate) -> str:
     return " + ".join(costs)
 
 
-def _energy(energy: Energy) -> str:
-    """The energy and the carbon of the run, and what they rest on, as sentences."""
-    unmetered, ungraded = _listed(sorted(energy.unmetered)), _listed(sorted(energy.ungraded))
-    if not energy.is_known:
-        return f"Energy: unknown, because no earlier run measured it and the price book has no watts for {unmetered}."
-    sources = ["measured by earlier runs"] * energy.measured + ["by the watts of the price book"] * energy.stated
-    least = f"at least {_kwh(energy.joules)}, without that of {unmetered}" if unmetered else _kwh(energy.joules)
-    sentence = f"Energy: {least}, {_listed(sources)}."
-    if not energy.grams.expected:
-        why = f", because the price book has no carbon intensity for {ungraded}" if ungraded else ""
-        return f"{sentence} Carbon: {'unknown' if ungraded else '0 g'}{why}."
-    partly = "at least " if unmetered or ungraded else ""
-    return f"{sentence} Carbon: {partly}{_grams(energy.grams.expected)} CO2e at the stated intensity of the region."
-
-
-def _kwh(joules: Span) -> str:
-    expected, least, most = (f"{one / JOULES_PER_KWH:.3g}" for one in (joules.expected, joules.least, joules.most))
-    return f"{expected} kWh{'' if least == most else f' ({least} to {most} kWh)'}"
-
-
-def _grams(grams: float) -> str:
-    return f"{grams / 1000:.3g} kg" if grams >= 1000 else f"{grams:.3g} g"
-
-
 def _listed(names: list[str]) -> str:
     """Names as people list them: `a`, `a and b`, `a, b and c`."""
     return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
@@ -205,17 +172,13 @@ def _machines(estimate: Estimate) -> list[str]:
     text = table(head, [_offer(offer) for offer in estimate.offers], ("memory", "an hour", "training", "cost"))
     lines += [f"  {line}" for line in text.splitlines()]
     lines.append(f"  {estimate.verdict}")
-    if estimate.offers and (ready := estimate.ready_on(estimate.offers[0])) is not None:
-        lines.append(
-            f"  On {estimate.offers[0].nodes} × {estimate.offers[0].place} the run is ready at {_moment(ready)}."
-        )
-    return [*lines, *([f"  Interruptions of spot nodes: {estimate.spot_source}."] if estimate.spot_source else [])]
+    if any(offer.term == "spot" for offer in estimate.offers):
+        lines.append("  The times on spot nodes are those without interruptions.")
+    return lines
 
 
 def _offer(offer: Offer) -> tuple[str, ...]:
     time = "unknown" if offer.time_s is None else in_words(offer.time_s, SECONDS)
-    if offer.term == "spot" and offer.interruptions is not None:
-        time += f", {offer.interruptions:.2g} interruptions"
     return (
         offer.place,
         f"{offer.nodes} × {offer.devices}",

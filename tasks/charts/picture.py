@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
+from markupsafe import Markup
+
 from data_contracts.quoting import one_line
 
 TEXT = "var(--ink,#6f7c8b)"
@@ -133,12 +135,12 @@ class Picture:
             f"<title>{escape(one_line(words))}</title></rect>"
         )
 
-    def svg(self) -> str:
-        """The whole picture."""
+    def svg(self) -> Markup:
+        """The whole picture, in which every text is escaped."""
         wide, high = number(self.width), number(self.height)
         # Double quotes in an attribute are the one thing that `escape` leaves.
         label = escape(one_line(self.title), {'"': "&quot;"})
-        return (
+        return Markup(
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
             f'role="img" aria-label="{label}" font-family="{_FONT}"><title>{escape(one_line(self.title))}</title>'
             f"{''.join(self.parts)}</svg>"

@@ -11,11 +11,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from xml.sax.saxutils import escape
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from data_contracts.pipeline_spec import GateSpec, PipelineSpec
+from data_contracts.quoting import one_line
+from data_contracts.records import Bar as ThenAndNow
 from data_contracts.records import GateResult
 from tasks.charts.picture import (
     BAD,
@@ -36,6 +40,9 @@ from tasks.charts.picture import (
     width_of,
 )
 
+# A small picture without labels, in colours that serve on white and on black.
+_DRIFT_WIDTH, _DRIFT_HEIGHT, _DRIFT_GAP = 240, 60, 1
+_THEN, _NOW = "#9aa5b1", "#d9480f"
 _CURVES_WIDTH, _CURVES_HEIGHT = 520, 250
 _CURVES_LEFT, _CURVES_RIGHT, _CURVES_TOP, _CURVES_BOTTOM = 58, 508, 30, 214
 # Of the legend.
@@ -266,6 +273,25 @@ def histogram(counts: Sequence[int], edges: Sequence[float], title: str, below: 
         picture.rect((x, y, max(across.at(right) - x - 1, 0.8), up.start - y), BLUE, more=' fill-opacity="0.85"')
         picture.tip((x, up.end, across.at(right) - x, up.start - up.end), f"{label(left)} to {label(right)}: {count:,}")
     return picture.svg()
+
+
+def then_and_now(drawn: Sequence[ThenAndNow], title: str) -> Markup:
+    """A small picture of a column's values: then in grey, now in orange before it; empty if there are none."""
+    if not drawn:
+        return Markup()
+    highest = max(max(bar.then, bar.now) for bar in drawn) or 1.0
+    step = _DRIFT_WIDTH / len(drawn)
+    parts = []
+    for at, bar in enumerate(drawn):
+        for share, colour, left, width in ((bar.then, _THEN, 0.0, 1.0), (bar.now, _NOW, 0.25, 0.5)):
+            height = _DRIFT_HEIGHT * share / highest
+            x, wide = at * step + left * step, max(width * step - _DRIFT_GAP, 0.5)
+            place = f'x="{x:.1f}" y="{_DRIFT_HEIGHT - height:.1f}" width="{wide:.1f}" height="{height:.1f}"'
+            parts.append(f'<rect {place} fill="{colour}"/>')
+    size = f'viewBox="0 0 {_DRIFT_WIDTH} {_DRIFT_HEIGHT}" width="{_DRIFT_WIDTH}" height="{_DRIFT_HEIGHT}"'
+    return Markup(
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size}><title>{escape(one_line(title))}</title>{"".join(parts)}</svg>'
+    )
 
 
 @dataclass(frozen=True)

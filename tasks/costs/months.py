@@ -1,8 +1,8 @@
 """A calendar month's figures: summed from the runs' records while they exist, and kept in the store once it is over.
 
 The record of a month is created once, so it stays when `gc` deletes the runs. It is not made while a run of the month
-may still add to it. It includes what machines cost that a pool keeps running and that no run uses. What runs used is
-read from their executions' records, also of processes that were killed or still work.
+may still add to it. What runs used is read from their executions' records, also of processes that were killed or still
+work.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -18,80 +18,16 @@ from functools import partial
 from data_contracts.canonical import is_name, iso_month, month_of
 from data_contracts.costs import NOTHING, MonthCosts, MonthLine
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.resolved import Price
-from infra import prices
 from infra.store import Store, layout
 from infra.store.seal import pass_over
 from infra.store.store import read_several
-from tasks.costs.charges import MICRO, Charge, Charged, shared
-from tasks.costs.sums import JOULES_PER_KWH, charged
+from tasks.costs.charges import Charged
+from tasks.costs.sums import charged
 from tasks.run.meter import Usage, usage_of
 
 # A run that never ends, because nobody resumes it, holds its month's record up for so long, at most.
 WAIT = timedelta(days=20)
 log = logging.getLogger("trainwright")
-
-
-@dataclass(frozen=True)
-class IdlePool:
-    """A pool whose `kept` nodes were partly used by no run.
-
-    Attributes:
-        idle_s: node-seconds that no run used, of `kept_s`.
-        is_least: whether more may have been idle: runs may have used other nodes of the pool meanwhile.
-    """
-
-    name: str
-    kept: int
-    kept_s: float
-    idle_s: float
-    price: Price
-    is_least: bool = False
-
-    @property
-    def amount(self) -> float | None:
-        """What the idle node-seconds cost, in the currency of the price; None if the price is unknown."""
-        return None if self.price.per_hour is None else self.idle_s / 3600 * self.price.per_hour
-
-    @property
-    def line(self) -> str:
-        """A sentence for a person."""
-        money = "an unknown cost" if self.amount is None else f"{self.amount:.4f} {self.price.currency}"
-        share = self.idle_s / self.kept_s if self.kept_s else 0.0
-        least = "at least " if self.is_least else ""
-        nodes = "1 node" if self.kept == 1 else f"{self.kept} nodes"
-        unused = f"no run used {least}{self.idle_s / 3600:.2f} node-hours of them ({share:.0%})"
-        return f"pool {self.name} keeps {nodes}: {unused}, {money}"
-
-    def to_json(self) -> dict[str, object]:
-        """The pool for a program; what is unknown is null."""
-        figures = {"kept_s": round(self.kept_s, 6), "idle_s": round(self.idle_s, 6), "amount": self.amount}
-        return {"pool": self.name, "kept": self.kept, **figures, "currency": self.price.currency}
-
-
-def idle_pool(name: str, kept: int, price: Price, charges: Iterable[Charge], span_s: tuple[float, float]) -> IdlePool:
-    """How much of `kept` nodes no run used in a span; nodes beyond those are others, started for a run."""
-    since, until = round(span_s[0] * MICRO), round(span_s[1] * MICRO)
-    changes: list[tuple[int, int]] = [(until, 0)]
-    for charge in charges:
-        began, ended = max(charge.began_us, since), min(charge.ended_us, until)
-        if charge.price.pool == name and ended > began:
-            changes += [(began, 1), (ended, -1)]
-    at, busy, idle_us = since, 0, 0
-    for moment, change in sorted(changes):
-        idle_us += max(kept - busy, 0) * (moment - at)
-        at, busy = moment, busy + change
-    return IdlePool(name, kept, kept * (until - since) / MICRO, idle_us / MICRO, price)
-
-
-def idle_in_month(name: str, kept: int, price: Price, months: Iterable[MonthCosts], length_s: float) -> IdlePool | None:
-    """The same by a month's figures of several stores; None if one of them does not name pools."""
-    used_s, kept_s = 0.0, kept * length_s
-    for month in months:
-        if month.lines and not month.has_pools:
-            return None
-        used_s += sum(line.node_seconds for line in month.lines if line.pool == name)
-    return IdlePool(name, kept, kept_s, max(kept_s - used_s, 0.0), price, is_least=True)
 
 
 @dataclass(frozen=True)
@@ -150,23 +86,6 @@ def _made(figures: MonthCosts, path: str) -> datetime:
     return made if made.tzinfo is not None else made.replace(tzinfo=UTC)
 
 
-def idle_pools(month: Month, costs: Sequence[MonthCosts], now: datetime) -> list[IdlePool]:
-    """The pools of the price book that keep nodes running, with what no run of the month used, at its last price.
-
-    Args:
-        costs: the month's figures in several stores.
-    """
-    book, end = prices.prices(), min(month.end, now)
-    length_s = (end - month.start).total_seconds()
-    day = f"{end - timedelta(seconds=1):%Y-%m-%d}"
-    made = [
-        idle_in_month(name, pool.kept, book.of_pool(name, day), costs, length_s)
-        for name, pool in sorted(book.pools.items())
-        if pool.kept
-    ]
-    return [pool for pool in made if pool is not None]
-
-
 def keep_months(store: Store, now: datetime, keep: timedelta = timedelta.max) -> list[str]:
     """Keep the figures of every month that is over, that runs used and that has no record yet; returns their names.
 
@@ -210,42 +129,8 @@ def _following(month: Month, current: str) -> Iterator[Month]:
         yield month
 
 
-@dataclass(frozen=True)
-class DeletedRuns:
-    """Runs of a span of time that are no longer in the store, but in the kept figures of months.
-
-    Attributes:
-        lines: of the months that lie in the span as a whole; counted: how many runs these are, by month.
-        missing: how many runs are in months that lie in it in part, by month: no record says what part of them.
-    """
-
-    lines: list[MonthLine]
-    counted: dict[str, int]
-    missing: dict[str, int]
-
-
-def deleted_runs(stores: Iterable[Store], start: datetime, end: datetime, now: datetime) -> DeletedRuns:
-    """The deleted runs of several stores between two times."""
-    found = DeletedRuns([], {}, {})
-    for store in stores:
-        there = set(store.list(layout.runs()))
-        for name in (one.removesuffix(".json") for one in store.list(layout.month_folder())):
-            try:
-                month = month_named(name)
-            except UsageError:
-                continue
-            kept = kept_costs(store, month, now) if month.start < end and month.end > start else None
-            gone = [] if kept is None else [line for line in kept.lines if line.run_id not in there]
-            if gone:
-                whole = start <= month.start and month.end <= end
-                counts = found.counted if whole else found.missing
-                counts[name] = counts.get(name, 0) + len({line.run_id for line in gone})
-                found.lines.extend(gone if whole else [])
-    return found
-
-
 def _counted(store: Store, month: Month, now: datetime) -> MonthCosts:
-    found: list[Charged] = []
+    lines: list[MonthLine] = []
     unreadable, so_far = [], []
     last = f"{month.end:%Y%m%d-%H%M%S}"
     begun = [run_id for run_id in store.list(layout.runs()) if is_name(run_id) and run_id < last]
@@ -254,13 +139,9 @@ def _counted(store: Store, month: Month, now: datetime) -> MonthCosts:
             unreadable.append(run_id)
             continue
         mine = charged(usage.executions, month.start.timestamp(), month.end.timestamp())
-        found += mine
+        lines += lines_of(mine)
         if usage.so_far and mine:
             so_far.append(run_id)
-    divided: dict[str, list[Charged]] = {}
-    for one, charge in shared(found):
-        divided.setdefault(one.run_id, []).append((one, charge))
-    lines = [line for mine in divided.values() for line in lines_of(mine)]
     return MonthCosts(
         month=month.name,
         made=now.isoformat(timespec="seconds"),
@@ -293,7 +174,6 @@ def lines_of(charged: Iterable[Charged]) -> list[MonthLine]:
 def _line(group: list[Charged]) -> MonthLine:
     one, first = group[0]
     known = [charge.amount for _, charge in group if charge.amount is not None]
-    joules = [(charge.joules or 0.0, charge.price.g_per_kwh or 0.0) for _, charge in group]
     return MonthLine(
         run_id=one.run_id,
         pipeline=one.pipeline,
@@ -309,7 +189,5 @@ def _line(group: list[Charged]) -> MonthLine:
         unpriced_s=sum(charge.node_seconds for _, charge in group if charge.amount is None),
         currency=first.price.currency,
         amount=sum(known),
-        joules=sum(energy for energy, _ in joules),
-        grams=sum(energy / JOULES_PER_KWH * grams for energy, grams in joules),
         used=sum((charge.used for _, charge in group), NOTHING),
     )

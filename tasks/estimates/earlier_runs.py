@@ -1,7 +1,6 @@
 """What a pipeline's earlier runs tell about the next one, each quantity with its least and its most.
 
-How fast they trained, how long their stages took and what power they drew is read from their records. Time, energy and
-carbon are pure functions of that; without a measurement, power is as the price book states it.
+How fast they trained and how long their stages took is read from their records. Time is a pure function of that.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import itertools
 import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -19,18 +18,14 @@ from typing import Any
 from data_contracts.canonical import digest
 from data_contracts.errors import TrainwrightError
 from data_contracts.executions import ExecutionUsage, GangUsage
-from data_contracts.resolved import Price, Resolved
+from data_contracts.resolved import Resolved
 from infra.store import Store
 from infra.store.seal import pass_over
 from infra.usage import executions_of
-from tasks.costs.charges import Charge, charges
-from tasks.costs.sums import JOULES_PER_KWH
 from tasks.run.resolve import resolved_runs
 
 # The newest runs of the pipeline that are read.
 MOST_RUNS = 20
-# How a generation ends that its machine ended.
-_INTERRUPTED = ("preempted", "node_lost")
 # Lightning's, where a config names neither epochs nor steps.
 LIGHTNING_EPOCHS = 1000
 
@@ -55,110 +50,6 @@ class Span:
         stem, _, unit = name.rpartition("_")
         rounded = {"": self.expected, "least_": self.least, "most_": self.most}
         return {f"{stem}_{which}{unit}": round(value, 6) for which, value in rounded.items()}
-
-
-NONE = Span(0.0, 0.0, 0.0)
-
-
-@dataclass(frozen=True)
-class PastPower:
-    """What a node of a kind of machine needed during a stage of an earlier run, as its counters measured it."""
-
-    stage: str
-    machine: str
-    watts: float
-
-
-@dataclass(frozen=True)
-class Energy:
-    """The energy of what will run.
-
-    Attributes:
-        joules, grams: of what is known; grams are of CO2 equivalent.
-        measured, stated: whether a part comes from earlier runs, or from the watts of the price book.
-        unmetered: machines whose power is unknown; ungraded: those where the carbon intensity is unknown.
-    """
-
-    joules: Span = NONE
-    grams: Span = NONE
-    measured: bool = False
-    stated: bool = False
-    unmetered: frozenset[str] = frozenset()
-    ungraded: frozenset[str] = frozenset()
-
-    def __add__(self, other: Energy) -> Energy:
-        return Energy(
-            self.joules + other.joules,
-            self.grams + other.grams,
-            self.measured or other.measured,
-            self.stated or other.stated,
-            self.unmetered | other.unmetered,
-            self.ungraded | other.ungraded,
-        )
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the energy of any part is known."""
-        return self.measured or self.stated
-
-    def to_json(self) -> dict[str, object]:
-        """For a program: null if a part is unknown, and the parts that are known beside it."""
-        whole = self.is_known and not self.unmetered
-        known = self.joules.to_json("known_joules") if self.is_known else {}
-        energy = self.joules.to_json("energy_joules") if whole else {"energy_joules": None}
-        graded = whole and not self.ungraded
-        return {
-            **energy,
-            **(known if not whole else {}),
-            **(self.grams.to_json("co2e_grams") if graded else {"co2e_grams": None}),
-            "from": [name for name, is_so in (("measured", self.measured), ("price book", self.stated)) if is_so],
-            "unmetered_machines": sorted(self.unmetered),
-            "ungraded_machines": sorted(self.ungraded),
-        }
-
-
-def powers(charges: Iterable[Charge]) -> list[PastPower]:
-    """The power of a node by stage and machine; nothing where a node's energy was not measured."""
-    joules: dict[tuple[str, str], float] = {}
-    seconds: dict[tuple[str, str], float] = {}
-    unmeasured: set[tuple[str, str]] = set()
-    for one in charges:
-        place = one.stage, one.price.place
-        seconds[place] = seconds.get(place, 0.0) + one.node_seconds
-        if one.used.millijoules is not None:
-            joules[place] = joules.get(place, 0.0) + one.used.millijoules / 1000
-        elif one.estimable and one.node_seconds:
-            unmeasured.add(place)
-    return [
-        PastPower(stage, machine, joules[stage, machine] / spent)
-        for (stage, machine), spent in seconds.items()
-        if (stage, machine) in joules and (stage, machine) not in unmeasured and spent > 0
-    ]
-
-
-def energy_of(stage: str, time: Span, nodes: Sequence[tuple[Price, int]], past: Sequence[PastPower]) -> Energy:
-    """The energy of a stage that takes so long on numbers of nodes with these prices."""
-    whole = Energy()
-    for price, count in nodes:
-        measured = [one.watts for one in past if (one.stage, one.machine) == (stage, price.place)]
-        known = measured or ([] if price.watts is None else [price.watts])
-        if not known:
-            whole += Energy(unmetered=frozenset((price.place,)))
-            continue
-        joules = Span(
-            time.expected * statistics.median(known) * count,
-            time.least * min(known) * count,
-            time.most * max(known) * count,
-        )
-        graded = price.g_per_kwh is not None
-        whole += Energy(
-            joules=joules,
-            grams=joules.times((price.g_per_kwh or 0.0) / JOULES_PER_KWH),
-            measured=bool(measured),
-            stated=not measured,
-            ungraded=frozenset(() if graded else (price.place,)),
-        )
-    return whole
 
 
 @dataclass(frozen=True)
@@ -203,17 +94,11 @@ class Past:
     """What the records of earlier runs say.
 
     Attributes:
-        spot_s, interruptions: node-seconds of spot nodes, and how often one was taken away; start_s: of a generation.
-        powers: of nodes, where they were measured.
         unreadable: runs whose records are damaged.
     """
 
     trainings: list[PastTraining] = field(default_factory=list)
     stages: list[PastStage] = field(default_factory=list)
-    spot_s: float = 0.0
-    interruptions: int = 0
-    start_s: list[float] = field(default_factory=list)
-    powers: list[PastPower] = field(default_factory=list)
     unreadable: int = 0
 
 
@@ -233,7 +118,6 @@ def add(past: Past, resolved: Resolved, executions: Sequence[ExecutionUsage]) ->
     """Add what one run took."""
     raw_bytes = sum(one.bytes for one in resolved.files)
     for execution in executions:
-        past.powers += powers(charges(execution))
         for stage in execution.stages:
             if stage.status == "ran":
                 seconds = max(stage.ended - stage.began, 0.0)
@@ -243,21 +127,10 @@ def add(past: Past, resolved: Resolved, executions: Sequence[ExecutionUsage]) ->
             between = max(execution.ended - execution.began - inside, 0.0)
             past.stages.append(PastStage(resolved.run_id, "", between, raw_bytes))
         gangs = [gang for gang in execution.gangs if gang.stage == "train" and gang.nodes]
-        for gang in gangs:
-            _add_interruptions(past, gang, resolved.price)
         trained = [stage for stage in execution.stages if stage.name == "train" and stage.status == "ran"]
         if len(gangs) == len(trained) == 1 and gangs[0].ended == "done":
             whole_s = trained[0].ended - trained[0].began
             past.trainings += _training(resolved, gangs[0], whole_s)
-
-
-def _add_interruptions(past: Past, gang: GangUsage, price: Price) -> None:
-    if price.term == "spot":
-        past.spot_s += sum(max(node.released - node.started, 0.0) for node in gang.nodes)
-        past.interruptions += gang.ended in _INTERRUPTED
-    working = [node.working for node in gang.nodes if node.working is not None]
-    if working:
-        past.start_s.append(max(max(working) - min(node.started for node in gang.nodes), 0.0))
 
 
 def _training(resolved: Resolved, gang: GangUsage, whole_s: float) -> list[PastTraining]:

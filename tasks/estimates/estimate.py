@@ -5,28 +5,23 @@ A child process is asked how much memory the module and a step of it take; the u
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.executions import HERE
 from data_contracts.handoffs import Dataset
 from data_contracts.messages.commands import MODULE_MEMORY, ModuleSizes
-from data_contracts.price_book import price_on
 from data_contracts.resolved import UNKNOWN_PRICE, Price
 from infra import prices
 from infra.child import run_child
 from infra.prices import Machine
 from infra.records.handoffs import find_dataset_by_id
 from tasks.estimates.earlier_runs import (
-    Energy,
     Past,
     Span,
     TrainingTime,
-    energy_of,
     most_s,
     past_of,
     samples_ahead,
@@ -37,13 +32,11 @@ from tasks.estimates.earlier_runs import (
 from tasks.estimates.offers import (
     MemoryNeed,
     Offer,
-    SpotInterruptions,
     layout_plan,
     needs,
     offers,
     recommendation,
     shortlist,
-    spot_rate,
     time_by_speeds,
     verdict,
 )
@@ -61,8 +54,6 @@ MOST_ROWS = 1024
 TRAIN = "train"
 # Numbers of nodes that the table of machines looks at.
 NODES = (1, 2, 4, 8)
-# Where a pipeline does not say how many steps lie between two checkpoints.
-CHECKPOINT_S = 600.0
 
 
 def measure(run: Run, dataset: Dataset | None, rows: Sequence[int]) -> tuple[ModuleSizes | None, str]:
@@ -103,7 +94,6 @@ class StageEstimate:
     Attributes:
         time: None if it is unknown.
         rates: price per second by currency; None if a price is unknown.
-        energy: None if the time is unknown.
         unpriced: the machines and pools whose price is unknown.
     """
 
@@ -111,14 +101,12 @@ class StageEstimate:
     time: Span | None
     why: str
     rates: dict[str, float] | None
-    energy: Energy | None = None
     unpriced: frozenset[str] = frozenset()
 
     def to_json(self) -> dict[str, object]:
         """For a program."""
         times = {"time_s": None} if self.time is None else self.time.to_json("time_s")
-        energy = None if self.energy is None else self.energy.to_json()
-        return {"stage": self.stage, "why": self.why, **times, "amounts": self.amounts, "energy": energy}
+        return {"stage": self.stage, "why": self.why, **times, "amounts": self.amounts}
 
     @property
     def amounts(self) -> dict[str, float] | None:
@@ -134,23 +122,22 @@ def stage_estimates(run: Run, past: Past, ahead: Sequence[str], training: Traini
     found = []
     for name in ahead:
         if name == TRAIN and training is not None:
-            found.append(_estimate(run, past, name, training.span, training.why))
+            found.append(_estimate(run, name, training.span, training.why))
             continue
         span = stage_time(past.stages, name, raw_bytes)
         runs = len({one.run_id for one in past.stages if one.stage == name})
         why = f"{runs} earlier run{'' if runs == 1 else 's'}" if span is not None else "no earlier run"
-        found.append(_estimate(run, past, name, span, why))
+        found.append(_estimate(run, name, span, why))
     between = stage_time(past.stages, "", 0)
     if between is not None:
-        found.append(_estimate(run, past, "", between, "what lies between stages"))
+        found.append(_estimate(run, "", between, "what lies between stages"))
     return found
 
 
-def _estimate(run: Run, past: Past, name: str, time: Span | None, why: str) -> StageEstimate:
+def _estimate(run: Run, name: str, time: Span | None, why: str) -> StageEstimate:
     nodes = _nodes(run, name)
-    energy = None if time is None else energy_of(name or "run", time, nodes, past.powers)
     unpriced = frozenset(price.place for price, _ in nodes if price.per_hour is None)
-    return StageEstimate(name, time, why, _rates(nodes), energy, unpriced)
+    return StageEstimate(name, time, why, _rates(nodes), unpriced)
 
 
 def _nodes(run: Run, stage: str) -> list[tuple[Price, int]]:
@@ -182,10 +169,8 @@ class Estimate:
     Attributes:
         needs: memory by strategy, at the spec's nodes and devices; unmeasured: why activations, or all, are missing.
         begun_with: which tensors `train.init_from` gives the module; "" without.
-        now: when the estimate was made, UTC.
     """
 
-    now: datetime
     machine: str
     memory_bytes: int
     needs: list[MemoryNeed] = field(default_factory=list)
@@ -195,7 +180,6 @@ class Estimate:
     stages: list[StageEstimate] = field(default_factory=list)
     offers: list[Offer] = field(default_factory=list)
     verdict: str = ""
-    spot_source: str = ""
     unreadable: int = 0
 
     @property
@@ -215,28 +199,6 @@ class Estimate:
                 found[currency] = found.get(currency, Span(0.0, 0.0, 0.0)) + one.time.times(rate)
         return {currency: (span.expected, span.least, span.most) for currency, span in found.items()}
 
-    @property
-    def energy(self) -> Energy | None:
-        """The energy of the run; None if the time of a stage is unknown."""
-        parts = [one.energy for one in self.stages if one.energy is not None]
-        return None if self.whole is None else sum(parts, Energy())
-
-    @property
-    def ready_at(self) -> datetime | None:
-        """When the result would be there if the run began now; None if that is unknown, or beyond the calendar."""
-        with contextlib.suppress(OverflowError):
-            return None if self.whole is None else self.now + timedelta(seconds=self.whole.expected)
-        return None
-
-    def ready_on(self, offer: Offer) -> datetime | None:
-        """When the result would be there if the run began now and trained there; None as in `ready_at`."""
-        others = [one.time for one in self.stages if one.stage != TRAIN]
-        if offer.time_s is None or None in others:
-            return None
-        with contextlib.suppress(OverflowError):
-            return self.now + timedelta(seconds=offer.time_s + sum(one.expected for one in others if one is not None))
-        return None
-
     def to_json(self) -> dict[str, object]:
         """For a program; what is unknown is null."""
         amounts = self.amounts
@@ -251,23 +213,16 @@ class Estimate:
             "begun_with": self.begun_with or None,
             "stages": [one.to_json() for one in self.stages],
             "time": None if self.whole is None else self.whole.to_json("run_s"),
-            "ready_at": _iso(self.ready_at),
             "amounts": None
             if amounts is None
             else {
                 currency: dict(zip(("expected", "least", "most"), (round(each, 6) for each in span), strict=True))
                 for currency, span in amounts.items()
             },
-            "energy": None if self.energy is None else self.energy.to_json(),
-            "offers": [{**one.to_json(), "ready_at": _iso(self.ready_on(one))} for one in self.offers],
+            "offers": [offer.to_json() for offer in self.offers],
             "cheapest": self.verdict,
-            "spot_source": self.spot_source,
             "unreadable_runs": self.unreadable,
         }
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat(timespec="seconds")
 
 
 def estimate(run: Run, ahead: Sequence[str]) -> Estimate | None:
@@ -278,14 +233,14 @@ def estimate(run: Run, ahead: Sequence[str]) -> Estimate | None:
     """
     if not ahead:
         return None
-    train, past, now = run.spec.train, past_of(run.store, run.spec.name), datetime.now(UTC)
+    train, past = run.spec.train, past_of(run.store, run.spec.name)
     machine = prices.catalogue().get(run.resolved.price.machine, Machine(name=run.resolved.price.place))
     # A training that ignores its machine's devices does not have their memory.
     on_cpu = prices.on_cpu(run.resolved.lightning)
     memory_bytes = 0 if on_cpu else machine.memory_bytes
     if TRAIN not in ahead:
         return Estimate(
-            now, machine.name, memory_bytes, stages=stage_estimates(run, past, ahead, None), unreadable=past.unreadable
+            machine.name, memory_bytes, stages=stage_estimates(run, past, ahead, None), unreadable=past.unreadable
         )
     dataset = _dataset(run)
     layouts = sorted({train.world_size, *_ranks_of_offers()})
@@ -307,11 +262,10 @@ def estimate(run: Run, ahead: Sequence[str]) -> Estimate | None:
     )
     # Nothing is known of how a training on the CPU would do on accelerators.
     compared = None if on_cpu else sizes
-    offered, source = ([], "") if compared is None else _offers(run, compared, past, samples)
+    offered = [] if compared is None else _offers(run, compared, past, samples)
     whole = sizes is not None and bool(sizes.steps)
     said = recommendation(found, memory_bytes, machine.name, whole=whole, on_cpu=on_cpu) if found else ""
     return Estimate(
-        now=now,
         machine=machine.name,
         memory_bytes=memory_bytes,
         needs=found,
@@ -321,7 +275,6 @@ def estimate(run: Run, ahead: Sequence[str]) -> Estimate | None:
         stages=stage_estimates(run, past, ahead, time),
         offers=shortlist(offered),
         verdict="" if compared is None else verdict(offered),
-        spot_source=source,
         unreadable=past.unreadable,
     )
 
@@ -360,11 +313,10 @@ def _samples(run: Run, dataset: Dataset | None, past: Past) -> int | None:
     return samples_ahead(trainer, rows // train.global_batch_size, train.global_batch_size)
 
 
-def _offers(run: Run, sizes: ModuleSizes, past: Past, samples: int | None) -> tuple[list[Offer], str]:
-    """The machines on which the training fits, and where the rate of interruptions is from."""
+def _offers(run: Run, sizes: ModuleSizes, past: Past, samples: int | None) -> list[Offer]:
+    """The machines on which the training fits."""
     known, train = prices.catalogue(), run.spec.train
     speeds = {name: one.relative_speed for name, one in known.items() if one.relative_speed}
-    sources: set[str] = set()
 
     def time_s(machine: str, ranks: int) -> float | None:
         spans = {
@@ -374,36 +326,10 @@ def _offers(run: Run, sizes: ModuleSizes, past: Past, samples: int | None) -> tu
         times = {name: span.expected for name, span in spans.items() if span is not None}
         return time_by_speeds(times, speeds, machine)
 
-    def spot(machine: Machine, region: str, seconds: float) -> SpotInterruptions:
-        found = _interruptions(run, past, (machine, region), seconds, samples)
-        sources.add(found.source)
-        return found
-
-    listed = offers(
+    return offers(
         known.values(),
         run.resolved.started[:10],
         lambda devices: dict.fromkeys([(1, 1), *((nodes, devices) for nodes in NODES)]),
         lambda nodes, devices: needs(train, sizes, nodes, devices),
         time_s,
-        spot,
     )
-    return listed, "; ".join(sorted(sources))
-
-
-def _interruptions(
-    run: Run, past: Past, place: tuple[Machine, str], time_s: float, samples: int | None
-) -> SpotInterruptions:
-    """How often a spot node of a machine in a region is taken away, by the book and by the runs on spot nodes."""
-    machine, region = place
-    own, auto = run.spec.train.checkpoint, run.resolved.checkpoint
-    every_s = own.every_s if auto is None else auto.every_s
-    known = [float(every_s)] if isinstance(every_s, int | float) else []
-    if own.every_steps is not None and samples:
-        known.append(time_s * own.every_steps * run.spec.train.global_batch_size / samples)
-    # No interruption costs more than what was done.
-    between_s = min([*(known or [CHECKPOINT_S]), time_s])
-    lost_s = between_s / 2 + (max(past.start_s) if past.start_s else 0.0)
-    price = price_on(machine.prices, run.resolved.started[:10], region, "spot")
-    stated = None if price is None else price.interruptions_per_hour
-    rate, source = spot_rate(past.interruptions, past.spot_s / 3600, stated)
-    return SpotInterruptions(rate, lost_s, source)

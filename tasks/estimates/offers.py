@@ -22,8 +22,6 @@ USABLE = 0.9
 MOST_OFFERS = 8
 # Times are known to some percent at best, so an offer that is less than 5 % faster does not count as faster.
 FASTER = 0.95
-# Without a rate in the price book, fewer node-hours on spot nodes than these say nothing.
-ENOUGH_H = 24.0
 
 
 @dataclass(frozen=True)
@@ -162,8 +160,7 @@ class Offer:
     Attributes:
         devices: used on each node.
         per_hour: of all nodes, in `currency`.
-        time_s: of the training; None if it is unknown. With interruptions, if they are known.
-        interruptions: expected during the training; None if unknown, and 0 on demand.
+        time_s: of the training, without interruptions of spot nodes; None if it is unknown.
         region: where the price holds; "": everywhere.
     """
 
@@ -177,7 +174,6 @@ class Offer:
     per_hour: float
     currency: str
     time_s: float | None = None
-    interruptions: float | None = 0.0
     region: str = ""
 
     @property
@@ -196,68 +192,19 @@ class Offer:
         return {**vars(self), "amount": self.amount}
 
 
-@dataclass(frozen=True)
-class SpotInterruptions:
-    """How often a spot node is taken away, and what that costs the training.
-
-    Attributes:
-        per_hour: of one node; None if unknown. lost_s: of each interruption: steps done again and a new start.
-    """
-
-    per_hour: float | None
-    lost_s: float
-    source: str
-
-
-def spot_rate(seen: int, hours: float, stated: float | None) -> tuple[float | None, str]:
-    """How often a spot node is taken away in an hour, and where that is from; None if nothing says.
-
-    The price book's rate counts as one interruption that was seen in the hours which it takes on average (a Gamma prior
-    of shape 1), so a few hours of runs change little, and many decide.
-
-    Args:
-        seen: interruptions in so many node-hours of the pipeline; stated: by the price book.
-    """
-    runs = f"{seen} interruption{'' if seen == 1 else 's'} in {hours:.3g} hours of spot nodes of this pipeline"
-    if stated:
-        source = f"the price book, with {runs}" if hours > 0 else "the price book"
-        return (seen + 1) / (hours + 1 / stated), source
-    if hours >= ENOUGH_H:
-        return seen / hours, runs
-    if stated is not None:
-        return stated, "the price book says none"
-    few = f"{hours:.3g} hours of spot nodes of this pipeline are too few" if hours > 0 else "no run on spot nodes"
-    return None, f"unknown: {few}, and the price book does not say"
-
-
-def with_interruptions(time_s: float, nodes: int, interruptions: SpotInterruptions) -> tuple[float, float | None]:
-    """The expected time on spot nodes, and the expected number of interruptions, of which each stops all nodes."""
-    if interruptions.per_hour is None:
-        return time_s, None
-    rate = interruptions.per_hour * nodes / 3600
-    # During what is lost, nodes are taken away, too: time = work + rate × time × lost.
-    share = rate * interruptions.lost_s
-    if share >= 1:
-        return float("inf"), float("inf")
-    whole = time_s / (1 - share)
-    return whole, rate * whole
-
-
 def offers(
     machines: Iterable[Machine],
     day: str,
     layouts: Callable[[int], Iterable[tuple[int, int]]],
     needs: Callable[[int, int], Sequence[MemoryNeed]],
     time_s: Callable[[str, int], float | None],
-    spot: Callable[[Machine, str, float], SpotInterruptions],
 ) -> list[Offer]:
     """Every offer of machines whose memory and price the book knows, by currency; the cheapest first, unknown last.
 
     Args:
         layouts: devices of a node → the nodes and devices to look at.
         needs: nodes and devices → what strategies need there.
-        time_s: machine and ranks → how long the training takes, without interruptions.
-        spot: machine, region and that time → how often its spot nodes are taken away.
+        time_s: machine and ranks → how long the training takes.
     """
     found: list[Offer] = []
     for machine in machines:
@@ -268,9 +215,6 @@ def offers(
                 need = next((one for one in needs(nodes, devices) if one.fits(machine.memory_bytes)), None)
                 if need is None:
                     continue
-                seconds, breaks = time_s(machine.name, nodes * devices), 0.0 if price.term == "on-demand" else None
-                if price.term == "spot" and seconds is not None:
-                    seconds, breaks = with_interruptions(seconds, nodes, spot(machine, price.region, seconds))
                 found.append(
                     Offer(
                         machine=machine.name,
@@ -282,13 +226,11 @@ def offers(
                         memory_bytes=machine.memory_bytes,
                         per_hour=price.per_hour * nodes,
                         currency=price.currency,
-                        time_s=seconds,
-                        interruptions=breaks,
+                        time_s=time_s(machine.name, nodes * devices),
                         region=price.region,
                     )
                 )
-    # Some spot nodes are taken away so often that it would never end.
-    return sorted((one for one in found if one.time_s != float("inf")), key=_order)
+    return sorted(found, key=_order)
 
 
 def _prices(machine: Machine, day: str) -> Iterator[MachinePrice]:

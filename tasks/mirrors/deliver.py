@@ -15,29 +15,25 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from data_contracts.alias_moves import ALIAS as CANARY
 from data_contracts.canonical import is_name
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
-from data_contracts.pipeline_spec.operations import MlflowSpec, OpenLineageSpec
+from data_contracts.pipeline_spec.operations import MlflowSpec
 from data_contracts.records import Delivery
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
 from infra import mirrors
 from infra.mirrors import (
     ALIAS,
-    PATH,
     PREFECT,
     TRIED,
     Deadline,
     Endpoint,
     Mlflow,
-    append_events,
     credentials,
     newest_delivery,
     newest_end,
-    post_events,
     record_delivery,
 )
 from infra.models import canaries, registry
@@ -46,7 +42,7 @@ from infra.orchestrator.server import connect_if_running
 from infra.store import Store, layout
 from infra.store.lease import LeaseKeeper
 from infra.store.seal import pass_over, passing_over
-from tasks.mirrors.updates import lineage_events, mlflow_run, put_version
+from tasks.mirrors.updates import mlflow_run, put_version
 from tasks.pages.facts import Facts, facts_of
 from tasks.run.executions import newest_execution
 from tasks.run.report import latest_report
@@ -150,8 +146,7 @@ def _aliases(store: Store, runs: list[Resolved]) -> Iterator[Due]:
                 continue
             mover = registry.newest_mover(store, model, alias)
             if not store.exists(layout.resolved(mover)):
-                names = [name for name in resolved.pipeline().mirrors.names if name != "openlineage"]
-                yield from _untold(store, resolved, mover, ALIAS, names, (model, alias))
+                yield from _untold(store, resolved, mover, ALIAS, resolved.pipeline().mirrors.names, (model, alias))
 
 
 def _ends(store: Store) -> list[Due]:
@@ -219,16 +214,13 @@ def try_mirrors(run: Run) -> None:
 
     Raises: UsageError: a credential is not set, or a server refuses it.
     """
-    mirrors, deadline = run.spec.mirrors, Deadline(TRY_S)
-    tried = [(_mlflow_server(mirrors.mlflow, deadline), TRIED)] if mirrors.mlflow else []
-    if mirrors.openlineage and mirrors.openlineage.url:
-        tried.append((_lineage_server(mirrors.openlineage, deadline), PATH))
-    for server, path in tried:
-        with server:
-            try:
-                server.try_credentials(path)
-            except StorageUnavailable as error:
-                log.warning("%s The run begins without it, and tells it at its end.", error.message)
+    if run.spec.mirrors.mlflow is None:
+        return
+    with _mlflow_server(run.spec.mirrors.mlflow, Deadline(TRY_S)) as server:
+        try:
+            server.try_credentials(TRIED)
+        except StorageUnavailable as error:
+            log.warning("%s The run begins without it, and tells it at its end.", error.message)
 
 
 def tell_after_run(run: Run) -> None:
@@ -255,7 +247,7 @@ def accept_places(run: Run, places: Sequence[str]) -> None:
 
     To name the run is not enough: its record may have been changed since.
     """
-    named = {name: run.spec.mirrors.place(name, run.resolved.root) for name in run.spec.mirrors.names}
+    named = {name: run.spec.mirrors.place(name) for name in run.spec.mirrors.names}
     if strange := [place for place in places if place not in named.values()]:
         raise UsageError(
             f"--accept: the run {run.run_id} has no mirror at {strange[0]!a}.",
@@ -319,7 +311,7 @@ def tell(
 
 def _tell(store: Store, update: Due, deadline: Deadline) -> tuple[Due, bool]:
     """What was due with its newest attempt, and whether the mirror answers."""
-    by = {"mlflow": _mlflow, "openlineage": _openlineage, PREFECT: _prefect}
+    by = {"mlflow": _mlflow, PREFECT: _prefect}
     try:
         if update.mirror != PREFECT:  # its address is this process's own, and never the store's
             _refuse_unknown(update)
@@ -335,8 +327,7 @@ def _tell(store: Store, update: Due, deadline: Deadline) -> tuple[Due, bool]:
 def _identity(about: Resolved, mirror: str) -> dict[str, object]:
     """Everything that identifies a mirror's place and the credentials for it."""
     section = about.pipeline().mirrors.model_dump(mode="json")[mirror]
-    is_file = mirror == "openlineage" and "file" in section
-    return {"mirror": mirror, "settings": section, "root": about.root if is_file else None}
+    return {"mirror": mirror, "settings": section, "root": None}
 
 
 def _refuse_unknown(update: Due) -> None:
@@ -345,7 +336,7 @@ def _refuse_unknown(update: Due) -> None:
     if mirrors.is_accepted(identity):
         return
     section = identity["settings"] if isinstance(identity["settings"], dict) else {}
-    place = update.resolved.pipeline().mirrors.place(update.mirror, update.resolved.root)
+    place = update.resolved.pipeline().mirrors.place(update.mirror)
     command = shlex.join(["trainwright", "mirror", update.resolved.run_id, "--accept", place])
     names = ", ".join(section[name] for name in ("username", "password", "token") if section.get(name))
     raise UsageError(
@@ -380,12 +371,6 @@ def _mlflow_server(spec: MlflowSpec, deadline: Deadline) -> Endpoint:
     return Endpoint("MLflow", spec.uri, access, deadline)
 
 
-def _lineage_server(spec: OpenLineageSpec, deadline: Deadline) -> Endpoint:
-    assert spec.url is not None
-    access = credentials("mirrors.openlineage", spec.url, {"token": spec.token})
-    return Endpoint("The OpenLineage server", spec.url, access, deadline)
-
-
 def _put_alias(store: Store, server: Mlflow, model: str, alias: str) -> str:
     """Make MLflow's alias name what ours names, and look again: it may have moved meanwhile."""
     while True:
@@ -401,20 +386,6 @@ def _put_alias(store: Store, server: Mlflow, model: str, alias: str) -> str:
         server.put_alias(model, alias, number)
         if registry.read_alias(store, model, alias) == named:
             return f"{model}@{alias} is {number} in MLflow"
-
-
-def _openlineage(store: Store, update: Due, deadline: Deadline) -> str:
-    spec = update.resolved.pipeline().mirrors.openlineage
-    assert spec is not None
-    _, facts, report = _run_of(store, update)
-    events = lineage_events(facts, report, spec.namespace)
-    if spec.file is not None:
-        path = Path(update.resolved.root) / spec.file
-        append_events(path, events)
-        return f"{path} has the events of run {update.run_id} ({len(events)})"
-    with _lineage_server(spec, deadline) as endpoint:
-        post_events(endpoint, events)
-    return f"{spec.url} has the events of run {update.run_id} ({len(events)})"
 
 
 def _prefect(store: Store, update: Due, deadline: Deadline) -> str:

@@ -5,6 +5,7 @@ That is in data, contract, spec, code, metrics and weights.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,10 +17,10 @@ from data_contracts.handoffs import Evaluation, ModelVersion, Ref
 from infra.records.handoffs import read_handoff
 from infra.store import Store, layout
 from infra.weights import TensorChange, compare, num_bytes
-from tasks.charts.picture import BLUE, label
+from tasks.charts.picture import label
 from tasks.charts.plots import SIDES, Bar, bars, panels
 from tasks.pages.facts import Facts, facts_of, gather, tried
-from tasks.pages.html import NOTHING, Markup, chart, page, section, table, tag
+from tasks.pages.html import badge, code, page
 from tasks.run.report import latest_report
 from tasks.run.resolve import find_version
 from tasks.run.run import not_found, reopen_run
@@ -154,20 +155,11 @@ def compare_sides(before: Side, after: Side) -> Comparison:
 
 
 def flat(value: Any, path: str = "") -> dict[str, str]:
-    """A tree of settings as texts by dotted path; a list is one text."""
+    """A tree of settings as texts by dotted path; a list is one text, in JSON."""
     if isinstance(value, Mapping) and value:
         return {key: text for name, one in value.items() for key, text in flat(one, f"{path}{name}.").items()}
-    return {path.rstrip("."): "" if value is None else _text(value)}
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_text(one)}" for key, one in value.items() if one not in (None, {})) + "}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_text(one) for one in value)}]"
-    return str(value)
+    text = "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return {path.rstrip("."): text}
 
 
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[Row]:
@@ -277,14 +269,24 @@ def _checkpoint(side: Side) -> Ref | None:
 def comparison_page(comparison: Comparison) -> str:
     """The page: what differs first, then part by part."""
     before, after = comparison.before.name, comparison.after.name
+    changed = [tensor for tensor in comparison.weights if not tensor.same]
+    words = comparison.no_weights or f"{len(changed):,} of {len(comparison.weights):,} tensors differ."
     return page(
-        f"{before} and {after}",
-        _head(comparison),
-        _metrics_section(comparison),
-        _curves(comparison),
-        *(_part(name, rows, before, after) for name, rows in comparison.parts.items() if rows),
-        _weights_section(comparison),
-        _same(comparison),
+        "comparison",
+        title=f"{before} and {after}",
+        heading=f"{before} → {after}",
+        sentence=comparison.sentence,
+        sides=[_side(which, side) for which, side in zip(SIDES, (comparison.before, comparison.after), strict=True)],
+        metrics=[_metric_cells(metric) for metric in comparison.metrics],
+        curves=_curves(comparison),
+        before=before,
+        after=after,
+        parts={name: [_cells(row) for row in rows] for name, rows in comparison.parts.items()},
+        most=_ROWS,
+        weight_words=words,
+        weight_bars=_weight_bars(changed),
+        weights=[_tensor_cells(tensor) for tensor in comparison.weights[:_ROWS]],
+        same=_same(comparison),
     )
 
 
@@ -307,18 +309,6 @@ def metric_note(metric: MetricRow) -> str:
     return ("equal" if metric.better is None else "better" if metric.better else "worse") + rows
 
 
-def _head(comparison: Comparison) -> Markup:
-    lines = [_side(which, side) for which, side in zip(SIDES, (comparison.before, comparison.after), strict=True)]
-    return tag(
-        "header",
-        tag("p", "comparison", kind="eyebrow"),
-        tag("h1", f"{comparison.before.name} → {comparison.after.name}"),
-        tag("p", f"{comparison.sentence}.", kind="why"),
-        table(("", "name", "run", "verdict", "version"), lines),
-        kind="calm",
-    )
-
-
 def _side(which: str, side: Side) -> tuple[str, ...]:
     report, version = side.facts.report, side.version
     verdict = report.verdict.replace("_", " ") if report is not None else "unfinished"
@@ -326,24 +316,18 @@ def _side(which: str, side: Side) -> tuple[str, ...]:
     return which, side.name, side.facts.run.run_id, verdict, named
 
 
-def _metrics_section(comparison: Comparison) -> Markup:
-    tones = {True: "good", False: "bad", None: ""}
-    lines = [
-        (
-            metric.name,
-            figure(metric.before),
-            figure(metric.after),
-            "–" if metric.before is None or metric.after is None else f"{metric.after - metric.before:+.4g}",
-            tag("span", metric_note(metric), kind=f"tag {tones[metric.better]}".strip()),
-        )
-        for metric in comparison.metrics
-    ]
-    if not lines:
-        return section("Metrics", tag("p", "Neither was evaluated.", kind="soft"))
-    return section("Metrics", table(("metric", "before", "after", "difference", "after is"), lines, numbers=(1, 2, 3)))
+def _metric_cells(metric: MetricRow) -> tuple[str, ...]:
+    difference = None if metric.before is None or metric.after is None else metric.after - metric.before
+    return (
+        metric.name,
+        figure(metric.before),
+        figure(metric.after),
+        "–" if difference is None else f"{difference:+.4g}",
+        badge(metric_note(metric), {True: "good", False: "bad", None: ""}[metric.better]),
+    )
 
 
-def _curves(comparison: Comparison) -> Markup:
+def _curves(comparison: Comparison) -> list[str]:
     """The logged values of both trainings, in one panel for each quantity."""
     records = []
     for which, side in zip(SIDES, (comparison.before, comparison.after), strict=True):
@@ -351,50 +335,26 @@ def _curves(comparison: Comparison) -> Markup:
             values = {name: value for name, value in record.items() if name not in ("step", "epoch")}
             named = {f"{name} ({which})": value for name, value in values.items()}
             records.append({"step": record.get("step", 0), **named})
-    drawn = [chart(picture) for _, picture in panels(records)]
-    return section("Training", tag("div", *drawn, kind="panels")) if drawn else NOTHING
+    return [picture for _, picture in panels(records)]
 
 
-def _part(name: str, rows: list[Row], before: str, after: str) -> Markup:
-    lines = [(row.name, _cell(row.before), _cell(row.after)) for row in rows[:_ROWS]]
-    more = len(rows) - _ROWS
-    rest = tag("p", f"… and {more:,} more; --json has all.", kind="soft") if more > 0 else NOTHING
-    return section(name.capitalize(), table(("what", before, after), lines), rest)
+def _cells(row: Row) -> tuple[str, ...]:
+    return row.name, *(code(text) if text else "–" for text in (row.before, row.after))
 
 
-def _cell(text: str) -> str:
-    return tag("code", text) if text else "–"
-
-
-def _same(comparison: Comparison) -> Markup:
+def _same(comparison: Comparison) -> str:
     """The parts that do not differ, in one sentence."""
     names = [name for name, rows in comparison.parts.items() if not rows]
-    if not names:
-        return NOTHING
-    listed = f"{', '.join(names[:-1])} and {names[-1]} are" if len(names) > 1 else f"{names[0]} is"
-    return section("The same on both sides", tag("p", f"{listed[:1].upper()}{listed[1:]} the same.", kind="soft"))
+    listed = f"{', '.join(names[:-1])} and {names[-1]} are" if len(names) > 1 else f"{''.join(names)} is"
+    return f"{listed[:1].upper()}{listed[1:]} the same." if names else ""
 
 
-def _weights_section(comparison: Comparison) -> Markup:
-    if comparison.no_weights:
-        return section("Weights", tag("p", comparison.no_weights, kind="soft"))
-    listed = comparison.weights[:_ROWS]
-    changed = [tensor for tensor in comparison.weights if not tensor.same]
-    words = f"{len(changed):,} of {len(comparison.weights):,} tensors differ."
+def _weight_bars(changed: Sequence[TensorChange]) -> str:
     drawn = [
-        Bar(tensor.name, tensor.relative, f"{tensor.relative:.1%}", BLUE)
-        for tensor in changed
-        if tensor.relative is not None
+        Bar(tensor.name, tensor.relative, f"{tensor.relative:.1%}") for tensor in changed if tensor.relative is not None
     ]
-    lines = [
-        (tensor.name, shapes(tensor), *map(figure, (*tensor.norms, tensor.difference, tensor.largest)))
-        for tensor in listed
-    ]
-    head = ("tensor", "shape", "norm before", "norm after", "norm of difference", "largest difference")
-    caption = "Norm of the difference, as a share of the norm before"
-    return section(
-        "Weights",
-        tag("p", words, kind="soft"),
-        chart(bars(drawn[:_BARS], caption), caption),
-        table(head, lines, numbers=(2, 3, 4, 5)),
-    )
+    return bars(drawn[:_BARS], "Norm of the difference, as a share of the norm before")
+
+
+def _tensor_cells(tensor: TensorChange) -> tuple[str, ...]:
+    return tensor.name, shapes(tensor), *map(figure, (*tensor.norms, tensor.difference, tensor.largest))

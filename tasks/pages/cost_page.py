@@ -8,38 +8,26 @@ from datetime import UTC, datetime
 from data_contracts.costs import MonthCosts, MonthLine
 from infra.quantities import size
 from tasks.charts.plots import Bar, bars
-from tasks.costs.months import IdlePool
 from tasks.costs.sums import Sum, sums
-from tasks.pages.html import NOTHING, Markup, chart, page, section, table, tag
+from tasks.pages.html import page
 
 # Groups with a bar; all are in the table.
 _BARS = 12
-_HEAD = ("runs", "node-hours", "GPU-hours", "cost", "goodput", "energy", "CO2e", "bytes moved")
-_OPTIONAL = ("GPU-hours", "energy", "CO2e", "bytes moved")
+_HEAD = ("runs", "node-hours", "GPU-hours", "cost", "goodput", "energy", "bytes moved")
+_OPTIONAL = ("GPU-hours", "energy", "bytes moved")
 _EMPTY = ("unknown", "–", "0.00")
 
 
-def cost_page(months: Sequence[MonthCosts], idle: Sequence[IdlePool] = ()) -> str:
-    """The page of a month, over the stores that were counted.
-
-    Args:
-        idle: pools that kept nodes running.
-    """
+def cost_page(months: Sequence[MonthCosts]) -> str:
+    """The page of a month, over the stores that were counted."""
     lines, name = _lines(months), months[0].month if months else ""
     return page(
-        f"Cost of {name}",
-        tag(
-            "header",
-            tag("p", "cost", kind="eyebrow"),
-            tag("h1", name),
-            tag("p", f"{_sentence(lines)} Estimated at the prices of each run's start.", kind="why"),
-            kind="calm",
-        ),
-        _section("team", lines),
-        _section("pipeline", lines),
-        _section("cause", lines),
-        section("Idle pools", *(tag("p", pool.line) for pool in idle)) if idle else NOTHING,
-        _missing(months),
+        "cost",
+        title=f"Cost of {name}",
+        month=name,
+        sentence=_sentence(lines),
+        groups=[_group(word, lines) for word in ("team", "pipeline", "cause")],
+        missing=missing_words(months),
     )
 
 
@@ -62,39 +50,33 @@ def _sentence(lines: Sequence[MonthLine]) -> str:
 
 def _figures(group: Sum) -> tuple[str, ...]:
     """A sum in the columns of `_HEAD`."""
-    moved = group.resources.used.written_bytes + group.resources.used.read_bytes
+    moved = group.used.written_bytes + group.used.read_bytes
     return (
         str(len(group.runs)),
         f"{group.node_seconds / 3600:,.2f}",
         group.gpu_hours,
         group.money,
         "–" if group.goodput is None else f"{group.goodput:.0%}",
-        group.resources.energy,
-        group.resources.carbon,
+        group.energy or "–",
         size(moved) if moved else "–",
     )
 
 
-def _section(word: str, lines: Sequence[MonthLine]) -> Markup:
-    """The sums by a tag, the pipeline or the cause."""
-    groups, title = sums((), [word], set(), lines)[0], f"By {word}"
+def _group(word: str, lines: Sequence[MonthLine]) -> tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]:
+    """The sums by a tag, the pipeline or the cause: the word, bars, and a table's head and rows.
+
+    Columns in which nothing is known or used are left out: they would only make the table wide.
+    """
+    groups = sums((), [word], set(), lines)[0]
     drawn = [
-        Bar(one.words[0], one.node_seconds / 3600, one.money, wasted=one.wasted_s / 3600) for one in groups[:_BARS]
+        Bar(group.words[0], group.node_seconds / 3600, group.money, wasted=group.wasted_s / 3600)
+        for group in groups[:_BARS]
     ]
-    picture = bars(drawn, f"{title}: node-hours, with what was not work")
-    return section(
-        title,
-        chart(picture, "Node-hours; the red part was not work. At the end of each bar: its cost.") if picture else "",
-        _table(word, groups),
-    )
-
-
-def _table(head: str, groups: Sequence[Sum]) -> Markup:
-    """The figures, without columns in which nothing is known or used: they would only make the table wide."""
-    figures = [_figures(one) for one in groups]
+    figures = [_figures(group) for group in groups]
     shown = [n for n, name in enumerate(_HEAD) if name not in _OPTIONAL or any(row[n] not in _EMPTY for row in figures)]
-    rows = [(*one.words, *(row[n] for n in shown)) for one, row in zip(groups, figures, strict=True)]
-    return table((head, *(_HEAD[n] for n in shown)), rows, numbers=range(1, len(shown) + 1))
+    rows = [(*group.words, *(row[n] for n in shown)) for group, row in zip(groups, figures, strict=True)]
+    picture = bars(drawn, f"By {word}: node-hours, with what was not work")
+    return word, picture, (word, *(_HEAD[n] for n in shown)), rows
 
 
 def missing_words(months: Sequence[MonthCosts]) -> list[str]:
@@ -110,8 +92,3 @@ def missing_words(months: Sequence[MonthCosts]) -> list[str]:
             named = f"{', '.join(runs[:10])}{', …' if len(runs) > 10 else ''}"
             words.append(f"{what} ({len(runs)}): {named}.")
     return words
-
-
-def _missing(months: Sequence[MonthCosts]) -> Markup:
-    words = missing_words(months)
-    return section("What is missing", *(tag("p", one) for one in words)) if words else NOTHING

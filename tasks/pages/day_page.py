@@ -11,11 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import humanize
+
 from data_contracts.rules import shown
 from infra.quantities import in_two_units
+from infra.records.nodes import NodeRecord
 from tasks.charts.picture import BAD, BLUE, GOOD, SERIES, SOFT, WARN
-from tasks.charts.plots import Bar, DayColumn, bars, day_columns
-from tasks.pages.html import HEAD, NOTHING, Markup, chart, page, section, table, tag
+from tasks.charts.plots import DayColumn, day_columns
+from tasks.pages.html import HEAD, badge, code, page
 from tasks.queries.day import STRIP_DAYS, Day, StoreDay
 from tasks.slo import SHIPPED, LedgerRun, Result, are_shipped
 
@@ -45,8 +48,19 @@ _MOST_ROWS = 50
 def day_page(day: Day) -> str:
     """The page of one or several stores."""
     asked = needs(day)
-    parts = [part for store in day.stores for part in _of_store(day, store, named=len(day.stores) > 1)]
-    return page(f"{_TITLE}{_minute(day.now)}", _head(day, asked), _needs_section(asked), *parts)
+    tone = asked[0].tone if asked else ("good" if any(store.runs for store in day.stores) else "calm")
+    return page(
+        "day",
+        title=f"{_TITLE}{_minute(day.now)}",
+        tone=tone,
+        since=_minute(day.since),
+        now=_minute(day.now),
+        heading=_title(day, asked),
+        counts=_counts(day),
+        attention=asked,
+        days=STRIP_DAYS,
+        stores=[_of_store(day, store) for store in day.stores],
+    )
 
 
 def day_rows(day: Day) -> tuple[str, str, list[tuple[str, str, str]]]:
@@ -60,17 +74,6 @@ def is_day_page(beginning: str) -> bool:
     return beginning.startswith(HEAD) and f"<title>{_TITLE}" in beginning
 
 
-def _head(day: Day, attention: Sequence[AttentionItem]) -> Markup:
-    tone = attention[0].tone if attention else ("good" if any(store.runs for store in day.stores) else "calm")
-    return tag(
-        "header",
-        tag("p", f"{_minute(day.since)} to {_minute(day.now)} UTC", kind="eyebrow"),
-        tag("h1", _title(day, attention)),
-        tag("p", f"{_counts(day)}.", kind="why"),
-        kind=tone,
-    )
-
-
 def _counts(day: Day) -> str:
     runs = [run for store in day.stores for run in day.recent(store)]
     return ", ".join(f"{number} {name}" for name, number in _counted(runs).items()) or "No runs"
@@ -82,46 +85,43 @@ def _title(day: Day, attention: Sequence[AttentionItem]) -> str:
     return "Nothing needs a person" if any(store.runs for store in day.stores) else "No runs yet"
 
 
-def _needs_section(attention: Sequence[AttentionItem]) -> Markup:
-    lines = [
-        tag(
-            "li",
-            tag("span", words(entry.kind), kind=f"tag {entry.tone}"),
-            " ",
-            entry.sentence,
-            tag("div", tag("code", entry.command)),
-        )
-        for entry in attention
-    ]
-    return section("What needs a person", tag("ul", *lines)) if lines else NOTHING
-
-
-def _of_store(day: Day, store: StoreDay, *, named: bool) -> list[Markup]:
-    size = f"Runs: {len(store.runs):,} in 28 days." if store.runs else "No runs in 28 days."
-    head = section(store.uri, tag("p", size, kind="soft")) if named else NOTHING
-    return [
-        head,
-        _runs(day, store),
-        _goodput(day, store),
-        objective_section(store),
-        champion_section(store, day.now),
-        drift_section(store),
-        budget_section(store),
-        node_section(store),
-    ]
-
-
-def _runs(day: Day, store: StoreDay) -> Markup:
+def _of_store(day: Day, store: StoreDay) -> Mapping[str, object]:
+    """What the page shows of a store."""
     recent = day.recent(store)
-    picture = day_columns(_strip(day, store), _COLOURS, f"Runs of the last {STRIP_DAYS} days by verdict", "runs")
-    rows = [_row(run, day.now) for run in recent[:MOST_RUNS]]
-    more = len(recent) - len(rows)
-    return section(
-        "Runs",
-        chart(picture, f"Runs of the last {STRIP_DAYS} days by verdict, by the day (UTC) on which they ended."),
-        table(("pipeline", "verdict", "ended", "took", "reached", "run"), rows, numbers=[3]),
-        tag("p", f"{more:,} more; `trainwright status` lists the newest.", kind="soft") if more > 0 else NOTHING,
-    )
+    more_runs, more_champions = len(recent) - MOST_RUNS, len(store.champions) - _MOST_ROWS
+    goodput, goodput_words = _goodput(day, store)
+    budgets = [balance for balance in store.budgets if balance.period != "each run"][:_MOST_ROWS]
+    return {
+        "uri": store.uri,
+        "size": f"Runs: {len(store.runs):,} in 28 days." if store.runs else "No runs in 28 days.",
+        "strip": day_columns(_strip(day, store), _COLOURS, f"Runs of the last {STRIP_DAYS} days by verdict", "runs"),
+        "runs": [_row(run, day.now) for run in recent[:MOST_RUNS]],
+        "more_runs": f"{more_runs:,} more; `trainwright status` lists the newest." if more_runs > 0 else "",
+        "goodput": goodput,
+        "goodput_words": goodput_words,
+        "objectives": _objective_rows(store),
+        "shipped": SHIPPED if are_shipped(store.results) else "",
+        "champions": [
+            (f"{champion.model}@{champion.alias}", champion.version, age(champion.since, day.now), champion.beside)
+            for champion in store.champions[:_MOST_ROWS]
+        ],
+        "more_champions": (
+            f"{more_champions:,} more aliases; `trainwright status` lists them." if more_champions > 0 else ""
+        ),
+        "drift": [
+            (drift.pipeline, badge(drift.verdict, _DRIFT.get(drift.verdict, "good")), drift.head, code(drift.run_id))
+            for drift in store.drift
+        ],
+        "budgets": [
+            (
+                *(balance.name, balance.period),
+                *(shown(amount) for amount in (balance.spent, balance.reserved, balance.left)),
+                balance.budget.limit.unit,
+            )
+            for balance in budgets
+        ],
+        "nodes": [_node_row(node) for node in store.nodes[:_MOST_ROWS]],
+    }
 
 
 def _row(run: LedgerRun, now: datetime) -> tuple[str, ...]:
@@ -129,8 +129,10 @@ def _row(run: LedgerRun, now: datetime) -> tuple[str, ...]:
     said = words(run.verdict) if run.verdict != "failed" else f"failed: {words(run.cause)}"
     ended = "" if run.blame == "open" else _minute(datetime.fromtimestamp(run.ended, UTC))
     took = now.timestamp() - run.began - run.waited_s if run.verdict == "running" else run.seconds
-    verdict = tag("span", said, kind=f"tag {_TONES.get(group, 'warn')}")
-    return run.pipeline, verdict, ended, in_two_units(took), run.stage, tag("code", run.run_id)
+    return (
+        *(run.pipeline, badge(said, _TONES.get(group, "warn")), ended),
+        *(in_two_units(took), run.stage, code(run.run_id)),
+    )
 
 
 def _strip(day: Day, store: StoreDay) -> list[DayColumn]:
@@ -140,8 +142,8 @@ def _strip(day: Day, store: StoreDay) -> list[DayColumn]:
     ]
 
 
-def _goodput(day: Day, store: StoreDay) -> Markup:
-    """Node-hours by day: work, and what was none; the causes of the waste in words."""
+def _goodput(day: Day, store: StoreDay) -> tuple[str, str]:
+    """Node-hours by day, work and waste, as a picture; the causes of the waste in words."""
     spent: dict[str, dict[str, float]] = {name: {} for name in _days(day)}
     causes: dict[str, float] = {}
     for run in store.runs:
@@ -157,13 +159,8 @@ def _goodput(day: Day, store: StoreDay) -> Markup:
     whole = sum(causes.values())
     wasted = sorted(((hours, cause) for cause, hours in causes.items() if cause != "work"), reverse=True)
     named = ", ".join(f"{cause} {hours / whole:.1%}" for hours, cause in wasted[:5] if hours >= _LEAST_NAMED * whole)
-    said = f"Goodput {causes.get('work', 0.0) / whole:.1%}. Not work: {named or 'nothing'}." if whole > 0 else ""
-    return section(
-        "Goodput",
-        chart(
-            picture, "Node-hours by day; above each column the share that was work (docs/cost.md explains the causes)."
-        ),
-        tag("p", said) if said else NOTHING,
+    return picture, (
+        f"Goodput {causes.get('work', 0.0) / whole:.1%}. Not work: {named or 'nothing'}." if whole > 0 else ""
     )
 
 
@@ -319,28 +316,18 @@ def _moment(at: str) -> float:
         return 0.0
 
 
-def objective_section(store: StoreDay) -> Markup:
+def _objective_rows(store: StoreDay) -> list[tuple[str, ...]]:
     """Each objective with what is left of its error budget."""
     if not any(result.total for result in store.results):
-        return NOTHING
-    rows = [
+        return []
+    return [
         (
-            result.name,
-            tag("span", result.state, kind=f"tag {_STATES[result.state]}"),
-            f"{result.objective.target:.1%}",
-            share_words(result),
-            good_words(result),
-            budget_words(result),
+            *(result.name, badge(result.state, _STATES[result.state]), f"{result.objective.target:.1%}"),
+            *(share_words(result), good_words(result), budget_words(result)),
             ", ".join(alert.sentence for alert in result.alerts),
         )
         for result in store.results
     ]
-    return section(
-        "Objectives",
-        table(("objective", "state", "target", "28 days", "good", "budget left", "alert"), rows, numbers=[2, 3, 4, 5]),
-        tag("p", "Over 28 days. A run that the contract or a gate refused is good: it did its work.", kind="soft"),
-        tag("p", SHIPPED, kind="soft") if are_shipped(store.results) else NOTHING,
-    )
 
 
 def share_words(result: Result) -> str:
@@ -370,82 +357,17 @@ def budget_words(result: Result) -> str:
     return f"{left:.0%}" if left >= 0 else f"overspent: {1 - left:.1f} budgets used"
 
 
-def champion_section(store: StoreDay, now: datetime) -> Markup:
-    """Every alias of every model, with its age."""
-    rows = [
-        (f"{one.model}@{one.alias}", str(one.version), age(one.since, now), one.beside)
-        for one in store.champions[:_MOST_ROWS]
-    ]
-    more = len(store.champions) - len(rows)
-    return section(
-        "Champions",
-        table(("alias", "version", "age", "canary"), rows, numbers=[1]),
-        tag("p", f"{more:,} more aliases; `trainwright status` lists them.", kind="soft") if more > 0 else NOTHING,
-    )
-
-
 def age(since: str, now: datetime) -> str:
     """How long ago, in the largest unit; "unknown" if the time is none, or lies in the future."""
     try:
         seconds = (now - datetime.fromisoformat(since)).total_seconds()
     except (ValueError, TypeError):
         return "unknown"
-    if seconds < 0:
-        return "unknown"
-    for unit, length in (("day", 86_400), ("hour", 3600), ("minute", 60)):
-        if seconds >= length:
-            number = int(seconds // length)
-            return f"{number} {unit}{'' if number == 1 else 's'}"
-    return "less than a minute"
+    return "unknown" if seconds < 0 else humanize.naturaldelta(seconds, months=False)
 
 
-def drift_section(store: StoreDay) -> Markup:
-    """The newest comparison of each pipeline's data."""
-    rows = [
-        (
-            one.pipeline,
-            tag("span", one.verdict, kind=f"tag {_DRIFT.get(one.verdict, 'good')}"),
-            one.head,
-            tag("code", one.run_id),
-        )
-        for one in store.drift
-    ]
-    return section("Drift", table(("pipeline", "verdict", "what moved", "run"), rows))
-
-
-def budget_section(store: StoreDay) -> Markup:
-    """The budgets of this month, and those of runs that were started in it."""
-    known = [one for one in store.budgets if one.period != "each run"][:_MOST_ROWS]
-    drawn = [
-        Bar(
-            f"{one.name} ({one.period})",
-            min((one.spent + one.reserved) / one.budget.limit.value, 1.0),
-            f"{shown(one.left)} {one.budget.limit.unit} left",
-            BAD if one.left <= 0 else WARN if one.left < one.budget.limit.value / 5 else GOOD,
-        )
-        for one in known
-    ]
-    picture = bars(drawn, "Budgets: the share that is spent or reserved", high=1.0)
-    rows = [
-        (one.name, one.period, shown(one.spent), shown(one.reserved), shown(one.left), one.budget.limit.unit)
-        for one in known
-    ]
-    head = ("budget", "period", "spent", "reserved", "left", "unit")
-    return section(
-        "Budgets",
-        chart(picture, "The share that is spent or reserved.") if picture else NOTHING,
-        table(head, rows, numbers=[2, 3, 4]),
-    )
-
-
-def node_section(store: StoreDay) -> Markup:
-    """The nodes that are drained, or on which something went wrong."""
-    rows = []
-    for node in store.nodes[:_MOST_ROWS]:
-        drained = node.is_drained
-        why = node.standing.sentence if drained and node.standing else ""
-        state = tag("span", "drained" if drained else "in use", kind=f"tag {'warn' if drained else 'calm'}")
-        figures = [str(node.count(kind)) for kind in ("failure", "straggler", "corrupt_replica")]
-        rows.append((node.name, state, *figures, why))
-    head = ("node", "state", "failures", "stragglers", "corrupt replicas", "why")
-    return section("Nodes", table(head, rows, numbers=[2, 3, 4]))
+def _node_row(node: NodeRecord) -> tuple[str, ...]:
+    """A node that is drained, or on which something went wrong."""
+    state = badge("drained", "warn") if node.is_drained else badge("in use", "calm")
+    figures = [str(node.count(kind)) for kind in ("failure", "straggler", "corrupt_replica")]
+    return node.name, state, *figures, node.standing.sentence if node.is_drained and node.standing else ""

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from blake3 import blake3
 from numpy.typing import NDArray
+from scipy.special import expit, softmax
 
 from data_contracts.errors import CorruptError, TrainwrightError
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Receipt, Ref, ShardFile
@@ -109,8 +110,7 @@ def pairs_of(truth: NDArray, scores: NDArray) -> Pairs | None:
         prediction, largest = scores.argmax(axis=1), scores.max(axis=1)
         few = scores[:_SAMPLED]
         if few.min() < 0 or not np.allclose(few.sum(axis=1), 1, atol=1e-3):
-            # The softmax of scores that are no probabilities: of the largest, 1 over the sum.
-            largest = 1 / np.exp(scores - largest[:, None]).sum(axis=1)
+            largest = softmax(scores, axis=1).max(axis=1)
         return Pairs(truth, prediction, largest, classes=True)
     prediction = scores[:, 0]
     whole = truth.dtype.kind in "biuSUO"
@@ -118,7 +118,7 @@ def pairs_of(truth: NDArray, scores: NDArray) -> Pairs | None:
         return Pairs(truth, prediction, None, classes=True)
     if whole and set(np.unique(truth)) <= {0, 1}:
         if prediction.min() < 0 or prediction.max() > 1:  # as torchmetrics takes them
-            prediction = 1 / (1 + np.exp(-prediction.astype(np.float64)))
+            prediction = expit(prediction.astype(np.float64))
         ones = prediction >= 0.5
         return Pairs(truth, ones.astype(np.int64), np.where(ones, prediction, 1 - prediction), classes=True)
     return Pairs(truth.astype(np.float64), prediction.astype(np.float64), None, classes=False)

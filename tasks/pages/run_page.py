@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from data_contracts.contract.reports import Result
 from data_contracts.handoffs import ContractReport, Evaluation, Failure
-from data_contracts.profile.drift import svg
 from data_contracts.records import Delivery
 from data_contracts.run_report import RunReport
 from infra.mirrors import newest_delivery, newest_end
+from infra.quantities import BYTES, in_two_units, in_words
 from infra.store import layout
 from tasks.charts.picture import BAD, BLUE, GOOD, SOFT, WARN, label
 from tasks.charts.plots import (
@@ -36,14 +37,11 @@ from tasks.charts.plots import (
     outcome,
     panels,
     residuals,
+    then_and_now,
 )
-from tasks.costs.charges import CAUSES
-from tasks.costs.sums import Sum, charged, sums
 from tasks.gates.gates import ledger_sentences
 from tasks.pages.facts import MASKED, Facts, Pairs, Worst, gather, rows_at, seconds_between, shown, tried, worst_rows
-from tasks.pages.html import NOTHING, Markup, chart, escaped, join, page, section, table, tag
-from tasks.pages.html import facts as pairs
-from tasks.run.meter import usage_of_run
+from tasks.pages.html import badge, note, page, part
 from tasks.run.report import FINAL, cost_sentence, num_attempts
 from tasks.run.run import Run
 from tasks.stages.artifacts import DRIFT_HEAD, DRIFT_SHOWN, drift_cells, report_results
@@ -52,23 +50,12 @@ from tasks.stages.shard import row_remarks, rows_left_out, rows_read, split_rows
 TONES = {"met": "good", "not met": "bad", "insufficient evidence": "warn", "not compared": "warn"}
 _COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}
 _BINS = 10
-_MOST_FAILURES = 20
+# Rows of a broken expectation that are named.
+_PLACES = 5
 # So many expectations that hold are folded away.
 _MANY = 12
-# The meaning of each cause whose name does not say it.
-_MEANS = {
-    "work": "the work itself",
-    "start": "starting nodes and ranks",
-    "gang": "waiting for the other nodes",
-    "data": "waiting for data",
-    "checkpoint": "saving checkpoints",
-    "lost": "steps that were done again",
-    "retry": "starting again, and what failed",
-    "end": "ending nodes",
-    "conductor": "the flow's own machine while others work",
-    "idle": "nodes held between generations",
-    "unknown": "not recorded",
-}
+_PARTS = "run_parts"
+_WORST = "The worst rows"
 _AGAIN = "The next run with mirrors in this store tries again, as does `trainwright mirror`."
 log = logging.getLogger("trainwright")
 _VERDICT_TONES = {
@@ -85,11 +72,11 @@ UNFINISHED = "unfinished"
 
 def run_report_page(facts: Facts) -> str:
     """The page; a part that cannot be made says so, and the others stand."""
-    title = f"{facts.run.spec.name}: {_verdict(facts)}"
     # What rejected the data is why the run ended.
     rejected = facts.report is not None and facts.report.verdict == "rejected"
-    order = sorted(_SECTIONS, key=lambda part: part not in (data_section, drift_part)) if rejected else _SECTIONS
-    return page(title, _head(facts), *(_made(part, facts) for part in order), _stages(facts), _foot(facts))
+    order = sorted(_SECTIONS, key=lambda make: make not in (data_section, drift_part)) if rejected else _SECTIONS
+    parts = [_head(facts), *(_made(make, facts) for make in order), _stages(facts), _foot(facts)]
+    return page("run", title=f"{facts.run.spec.name}: {_verdict(facts)}", parts=parts)
 
 
 def keep_page(run: Run, report: RunReport, made: Mapping[str, Any]) -> RunReport:
@@ -117,120 +104,111 @@ def page_path(run: Run, report: RunReport) -> str:
     return layout.page(run.run_id, max(num_attempts(run) - 1, 0))
 
 
-def _made(part: Callable[[Facts], Markup], facts: Facts) -> Markup:
+def _made(make: Callable[[Facts], Markup], facts: Facts) -> Markup:
     try:
-        return part(facts)
+        return make(facts)
     except Exception as error:  # a record of any age; the text may quote a value
         log.warning("A part of the page of run %s is missing: %s.", facts.run.run_id, type(error).__name__)
-        return section(
-            "Missing", tag("p", f"A part of this page could not be made ({type(error).__name__}).", kind="soft")
-        )
+        return part(_PARTS, "missing", kind=type(error).__name__)
 
 
 def gates_section(facts: Facts) -> Markup:
     """The gates as a forest plot, and each with its sentence and its evidence."""
     gates = facts.gates
     if not gates:
-        reason = _without_gates(facts)
-        return section("Gates", tag("p", reason, kind="soft")) if reason else NOTHING
-    plot = forest(forest_rows(gates, facts.run.spec))
+        return note("Gates", _without_gates(facts))
     rows = [
         (
-            tag("span", outcome(one), kind=f"tag {TONES[outcome(one)]}"),
-            _full(one.sentence),
-            one.evidence.method if one.evidence is not None else "",
+            badge(outcome(gate), TONES[outcome(gate)]),
+            _full(gate.sentence),
+            gate.evidence.method if gate.evidence is not None else "",
         )
-        for one in gates
+        for gate in gates
     ]
-    head = ("Outcome", "What was found", "Interval by")[: 3 if any(one.evidence for one in gates) else 2]
-    listed = table(head, [row[: len(head)] for row in rows])
-    met = sum(one.met for one in gates)
-    left = (tag("p", sentence, kind="soft") for sentence in ledger_sentences(gates))
-    return section("Gates", tag("p", f"{met} of {len(gates)} gates met.", kind="soft"), chart(plot), listed, *left)
+    columns = 3 if any(gate.evidence for gate in gates) else 2
+    return part(
+        _PARTS,
+        "gates",
+        met=sum(gate.met for gate in gates),
+        number=len(gates),
+        plot=forest(forest_rows(gates, facts.run.spec)),
+        head=("Outcome", "What was found", "Interval by")[:columns],
+        rows=[row[:columns] for row in rows],
+        ledger=ledger_sentences(gates),
+    )
 
 
 def curves_section(facts: Facts) -> Markup:
     """What the training logged, step by step."""
     if facts.stage("train") is None or facts.training is None:
-        return NOTHING
+        return Markup()
     checkpoint = facts.checkpoint
     marks = [] if checkpoint is None else [Mark(checkpoint.step, "the checkpoint that was handed over")]
-    resumed = [Mark(one.first_step, f"generation {one.number} resumed here") for one in facts.spans if one.number]
+    resumed = [Mark(span.first_step, f"generation {span.number} resumed here") for span in facts.spans if span.number]
     drawn = panels(facts.history, [*marks, *resumed])
     if not drawn:
-        return section("Training", tag("p", "The module logged no values, so there are no curves.", kind="soft"))
+        return note("Training", "The module logged no values, so there are no curves.")
     named = ["the checkpoint that was handed over"] if marks else []
     named += ["where the training resumed after a restart"] if resumed else []
     words = "What the module logged." + (f" Dashed lines mark {' and '.join(named)}." if named else "")
-    pictures = tag("div", *(chart(picture) for _, picture in drawn), kind="panels")
-    return section("Training", tag("p", words, kind="soft"), pictures)
+    return part(_PARTS, "panels", title="Training", words=words, charts=[(picture, "") for _, picture in drawn])
 
 
 def predictions_section(facts: Facts) -> Markup:
     """Confusion matrix and calibration, or residuals; one sentence if truths and predictions were not kept."""
-    evaluation = facts.evaluation
-    if evaluation is None:
-        return NOTHING
+    title = "Right and wrong"
+    if facts.evaluation is None:
+        return Markup()
     if facts.run.withholds:
-        words = "Truths and predictions are not shown, because the data has sensitive columns."
-        return section("Right and wrong", tag("p", words, kind="soft"))
-    if (found := facts.pairs) is None:
+        return note(title, "Truths and predictions are not shown, because the data has sensitive columns.")
+    if facts.pairs is None:
         words = (
             "There is no confusion matrix and no calibration, because this evaluation keeps scores, and not the truth "
             "and the prediction of each row."
         )
-        return section("Right and wrong", tag("p", words, kind="soft"))
-    return section("Right and wrong", tag("div", *_of_pairs(found), kind="panels"))
+        return note(title, words)
+    return part(_PARTS, "panels", title=title, words="", charts=_charts_of_pairs(facts.pairs))
 
 
 def slices_section(facts: Facts) -> Markup:
     """The metrics on each set, and the gates that are about a slice of the rows."""
     evaluation = facts.evaluation
     if evaluation is None:
-        return NOTHING
-    parts = [_sets(evaluation, name) for name in evaluation.metrics if "/" not in name]
-    sliced = [one for one in facts.gates if one.slice and not one.sealed and not one.skipped]
-    if sliced:
-        drawn = [
-            Bar(f"{one.metric} · {one.slice}", one.value, label(one.value), _COLOURS[outcome(one)]) for one in sliced
-        ]
-        high = _high([one.value for one in drawn])
-        parts.append(chart(bars(drawn, "Each slice that a gate is about", high=high), "Slices that a gate is about"))
-    return section("Slices and sets", *parts)
+        return Markup()
+    charts = [_sets(evaluation, name) for name in evaluation.metrics if "/" not in name]
+    sliced = [gate for gate in facts.gates if gate.slice and not gate.sealed and not gate.skipped]
+    drawn = [
+        Bar(f"{gate.metric} · {gate.slice}", gate.value, label(gate.value), _COLOURS[outcome(gate)]) for gate in sliced
+    ]
+    picture = bars(drawn, "Each slice that a gate is about", high=_high([bar.value for bar in drawn]))
+    return part(_PARTS, "slices", charts=[*charts, (picture, "Slices that a gate is about")])
 
 
 def worst_section(facts: Facts) -> Markup:
     """The rows that the model does worst on."""
     evaluation, dataset = facts.evaluation, facts.dataset
     if evaluation is None:
-        return NOTHING
-    of_rows = [one for one in (facts.main_metric, *evaluation.metrics) if _has_rows(evaluation, one)]
+        return Markup()
+    of_rows = [name for name in (facts.main_metric, *evaluation.metrics) if _has_rows(evaluation, name)]
     name = (of_rows or [facts.main_metric])[0]
     worst = tried(lambda: worst_rows(facts.run.store, evaluation, name))
-    title = "The worst rows"
     if worst is None:
-        words = f"{name} has no value for each row, so no row can be called the worst."
-        return section(title, tag("p", words, kind="soft"))
+        return note(_WORST, f"{name} has no value for each row, so no row can be called the worst.")
     if not worst.positions:
-        words = f"All {worst.rows:,} rows have the same {name}, so no row is worse than the others."
-        return section(title, tag("p", words, kind="soft"))
+        return note(_WORST, f"All {worst.rows:,} rows have the same {name}, so no row is worse than the others.")
     wanted, of_set = facts.run.spec.evaluate, name.rpartition("/")[0]
-    known = wanted.metrics.get(name.rpartition("/")[2])
-    truth = (known.target or "") if known is not None else ""
+    metric = wanted.metrics.get(name.rpartition("/")[2])
+    truth = (metric.target or "") if metric is not None else ""
     split = wanted.split if not of_set else wanted.sets[of_set].split if of_set in wanted.sets else None
     positions, values = worst.positions, {}
     if dataset is not None and split is not None:  # a set with a source has a dataset of its own
         values = tried(lambda: rows_at(facts.run.store, dataset, split, positions, truth)) or {}
-    if (found := facts.pairs) is not None:
+    if (pairs := facts.pairs) is not None:
         for position in positions:
-            both = {"truth": shown(found.truth[position]), "predicted": shown(found.prediction[position])}
+            both = {"truth": shown(pairs.truth[position]), "predicted": shown(pairs.prediction[position])}
             # The same value need not stand there twice.
-            values[position] = both | {one: it for one, it in values.get(position, {}).items() if one != truth}
-    return section(
-        title,
-        tag("p", _about(worst, f"set {of_set}" if of_set else f"split {split}"), kind="soft"),
-        _worst_table(facts, worst, values),
-    )
+            values[position] = both | {key: text for key, text in values.get(position, {}).items() if key != truth}
+    return _worst_table(facts, worst, values, f"set {of_set}" if of_set else f"split {split}")
 
 
 def _has_rows(evaluation: Evaluation, metric: str) -> bool:
@@ -244,7 +222,7 @@ def _about(worst: Worst, rows: str) -> str:
     return f"{number} of {worst.rows:,} rows of the {rows} with the worst {worst.metric}{more}."
 
 
-def _worst_table(facts: Facts, worst: Worst, values: dict[int, dict[str, str]]) -> Markup:
+def _worst_table(facts: Facts, worst: Worst, values: dict[int, dict[str, str]], rows: str) -> Markup:
     """A line for each row; a value is masked if its column is sensitive, or may have been computed from one."""
     data = facts.run.spec.data
     sensitive = set() if isinstance(data, str) else set(data.sensitive)
@@ -259,26 +237,25 @@ def _worst_table(facts: Facts, worst: Worst, values: dict[int, dict[str, str]]) 
         row = values.get(position, {})
         cells = [MASKED if name in sensitive or computed else row.get(name, "not read") for name in columns]
         lines.append((f"{position:,}", label(value), *cells))
-    made = table(("row", worst.metric, *columns), lines, numbers=(0, 1))
-    if columns and any(name in sensitive for name in columns):
-        note = f"{MASKED} stands for a value of a sensitive column" + (", or computed from one." if computed else ".")
-        return join([made, tag("p", note, kind="soft")])
-    return made
+    masked = ""
+    if any(name in sensitive for name in columns):
+        masked = f"{MASKED} stands for a value of a sensitive column" + (", or computed from one." if computed else ".")
+    head = ("row", worst.metric, *columns)
+    return part(_PARTS, "worst", about=_about(worst, rows), head=head, rows=lines, note=masked)
 
 
-def _of_pairs(pairs: Pairs) -> list[Markup]:
+def _charts_of_pairs(pairs: Pairs) -> list[tuple[str, str]]:
+    """Charts of truths and predictions, with their captions."""
     if not pairs.classes:
         off = pairs.prediction - pairs.truth
-        finite = off[np.isfinite(off)]
-        counts, edges = np.histogram(finite, bins=24)
-        bounds = [float(one) for one in edges]
-        spread = histogram([int(one) for one in counts], bounds, "How far off", "prediction minus truth")
+        counts, edges = np.histogram(off[np.isfinite(off)], bins=24)
+        spread = histogram(counts.tolist(), edges.tolist(), "How far off", "prediction minus truth")
         return [
-            chart(residuals(pairs.truth, pairs.prediction), "How far predictions are off, over the truth"),
-            chart(spread, "How far predictions are off"),
+            (residuals(pairs.truth, pairs.prediction), "How far predictions are off, over the truth"),
+            (spread, "How far predictions are off"),
         ]
     names, counts = confusion_counts(pairs.truth, pairs.prediction)
-    parts = [chart(confusion(names, counts), "Confusion matrix: each line is a true class")]
+    charts = [(confusion(names, counts), "Confusion matrix: each line is a true class")]
     if pairs.sure is not None:
         finite = np.isfinite(pairs.sure)
         shares, error = reliability(pairs.sure[finite], (pairs.truth == pairs.prediction)[finite])
@@ -286,8 +263,8 @@ def _of_pairs(pairs: Pairs) -> list[Markup]:
             "Calibration: of the rows for which the model is so sure (across), the share that it gets right (up). "
             f"Expected calibration error {label(error)}."
         )
-        parts.append(chart(calibration(shares, "How sure the model was, and how often it was right"), words))
-    return parts
+        charts.append((calibration(shares, "How sure the model was, and how often it was right"), words))
+    return charts
 
 
 def reliability(sure: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[list[tuple[float, float, int]], float]:
@@ -300,18 +277,18 @@ def reliability(sure: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[li
     return list(zip(mean.tolist(), share.tolist(), rows.tolist(), strict=True)), error
 
 
-def _sets(evaluation: Evaluation, name: str) -> Markup:
-    """A metric on the spec's own split and on each further set; nothing if there is no other set."""
-    same = {key: one for key, one in evaluation.metrics.items() if key.rpartition("/")[2] == name}
+def _sets(evaluation: Evaluation, name: str) -> tuple[str, str]:
+    """A metric on the spec's own split and on each further set, with a caption; no picture if there is no other set."""
+    same = {key: metric for key, metric in evaluation.metrics.items() if key.rpartition("/")[2] == name}
+    caption = f"{name} on each set"
     if len(same) < 2:
-        return NOTHING
+        return "", caption
     drawn = [
-        Bar(key.rpartition("/")[0] or "all rows", one.value, f"{label(one.value)} over {one.rows:,} rows", BLUE)
-        for key, one in same.items()
+        Bar(key.rpartition("/")[0] or "all rows", metric.value, f"{label(metric.value)} over {metric.rows:,} rows")
+        for key, metric in same.items()
     ]
-    low = min(0.0, *(one.value for one in same.values()))
-    high = _high([one.value for one in drawn])
-    return chart(bars(drawn, f"{name} on each set", low=low, high=high), f"{name} on each set")
+    values = [metric.value for metric in same.values()]
+    return bars(drawn, caption, low=min(0.0, *values), high=_high(values)), caption
 
 
 def _high(values: list[float]) -> float | None:
@@ -339,21 +316,18 @@ def drift_part(facts: Facts) -> Markup:
     """The columns that moved against earlier data, with histograms then and now."""
     drift = None if facts.contract is None else facts.contract.drift
     if drift is None:
-        return NOTHING
+        return Markup()
     words = f"{drift.head[:1].upper()}{drift.head[1:]}."
     if drift.note or not drift.moved:
-        return section("Drift", tag("p", words, kind="soft"))
+        return note("Drift", words)
     then, now = drift.rows
-    lines = [
-        (*drift_cells(one), Markup(svg(one.bars, one.column)) if one.bars else NOTHING)
-        for one in drift.moved[:DRIFT_SHOWN]
-    ]
-    more = len(drift.moved) - DRIFT_SHOWN
-    return section(
-        "Drift",
-        tag("p", f"{words} {then:,} rows then (grey), {now:,} rows now (orange).", kind="soft"),
-        table([*DRIFT_HEAD, "then and now"], lines, numbers=(2, 3)),
-        tag("p", f"… and {more} more columns.", kind="soft") if more > 0 else NOTHING,
+    return part(
+        _PARTS,
+        "drift",
+        words=f"{words} {then:,} rows then (grey), {now:,} rows now (orange).",
+        head=[*DRIFT_HEAD, "then and now"],
+        rows=[(*drift_cells(moved), then_and_now(moved.bars, moved.column)) for moved in drift.moved[:DRIFT_SHOWN]],
+        more=len(drift.moved) - DRIFT_SHOWN,
     )
 
 
@@ -361,12 +335,10 @@ def data_section(facts: Facts) -> Markup:
     """The raw files, the dataset and the contract: every expectation with what was observed."""
     run, report, dataset = facts.run, facts.contract, facts.dataset
     if run.external:
-        return section(
-            "Data and contract", tag("p", "The data is external: the user's data module reads it.", kind="soft")
-        )
+        return note("Data and contract", "The data is external: the user's data module reads it.")
     files = run.resolved.files
     known = [
-        ("raw data", f"{_files(len(files))}, {in_bytes(sum(one.bytes for one in files))}"),
+        ("raw data", f"{_files(len(files))}, {in_words(sum(one.bytes for one in files), BYTES)}"),
         ("window", " to ".join(run.resolved.window or ())),
         ("rows checked", f"{report.rows:,}" if report is not None else ""),
     ]
@@ -377,31 +349,38 @@ def data_section(facts: Facts) -> Markup:
         known += [(f"left out: {why}", f"{rows:,} rows") for why, rows in rows_left_out(run, dataset).items()]
         known += [("remark", remark) for remark in row_remarks(run, dataset)]
     if report is None:
-        return section("Data and contract", tag("p", "No contract was checked.", kind="soft"), pairs(known))
+        return part(_PARTS, "data_alone", words="No contract was checked.", figures=known)
     results = tried(lambda: report_results(run, report)) or []
-    broken = [one for one in results if one.verdict != "holds"]
-    held = [one for one in results if one.verdict == "holds"]
     verdict = "accepted" if report.accepted else "rejected"
     words = f"The contract {verdict} the data: {report.expectations:,} expectations, {len(report.failures):,} broken."
     if not report.expectations and not results:
         words = f"The contract {verdict} the data."
-    return section(
-        "Data and contract",
-        tag("p", words),
-        pairs(known),
-        _failures(report),
-        tag("h3", "Expectations") if results else NOTHING,
-        *_expectations_parts(broken, held),
+    return part(
+        _PARTS,
+        "data",
+        words=words,
+        figures=known,
+        broken=[(failure.sentence, _places(failure)) for failure in report.failures],
+        **_set_aside(report),
+        **_expectations(results),
     )
+
+
+def _set_aside(report: ContractReport) -> Mapping[str, object]:
+    """What is said of the rows that were set aside."""
+    aside = report.quarantine
+    if aside is None or not aside.rows:
+        return {"aside_words": "", "aside": []}
+    words = f"{aside.rows:,} of {report.rows:,} rows were set aside and are not in the dataset."
+    return {"aside_words": words, "aside": [(failure.sentence, _places(failure)) for failure in aside.broken]}
 
 
 def lineage_section(facts: Facts) -> Markup:
     """The picture from the raw files to the version."""
     boxes = _boxes(facts)
-    words = ["A dashed blue frame is a result of an earlier run."] if any(one.reused for one in boxes) else []
-    words += ["A dashed grey frame was not reached."] if not all(one.reached for one in boxes) else []
-    legend = tag("p", " ".join(words), kind="soft") if words else NOTHING
-    return section("Lineage", chart(lineage(boxes)), legend)
+    words = ["A dashed blue frame is a result of an earlier run."] if any(box.reused for box in boxes) else []
+    words += ["A dashed grey frame was not reached."] if not all(box.reached for box in boxes) else []
+    return part(_PARTS, "lineage", picture=lineage(boxes), legend=" ".join(words))
 
 
 def cost_section(facts: Facts) -> Markup:
@@ -439,103 +418,59 @@ def cost_section(facts: Facts) -> Markup:
         )
         for one in (mine if len(mine) > 1 or wasted else [])
     ]
-    head = ("generation", "nodes / ranks", "steps", "ended", "node-seconds", "done again later")
-    money = f"Cost: {cost_sentence(report.cost)}." if report is not None else ""
-    return section(
-        "Time and cost",
-        chart(bars(drawn, "How long each stage took")) if drawn else NOTHING,
-        pairs(known),
-        tag("p", money, kind="soft") if money else NOTHING,
-        join(tag("p", sentence) for sentence in (report.budgets if report is not None else ())),
-        tag("h3", "Generations of the training") if spans else NOTHING,
-        table(head, spans, numbers=(0, 4)),
-        join(tag("p", f"Generation {one.number}: {one.sentence}", kind="soft") for one in mine if one.sentence),
+    return part(
+        _PARTS,
+        "cost",
+        picture=bars(drawn, "How long each stage took"),
+        figures=known,
+        money=f"Cost: {cost_sentence(report.cost)}." if report is not None else "",
+        budgets=report.budgets if report is not None else (),
+        spans=spans,
+        generations=[f"Generation {span.number}: {span.sentence}" for span in mine if span.sentence],
     )
-
-
-def in_bytes(size: float) -> str:
-    """A size in its largest unit."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size:.0f} bytes"
 
 
 def in_time(seconds: float) -> str:
     """A time in words of at most two units."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    for name, size, below, part in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
-        if seconds >= size:
-            return f"{int(seconds // size)} {name} {int(seconds % size // part)} {below}"
-    raise AssertionError
+    return f"{seconds:.1f} s" if seconds < 60 else in_two_units(seconds)
 
 
-def _expectations_parts(broken: list[Result], met: list[Result]) -> list[Markup]:
-    """What was broken, then what held; many of the latter are folded away."""
-    if len(met) < _MANY:
-        return [_expectations([*broken, *met])]
-    words = f"{len(met):,} expectations hold"
-    return [_expectations(broken), tag("details", tag("summary", words), _expectations(met))]
+def _expectations(results: list[Result]) -> Mapping[str, object]:
+    """Tables of what was broken, then what held; many of the latter are folded away."""
+    broken = [result for result in results if result.verdict != "holds"]
+    held = [result for result in results if result.verdict == "holds"]
+    opened, folded = ([*broken, *held], []) if len(held) < _MANY else (broken, held)
+    return {"opened": _expectation_table(opened), "folded": _expectation_table(folded), "num_folded": len(folded)}
 
 
-def _expectations(results: list[Result]) -> Markup:
+def _expectation_table(results: list[Result]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     head = ("expectation", "severity", "result", "observed")
-    shown = len(head) if any(one.observed for one in results) else len(head) - 1
-    return table(head[:shown], [_expectation(one)[:shown] for one in results])
+    columns = 4 if any(result.observed for result in results) else 3
+    return head[:columns], [_expectation(result)[:columns] for result in results]
 
 
 def _expectation(result: Result) -> tuple[str, ...]:
     tone = "good" if result.verdict == "holds" else "bad" if result.entry["severity"] == "critical" else "warn"
-    return (
-        _with_code(result.text),
-        str(result.entry["severity"]),
-        tag("span", result.verdict, kind=f"tag {tone}"),
-        result.observed,
-    )
+    parts = result.text.split("`")
+    # Names between backticks are set as code, unless a value has a backtick, too.
+    text = part("pieces", "with_code", parts=parts if len(parts) % 2 else [result.text])
+    return text, str(result.entry["severity"]), badge(result.verdict, tone), result.observed
 
 
-def _with_code(text: str) -> Markup:
-    """A text in which names between backticks are set as code."""
-    parts = text.split("`")
-    if len(parts) % 2 == 0:  # a value has a backtick, too
-        return escaped(text)
-    return join(tag("code", part) if at % 2 else part for at, part in enumerate(parts))
-
-
-def _failures(report: ContractReport) -> Markup:
-    """What was broken, with the first rows and their values; rows that were set aside come after."""
-    parts = [_list("Broken", report.failures)]
-    aside = report.quarantine
-    if aside is not None and aside.rows:
-        words = f"{aside.rows:,} of {report.rows:,} rows were set aside and are not in the dataset."
-        parts += [tag("p", words), _list("What the rows that were set aside broke", aside.broken)]
-    return join(parts)
-
-
-def _list(title: str, failures: list[Failure]) -> Markup:
-    if not failures:
-        return NOTHING
-    items = [tag("li", one.sentence, _places(one)) for one in failures[:_MOST_FAILURES]]
-    more = len(failures) - _MOST_FAILURES
-    items += [tag("li", f"… and {more} more")] if more > 0 else []
-    return join([tag("h3", title), tag("ul", *items)])
-
-
-def _places(failure: Failure) -> Markup:
+def _places(failure: Failure) -> list[tuple[str, str]]:
+    """The first rows that broke it, with their values."""
     if len(failure.places) == len(failure.row_numbers):
-        rows = [f"row {one.row} of {one.file}" for one in failure.places]
+        rows = [f"row {place.row} of {place.file}" for place in failure.places]
     else:  # a report of an earlier version
         rows = [f"row {number}" for number in failure.row_numbers]
-    shown = [join([f"{row}: ", tag("code", value)]) for row, value in zip(rows, failure.values, strict=False)]
-    return tag("div", join(shown[:5], ", "), kind="soft") if shown else NOTHING
+    return list(zip(rows, failure.values, strict=False))[:_PLACES]
 
 
 def _boxes(facts: Facts) -> list[Box]:
     resolved, report, dataset = facts.run.resolved, facts.contract, facts.dataset
     checkpoint, evaluation, training = facts.checkpoint, facts.evaluation, facts.training
     again = {one.name for one in facts.stages if one.status == "reused"}
-    size = "" if facts.run.external else in_bytes(sum(one.bytes for one in resolved.files))
+    size = "" if facts.run.external else in_words(sum(one.bytes for one in resolved.files), BYTES)
     rows = "" if dataset is None else f"{sum(dataset.rows(one) for one in dataset.splits):,} rows"
     scores = [
         f"{name} {label(one.value)}" for name, one in (evaluation.metrics if evaluation is not None else {}).items()
@@ -590,50 +525,25 @@ def _short(identity: str) -> str:
     return identity[:12]
 
 
-def charges_section(facts: Facts) -> Markup:
-    """Node-seconds and cost by stage and cause, over all attempts of the run so far."""
-    usage = usage_of_run(facts.run)
-    found = charged(usage.executions, 0.0, float(2**40))
-    if not found:
-        return NOTHING
-    groups, total = sums(found, ("stage", "cause"), set())
-    order: dict[str, int] = {name: number for number, name in enumerate(CAUSES)}
-    groups.sort(key=lambda one: (one.words[0] == "run", order[one.words[1]]))
-    lines = [(one.words[0], _MEANS[one.words[1]], *_figures(one)) for one in groups]
-    lines.append(("in all", "", *_figures(total)))
-    goodput = "" if total.goodput is None else f", {total.goodput:.0%} of it work"
-    words = f"{total.node_seconds:,.0f} node-seconds{goodput}. Estimated at the prices of the run's start."
-    return section(
-        "What the machines did",
-        tag("p", words, kind="soft"),
-        table(("stage", "what", "node-seconds", "cost"), lines, numbers=(2, 3)),
-    )
-
-
-def _figures(group: Sum) -> tuple[str, str]:
-    return f"{group.node_seconds:,.1f}", group.money
-
-
 def mirrors_section(facts: Facts) -> Markup:
     """Each mirror that the spec names, with what it was told of this run; nothing if it names none."""
     run = facts.run
     spec, what = run.spec.mirrors, newest_end(run.store, run.run_id)
     if not spec.names or not run.recorded:
-        return NOTHING
+        return Markup()
     rows, left = [], []
     for name in spec.names:
         attempts, last = (0, None) if what is None else newest_delivery(run.store, run.run_id, name, what)
-        place = spec.place(name, run.resolved.root)
+        place = spec.place(name)
         rows.append((name, place, _state(last), _when(attempts, last), "" if last is None else last.sentence))
         left += [] if last is not None and last.delivered else [name]
-    note = tag("p", f"Not sent: {', '.join(left)}. {_AGAIN}", kind="soft") if left else NOTHING
-    return section("Mirrors", table(("mirror", "where", "state", "newest attempt", "what happened"), rows), note)
+    return part(_PARTS, "mirrors", rows=rows, note=f"Not sent: {', '.join(left)}. {_AGAIN}" if left else "")
 
 
 def _state(last: Delivery | None) -> Markup:
     if last is None:
-        return tag("span", "not yet", kind="tag calm")
-    return tag("span", "sent" if last.delivered else "failed", kind=f"tag {'good' if last.delivered else 'warn'}")
+        return badge("not yet", "calm")
+    return badge("sent", "good") if last.delivered else badge("failed", "warn")
 
 
 def _when(attempts: int, last: Delivery | None) -> str:
@@ -654,23 +564,21 @@ def _head(facts: Facts) -> Markup:
     tone = _VERDICT_TONES.get(verdict, "calm" if report is None else "bad")
     error = (report.error if report is not None else None) or {}
     why = _why(facts, str(error.get("message") or "")) or (report.sentence if report else "The run has not ended.")
-    remedy = str(error.get("remedy") or "")
-    trace = str(error.get("user_traceback") or "")
-    restarts = f"It recovered: the training was restarted {_times(facts.restarts)}." if facts.restarts else ""
     metrics = [(name, f"{value:.4f}") for name, value in (report.metrics if report is not None else {}).items()]
     model = report.model if report is not None else None
     version = "" if model is None or model.version is None else f"version {model.version}"
-    took = in_time(sum(one.seconds for one in facts.stages)) if facts.stages else ""
-    return tag(
-        "header",
-        tag("p", f"{run.spec.name} · run {run.run_id}", kind="eyebrow"),
-        tag("h1", _verdict(facts).capitalize()),
-        tag("p", _sentence(why), kind="why"),
-        tag("p", remedy, kind="next") if remedy else NOTHING,
-        tag("p", restarts, kind="next") if restarts else NOTHING,
-        tag("pre", trace) if trace else NOTHING,
-        pairs([*metrics[:6], (f"{run.spec.model_name}@{run.spec.promote.alias}", version), ("took", took)]),
-        kind=tone,
+    took = in_time(sum(stage.seconds for stage in facts.stages)) if facts.stages else ""
+    return part(
+        _PARTS,
+        "head",
+        tone=tone,
+        title=f"{run.spec.name} · run {run.run_id}",
+        verdict=_verdict(facts).capitalize(),
+        why=_sentence(why),
+        remedy=error.get("remedy") or "",
+        restarts=f"It recovered: the training was restarted {_times(facts.restarts)}." if facts.restarts else "",
+        trace=error.get("user_traceback") or "",
+        figures=[*metrics[:6], (f"{run.spec.model_name}@{run.spec.promote.alias}", version), ("took", took)],
     )
 
 
@@ -686,10 +594,10 @@ def _why(facts: Facts, message: str) -> str:
 
 def _stages(facts: Facts) -> Markup:
     rows = [
-        (one.name, tag("span", one.status, kind=f"tag {_tone(one.status)}"), in_time(one.seconds), one.sentence)
-        for one in facts.stages
+        (stage.name, badge(stage.status, _tone(stage.status)), in_time(stage.seconds), stage.sentence)
+        for stage in facts.stages
     ]
-    return section("Stages", table(("stage", "status", "time", "what happened"), rows, numbers=(2,)))
+    return part(_PARTS, "stages", rows=rows)
 
 
 def _foot(facts: Facts) -> Markup:
@@ -707,7 +615,7 @@ def _foot(facts: Facts) -> Markup:
         tags,
         note,
     ]
-    return tag("footer", tag("p", join([word for word in words if word], " · ")))
+    return part(_PARTS, "foot", words=[word for word in words if word])
 
 
 def _time(stamp: str) -> str:
@@ -737,6 +645,5 @@ _SECTIONS: tuple[Callable[[Facts], Markup], ...] = (
     data_section,
     lineage_section,
     cost_section,
-    charges_section,
     mirrors_section,
 )

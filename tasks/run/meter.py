@@ -147,7 +147,6 @@ class Meter:
             tags=run.spec.tags,
             prices=prices,
             began=now_s(),
-            rates=resolved.store_rates,
             machine=machine_id(),
         )
         self._beat_at = layout.usage_beat(run.run_id, named)
@@ -257,16 +256,6 @@ def usage_of(store: Store, run_id: str) -> Usage:
     """What a run has used so far. CorruptError if a record is damaged."""
     found, so_far = executions_of(store, run_id)
     return Usage(run_id, found or _of_report(store, run_id), so_far)
-
-
-def usage_of_run(run: Run) -> Usage:
-    """What a run has used so far, up to now if this process carries it out."""
-    usage = usage_of(run.store, run.run_id) if run.recorded else Usage(run.run_id, [])
-    if run.live.meter is None:
-        return usage
-    mine = run.live.meter.so_far
-    others = [one for one in usage.executions if one.execution not in (mine.execution, EARLIER)]
-    return Usage(run.run_id, [*others, mine], usage.so_far)
 
 
 def _seconds(moment: str) -> float:

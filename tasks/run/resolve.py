@@ -32,7 +32,7 @@ from data_contracts.lightning_config import check_lightning
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.price_book import PoolEntry
 from data_contracts.records import Profile
-from data_contracts.resolved import CheckpointInterval, DriftReference, Price, Resolved, StoreRates
+from data_contracts.resolved import CheckpointInterval, DriftReference, Price, Resolved
 from data_contracts.run_report import StageResult, Trigger
 from infra import audit, code_bundle, machine, settings
 from infra import prices as price_book
@@ -163,7 +163,7 @@ def resolve(loaded: LoadedSpec, store: Store, *, run_id: str, options: RunOption
         drift=resolve_drift(spec, path, store),
         checkpoint=resolve_interval(spec, store),
         fresh=options.fresh,
-        **run_prices(spec, started_by["started"][:10], store.uri),
+        **run_prices(spec, started_by["started"][:10]),
         **started_by,
     )
 
@@ -402,11 +402,10 @@ class RunPrices(TypedDict):
 
     price: Price
     prices: dict[str, Price]
-    store_rates: StoreRates | None
 
 
-def run_prices(spec: PipelineSpec, day: str, store: str = "") -> RunPrices:
-    """`price`, `prices` and `store_rates` of a run's resolved inputs: of a node that trains, other places, the store.
+def run_prices(spec: PipelineSpec, day: str) -> RunPrices:
+    """`price` and `prices` of a run's resolved inputs: of a node that trains, and of other places.
 
     `train.machine` is the machine of the nodes that train, and of everything on this machine. Without it, the price
     book gives the machine of a pool, and TRAINWRIGHT_MACHINE gives this machine. A machine that nothing names has an
@@ -435,11 +434,7 @@ def run_prices(spec: PipelineSpec, day: str, store: str = "") -> RunPrices:
             prices[name] = here
         else:
             prices[name] = trained if section.pool == train.pool else book.of_pool(section.pool, day)
-    return {
-        "price": book.with_carbon(trained, day),
-        "prices": {name: book.with_carbon(one, day) for name, one in prices.items()},
-        "store_rates": book.of_store(store, day) if store else None,
-    }
+    return {"price": trained, "prices": prices}
 
 
 def _counted(here: Price) -> Price:

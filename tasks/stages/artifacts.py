@@ -18,7 +18,6 @@ from data_contracts.contract.reports import Result, results_of
 from data_contracts.contract.suites import suite_digest
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Failure, Receipt, Suite
-from data_contracts.profile.drift import as_image, svg
 from data_contracts.records import ColumnDrift, DriftReport, GateResult, Profile
 from data_contracts.run_report import RunReport
 from infra.contract.file_statistics import read_profile
@@ -30,8 +29,8 @@ from infra.orchestrator.artifacts import as_code, as_code_block, as_text
 from infra.orchestrator.events import announce_canary_end, announce_end, announce_verdict
 from infra.records.handoffs import newest_handoff
 from infra.store.seal import passing_over
-from tasks.charts.picture import as_image as picture_as_image
-from tasks.charts.plots import forest, forest_rows, panels
+from tasks.charts.picture import as_image
+from tasks.charts.plots import forest, forest_rows, panels, then_and_now
 from tasks.gates.gates import ledger_sentences
 from tasks.run.report import FINAL, cost_sentence
 from tasks.run.run import Run, RunInputs
@@ -282,7 +281,7 @@ def drift_section(report: DriftReport | None) -> list[str]:
 
 
 def _drift_row(drift: ColumnDrift) -> str:
-    picture = as_image(svg(drift.bars, drift.column)) if drift.bars else ""
+    picture = as_image(then_and_now(drift.bars, drift.column), "histogram") if drift.bars else ""
     return f"| {' | '.join(map(as_text, drift_cells(drift)))} | {picture} |"
 
 
@@ -333,7 +332,7 @@ def curves_image(run: Run, checkpoint: Checkpoint) -> list[str]:
 def _lines(draw: Callable[[], list[tuple[str, str]]]) -> list[str]:
     """The pictures that `draw` makes; none if it fails, because a picture must not end a run."""
     try:
-        return [line for name, picture in draw() if picture for line in ("", picture_as_image(picture, name))]
+        return [line for name, picture in draw() if picture for line in ("", as_image(picture, name))]
     except Exception as error:  # the text may quote a value
         log.warning("A page in the Prefect UI has no picture: %s.", type(error).__name__)
         return []

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
-import pytest
-
 from flows.commands.plan import estimate_lines
-from tasks.estimates.earlier_runs import Energy, Span
+from tasks.estimates.earlier_runs import Span
 from tasks.estimates.estimate import Estimate, StageEstimate
 from tasks.estimates.offers import MemoryNeed, Offer
 
-NOW = datetime(2026, 11, 25, 22, 0, tzinfo=UTC)
 NEEDS = [MemoryNeed("ddp", 2, 4, 16, 2**30), MemoryNeed("fsdp", 2, 4, 16, 2**29)]
-OFFER = Offer("gpu", 1, 4, "on-demand", "ddp", 2**30, 2**34, 36.0, "USD", 3600.0, 0.0)
-MEASURED = Energy(Span(3.6e6, 1.8e6, 7.2e6), Span(400, 200, 800), measured=True)
-SPOT = Offer("gpu", 1, 4, "spot", "ddp", 2**30, 2**34, 9.0, "USD", 3960.0, 0.25, "eu")
+OFFER = Offer("gpu", 1, 4, "on-demand", "ddp", 2**30, 2**34, 36.0, "USD", 3600.0)
+SPOT = Offer("gpu", 1, 4, "spot", "ddp", 2**30, 2**34, 9.0, "USD", 3960.0, "eu")
 
 KNOWN = Estimate(
     begun_with="2 tensors loaded, 1 missing (head)",
-    now=NOW,
     machine="gpu",
     memory_bytes=2**34,
     needs=NEEDS,
     recommendation="ddp fits.",
     stages=[
-        StageEstimate("train", Span(3600, 3000, 4200), "2 earlier runs", {"USD": 0.01}, MEASURED),
+        StageEstimate("train", Span(3600, 3000, 4200), "2 earlier runs", {"USD": 0.01}),
         StageEstimate("verify", Span(60, 60, 60), "1 earlier run", {"USD": 0.001}),
     ],
     offers=[SPOT, OFFER],
     verdict="The cheapest is …",
-    spot_source="the price book",
 )
 
 
@@ -50,22 +42,19 @@ time and cost
   stage    time  range                   cost  from
   train     1 h  50 min to 1.17 h   36.00 USD  2 earlier runs
   verify  1 min                    0.0600 USD  1 earlier run
-  In all 1.02 h (51 min to 1.18 h): ready at 2026-11-25 23:01 UTC if it starts now. Cost: 36.06 USD (30.06 to 42.06).
-  Energy: 1 kWh (0.5 to 2 kWh), measured by earlier runs. Carbon: 400 g CO2e at the stated intensity of the region.
+  In all 1.02 h (51 min to 1.18 h). Cost: 36.06 USD (30.06 to 42.06).
 
 machines of the price book on which the training fits
-  machine         nodes × devices  strategy               memory    an hour                   training       cost
-  gpu (spot, eu)  1 × 4            ddp       1.0 GiB of 16.0 GiB   9.00 USD  1.1 h, 0.25 interruptions   9.90 USD
-  gpu             1 × 4            ddp       1.0 GiB of 16.0 GiB  36.00 USD                        1 h  36.00 USD
+  machine         nodes × devices  strategy               memory    an hour  training       cost
+  gpu (spot, eu)  1 × 4            ddp       1.0 GiB of 16.0 GiB   9.00 USD     1.1 h   9.90 USD
+  gpu             1 × 4            ddp       1.0 GiB of 16.0 GiB  36.00 USD       1 h  36.00 USD
   The cheapest is …
-  On 1 × gpu (spot, eu) the run is ready at 2026-11-25 23:07 UTC if it starts now.
-  Interruptions of spot nodes: the price book."""
+  The times on spot nodes are those without interruptions."""
     )
 
 
 def test_what_is_unknown_is_said() -> None:
     unknown = Estimate(
-        now=NOW,
         machine="m",
         memory_bytes=0,
         unmeasured="the module cannot be built.",
@@ -78,44 +67,9 @@ def test_what_is_unknown_is_said() -> None:
     assert lines[-1] == "  1 earlier run is left out: its records are damaged."
 
 
-UNMETERED = Energy(unmetered=frozenset(("a", "b")))
-STATED = Energy(Span(3.6e6, 3.6e6, 3.6e6), Span(0, 0, 0), stated=True, ungraded=frozenset(("gpu",)))
-ENERGY: dict[str, tuple[Energy, str]] = {
-    "unknown": (
-        UNMETERED,
-        "Energy: unknown, because no earlier run measured it and the price book has no watts for a and b.",
-    ),
-    "in part": (
-        MEASURED + UNMETERED,
-        "Energy: at least 1 kWh (0.5 to 2 kWh), without that of a and b, measured by earlier runs. Carbon: at least "
-        "400 g CO2e at the stated intensity of the region.",
-    ),
-    "stated, at an unknown intensity": (
-        STATED,
-        "Energy: 1 kWh, by the watts of the price book. Carbon: unknown, because the price book has no carbon "
-        "intensity for gpu.",
-    ),
-    "of both kinds": (
-        STATED + Energy(Span(3.6e6, 3.6e6, 3.6e6), Span(2e3, 2e3, 2e3), measured=True),
-        "Energy: 2 kWh, measured by earlier runs and by the watts of the price book. Carbon: at least 2 kg CO2e at "
-        "the stated intensity of the region.",
-    ),
-    "of no carbon": (
-        Energy(Span(3.6e6, 3.6e6, 3.6e6), measured=True), "Energy: 1 kWh, measured by earlier runs. Carbon: 0 g."
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", ENERGY)
-def test_energy_says_what_it_rests_on(case: str) -> None:
-    energy, sentence = ENERGY[case]
-    stages = [StageEstimate("train", Span(60, 60, 60), "1 earlier run", None, energy)]
-    assert f"  {sentence}" in estimate_lines(Estimate(NOW, "m", 0, stages=stages))
-
-
 def test_a_price_that_is_unknown() -> None:
     gpu, here = frozenset(("gpu",)), frozenset(("an unknown machine",))
     train, verify = (StageEstimate("", Span(60, 60, 60), "1 earlier run", None, unpriced=one) for one in (gpu, here))
     stages = [train, verify, train]
-    [line] = [one for one in estimate_lines(Estimate(NOW, "m", 0, stages=stages)) if "In all" in one]
+    [line] = [one for one in estimate_lines(Estimate("m", 0, stages=stages)) if "In all" in one]
     assert line.endswith("Cost: unknown, because no price is known for an unknown machine and gpu.")

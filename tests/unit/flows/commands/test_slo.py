@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 
 from flows.cli import main
 from infra.store import Store, open_store
-from tasks.pages.html import escaped
 from tasks.slo import SHIPPED
 from tests.support.ledger_runs import report, run_id_at, usage, write
 
@@ -69,7 +69,7 @@ def test_shipped_targets_are_called_so(store: Store, objectives: Path, capsys: p
     for words, shown in ((), True), (("--objectives", str(objectives)), False):
         page = objectives.with_name(f"{shown}.html")
         said(capsys, "status", "--store", store.uri, "--html", str(page), *words)
-        assert (escaped(SHIPPED) in page.read_text()) == shown
+        assert (str(escape(SHIPPED)) in page.read_text()) == shown
 
 
 def test_the_page_replaces_a_page_of_a_day_and_no_other_file(

@@ -76,7 +76,6 @@ def test_a_run_with_a_mirror_or_a_cluster_that_nobody_approved_does_not_start(
     dask = f"tcp://127.0.0.1:{elsewhere.getsockname()[1]}"
     for part, sentence in (
         ({"mirrors": {"mlflow": {"uri": address_of(elsewhere), "token": "env:GITHUB_TOKEN"}}}, "mirrors.mlflow.token"),
-        ({"mirrors": {"openlineage": {"url": address_of(elsewhere), "token": "env:A"}}}, "mirrors.openlineage.token"),
         ({"shards": {**SPEC["shards"], "runner": {"dask": dask, "scratch": "/s"}}}, "shards.runner.dask"),
     ):
         spec = write_project(tmp_path / sentence, part)

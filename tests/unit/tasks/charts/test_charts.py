@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.records import Bar as ThenAndNow
 from data_contracts.records import GateResult
 from tasks.charts.picture import label, scale_of
 from tasks.charts.plots import (
@@ -32,6 +33,7 @@ from tasks.charts.plots import (
     panels,
     residuals,
     short,
+    then_and_now,
 )
 from tests.support.pictures import HOSTILE, texts_of
 from tests.support.reported import GATES, SLICES, gate_results
@@ -52,6 +54,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "calibration": lambda: calibration([(0.1, 0.0, 3), (0.5, 0.7, 10), (math.nan, 0.5, 0)], HOSTILE),
     "bars": lambda: bars([Bar(HOSTILE, 3.0, HOSTILE), Bar("b", 9.0, "9 s", wasted=4.0), Bar("c", 0.0, "0")], HOSTILE),
     "bars of nothing": lambda: bars([Bar("a", 0.0, "0.0 s")], "t"),
+    "then and now": lambda: then_and_now([ThenAndNow(label="y<&", then=0.1, now=0.4)], HOSTILE),
     "histogram": lambda: histogram([1, 0, 7], [-1.0, 0.0, 1.0, 2.0], HOSTILE, HOSTILE[:30]),
     "confusion": lambda: confusion(*confusion_counts(DRAW.integers(0, 40, 500), DRAW.integers(0, 40, 500))),
     "confusion of texts": lambda: confusion(*confusion_counts(["a", "b"], [HOSTILE, "b"])),

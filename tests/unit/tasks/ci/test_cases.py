@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from data_contracts.contract.reports import Result
 from data_contracts.contract.suites import load_suite, suite_digest
 from data_contracts.errors import (
     Cancelled,
@@ -22,8 +21,7 @@ from data_contracts.errors import (
 )
 from data_contracts.handoffs import ContractReport, Failure, Quarantine
 from data_contracts.records import GateResult
-from data_contracts.run_report import CiCase, CiReport, ModelName, RunReport, StageResult, StageStatus
-from infra.gang.ledger import Found
+from data_contracts.run_report import CiReport, ModelName, RunReport, StageResult, StageStatus
 from tasks import ci as ci_report
 from tasks.ci import report_of_error, report_of_run
 from tasks.pages.facts import Facts
@@ -155,27 +153,6 @@ def test_gates_are_those_of_the_spec_with_what_they_found(spec_path: Path) -> No
     ]
 
 
-@pytest.mark.parametrize(
-    ("state", "failed", "status", "sentence"),
-    [
-        ("verified", False, "passed", "verified, handed over"),
-        ("committed", True, "passed", "committed, handed over"),
-        ("quarantined", False, "warned", "quarantined; why: `trainwright checkpoints 20261126-010029-7717a3`"),
-        ("quarantined", True, "failed", "quarantined; why: `trainwright checkpoints 20261126-010029-7717a3`"),
-        ("uncommitted", True, "skipped", "uncommitted, handed over"),
-    ],
-)
-def test_a_checkpoint_has_its_state_and_not_its_reason(
-    state: Any, failed: bool, status: str, sentence: str, spec_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed = [Found("c", 30, 1, state, reason=SECRET, handed_over=True)]
-    monkeypatch.setattr(ci_report, "list_checkpoints", lambda store, training: listed)
-    report = ended(UserCodeError("x"), "verify", "failed") if failed else ended(None)
-    made = facts(spec_path, report)
-    object.__setattr__(made, "training", "trainings/k-0")
-    assert ends(report_of_run(report, made), "checkpoint") == {"step 30, generation 1": (status, sentence)}
-
-
 @pytest.mark.parametrize("code", [-1, 256])
 def test_an_exit_code_that_a_shell_would_read_as_another_is_refused(code: int) -> None:
     made = report_of_run(ended(UserCodeError("x"), "train", "failed"), None).to_json()
@@ -221,23 +198,3 @@ def test_a_mistake_in_the_spec_keeps_its_text_and_place_unless_columns_are_sensi
 def test_what_ended_before_a_run_is_told_by_its_cause(error: TrainwrightError, verdict: str, sentence: str) -> None:
     made = report_of_error(error, "tiny")
     assert (made.verdict, made.sentence, made.exit_code) == (verdict, sentence, error.exit_code)
-
-
-def test_no_two_cases_have_one_name() -> None:
-    made = [CiCase(kind="gate", name=name, status="passed") for name in ("a", "a", "a (2)", "a")]
-    assert [case.name for case in ci_report._numbered(made)] == ["a", "a (2)", "a (2) (2)", "a (3)"]
-
-
-def test_a_suite_of_thousands_that_are_set_aside_is_compared_once(
-    spec_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken = [failure(index) for index in range(300)]
-    checked = facts(spec_path, ended(None), contract(aside=Quarantine(rows=1, broken=broken)))
-    made = [Result({}, ["a"], masked=False, text=f"e {one.index}", failure=one) for one in broken]
-    monkeypatch.setattr(ci_report, "report_results", lambda *_: made)
-    compared: list[Any] = []
-    monkeypatch.setattr(Failure, "__eq__", lambda self, other: compared.append(other) or self is other)
-    report = report_of_run(ended(None), checked)
-    assert len(report.of_kind("expectation")) == 300
-    assert all("which were set aside" in case.sentence for case in report.of_kind("expectation"))
-    assert compared == []

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from data_contracts.costs import MonthCosts, MonthLine, Resources
+from data_contracts.costs import MonthCosts
 from data_contracts.errors import UsageError
-from data_contracts.resolved import StoreRates
 from data_contracts.run_report import Cost, RunReport
 from infra.garbage import Limits
 from infra.store import Store, layout, open_store
-from tasks.costs import months
 from tasks.costs.months import (
-    Usage,
-    deleted_runs,
     keep_months,
     kept_costs,
     month_before,
     month_costs,
     month_named,
-    usage_of,
 )
-from tasks.costs.sums import sums
 from tasks.pages.cost_page import cost_page, cost_rows
 from tests.unit.tasks.costs.test_charges import BEGAN, execution
 
@@ -56,14 +49,6 @@ def test_a_run_whose_prices_somebody_changed_is_not_counted(store: Store, change
     assert month_costs(store, NOVEMBER, LATER).unreadable == [RUN]
 
 
-def test_a_store_price_that_somebody_made_negative_is_a_damaged_record(store: Store) -> None:
-    rates = StoreRates(price_date="2025-01-01", currency="USD", put_per_1000=1.0)
-    one = execution(run_id=RUN, rates=rates).to_json()
-    one["rates"]["put_per_1000"] = -1.0
-    store.create_once(layout.usage(RUN, "e1", "ended"), one)
-    assert month_costs(store, NOVEMBER, LATER).unreadable == [RUN]
-
-
 @pytest.mark.parametrize("change", [{"finished": "soon"}, {"cost": Cost(node_seconds=1e15)}])
 def test_a_report_of_an_earlier_version_that_cannot_be_is_a_damaged_record(
     change: dict[str, object], tmp_path: Path, repository: Path
@@ -79,14 +64,6 @@ def test_a_report_of_an_earlier_version_that_cannot_be_is_a_damaged_record(
     assert {line.run_id for line in found.lines} <= set(others)
 
 
-def test_two_runs_on_one_machine_are_its_time_once_in_a_month(store: Store) -> None:
-    other = f"{RUN[:-6]}fedcba"
-    for run_id in (RUN, other):
-        use(store, run_id, machine="a" * 16)
-    seconds = {line.run_id: line.node_seconds for line in month_costs(store, NOVEMBER, LATER).lines}
-    assert seconds == {RUN: 50.0, other: 50.0}
-
-
 def test_a_month_is_kept_once_it_is_over_and_stays(store: Store) -> None:
     use(store)
     assert keep_months(store, NOVEMBER.end - timedelta(seconds=1)) == []
@@ -95,14 +72,8 @@ def test_a_month_is_kept_once_it_is_over_and_stays(store: Store) -> None:
     kept = kept_costs(store, NOVEMBER, LATER)
     assert kept is not None
     assert sum(line.node_seconds for line in kept.lines) == pytest.approx(100)
-    assert deleted_runs([store], NOVEMBER.start, NOVEMBER.end, LATER).lines == []
     store.forget(layout.usage(RUN, "e1", "ended"))
     assert month_costs(store, NOVEMBER, LATER) == kept
-    whole = deleted_runs([store], NOVEMBER.start, NOVEMBER.end, LATER)
-    assert (whole.lines, whole.counted, whole.missing) == (kept.lines, {"2025-11": 1}, {})
-    part = deleted_runs([store], NOVEMBER.start + timedelta(days=1), NOVEMBER.end, LATER)
-    assert (part.lines, part.counted, part.missing) == ([], {}, {"2025-11": 1})
-    assert deleted_runs([store], LATER, LATER + timedelta(days=1), LATER).missing == {}
 
 
 @pytest.mark.parametrize("made", ["2025-11-30T12:00:00+00:00", "2999-01-01T00:00:00+00:00"])
@@ -191,55 +162,3 @@ def test_the_page_has_bars_and_figures_and_loads_nothing(store: Store) -> None:
     [row] = cost_rows(found)
     assert row == ("tiny", "1", "0.03", "0.1000 USD")
     assert "No run used anything." in cost_page([])
-
-
-def test_the_page_says_of_energy_that_only_a_part_is_known(store: Store) -> None:
-    use(store, tags={}, pipeline="tiny")
-    [figures] = [month_costs(store, NOVEMBER, LATER)]
-    line = figures.lines[0].model_copy(update={"joules": 0.0, "grams": 0.0})
-    estimated = line.model_copy(update={"joules": 7.2e6, "grams": 500.0})
-    measured = line.model_copy(update={"joules": 3.6e6, "grams": 500.0, "used": Resources(millijoules=3_600_000_000)})
-
-    def shown(*lines: MonthLine) -> str:
-        return cost_page([figures.model_copy(update={"lines": list(lines)})])
-
-    assert "kWh" not in shown(line)
-    assert "energy" not in shown(line), "a column in which nothing is known is left out"
-    assert "CO2e" not in shown(line)
-    both = shown(line, estimated)
-    assert "at least 2 kWh (estimated)" in both
-    assert "at least 0.5 kg" in both
-    assert ">1 kWh<" in shown(measured)
-    assert ">0.5 kg<" in shown(measured)
-
-
-def test_the_page_has_the_goodput_that_cost_prints(store: Store) -> None:
-    """Where an earlier Trainwright left the cause unknown, nobody knows whether it was work."""
-    use(store, tags={}, pipeline="tiny")
-    [figures] = [month_costs(store, NOVEMBER, LATER)]
-    lines = [figures.lines[0].model_copy(update={"cause": cause}) for cause in ("work", "unknown")]
-    [tiny], _ = sums((), ["pipeline"], set(), lines)
-    text = cost_page([figures.model_copy(update={"lines": lines})])
-    assert (tiny.goodput, tiny.wasted_s) == (1.0, 0.0)
-    assert ">100%<" in text
-    assert ">50%<" not in text
-
-
-def test_the_runs_of_a_store_on_a_server_are_read_several_at_a_time(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use(store)
-    use(store, RUN.replace("abcdef", "abcde0"))
-    store.create(layout.usage(RUN.replace("abcdef", "abcde1"), "e1", "ended"), b"{nonsense")
-    here = month_costs(store, NOVEMBER, LATER)
-    readers: list[str] = []
-
-    def read(store: Store, run_id: str) -> Usage:
-        readers.append(threading.current_thread().name)
-        return usage_of(store, run_id)
-
-    monkeypatch.setattr(months, "usage_of", read)
-    store.is_local = False
-    assert month_costs(store, NOVEMBER, LATER) == here
-    assert (len(here.unreadable), len({line.run_id for line in here.lines})) == (1, 2)
-    assert [name.startswith("several") for name in readers] == [True] * 3

@@ -14,14 +14,11 @@ from tasks.estimates.offers import (
     USABLE,
     MemoryNeed,
     Offer,
-    SpotInterruptions,
     offers,
     shortlist,
-    spot_rate,
     time_by_speeds,
     verdict,
 )
-from tasks.estimates.offers import with_interruptions as expected_time
 
 DAY = "2026-11-25"
 
@@ -46,13 +43,11 @@ def made(
     *machines: Machine,
     bytes: int = 50,
     time_s: Callable[[str, int], float | None] = ten_hours,
-    spot: SpotInterruptions | None = None,
 ) -> list[Offer]:
     def needs(nodes: int, devices: int) -> list[MemoryNeed]:
         return [MemoryNeed("single" if nodes * devices == 1 else "ddp", nodes, devices, 8, bytes)]
 
-    known = spot or SpotInterruptions(None, 60.0, "unknown")
-    return offers(machines, DAY, lambda devices: [(1, 1), (1, devices), (2, devices)], needs, time_s, lambda *_: known)
+    return offers(machines, DAY, lambda devices: [(1, 1), (1, devices), (2, devices)], needs, time_s)
 
 
 def rows(found: list[Offer]) -> list[tuple[Any, ...]]:
@@ -133,57 +128,6 @@ def test_amounts_of_two_currencies_do_not_beat_each_other() -> None:
 def test_each_currency_has_its_part_of_the_table() -> None:
     many = [machine(f"{name}{n}", 1, 100, price(1.0 + n, currency=name)) for name in ("EUR", "USD") for n in range(9)]
     assert [one.currency for one in shortlist(made(*many))] == ["EUR"] * 4 + ["USD"] * 4
-
-
-RATES: dict[str, tuple[int, float, float | None, float | None, str]] = {
-    "the book alone": (0, 0, 0.05, 0.05, "the price book"),
-    "seconds do not decide": (
-        1, 0.01, 0.05, pytest.approx(0.1, rel=0.01),
-        "the price book, with 1 interruption in 0.01 hours of spot nodes of this pipeline",
-    ),
-    "nothing seen": (
-        0, 0.01, 0.05, pytest.approx(0.05, rel=0.01),
-        "the price book, with 0 interruptions in 0.01 hours of spot nodes of this pipeline",
-    ),
-    "many hours decide": (
-        99, 980, 0.05, 0.1,
-        "the price book, with 99 interruptions in 980 hours of spot nodes of this pipeline",
-    ),
-    "runs alone": (12, 48, None, 0.25, "12 interruptions in 48 hours of spot nodes of this pipeline"),
-    "too few runs": (
-        1, 2, None, None,
-        "unknown: 2 hours of spot nodes of this pipeline are too few, and the price book does not say",
-    ),
-    "nothing": (0, 0, None, None, "unknown: no run on spot nodes, and the price book does not say"),
-    "a book that says never": (1, 1, 0.0, 0.0, "the price book says none"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", RATES)
-def test_how_often_a_spot_node_is_taken_away(case: str) -> None:
-    seen, hours, stated, rate, source = RATES[case]
-    assert spot_rate(seen, hours, stated) == (rate, source)
-
-
-@pytest.mark.parametrize(
-    ("known", "expected"),
-    [
-        (SpotInterruptions(None, 60, ""), (3600, None)),
-        (SpotInterruptions(0.0, 60, ""), (3600, 0)),
-        (SpotInterruptions(1.0, 360, ""), (4000, pytest.approx(4000 / 3600))),  # a tenth of the time is lost
-        (SpotInterruptions(10.0, 360, ""), (float("inf"), float("inf"))),  # it would never end
-    ],
-)
-def test_interruptions_lengthen_the_time(known: SpotInterruptions, expected: tuple[float, Any]) -> None:
-    assert expected_time(3600, 1, known) == (pytest.approx(expected[0]), expected[1])
-
-
-def test_spot_nodes_on_which_it_would_never_end_are_not_offered() -> None:
-    assert {one.term for one in made(LARGE, spot=SpotInterruptions(10.0, 36_000, ""))} == {"on-demand"}
-
-
-def test_each_node_may_be_taken_away() -> None:
-    assert expected_time(3600, 5, SpotInterruptions(1.0, 360, ""))[0] == pytest.approx(7200)
 
 
 SENTENCES: dict[str, tuple[list[Offer], str]] = {

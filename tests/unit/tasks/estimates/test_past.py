@@ -1,4 +1,4 @@
-"""What records of earlier runs say: how fast they trained, how long stages took, how often spot nodes were lost."""
+"""What records of earlier runs say: how fast they trained, how long stages took."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from tests.unit.tasks.costs.test_charges import BEGAN, execution, gang, node
 
 TRAIN = {"strategy": "ddp", "devices": 2, "global_batch_size": 8}
 POOL = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", devices=2)
-SPOT = POOL.model_copy(update={"term": "spot"})
 
 
-def resolved(price: Price = POOL, **changes: Any) -> Any:
-    known = {"run_id": "r1", "price": price, "spec": {"train": TRAIN}, "lightning": {}}
-    return SimpleNamespace(**{**known, "files": [SimpleNamespace(bytes=100), SimpleNamespace(bytes=50)], **changes})
+def resolved() -> Any:
+    known = {"run_id": "r1", "price": POOL, "spec": {"train": TRAIN}, "lightning": {}}
+    return SimpleNamespace(**{**known, "files": [SimpleNamespace(bytes=100), SimpleNamespace(bytes=50)]})
 
 
 def stage(name: str, began: float, ended: float, status: Any = "ran") -> StageUsage:
@@ -31,9 +30,9 @@ STAGES = [stage("shard", 1, 11), stage("train", 11, 71)]
 STEPS = {"met": BEGAN + 15, "last_step": 10, "samples": 80, "steps_per_epoch": 5}
 
 
-def read(one: Any, price: Price = POOL) -> Past:
+def read(one: Any) -> Past:
     past = Past()
-    add(past, resolved(price), [one])
+    add(past, resolved(), [one])
     return past
 
 
@@ -45,7 +44,6 @@ def test_a_training_and_the_stages_of_a_run() -> None:
     took = {one.stage: one.seconds for one in past.stages}
     assert took == {"shard": pytest.approx(10), "train": pytest.approx(60), "": pytest.approx(30)}
     assert {one.raw_bytes for one in past.stages} == {150}
-    assert (past.start_s, past.spot_s) == ([pytest.approx(8)], 0)
 
 
 def test_the_first_step_is_part_of_the_start() -> None:
@@ -74,13 +72,10 @@ def test_a_stage_that_failed_or_was_reused_says_nothing() -> None:
 
 
 def test_times_that_run_backward_are_no_time() -> None:
-    past = read(execution(gangs=[gang(0, node(0, 90, 13, 20, 60, 63))], stages=[stage("shard", 11, 1)]), SPOT)
-    assert (past.spot_s, past.start_s, past.stages[0].seconds) == (0, [0], 0)
+    past = read(execution(gangs=[gang(0, node(0, 90, 13, 20, 60, 63))], stages=[stage("shard", 11, 1)]))
+    assert past.stages[0].seconds == 0
 
 
-def test_spot_nodes_and_their_interruptions() -> None:
-    first = gang(0, node(0, 0, 1, 2, 12, 13), node(1, 0, 1, 2, 12, 13), ended="preempted", kept_step=4)
-    again = gang(1, node(0, 15, 16, 20, 26, 26))
-    past = read(execution(gangs=[first, again]), SPOT)
-    assert (past.interruptions, past.spot_s) == (1, pytest.approx(37))
-    assert past.trainings == [], "two generations say little of an uninterrupted one"
+def test_two_generations_say_little_of_an_uninterrupted_training() -> None:
+    first = gang(0, node(0, 0, 1, 2, 12, 13), ended="preempted", kept_step=4)
+    assert read(execution(gangs=[first, gang(1, node(0, 15, 16, 20, 26, 26))])).trainings == []

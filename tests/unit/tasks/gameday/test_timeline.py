@@ -70,11 +70,6 @@ def test_a_damaged_checkpoint_is_noticed_when_it_is_quarantined(quarantined: boo
     assert (times.noticed_s, times.cause) == ((5.0, "corrupt") if quarantined else (None, ""))
 
 
-def test_no_step_is_lost_if_the_rank_saved_before_it_ended(tmp_path: Path) -> None:
-    times = read_timeline(struck(tmp_path, "rank-asked-to-stop", {1: ("preempted", 1.0)}, 16), TRAINING, ("preempted",))
-    assert times.lost_steps == 0
-
-
 def test_a_training_that_was_never_struck_has_no_times(tmp_path: Path) -> None:
     assert read_timeline(open_store(str(tmp_path / "store")), TRAINING, ("hung",)) == Timeline()
     assert Timeline().lost_steps is None

@@ -21,13 +21,9 @@ PORT_OF_NOBODY = "http://127.0.0.1:9"
 @pytest.fixture(scope="session")
 def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
     """A committed project whose run promoted version 1 while its MLflow was away."""
-    mirrors = {
-        "mlflow": {"uri": PORT_OF_NOBODY, "experiment": "e", "model": False},
-        "openlineage": {"file": "events.jsonl"},
-        "wait_s": 5.0,
-    }
+    mirrors = {"mlflow": {"uri": PORT_OF_NOBODY, "experiment": "e", "model": False}, "wait_s": 5.0}
     spec = write_project(tmp_path_factory.mktemp("project") / "tiny", {"mirrors": mirrors, "promote": {"gates": []}})
-    (spec.parent / ".gitignore").write_text(".trainwright\n__pycache__\n*.jsonl\nlog.txt\n")
+    (spec.parent / ".gitignore").write_text(".trainwright\n__pycache__\nlog.txt\n")
     git = ["git", "-C", str(spec.parent), "-c", "user.name=a", "-c", "user.email=a@example.com"]
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
         subprocess.run([*git, *words], check=True)
@@ -37,7 +33,6 @@ def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
     assert ran.returncode == 0, ran.stderr
     shutil.copy(home / mirrors_module.FILE, spec.parent)
     (spec.parent / "log.txt").write_text(ran.stderr)
-    shutil.copy(spec.parent / "events.jsonl", spec.parent / "first-events.jsonl")
     return spec.parent
 
 

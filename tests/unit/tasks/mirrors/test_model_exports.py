@@ -12,20 +12,29 @@ import pytest
 from safetensors.numpy import load_file
 
 from data_contracts.errors import GateNotMet, StorageUnavailable, TrainwrightError, UsageError, UserCodeError
+from data_contracts.run_report import RunReport
 from flows.cli import main
 from infra.mirrors import Deadline, Endpoint, Kept, Mlflow
-from infra.store import Store
+from infra.store import Store, layout
 from tasks.export import export
 from tasks.mirrors import deliver, updates
 from tasks.mirrors.deliver import due, due_of_run
 from tasks.mirrors.updates import FILES_TAG, NOT_WANTED, put_version
+from tasks.run.report import latest_report
 from tests.support.real_mlflow import WHO, environment, served
 from tests.support.stub_server import FakeMlflow, serving
-from tests.unit.tasks.mirrors.test_deliver import facts_in, promote_again, store_in
+from tests.unit.tasks.mirrors.test_deliver import promote_again, store_in
 
 pytestmark = pytest.mark.warm
 
 OURS, ELSEWHERE = Kept("r0", "mlflow-artifacts:/1/r0/artifacts"), Kept("r0", "s3://bucket/r0")
+
+
+def report_in(store: Store) -> RunReport:
+    [run_id] = store.list(layout.runs())
+    report = latest_report(store, run_id)
+    assert report is not None
+    return report
 
 
 def registered(project: Path, error: Exception | None, kept: Kept = OURS, files: bool = True) -> FakeMlflow:
@@ -41,7 +50,7 @@ def registered(project: Path, error: Exception | None, kept: Kept = OURS, files:
         (folder / "model.onnx").write_text("b")
 
     store = store_in(project)
-    _, report = facts_in(store)
+    report = report_in(store)
     fake = FakeMlflow()
     with pytest.MonkeyPatch.context() as patch, serving(fake) as (address, got):
         patch.setattr(updates, "export", exported)
@@ -86,7 +95,7 @@ def test_files_that_are_not_wanted_or_not_taken_are_not_made(project: Path) -> N
 
 def test_an_export_ends_with_the_time_for_it(project: Path) -> None:
     store, fake = store_in(project), FakeMlflow()
-    _, report = facts_in(store)
+    report = report_in(store)
     with (
         serving(fake) as (address, _),
         Endpoint("MLflow", address, {}, Deadline(60)) as endpoint,

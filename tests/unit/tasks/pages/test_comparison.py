@@ -99,7 +99,7 @@ def test_a_version_whose_run_is_gone_is_refused(store: Store) -> None:
 
 def test_settings_are_flat() -> None:
     value = {"a": {"b": None, "c": [1, {"d": True, "e": None}]}, "f": {}, "g": False}
-    assert flat(value) == {"a.b": "", "a.c": "[1, {d: true}]", "f": "{}", "g": "false"}
+    assert flat(value) == {"a.b": "", "a.c": '[1, {"d": true, "e": null}]', "f": "{}", "g": "false"}
 
 
 def test_the_page_of_a_comparison_has_every_part(store: Store) -> None:

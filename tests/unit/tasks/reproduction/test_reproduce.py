@@ -17,7 +17,6 @@ from infra.garbage import Limits, StoreItem, items_to_delete, take_census
 from infra.models.registry import read_recipe
 from infra.sources.named_places import NO_PLACES, NamedPlaces
 from infra.store import Store, open_store
-from infra.store.store import copy_sealed
 from tasks.reproduction.remake import MADE, Made, Recorded, check_sources, moved, read_recorded
 from tasks.reproduction.reproduce import compare, lock_differences, machine_differences, revision_difference
 from tests.support.damage import overwrite
@@ -259,10 +258,3 @@ def test_what_is_not_as_it_was_is_said_in_words(recorded: Recorded) -> None:
     older = first.model_copy(update={"facts": first.facts.model_copy(update={"torch": "2.0", "cpu": "another"})})
     assert machine_differences([first], [first]) == []
     assert [one.partition(" ")[0] for one in machine_differences([older], [first])] == ["cpu", "torch"]
-
-
-def test_a_sealed_directory_is_copied_with_its_seal(store: Store, recorded: Recorded, tmp_path: Path) -> None:
-    target, code = open_store(str(tmp_path / "store")), recorded.recipe.resolved.code
-    copy_sealed(store, target, code)
-    copy_sealed(store, target, code)
-    assert target.verify(code).ref == code

@@ -16,7 +16,7 @@ from infra.machine import machine_id
 from infra.processes.this_process import now_s
 from infra.store import Store, layout, open_store
 from tasks.costs.charges import charges
-from tasks.run.meter import Meter, begin_stage, follow, metered, usage_of, usage_of_run, used_by_gang, used_by_stage
+from tasks.run.meter import Meter, begin_stage, follow, metered, usage_of, used_by_gang, used_by_stage
 from tasks.run.run import Run
 from tests.support.runs import make_run
 
@@ -63,7 +63,7 @@ def test_an_execution_is_recorded_from_its_start_to_its_end(store: Store) -> Non
     assert one.machine == machine_id() != ""
     assert [stage.name for stage in one.stages] == ["validate"]
     assert [(each.stage, each.generation) for each in one.gangs] == [("train", 0)]
-    assert usage_of_run(run).executions[0].execution == one.execution
+    assert usage_of(run.store, run.run_id).executions[0].execution == one.execution
 
 
 @pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0])

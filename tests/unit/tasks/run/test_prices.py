@@ -24,35 +24,6 @@ pools: {gpu: big}
 POOLED = ["train.launcher=work-pool", "train.pool=gpu"]
 
 
-BESIDE = """\
-version: 1
-machines: {small: {devices: 1, watts: 300, prices: [{date: 2026-01-01, currency: USD, per_hour: 1, region: eu}]}}
-pools: {gpu: {machine: small, region: eu}}
-stores:
-  s3: {prices: [{date: 2026-01-01, currency: USD, put_per_1000: 1}]}
-  s3://models/a: {region: eu, prices: [{date: 2026-01-01, currency: EUR}, {date: 2027-01-01, currency: USD}]}
-carbon:
-  eu: [{date: 2026-01-01, g_per_kwh: 200}, {date: 2026-06-01, g_per_kwh: 150}, {date: 2027-01-01, g_per_kwh: 1}]
-  us: [{date: 2026-01-01, g_per_kwh: 400}]
-"""
-
-
-def test_power_carbon_and_the_store_have_the_books_figures_of_the_day(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "prices.yaml").write_text(BESIDE)
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "prices.yaml"))
-    monkeypatch.delenv(THIS_MACHINE, raising=False)
-    spec = load_spec(write_project(tmp_path / "project"), POOLED)
-    found = run_prices(spec, "2026-11-25", "s3://models/a/b")
-    trained, here = found["price"], found["prices"]["here"]
-    assert (trained.watts, trained.g_per_kwh, trained.carbon_date) == (300, 150, "2026-06-01")
-    assert (here.watts, here.g_per_kwh) == (None, None), "nobody says in which of two regions this machine is"
-    assert (found["store_rates"].currency, found["store_rates"].region) == ("EUR", "eu")
-    assert run_prices(spec, "2026-11-25", "s3://models/ab")["store_rates"].put_per_1000 == 1
-    assert run_prices(spec, "2026-11-25", "/home/a/store")["store_rates"] is None
-
-
 @pytest.fixture
 def priced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "prices.yaml").write_text(BOOK)

@@ -204,22 +204,6 @@ def test_many_steps_are_read_from_the_last_whole_one(begun: Site, monkeypatch: p
     assert len(begun.started) == 10
 
 
-def test_another_store_has_other_keys(begun: Site, tmp_path: Path) -> None:
-    other = Site(tmp_path / "other")
-    other.look()
-    for one in (begun, other):
-        one.files["/in/b"] = "1"
-        one.look()
-    assert not begun.started.keys() & other.started.keys()
-
-
-def test_a_hundred_thousand_files_are_listed_twice_and_stored_in_two_megabytes(begun: Site) -> None:
-    begun.files = {f"/in/part-{n:06d}.csv": f"{n}:1:2:3" for n in range(100_000)}
-    assert begun.look().new == 100_000
-    assert begun.look().what == "nothing"
-    assert (begun.folder / layout.sensor_step("tiny", 1)).stat().st_size < 2_100_000
-
-
 @pytest.mark.parametrize(
     "value", [{}, {"sensor": "s", "step": "0"}, {"sensor": "s", "step": True}, {"sensor": {}, "step": 0}]
 )

@@ -77,56 +77,6 @@ def test_time_to_complete(one: LedgerRun, good: tuple[int, int]) -> None:
     assert counted("time", one, within="2h") == good
 
 
-@pytest.mark.parametrize(
-    ("changes", "in_store", "good"),
-    [
-        ({"saves": 0}, (), (0, 0)),
-        ({"saves": 4}, (), (4, 4)),
-        ({"saves": 0}, ((50, False), (100, False)), (2, 2)),  # the last one of a training stops no step
-        ({"saves": 2}, ((50, False), (100, True)), (1, 2)),
-        ({"saves": 2, "ended": "node_lost", "kept_step": 50}, ((50, False), (90, False)), (1, 2)),
-        ({"saves": 2, "ended": "node_lost", "kept_step": 0}, (), (0, 2)),
-        ({"saves": 0, "ended": "node_lost", "kept_step": 0}, (), (0, 0)),
-        ({"saves": 4, "stage": "evaluate"}, (), (0, 0)),
-        ({"saves": 4, "ended": ""}, (), (0, 0)),
-    ],
-)
-def test_checkpoints(changes: dict[str, Any], in_store: tuple[Any, ...], good: tuple[int, int]) -> None:
-    gang = generation(BEGAN, NOW, **changes)
-    one = run(gangs=[gang], checkpoints={(gang.where, 0): in_store})
-    assert counted("checkpoints", one) == good
-
-
-def test_a_checkpoint_that_the_next_conductor_committed_is_good() -> None:
-    gangs = [
-        generation(BEGAN, NOW, 0, saves=1, ended="killed", kept_step=0, last_step=60),
-        generation(BEGAN, NOW, 1, saves=0, first_step=50),
-    ]
-    one = run(gangs=gangs, checkpoints={(gangs[0].where, 0): ((50, False),)})
-    assert counted("checkpoints", one) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("changes", "good"),
-    [
-        ({"number": 0}, (0, 0)),
-        ({"number": 1, "first_step": 50}, (1, 1)),
-        ({"number": 1, "first_step": 100, "last_step": 100}, (1, 1)),  # done at once
-        ({"number": 1, "first_step": 50, "last_step": 60, "ended": "hung"}, (1, 1)),
-        ({"number": 1, "first_step": 50, "last_step": 50, "ended": "hung"}, (0, 1)),
-        ({"number": 1, "first_step": 50, "last_step": 50, "ended": "user_code"}, (0, 0)),
-        ({"number": 1, "first_step": 50, "last_step": 50, "ended": "cancelled"}, (0, 0)),
-    ],
-)
-def test_resumes(changes: dict[str, Any], good: tuple[int, int]) -> None:
-    assert counted("resumes", run(gangs=[generation(BEGAN, NOW, **changes)])) == good
-
-
-def test_a_generation_that_two_runs_recorded_counts_once() -> None:
-    gang = generation(BEGAN, NOW, 1, first_step=50)
-    assert counted("resumes", run(gangs=[gang]), run(run_id="r2", gangs=[gang])) == (1, 1)
-
-
 def test_goodput_is_the_work_of_all_node_seconds() -> None:
     ended = BEGAN + timedelta(seconds=100)
     spent = charges(usage("r1", BEGAN, ended, generation(BEGAN, ended)))

@@ -87,15 +87,6 @@ def test_the_time_that_a_run_waits_for_a_person_is_not_its_own(store: Store) -> 
     assert (only(store).verdict, only(store).seconds) == ("promoted", 2 * 3600)
 
 
-def test_checkpoints_are_listed_by_generation(store: Store) -> None:
-    gang = generation(BEGAN, BEGAN + HOUR)
-    for name in ("50-g0/manifest.json", "100-g0/manifest.json", "100-g0.quarantined", "120-g1/manifest.json", "junk"):
-        store.create(f"{layout.checkpoints(gang.where)}/{name}", b"{}")
-    write(store, report(RUN, BEGAN, BEGAN + HOUR), usage(RUN, BEGAN, BEGAN + HOUR, gang))
-    listed = {number: steps for (_, number), steps in only(store).checkpoints.items()}
-    assert listed == {0: [(50, False), (100, True)], 1: [(120, False)]}
-
-
 def test_damage_is_named_and_strange_names_are_not_runs(store: Store) -> None:
     write(store, report(RUN, BEGAN, BEGAN + HOUR), usage(RUN, BEGAN, BEGAN + HOUR))
     hurt = run_id_at(BEGAN, 7)

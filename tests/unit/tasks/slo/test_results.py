@@ -43,7 +43,7 @@ def test_a_state_and_what_is_left_of_its_budget(
 
 def test_runs_before_the_window_do_not_count() -> None:
     old = run(began=(NOW - timedelta(days=29)).timestamp(), ended=(NOW - timedelta(days=28, seconds=1)).timestamp())
-    assert [one.state for one in results(read_objectives(None), [old], NOW)] == ["no data"] * 6
+    assert [one.state for one in results(read_objectives(None), [old], NOW)] == ["no data"] * 4
 
 
 def test_two_failed_nights_page_and_say_so() -> None:

@@ -52,13 +52,6 @@ def test_a_generation_that_works_has_uncommitted_steps_and_no_lost_ones() -> Non
     assert found["cost_per_hour", "USD"] == 36.0 + 3.6
 
 
-def test_a_generation_that_failed_has_lost_them() -> None:
-    found = of(execution(gang(ended="node_lost", kept_step=4)))
-    assert (found["node_time_seconds", "train", "work"], found["node_time_seconds", "train", "lost"]) == (4, 6)
-    assert found["cost", "USD", "lost"] == pytest.approx(6 * 36 / 3600)
-    assert found["cost_per_hour", "USD"] == 3.6
-
-
 def test_a_generation_that_is_recorded_and_still_followed_counts_once() -> None:
     done = gang(ended="done", kept_step=10)
     assert of(execution(done), done)["node_time_seconds", "train", "work"] == 10

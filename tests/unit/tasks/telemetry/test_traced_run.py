@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from data_contracts.executions import GangUsage, NodeUsage
-from data_contracts.messages.gang import Heartbeat, Launch, RankMeasures, RankReport, Saved
+from data_contracts.messages.gang import Heartbeat, Launch, RankMeasures, RankReport
 from data_contracts.run_report import StageResult
 from infra.gang.ranks import origin_env
 from infra.telemetry import TRACEPARENT, Context, current, new_context
@@ -54,21 +54,18 @@ def report(**changes: Any) -> Any:
     return SimpleNamespace(**{"verdict": "promoted", "error": None, **changes})
 
 
-def heard(*saves: Saved) -> NodeHeard:
-    return NodeHeard(1, Heartbeat(ranks=[RankReport(rank=2, step=7, measured=RankMeasures(newest_saves=list(saves)))]))
+def heard() -> NodeHeard:
+    return NodeHeard(1, Heartbeat(ranks=[RankReport(rank=2, step=7, measured=RankMeasures())]))
 
 
-def test_a_run_has_stages_nodes_ranks_and_checkpoints_below_each_other(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_has_stages_nodes_and_ranks_below_each_other(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TRACEPARENT, raising=False)
     trace = traced(kept)
     trace(StageBegan("train", "tiny", "r1"))
     launch = Launch(training="trainings/k-0", generation=3, nodes=2, devices=1, traceparent=str(current()))
     trace(GangLaunched(launch, lambda: None))  # type: ignore[arg-type, return-value]
-    first, second = (Saved(step=n, began=20.0 + n, ended=20.5 + n, sealed=n == 1) for n in (1, 2))
-    trace(heard(first))
-    trace(heard(first, second))
+    trace(heard())
+    trace(heard())
     node = NodeUsage(number=1, started=10.0, released=30.0)
     trace(GangReleased(GangUsage(stage="", where="x", generation=3, local=True, nodes=[node], ended="hung")))
     trace(ended("train", "failed"))
@@ -77,11 +74,6 @@ def test_a_run_has_stages_nodes_ranks_and_checkpoints_below_each_other(
     assert (run["parent"], train["parent"], one["parent"], rank["parent"]) == (
         None, run["context"], train["context"], one["context"],
     )  # fmt: skip
-    saves = [span for span in kept.spans if span["name"] == "checkpoint"]
-    assert [(span["parent"], span["times"], span["error"]) for span in saves] == [
-        (rank["context"], (21.0, 21.5), ""),
-        (rank["context"], (22.0, 22.5), "storage"),
-    ]
     assert (one["times"], one["error"], train["error"], run["error"]) == ((10.0, 30.0), "hung", "failed", "")
     assert origin_env(launch, 1) == {TRACEPARENT: str(one["context"])}
     assert "Alice" not in repr(kept.spans)

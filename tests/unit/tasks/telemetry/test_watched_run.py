@@ -10,9 +10,8 @@ import pytest
 from data_contracts.executions import ExecutionUsage, GangUsage, NodeUsage
 from data_contracts.messages.gang import Heartbeat, Launch, RankMeasures, RankReport
 from data_contracts.resolved import Price
-from data_contracts.run_report import StageResult
 from infra.processes.this_process import now_s
-from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded, TrainingProgress
+from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, TrainingProgress
 from tasks.telemetry import WatchedRun
 from tests.support.clocks import Clock
 from tests.support.runs import make_run
@@ -57,23 +56,6 @@ def launched(generation: int, counted: list[int] | None = None) -> GangLaunched:
         return usage(generation)
 
     return GangLaunched(Launch(training="trainings/k-0", generation=generation, nodes=1, devices=1), used)
-
-
-def test_a_run_that_begins_names_itself_and_no_stage(watched: WatchedRun) -> None:
-    found = of(watched)
-    assert found["run_info", "r1"] == 1
-    assert not any(key[0] in ("stage_running", "step", "generation", "checkpoint_step") for key in found)
-
-
-def test_stages_are_running_and_then_have_a_duration(watched: WatchedRun) -> None:
-    watched(StageBegan("shard", "tiny", "r1"))
-    assert of(watched)["stage_running", "shard"] == 1
-    result = StageResult(name="shard", status="ran", seconds=2.5, sentence="")
-    watched._run.live.add_result(result)
-    watched(StageEnded(result))
-    found = of(watched)
-    assert found["stage_duration_seconds", "shard", "ran"] == 2.5
-    assert ("stage_running", "shard") not in found
 
 
 def test_a_generation_is_followed_and_the_next_begins_anew(watched: WatchedRun) -> None:
