@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.quoting import column_shown, text_of, type_shown
 from training.formats import Shard, kernels
-from training.formats.kernels import BYTES, FLOAT, HEAD_BYTES, INT64, SPARE_BYTES, Columns, Entries
+from training.formats.kernels import BYTES, FLOAT, HEAD_BYTES, INT64, SPARE_BYTES, Columns, Entries, words_of
 from training.formats.schema import pick
 
 SUFFIX = ".tfrecord"
@@ -155,7 +155,7 @@ def _records(path: Shard) -> Iterator[tuple[Framed, int, int]]:
         data = np.empty(min(unread, READ_BYTES) + SPARE_BYTES, np.uint8)
         at = end = 0  # data[at:end] is read and not yet checked; it lies at `place` in the file
         while True:
-            count, behind, code, size = kernels.records(data, at, end, starts, stops)
+            count, behind, code, size = kernels.records(data, words_of(data), at, end, starts, stops)
             if count:
                 yield Framed(data, starts[:count], stops[:count]), row, place
             row, place, at = row + count, place + behind - at, behind
@@ -226,7 +226,8 @@ def decode_examples(framed: Framed, schema: pa.Schema, selected: pa.Schema) -> p
     begins = np.empty((len(keys), len(framed.starts)), np.int64)
     ends = np.empty_like(begins)
     looked_for = Columns(frozen(np.frombuffer(b"".join(keys), np.uint8)), bounds, kinds)
-    row, code, at, kind = kernels.locate(framed.data, framed.starts, framed.stops, looked_for, begins, ends)
+    words = words_of(framed.data)
+    row, code, at, kind = kernels.locate(framed.data, words, framed.starts, framed.stops, looked_for, begins, ends)
     if code == kernels.OTHER_LIST:
         raise Malformed(
             row, f"feature {schema.names[at]!r} is a {_NAMES[kind]} list, the schema asks for {_NAMES[kinds[at]]}"
@@ -259,7 +260,7 @@ def _array(
     # The usual case: one number in every row.
     if kind == FLOAT and item == field.type:
         bits = _room(len(begins), np.uint32)
-        if kernels.single_floats(data, begins, ends, bits):
+        if kernels.single_floats(data, words_of(data), begins, ends, bits):
             return _from_floats(bits, item, rows)
     if kind == INT64 and item == field.type:
         numbers = _room(len(begins), np.int64)
@@ -388,7 +389,7 @@ def encode_examples(table: pa.Table, most_bytes: int) -> Iterator[Framed]:
         kernels.put_heads(out, features, first, done, places)
         for column in columns:
             column.put(out, first, done, places)
-        kernels.frame(out, first, done, starts, stops)
+        kernels.frame(out, words_of(out), first, done, starts, stops)
         yield Framed(out[:size], starts[first:done], stops[first:done])
 
 
@@ -436,13 +437,13 @@ class _Column:
 
     def put(self, out: NDArray[np.uint8], first: int, stop: int, places: NDArray[np.int64]) -> None:
         """Write the entries of rows `first` to `stop` at their `places`, (rows,), and advance the places."""
-        entries = Entries(self.key, self.valid, self.sizes, self.rows)
+        entries, words = Entries(self.key, self.valid, self.sizes, self.rows), words_of(out)
         if self.kind == BYTES:
-            kernels.put_bytes(out, first, stop, places, entries, self.items, self.values)
+            kernels.put_bytes(out, words, first, stop, places, entries, self.items, self.values)
         elif self.kind == FLOAT:
-            kernels.put_floats(out, first, stop, places, entries, self.values)
+            kernels.put_floats(words, first, stop, places, entries, self.values)
         else:
-            kernels.put_ints(out, first, stop, places, entries, self.values)
+            kernels.put_ints(out, words, first, stop, places, entries, self.values)
 
 
 def _flat(array: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:

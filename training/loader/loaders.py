@@ -77,7 +77,7 @@ class TrainLoader:
         self._ready: deque[Any] = deque()
         self._served = 0
         self._skip = skip
-        # Called here and not at the first batch, because it makes a table or loads compiled code.
+        # Called here and not at the first batch, because it loads compiled code.
         self._source.order(0)(np.zeros(1, np.int64))
 
     @property

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_contracts.pipeline_spec import LoaderSpec
-from training.order import SMALL, TABLED, BlockOrder, Order, Permutation, Tabled, blocks_of, epoch_order
+from training.order import SMALL, BlockOrder, Order, Permutation, blocks_of, epoch_order
 
 GLOBAL = LoaderSpec()
 BLOCK = LoaderSpec(shuffle="block", block_rows=3, window_blocks=2)
@@ -79,15 +79,6 @@ def test_block_shuffles_within_windows_of_whole_blocks(shards, block_rows, windo
         at = stop
 
 
-@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 7, 12, 63, 64, 65, 1000, SMALL - 1, SMALL, TABLED - 1, TABLED])
-@pytest.mark.parametrize("epoch", [0, 1])
-def test_a_table_and_the_compiled_network_give_the_same_order(num_rows: int, epoch: int) -> None:
-    compiled = Permutation(num_rows, "order", "d", 7, epoch)
-    order = epoch_order(GLOBAL, [num_rows], "d", 7, epoch)
-    assert isinstance(order, Tabled if num_rows < TABLED else Permutation)
-    assert whole(order, num_rows) == whole(compiled, num_rows)
-
-
 def test_a_block_never_spans_two_shards() -> None:
     starts, lengths = blocks_of([7, 0, 5], 3)
     assert starts.tolist() == [0, 3, 6, 7, 10]
@@ -105,8 +96,8 @@ ORDERS = [(0, 4, 8), (0, 8, 4), (4, 0, 8), (4, 8, 0), (8, 0, 4), (8, 4, 0)]
 
 @pytest.mark.parametrize(
     "order",
-    [Permutation(9, "a"), Tabled(Permutation(9, "a")), BlockOrder([5, 4], 2, 2, "a")],
-    ids=["global", "table", "block"],
+    [Permutation(9, "a"), BlockOrder([5, 4], 2, 2, "a")],
+    ids=["global", "block"],
 )
 @pytest.mark.parametrize("position", [-1, 9])
 def test_a_position_outside_is_an_error(order: Order, position: int) -> None:
