@@ -66,8 +66,7 @@ class Near:
         """Nothing is found yet."""
         first_rows = np.cumsum([0, *(one.num_rows for one in sides)])
         assert len(sides) <= MOST_NEAR_SIDES  # the stage refuses more
-        width = next(bits for bits in (8, 16, 32, 64) if len(sides) <= bits)
-        return cls(sides, first_rows, np.zeros(int(first_rows[-1]), f"u{width // 8}"))
+        return cls(sides, first_rows, np.zeros(int(first_rows[-1]), np.min_scalar_type(2 ** len(sides) - 1)))
 
     def side_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The number of each row's side."""

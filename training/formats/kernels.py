@@ -1,10 +1,11 @@
 """The loops of TFRecord in native code, compiled by Numba; imported only where TFRecord is used.
 
 Kernels take one-dimensional arrays unless stated otherwise, and named tuples of them, which Numba passes as it passes
-the arrays in them; they read and write eight bytes at a time. Those that parse framed `tf.train.Example` messages, in
-any form that protobuf allows, trust no input: every place is checked against the end of its container, and an error
-returns the row and a code. Those that write rows into one buffer, a column at a time, compute first the sizes of all
-entries, then the places of the messages, then write each column's entries in turn.
+the arrays in them; they read and write eight bytes at a time. Those that parse framed `tf.train.Example` messages read
+the form that we write, with features in any order. They trust no input: every place is checked against the end of its
+container, and a kernel returns the first row that is wrong, or the number of rows. Those that write rows into one
+buffer, a column at a time, compute first the sizes of all entries, then the places of the messages, then write each
+column's entries in turn.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ HEAD_SPARE_BYTES = 64
 HEAD_BYTES, TAIL_BYTES = 12, 4
 # The number of a Feature's list, by the kind of its values.
 BYTES, FLOAT, INT64 = 1, 2, 3
-# Wire types.
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
-# Return codes of a kernel: OK, or why it stopped.
-OK, LENGTH_CHECKSUM, CHECKSUM, NO_MESSAGE, TOO_LONG, WIRE_TYPE, OTHER_LIST, NUMBER_CUT, NUMBER_LONG = range(9)
+# The wire type of a field that begins with its length.
+LENGTH = 2
+# Return codes of `records`: OK, or why it stopped.
+OK, LENGTH_CHECKSUM, CHECKSUM = range(3)
 
 
 class Entries(NamedTuple):
@@ -162,28 +163,16 @@ def _varint(data: Any, at: Any, end: Any) -> Any:
 
 
 @compiled
-def _field(data: Any, at: Any, end: Any) -> Any:
-    """(field number, wire type, start, stop, code) of the field at `at`, in a message that ends at `end`."""
-    tag, at = _varint(data, at, end)
-    if at < 0:
-        return 0, 0, 0, 0, NO_MESSAGE
-    number = np.int64(tag >> np.uint64(3))
-    wire = np.int64(tag & np.uint64(7))
-    start = at
-    if wire == LENGTH:
-        size, start = _varint(data, at, end)
-        if start < 0:
-            return 0, 0, 0, 0, NO_MESSAGE
-        if size > np.uint64(end - start):
-            return 0, 0, 0, 0, TOO_LONG
-        return number, wire, start, start + np.int64(size), OK
-    if wire == VARINT:
-        _, stop = _varint(data, at, end)
-        return number, wire, start, stop, OK if stop >= 0 else NO_MESSAGE
-    if wire != FIXED64 and wire != FIXED32:
-        return 0, 0, 0, 0, WIRE_TYPE
-    stop = at + (8 if wire == FIXED64 else 4)
-    return number, wire, start, stop, OK if stop <= end else TOO_LONG
+def _content(data: Any, at: Any, end: Any, number: Any) -> Any:
+    """(start, stop) of the content of the length-delimited field `number` at `at`; -1 twice if it is not there, if it
+    does not end before `end`, or if `at` is -1.
+    """
+    if at < 0 or at >= end or data[at] != number << 3 | LENGTH:
+        return -1, -1
+    size, start = _varint(data, at + 1, end)
+    if start < 0 or size > np.uint64(end - start):
+        return -1, -1
+    return start, start + np.int64(size)
 
 
 @compiled
@@ -202,147 +191,67 @@ def _find(data: Any, start: Any, stop: Any, keys: Any, bounds: Any, guess: Any) 
 
 
 @compiled
-def _same(words: Any, first: Any, second: Any, size: Any) -> Any:
-    """Whether the same `size` bytes, at least eight, stand at two places."""
-    for at in range(0, size - 8, 8):
-        if words[first + at] != words[second + at]:
-            return False
-    return words[first + size - 8] == words[second + size - 8]
+def locate(data: ByteArray, starts: Numbers, stops: Numbers, columns: Columns, begins: Numbers, ends: Numbers) -> int:
+    """Find where each column's values lie in each message: `begins[column, row]`, or -1 for a null, and `ends`.
 
-
-@compiled
-def locate(
-    data: ByteArray, words: Words, starts: Numbers, stops: Numbers, columns: Columns, begins: Numbers, ends: Numbers
-) -> Any:
-    """Find where each column's list lies in each message: `begins[column, row]`, or -1 for a null, and `ends`.
-
-    Of two entries with one key, and of two lists in one feature, the last counts. A column of kind 0 is skipped. An
-    entry that begins with the same bytes as the column's previous entry is not parsed again.
-
-    Returns: row, code, column and kind of the list there; OK after the last row.
+    Values are the content of a BytesList, or of the packed field in another list. Of two entries with one key, the last
+    counts.
     """
     keys, bounds, kinds = columns
-    # Per column, the last entry whose end is its list's end: its start, the bytes before the list, and the bytes in
-    # all.
-    known = np.zeros(len(kinds), np.int64)
-    heads, sizes = np.zeros_like(known), np.zeros_like(known)
     for row in range(len(starts)):
         begins[:, row] = -1
         column = -1
-        at = starts[row]
-        while at < stops[row]:
-            number, wire, entry, features_end, code = _field(data, at, stops[row])
-            if code != OK:
-                return row, code, 0, 0
-            at = features_end
-            if number != 1 or wire != LENGTH:
+        entry, features_end = _content(data, starts[row], stops[row], 1)
+        if features_end != stops[row]:
+            return row
+        while entry < features_end:
+            part, entry = _content(data, entry, features_end, 1)
+            key, key_end = _content(data, part, entry, 1)
+            feature, feature_end = _content(data, key_end, entry, 2)
+            if entry < 0 or feature_end != entry:
+                return row
+            guess = column + 1 if column + 1 < len(kinds) else 0
+            column = _find(data, key, key_end, keys, bounds, guess)
+            if column < 0 or kinds[column] == 0:
                 continue
-            while entry < features_end:
-                column = column + 1 if column + 1 < len(kinds) else 0
-                head, size = heads[column], sizes[column]
-                if head >= 8 and entry + size <= features_end and _same(words, entry, known[column], head):
-                    begins[column, row] = entry + head
-                    entry += size
-                    ends[column, row] = entry
-                    continue
-                first = entry
-                number, wire, part, entry, code = _field(data, entry, features_end)
-                if code != OK:
-                    return row, code, 0, 0
-                if number != 1 or wire != LENGTH:
-                    continue
-                key = key_end = feature = feature_end = part
-                while part < entry:
-                    number, wire, start, part, code = _field(data, part, entry)
-                    if code != OK:
-                        return row, code, 0, 0
-                    if wire == LENGTH and number == 1:
-                        key, key_end = start, part
-                    elif wire == LENGTH and number == 2:
-                        feature, feature_end = start, part
-                found = _find(data, key, key_end, keys, bounds, column)
-                if found < 0:
-                    continue
-                column = found
-                begins[column, row] = -1
-                while kinds[column] and feature < feature_end:
-                    number, wire, start, feature, code = _field(data, feature, feature_end)
-                    if code != OK:
-                        return row, code, column, 0
-                    if wire != LENGTH or number < BYTES or number > INT64:
-                        continue
-                    if number != kinds[column]:
-                        return row, OTHER_LIST, column, number
-                    begins[column, row] = start
-                    ends[column, row] = feature
-                    known[column], heads[column], sizes[column] = first, start - first, feature - first
-                if begins[column, row] < 0 or ends[column, row] != entry:
-                    heads[column] = 0
-    return len(starts), OK, 0, 0
+            start, stop = _content(data, feature, entry, kinds[column])
+            if kinds[column] != BYTES and start < stop:
+                start, stop = _content(data, start, stop, 1)
+            if stop != entry:
+                return row
+            begins[column, row] = start
+            ends[column, row] = stop
+    return len(starts)
 
 
 @compiled
-def _is_value(kind: Any, number: Any, wire: Any) -> Any:
-    """Whether a list's field holds values: packed, or unpacked."""
-    if number != 1:
-        return False
-    return wire == LENGTH or (kind == FLOAT and wire == FIXED32) or (kind == INT64 and wire == VARINT)
-
-
-@compiled
-def count_values(data: ByteArray, begins: Numbers, ends: Numbers, kind: int, counts: Numbers, sizes: Numbers) -> Any:
-    """Per row the number of values in its list, -1 for a null, and their wire bytes; (row, code), OK at the end."""
+def count_values(data: ByteArray, begins: Numbers, ends: Numbers, kind: int, counts: Numbers, sizes: Numbers) -> int:
+    """Per row the number of its values, -1 for a null, and their bytes."""
     for row in range(len(counts)):
         at = begins[row]
         counts[row] = -1 if at < 0 else 0
         sizes[row] = 0
-        while 0 <= at < ends[row]:
-            number, wire, start, stop, code = _field(data, at, ends[row])
-            if code != OK:
-                return row, code
-            at = stop
-            if not _is_value(kind, number, wire):
-                continue
-            sizes[row] += stop - start
-            if kind == BYTES:
+        if at < 0:
+            continue
+        if kind == BYTES:
+            while at < ends[row]:
+                start, at = _content(data, at, ends[row], 1)
+                if at < 0:
+                    return row
                 counts[row] += 1
-            elif kind == FLOAT:
-                if (stop - start) % 4:
-                    return row, NUMBER_CUT
-                counts[row] += (stop - start) // 4
-            elif start < stop:
-                if data[stop - 1] >= 0x80:
-                    return row, NUMBER_CUT
-                count = 0
-                for byte in range(start, stop):
-                    count += data[byte] < 0x80
-                counts[row] += count
-    return len(counts), OK
-
-
-@compiled
-def single_floats(data: ByteArray, words: Words, begins: Numbers, ends: Numbers, out: FloatBits) -> Any:
-    """Read a FloatList of one packed value from each row; False, with nothing read, if a row has anything else."""
-    for row in range(len(begins)):
-        at = begins[row]
-        if at < 0 or ends[row] - at != 6 or data[at] != LENGTH | 8 or data[at + 1] != 4:
-            return False
-        out[row] = words[at + 2] & np.uint64(0xFFFFFFFF)
-    return True
-
-
-@compiled
-def single_ints(data: ByteArray, begins: Numbers, ends: Numbers, out: Numbers) -> Any:
-    """Read an Int64List of one packed value from each row; False, with nothing read, if a row has anything else."""
-    for row in range(len(begins)):
-        at = begins[row]
-        if at < 0 or ends[row] - at < 3 or data[at] != LENGTH | 8 or data[at + 1] != ends[row] - at - 2:
-            return False
-        value, behind = _varint(data, at + 2, ends[row])
-        if behind != ends[row]:
-            return False
-        out[row] = np.int64(value)
-    return True
+                sizes[row] += at - start
+            continue
+        sizes[row] = ends[row] - at
+        if kind == FLOAT:
+            if sizes[row] % 4:
+                return row
+            counts[row] = sizes[row] // 4
+            continue
+        if sizes[row] and data[ends[row] - 1] >= 0x80:
+            return row
+        for byte in range(at, ends[row]):
+            counts[row] += data[byte] < 0x80
+    return len(counts)
 
 
 @compiled
@@ -352,10 +261,9 @@ def item_sizes(data: ByteArray, begins: Numbers, ends: Numbers, sizes: Numbers) 
     for row in range(len(begins)):
         at = begins[row]
         while 0 <= at < ends[row]:
-            number, wire, start, at, _ = _field(data, at, ends[row])
-            if _is_value(BYTES, number, wire):
-                sizes[item] = at - start
-                item += 1
+            start, at = _content(data, at, ends[row], 1)
+            sizes[item] = at - start
+            item += 1
 
 
 @compiled
@@ -365,27 +273,25 @@ def fill_raw(data: ByteArray, begins: Numbers, ends: Numbers, kind: int, places:
         at = begins[row]
         place = places[row]
         while 0 <= at < ends[row]:
-            number, wire, start, at, _ = _field(data, at, ends[row])
-            if _is_value(kind, number, wire):
-                copy(out, place, data, start, at - start)
-                place += at - start
+            start, stop = _content(data, at, ends[row], 1) if kind == BYTES else (at, ends[row])
+            copy(out, place, data, start, stop - start)
+            place += stop - start
+            at = stop
 
 
 @compiled
-def fill_ints(data: ByteArray, begins: Numbers, ends: Numbers, places: Numbers, out: Numbers) -> Any:
-    """Read the values of counted Int64Lists, each row's from `out[places[row]]` on; (row, code), OK at the end."""
+def fill_ints(data: ByteArray, begins: Numbers, ends: Numbers, places: Numbers, out: Numbers) -> int:
+    """Read the values of counted Int64Lists, each row's from `out[places[row]]` on."""
     for row in range(len(begins)):
         at = begins[row]
         place = places[row]
         while 0 <= at < ends[row]:
-            number, wire, start, at, _ = _field(data, at, ends[row])
-            while _is_value(INT64, number, wire) and start < at:
-                value, start = _varint(data, start, at)
-                if start < 0:
-                    return row, NUMBER_LONG
-                out[place] = np.int64(value)
-                place += 1
-    return len(begins), OK
+            value, at = _varint(data, at, ends[row])
+            if at < 0:
+                return row
+            out[place] = np.int64(value)
+            place += 1
+    return len(begins)
 
 
 @compiled

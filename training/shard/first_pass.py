@@ -25,6 +25,7 @@ from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.pipeline_spec import ShardsSpec
 from data_contracts.quoting import column_shown
 from infra.sources import prefetch
+from training import formats
 from training.formats.schema import Facts, Mismatch, Size, conform_rows, widen
 from training.shard.spill import BATCH_BYTES, Spill, Spilled, shuffle_keys, stream_start
 from training.shard.splitter import (
@@ -263,6 +264,7 @@ class Gatherer:
             narrowed = self._found.facts.look(splits, of_row, rows)
         except Mismatch as error:
             raise unlike_batches(error) from error
+        formats.get(self._job.settings.format).refuse(narrowed)
         keys = np.empty(rows.num_rows, np.uint64)
         for index, split in enumerate(splits):
             mask = of_row == index

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from data_contracts.arrow_rows import decoded_column
 from data_contracts.quoting import type_shown
 
-# Rows that show whether a batch's keys repeat.
-_SAMPLE = 256
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 DIGEST_BYTES = 16
 
@@ -39,32 +37,23 @@ def key_digests(columns: Sequence[pa.ChunkedArray], seed: int) -> NDArray[np.uin
     A null is a value like any other: rows without a key stay together. Dictionaries and extension types count by their
     values. UnusableKey for nested types.
     """
-    per_row: list[pa.Array | None] = []
+    per_row: list[pa.Array] = []
     framed = []
     start = f"trainwright key {seed}\0".encode()
     for index, column in enumerate(columns):
         plain = decoded_column(column)
         if pa.types.is_nested(plain.type) or pa.types.is_run_end_encoded(plain.type):
             raise UnusableKey(index, column.type)
-        distinct, of_row = _distinct(plain.combine_chunks())
-        values = _framed(b"" if index else start, *_typed(distinct, index))
+        encoded = plain.combine_chunks().dictionary_encode()
+        values = _framed(b"" if index else start, *_typed(encoded.dictionary, index))
         if plain.null_count:
             values = pa.concat_arrays([values, _framed(b"" if index else start, b"n", pa.array([b""]))])
         framed.append(values)
-        per_row.append(None if of_row is None else of_row.fill_null(len(values) - 1))
+        per_row.append(encoded.indices.fill_null(len(values) - 1))
     if len(columns) == 1:
-        distinct = digests(*binary_parts(framed[0]))
-        return distinct if per_row[0] is None else distinct[per_row[0].to_numpy()]
-    rows = [values if at is None else values.take(at) for values, at in zip(framed, per_row, strict=True)]
+        return digests(*binary_parts(framed[0]))[per_row[0].to_numpy()]
+    rows = [values.take(at) for values, at in zip(framed, per_row, strict=True)]
     return digests(*binary_parts(_joined(*rows)))
-
-
-def _distinct(values: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-    """The distinct values and each row's index into them; if the first rows hardly repeat any, all values and None."""
-    if not values.null_count and len(values[:_SAMPLE].unique()) > _SAMPLE // 2:
-        return values, None
-    encoded = values.dictionary_encode()
-    return encoded.dictionary, encoded.indices
 
 
 def _framed(start: bytes, letter: bytes, values: pa.Array) -> pa.Array:
@@ -138,6 +127,6 @@ def digests(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.u
         data: the messages one after another.
         offsets: where each message begins in `data`, and where the last one ends: (n + 1,).
     """
-    view = memoryview(data)
+    view = data.data
     joined = b"".join([blake3(view[start:stop]).digest(DIGEST_BYTES) for start, stop in pairwise(offsets.tolist())])
     return np.frombuffer(joined, "<u8").reshape(-1, 2)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.normalised import normalised
+from tests.support.shard_rows import shard_reader
 from training import formats
 from training.formats import tfrecord
 
@@ -90,7 +91,7 @@ def test_tensorflow_reads_ours_and_we_read_tensorflows(ask, tmp_path):
     ]
     assert ask("tensorflow", TENSORFLOW, ours, theirs) == expected
     assert ours.read_bytes() != theirs.read_bytes()
-    assert tfrecord.read_shard(theirs, table.schema).equals(table)
+    assert shard_reader("tfrecord")(theirs, table.schema).equals(table)
 
 
 TFRECORD = """

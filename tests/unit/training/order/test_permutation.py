@@ -112,39 +112,6 @@ def test_each_word_of_the_seed_counts() -> None:
     assert whole(Permutation(100, "ab", "c"), 100) != whole(Permutation(100, "a", "bc"), 100)
 
 
-def chi_square(counts: np.ndarray, expected: float) -> float:
-    """Standard deviations by which the statistic exceeds its mean; its degrees of freedom are many."""
-    freedom = counts.size - 1
-    return float((((counts - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom))
-
-
-@pytest.mark.parametrize("num_rows", [5, 12, 50])
-def test_each_row_stands_at_each_place_and_before_each_other_equally_often(num_rows: int) -> None:
-    epochs = 6000
-    places, pairs = np.zeros((num_rows, num_rows)), np.zeros((num_rows, num_rows))
-    for epoch in range(epochs):
-        rows = Permutation(num_rows, "d", epoch)(np.arange(num_rows))
-        places[np.arange(num_rows), rows] += 1
-        pairs[rows[:-1], rows[1:]] += 1
-    assert abs(chi_square(places, epochs / num_rows)) < 4
-    assert abs(chi_square(pairs[~np.eye(num_rows, dtype=bool)], epochs / num_rows)) < 4
-
-
-@pytest.mark.parametrize("num_rows", [SMALL - 1, SMALL, 100_003])
-def test_one_order_has_no_structure(num_rows: int) -> None:
-    places = np.arange(num_rows)
-    rows = Permutation(num_rows, "d", 0)(places)
-    # Where a row stands says nothing about its place: neither roughly (high bits) nor finely (low bits).
-    for was, now, cells in ((places * 16 // num_rows, rows * 16 // num_rows, 16), (places % 16, rows % 16, 16)):
-        counts, _, _ = np.histogram2d(was, now, bins=cells)
-        assert abs(chi_square(counts, num_rows / cells**2)) < 4
-    # Neighbours are as far apart as chance has it: a third of the rows on average.
-    distance = np.abs(np.diff(rows)).mean() / num_rows
-    assert abs(distance - 1 / 3) < 4 * 0.2357 / np.sqrt(num_rows)
-    assert abs(np.corrcoef(rows[:-1], rows[1:])[0, 1]) < 4 / np.sqrt(num_rows)
-    assert (rows == places).sum() < 8  # one is expected
-
-
 def test_the_next_blocks_are_those_that_the_rows_of_the_next_window_are_in() -> None:
     shard_rows, block_rows, window = [33, 0, 40, 27], 10, 3
     order = BlockOrder(shard_rows, block_rows, window, "words")
@@ -159,12 +126,3 @@ def test_the_next_blocks_are_those_that_the_rows_of_the_next_window_are_in() -> 
         at += count
         seen += found
     assert (at, sorted(seen)) == (99, list(range(len(starts))))
-
-
-def test_the_next_blocks_are_the_same_from_any_position_of_a_window() -> None:
-    order = BlockOrder([33, 0, 40, 27], 10, 3, "words")
-    asked = [tuple(order.next_blocks(position)) for position in range(100)]
-    windows = [0, *(at for at in range(1, 100) if asked[at] != asked[at - 1])]
-    blocks = np.searchsorted(blocks_of([33, 0, 40, 27], 10)[0], order(np.arange(100)), side="right") - 1
-    assert [len(set(part)) for part in np.split(blocks, windows[1:])] == [3, 3, 3, 2]
-    assert tuple(order.next_blocks(-1)) not in asked
