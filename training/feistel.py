@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 def compiled(function: Callable) -> Any:
     """Compile a function on its first call for each set of types; the machine code is cached between processes."""
     try:
-        return njit(cache=True, nogil=True)(function)
+        return njit(nogil=True, cache=True)(function)
     except RuntimeError:  # neither __pycache__ nor the user's cache folder can be written
         return njit(nogil=True)(function)
 

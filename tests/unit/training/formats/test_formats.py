@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,12 +14,9 @@ from hypothesis import strategies as st
 from data_contracts.errors import CorruptError, UsageError
 from tests.support.normalised import normalised
 from tests.support.shard_rows import shard_reader
+from tests.unit.training.formats import rows
 from training import formats
 from training.formats import schema
-
-_spec = importlib.util.spec_from_file_location("rows_of_every_kind", Path(__file__).with_name("rows.py"))
-rows = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(rows)
 
 BOTH = pytest.mark.parametrize("name", ["parquet", "tfrecord"])
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.unit.training.formats import reference
 from training.formats import kernels
-
-_spec = importlib.util.spec_from_file_location("formats_reference", Path(__file__).with_name("reference.py"))
-reference = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(reference)
 
 
 @pytest.mark.parametrize("size", [*range(40), 1000, 4099])

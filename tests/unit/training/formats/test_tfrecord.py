@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,17 +15,10 @@ from hypothesis import strategies as st
 from data_contracts.errors import CorruptError
 from tests.support.normalised import normalised
 from tests.support.shard_rows import shard_reader
+from tests.unit.training.formats import reference
+from tests.unit.training.formats import rows as kinds
 from training.formats import kernels, tfrecord
 
-
-def _beside(name: str):
-    spec = importlib.util.spec_from_file_location(f"formats_{name}", Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-reference, kinds = _beside("reference"), _beside("rows")
 read_shard = shard_reader("tfrecord")
 
 # One feature "a" = [5], spelled out by the wire format.
