@@ -172,12 +172,8 @@ def _is_nested(type_: pa.DataType) -> bool:
 
 def row_digests(columns: Sequence[pa.ChunkedArray]) -> NDArray[np.uint64]:
     """The digest of each row: (rows, 2) uint64, little-endian; the columns have the same types in each call."""
-    rows = np.concatenate([_laid_out(_joined(column)) for column in columns], axis=1)
+    rows = np.concatenate([_laid_out(column.combine_chunks()) for column in columns], axis=1)
     return digests(rows.reshape(-1), np.arange(len(rows) + 1) * rows.shape[1])
-
-
-def _joined(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _laid_out(values: pa.Array) -> NDArray[np.uint8]:

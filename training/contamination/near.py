@@ -13,7 +13,6 @@ resemblance and containment of documents", 1997), so that with b bands of r mini
 
 from __future__ import annotations
 
-import mmap
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from blake3 import blake3
 from numpy.typing import NDArray
 from rensa import RMinHash
 
@@ -31,12 +29,13 @@ from data_contracts.errors import UsageError
 from data_contracts.messages.raw_data import MOST_NEAR_SIDES, Overlap, RowPosition
 from data_contracts.pipeline_spec import NearSpec
 from data_contracts.quoting import column_shown
-from training.contamination.exact import CHECKED_ROWS, DIGEST_BYTES, EXAMPLES, KEEP_BYTES, RUN_BYTES, Compared, OpenSide
-from training.shard.key_digests import digests
+from training.contamination.exact import CHECKED_ROWS, EXAMPLES, KEEP_BYTES, RUN_BYTES, Compared, OpenSide
+from training.shard.key_digests import DIGEST_BYTES, binary_parts, digests
 from training.shard.spill import Spill, Spilled
 
 CACHED_CHARS = 2**20
 _SCHEMA = pa.schema([("key", pa.uint64()), ("row", pa.int64())])
+_TEXT_SCHEMA = pa.schema([("text", pa.large_string())])
 # Rows with the same text, by side, ascending.
 Same = dict[int, list[int]]
 # Minima of a text, at most; the probability that a pair at the stated similarity shares no band, at most.
@@ -139,10 +138,10 @@ def find_near(compared: Compared, spec: NearSpec, folder: Path) -> Near:
     candidates = np.unique(np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in _buckets(banded, near))]))
     if not len(candidates):
         return near
-    with _Texts(compared, spec, candidates, near, folder / "candidates.utf8") as texts:
-        for rows, sides in _buckets(banded, near):
-            _verify(texts.same(rows, sides), texts, near, spec.similarity)
-            compared.advanced()
+    texts = _Texts(compared, spec, candidates, near, folder / "candidates.arrow")
+    for rows, sides in _buckets(banded, near):
+        _verify(texts.same(rows, sides), texts, near, spec.similarity)
+        compared.advanced()
     return near
 
 
@@ -204,25 +203,23 @@ def _row(same: Same) -> int:
 
 
 class _Texts:
-    """The texts of candidate rows, in a file; a context."""
+    """The texts of candidate rows, in a mapped file."""
 
     def __init__(
         self, compared: Compared, spec: NearSpec, candidates: NDArray[np.int64], near: Near, path: Path
     ) -> None:
         self._rows, self._size, self.advanced = candidates, spec.shingle, compared.advanced
-        lengths, digests = [], bytearray()
-        with path.open("wb") as file:
+        of_texts = []
+        with pa.ipc.new_file(str(path), _TEXT_SCHEMA) as file:
             for side, first, texts in _texts(compared, spec.column, near):
                 start = int(near.first_rows[side.number]) + first
                 low, high = np.searchsorted(candidates, [start, start + len(texts)])
-                for text in texts.take(pa.array(candidates[low:high] - start)).to_pylist():
-                    written = text[:LONGEST].encode()
-                    lengths.append(file.write(written))
-                    digests += blake3(written).digest(DIGEST_BYTES)
-        self._digests = np.frombuffer(digests, f"V{DIGEST_BYTES}")
-        self._ends = np.cumsum(lengths)
-        self._file = path.open("rb")
-        self._bytes = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+                chosen = texts.take(pa.array(candidates[low:high] - start)).combine_chunks().cast(pa.large_string())
+                chosen = pc.utf8_slice_codeunits(chosen, 0, LONGEST)
+                file.write_batch(pa.record_batch([chosen], schema=_TEXT_SCHEMA))
+                of_texts.append(digests(*binary_parts(chosen)))
+        self._digests = np.concatenate(of_texts).view(f"V{DIGEST_BYTES}").reshape(-1)
+        self._texts = pa.ipc.open_file(pa.memory_map(str(path))).read_all().column(0)
         self._cached: OrderedDict[int, frozenset[str]] = OrderedDict()
         self._chars = 0
 
@@ -248,22 +245,13 @@ class _Texts:
         if row in self._cached:
             self._cached.move_to_end(row)
             return self._cached[row]
-        at = int(np.searchsorted(self._rows, row))
-        start = int(self._ends[at - 1]) if at else 0
-        text = self._bytes[start : int(self._ends[at])].decode()
+        text = self._texts[int(np.searchsorted(self._rows, row))].as_py()
         made = shingles_of(text, self._size)
         self._cached[row] = made
         self._chars += len(made)
         while self._chars > CACHED_CHARS and len(self._cached) > 2:
             self._chars -= len(self._cached.popitem(last=False)[1])
         return made
-
-    def __enter__(self) -> _Texts:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bytes.close()
-        self._file.close()
 
 
 def banding(similarity: float) -> tuple[int, int]:

@@ -293,11 +293,7 @@ def open_cache(columns: list[Column], shards: Shards, cache_bytes: int) -> AllRo
             _make_room(base, cache_bytes - needed)
             _make(folder, columns, shards)
             using = files.hold(folder)
-        try:
-            held = AllRows(columns, shards.rows, _map(folder, columns, shards), "cache")
-        except BaseException:
-            os.close(using)
-            raise
+        held = AllRows(columns, shards.rows, _map(folder, columns, shards), "cache")
     weakref.finalize(held, os.close, using)
     return held
 

@@ -122,9 +122,15 @@ def gather(job: Job, units: Sequence[Unit]) -> Gathered:
     return Gatherer(job, load_transform(job.settings, job.project), lambda rows, of_bytes: None).work(units)
 
 
-def times_of(job: Job, units: Sequence[Unit], path: Path) -> tuple[int, Notes]:
-    """Write the times of units' rows to a file as raw int64, reading their column alone; returns the number of rows."""
-    splitter, rows = job.splitter(), 0
+def times_of(job: Job, task: tuple[list[Unit], Path]) -> tuple[int, Notes]:
+    """Write the times of some units' rows to a file as raw int64, reading that column alone.
+
+    Args:
+        task: the units and the file.
+
+    Returns: the number of rows, and notes about them.
+    """
+    (units, path), splitter, rows = task, job.splitter(), 0
     fetcher = Fetcher(job.source, job.folder)
     assert job.settings.split.time is not None
     with path.open("wb") as file:

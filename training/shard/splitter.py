@@ -25,7 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_contracts import arrow_rows
-from data_contracts.arrow_rows import Numbers, decoded_column, number_before
+from data_contracts.arrow_rows import Numbers, decoded_column, is_text, number_before
 from data_contracts.canonical import valid_name
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
@@ -351,11 +351,6 @@ def no_times(spec: SplitSpec) -> UsageError:
         f"shards.split.time: {spec.time!r} holds text that is not an ISO 8601 time in every row.",
         remedy="Write every time as ISO 8601, all with a time zone or none, or make them timestamps in the data.",
     )
-
-
-def is_text(type_: pa.DataType) -> bool:
-    """Whether a column of this type holds text."""
-    return pa.types.is_string(type_) or pa.types.is_large_string(type_)
 
 
 def boundary(text: str) -> int:

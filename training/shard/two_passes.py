@@ -324,7 +324,7 @@ class _FirstPass:
         self._meter.begin("reading times", self._total, sum(unit.bytes for unit in self._units))
         notes, num_rows = Notes(), 0
         for task, (rows, noted) in zip(
-            tasks, self._workers.map(partial(_times, self.job), list(zip(tasks, paths, strict=True))), strict=True
+            tasks, self._workers.map(partial(times_of, self.job), list(zip(tasks, paths, strict=True))), strict=True
         ):
             notes.merge(noted)
             num_rows += rows
@@ -338,11 +338,6 @@ class _FirstPass:
         for path in paths:
             path.unlink()
         return tuple(cuts)
-
-
-def _times(job: Job, task: tuple[list[Unit], Path]) -> tuple[int, Notes]:
-    units, path = task
-    return times_of(job, units, path)
 
 
 def _orders(
