@@ -160,17 +160,12 @@ def test_a_newer_schema_is_refused():
         schema.from_json({"schema_version": 1, "columns": [{"name": "x", "type": "tensor<nope>"}]})
 
 
-@BOTH
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.99])
-def test_a_truncated_file_is_named(name, keep, tmp_path):
-    table = normalised(rows.every_kind())
-    path = _write(name, table, tmp_path)
+def test_a_truncated_parquet_file_is_named(keep, tmp_path):
+    path = _write("parquet", normalised(rows.every_kind()), tmp_path)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
-    if name == "tfrecord" and keep == 0:
-        assert shard_reader(name)(path, table.schema).num_rows == 0  # nothing tells it from an empty one
-        return
     with pytest.raises(CorruptError, match=path.name):
-        shard_reader(name)(path, table.schema)
+        shard_reader("parquet")(path, pa.schema([("int8", pa.int8())]))
 
 
 @BOTH

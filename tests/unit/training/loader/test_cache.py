@@ -43,15 +43,6 @@ def folders(columns: Path) -> list[str]:
     return sorted(path.name for path in columns.iterdir() if path.is_dir())
 
 
-def test_it_is_made_once(tmp_path: Path, columns: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = write_split(tmp_path / "data", TABLE, [20, 0, 40])
-    assert numbers(cached(tmp_path / "data", dataset)) == [59, 0, 30]
-    [made] = folders(columns)
-    monkeypatch.setattr(Shards, "tables", None)
-    assert numbers(cached(tmp_path / "data", dataset)) == [59, 0, 30]
-    assert folders(columns) == [made]
-
-
 def test_a_damaged_file_is_made_anew(tmp_path: Path, columns: Path) -> None:
     dataset = write_split(tmp_path / "data", TABLE)
     cached(tmp_path / "data", dataset)

@@ -43,10 +43,6 @@ def test_each_document_is_cut_at_its_shares(pieces: int, gap: int, expected: str
     assert split_of(pieces, gap) == expected
 
 
-def test_one_split_takes_all() -> None:
-    assert split_of(3, shares=(1.0,)) == "000"
-
-
 def test_a_document_whose_last_split_would_have_nothing_stays_whole() -> None:
     assert split_of(2, shares=(0.8, 0.2)) == "ss"
     assert split_of(3, shares=(0.8, 0.2)) == "001"

@@ -197,14 +197,6 @@ def test_a_transform_is_found_in_the_project_and_given_its_arguments(given):
     assert sorted(rows) == [3 * n for n in range(100)]
 
 
-def test_a_window_leaves_rows_out(given, tmp_path):
-    raw = tmp_path / "raw.csv"
-    raw.write_text("x,at\n" + "".join(f"{n},2026-01-{n + 1:02d}\n" for n in range(30)))
-    window = ["2026-01-05T00:00:00+00:00", "2026-01-15T00:00:00+00:00"]
-    dataset = _run(given(window=window, window_column="at", one_split="all"))
-    assert dataset.rows("all") == 10
-
-
 FAILURES = [
     ({"files": []}, UsageError, "There are no source files to shard"),
     ({"shards": {"split": {"key": "nope"}}}, UsageError, "the data has no column 'nope'; it has x, name"),
