@@ -1,26 +1,24 @@
-"""The Feistel network of `order`, compiled by Numba on its first call; the machine code is cached."""
+"""The Feistel network of `order`, compiled by Numba, and how Numba compiles all loops of ours."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-Function = TypeVar("Function", bound=Callable)
 
-
-def _compiled(function: Function) -> Function:
+def compiled(function: Callable) -> Any:
+    """Compile a function on its first call for each set of types; the machine code is cached between processes."""
     try:
-        made = njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # the compiled code cannot be cached, as on a read-only disk: half a second per process
-        made = njit(nogil=True)(function)
-    return cast(Function, made)
+        return njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # neither __pycache__ nor the user's cache folder can be written
+        return njit(nogil=True)(function)
 
 
-@_compiled
+@compiled
 def _hash(value: np.uint64) -> np.uint64:
     """32 well-mixed bits, in the low half."""
     value *= np.uint64(0x9E3779B97F4A7C15)
@@ -29,7 +27,7 @@ def _hash(value: np.uint64) -> np.uint64:
     return value >> np.uint64(32)
 
 
-@_compiled
+@compiled
 def _twice(
     left: np.uint64, right: np.uint64, high: np.uint64, low: np.uint64, key: np.uint64, next_key: np.uint64
 ) -> tuple[np.uint64, np.uint64]:
@@ -40,7 +38,7 @@ def _twice(
     return left, (right + _hash(left ^ next_key)) & low
 
 
-@_compiled
+@compiled
 def permute(rows: NDArray[np.int64], num_rows: np.uint64, bits: np.uint64, keys: NDArray[np.uint64]) -> None:
     """Permute `rows` (int64, one dimension) in place within `range(num_rows)`; `keys` are uint64, one per round."""
     low = (np.uint64(1) << bits) - np.uint64(1)

@@ -27,8 +27,6 @@ ROUNDS = 8
 # After eight rounds, statistics find a pattern if a half has only a few values (seen with 12 rows); after 24 they do
 # not.
 SMALL = 4096
-# Of fewer rows, NumPy makes the order of an epoch in 5 ms; to import Numba and load compiled code takes 0.6 s once.
-TABLED = 65_536
 # Number of positions in which each kind comes exactly as often as its weight says, in a new random order each time.
 ROUND = 1000
 
@@ -44,8 +42,7 @@ def epoch_order(loader: LoaderSpec, shard_rows: Sequence[int], dataset_id: str, 
     """The order in which one epoch takes the rows of a split whose shards hold `shard_rows` rows each."""
     words = ("order", dataset_id, seed, epoch)
     if loader.shuffle == "global":
-        order = Permutation(sum(shard_rows), *words)
-        return Tabled(order) if order.num_rows < TABLED else order
+        return Permutation(sum(shard_rows), *words)
     return BlockOrder(shard_rows, loader.block_rows or max(shard_rows), loader.window, *words)
 
 
@@ -66,32 +63,15 @@ class Permutation:
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows at these positions; IndexError for a position that is not below `num_rows`."""
-        rows = _inside(positions, self.num_rows).copy()
-        # Not at the top: few rows need no compiled code, and verify and evaluate read in stored order.
+        rows = np.array(positions, np.int64)
+        if len(rows) and not (rows.min() >= 0 and rows.max() < self.num_rows):
+            raise IndexError(f"a position is not between 0 and {self.num_rows}")
+        # Not at the top: verify and evaluate read in stored order, and Numba takes half a second to import.
         from training.feistel import permute
 
         for keys in self.keys:
             permute(rows, np.uint64(self.num_rows), np.uint64(self.num_rows.bit_length() // 2), keys)
         return rows
-
-
-def _inside(positions: NDArray[np.int64], num_rows: int) -> NDArray[np.int64]:
-    """The positions as int64; IndexError for one that is not below `num_rows`."""
-    positions = np.asarray(positions, np.int64)
-    if len(positions) and not (positions.min() >= 0 and positions.max() < num_rows):
-        raise IndexError(f"a position is not between 0 and {num_rows}")
-    return positions
-
-
-class Tabled:
-    """The same order as a `Permutation` of few rows, from a table of all of them."""
-
-    def __init__(self, order: Permutation) -> None:
-        self._rows = table(order.num_rows, order.keys)
-
-    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rows at these positions; IndexError for a position outside the epoch."""
-        return self._rows[_inside(positions, len(self._rows))]
 
 
 class BlockOrder:
@@ -145,38 +125,6 @@ def blocks_of(shard_rows: Sequence[int], block_rows: int) -> tuple[NDArray[np.in
     shard = np.repeat(np.arange(len(rows)), counts)
     inside = (np.arange(len(shard)) - (np.cumsum(counts) - counts)[shard]) * block_rows
     return (np.cumsum(rows) - rows)[shard] + inside, np.minimum(block_rows, rows[shard] - inside)
-
-
-def table(num_rows: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """A permutation of `range(num_rows)`, (num_rows,); `keys`: (passes, rounds)."""
-    bits = num_rows.bit_length() // 2
-    rows = np.arange(num_rows)
-    for of_pass in keys:
-        images = _images((num_rows + (1 << bits) - 1) >> bits, bits, of_pass)
-        rows = images[rows]
-        while (outside := rows >= num_rows).any():
-            rows[outside] = images[rows[outside]]
-    return rows
-
-
-def _images(high: int, bits: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Where the network maps each of its `high` times 2^bits rows, (rows,); `keys`: one per round."""
-    rows = np.arange(high << bits, dtype=np.uint64)
-    width, factor, low = np.uint64(bits), np.uint64(high), np.uint64((1 << bits) - 1)
-    left, right = rows >> width, rows & low
-    for number in range(0, len(keys), 2):
-        left = left + ((_hash(right ^ keys[number]) * factor) >> np.uint64(32))
-        left = np.minimum(left, left - factor)  # unsigned, so one of the two is below `high`
-        right = (right + _hash(left ^ keys[number + 1])) & low
-    return ((left << width) | right).astype(np.int64)
-
-
-def _hash(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """32 well-mixed bits of each, in the low half."""
-    values = values * np.uint64(0x9E3779B97F4A7C15)
-    values ^= values >> np.uint64(32)
-    values *= np.uint64(0xC4CEB9FE1A85EC53)
-    return values >> np.uint64(32)
 
 
 class Mixture:

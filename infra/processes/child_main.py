@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from data_contracts.errors import NodeLost, OutOfMemory, TrainwrightError
 from data_contracts.messages import Message
-from data_contracts.messages.children import A, Child, R
+from data_contracts.messages.children import A, Advanced, Child, R
 from data_contracts.quoting import type_and_text, withholds
 from infra.files import replace_json
 from infra.processes.light_imports import end_light_imports
@@ -68,6 +68,20 @@ def child_main(child: Child[R, A], work: Callable[[R, Report], A]) -> NoReturn:
     sys.stderr.flush()
     # Not sys.exit: threads that user code left running must not keep a finished child alive.
     os._exit(code)
+
+
+def advances(report: Report, every_s: float) -> Callable[[], None]:
+    """A function to call after each piece of long work; it reports how many are done, at most once in `every_s`."""
+    pieces, reported = 0, time.monotonic()
+
+    def advanced() -> None:
+        nonlocal pieces, reported
+        pieces += 1
+        if time.monotonic() - reported >= every_s:
+            reported = time.monotonic()
+            report(Advanced(done=pieces, long=True))
+
+    return advanced
 
 
 def end_with_parent() -> None:

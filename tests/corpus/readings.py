@@ -32,8 +32,8 @@ from infra.sources import file_facts, merged_schema, read_batches, resolve_sourc
 from tests.corpus.make import BASE, CASES, Case, cycled, write_case
 from tests.corpus.reasons import why
 from tests.support.expectations import RESOURCES, E, check, reader, suite
+from tests.support.shard_rows import shard_reader
 from tests.support.sharding import Kept
-from training import formats
 from training.shard.two_passes import Sharding, shard_files
 from training.shard.units import Source
 
@@ -248,7 +248,7 @@ def by_shards(folder: Path, source: list[dict[str, Any]]) -> Reading:
     spec = ShardsSpec.model_validate({"split": {"key": "id"}, "workers": 1})
     kept = Kept(folder / "shards", spec.format)
     sharded = shard_files(Sharding(files, Source(sources, folder), spec, kept, folder / "spilled"))
-    read = formats.get(spec.format).read_shard
+    read = shard_reader(spec.format)
     shards = [read(folder / "shards" / one.path, sharded.schema) for some in sharded.splits.values() for one in some]
     table = pa.concat_tables(shards)
     return of_arrow(table.take(pc.sort_indices(table.column("id"))))

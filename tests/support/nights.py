@@ -18,8 +18,8 @@ from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages import shard as stage
+from tests.support.shard_rows import shard_reader
 from tests.support.tiny import write_project
-from training import formats
 from training.formats.schema import columns_of, read_schema
 from training.shard import worker
 
@@ -79,7 +79,7 @@ class Nights:
         schema = read_schema(root)
         for _ in Path(dataset.ref.uri).parts:
             root = root.parent
-        read, found = formats.get(dataset.format).read_shard, {}
+        read, found = shard_reader(dataset.format), {}
         for split, shards in dataset.splits.items():
             for row in chain(*(read(root / one.uri / one.path, schema).to_pylist() for one in shards)):
                 found[row["id"]] = (split, dict(sorted(row.items())))

@@ -15,6 +15,7 @@ from blake3 import blake3
 from data_contracts.handoffs import FileEntry, SourceFile
 from data_contracts.pipeline_spec import ShardsSpec, SourceSpec
 from infra.files import file_digest
+from tests.support.shard_rows import shard_reader
 from training import formats
 from training.shard.spill import Spill
 from training.shard.two_passes import Sharded, Sharding, shard_files
@@ -91,8 +92,8 @@ class Shards:
 
     def read(self, split: str) -> pa.Table:
         """A split's rows in stored order."""
-        reader = formats.get(self.spec.format)
-        tables = [reader.read_shard(self.folder / one.path, self.sharded.schema) for one in self.sharded.splits[split]]
+        read = shard_reader(self.spec.format)
+        tables = [read(self.folder / one.path, self.sharded.schema) for one in self.sharded.splits[split]]
         return pa.concat_tables([self.sharded.schema.empty_table(), *tables])
 
     def rows(self, split: str) -> int:

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from blake3 import blake3
 from numpy.typing import NDArray
 
 from data_contracts.arrow_rows import is_text
@@ -37,14 +36,12 @@ from infra.store import Writer
 from training import formats
 from training.formats import Shards
 from training.formats import schema as schemas
-from training.shard.key_digests import group_starts
+from training.shard.key_digests import DIGEST_BYTES, binary_parts, digests, group_starts
 from training.shard.spill import Spill, Spilled
 
 BLOCK_ROWS = 2**16
 # Called after each piece of work, so that a long comparison is not taken for a hung process.
 Advance = Callable[[], None]
-DIGEST_BYTES = 16
-_ZERO = b"\0" * DIGEST_BYTES
 CHECKED_ROWS = 2**18
 EXAMPLES = 10
 RUN_BYTES = 2**26
@@ -175,17 +172,8 @@ def _is_nested(type_: pa.DataType) -> bool:
 
 def row_digests(columns: Sequence[pa.ChunkedArray]) -> NDArray[np.uint64]:
     """The digest of each row: (rows, 2) uint64, little-endian; the columns have the same types in each call."""
-    return _hashed(np.concatenate([_laid_out(_joined(column)) for column in columns], axis=1))
-
-
-def _joined(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _hashed(rows: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    width, data = rows.shape[1], memoryview(rows.tobytes())
-    found = [blake3(data[start : start + width]).digest(DIGEST_BYTES) for start in range(0, len(data), width)]
-    return np.frombuffer(b"".join(found), "<u8").reshape(-1, 2)
+    rows = np.concatenate([_laid_out(column.combine_chunks()) for column in columns], axis=1)
+    return digests(rows.reshape(-1), np.arange(len(rows) + 1) * rows.shape[1])
 
 
 def _laid_out(values: pa.Array) -> NDArray[np.uint8]:
@@ -226,23 +214,17 @@ def _texts(values: pa.Array) -> NDArray[np.uint8]:
     if pa.types.is_decimal(values.type):
         values = values.cast(pa.string())
     encoded = values.dictionary_encode()
-    known = [
-        blake3(one.encode() if isinstance(one, str) else one).digest(DIGEST_BYTES)
-        for one in encoded.dictionary.to_pylist()
-    ]
-    table = np.frombuffer(b"".join([*known, _ZERO]), np.uint8).reshape(-1, DIGEST_BYTES)
-    return table[encoded.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)]
+    distinct = encoded.dictionary.cast(pa.large_binary())
+    table = np.vstack([digests(*binary_parts(distinct)), np.zeros((1, 2), "<u8")]).view(np.uint8)
+    return table[encoded.indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)]
 
 
 def _lists(values: pa.Array) -> NDArray[np.uint8]:
     """Lists by the digests of their values in order, so that no two lists of different lengths are the same bytes."""
     inner = _laid_out(pc.list_flatten(values))
-    width, data = inner.shape[1], memoryview(inner.tobytes())
     lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    ends = np.cumsum(lengths) * width
-    starts = (ends - lengths * width).tolist()
-    found = [blake3(data[a:b]).digest(DIGEST_BYTES) for a, b in zip(starts, ends.tolist(), strict=True)]
-    return np.frombuffer(b"".join(found), np.uint8).reshape(-1, DIGEST_BYTES).copy()
+    ends = np.cumsum(np.concatenate([[0], lengths])) * inner.shape[1]
+    return digests(inner.reshape(-1), ends).view(np.uint8).reshape(-1, DIGEST_BYTES).copy()
 
 
 @dataclass

@@ -13,7 +13,6 @@ resemblance and containment of documents", 1997), so that with b bands of r mini
 
 from __future__ import annotations
 
-import mmap
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,19 +22,20 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from blake3 import blake3
 from numpy.typing import NDArray
+from rensa import RMinHash
 
 from data_contracts.errors import UsageError
 from data_contracts.messages.raw_data import MOST_NEAR_SIDES, Overlap, RowPosition
 from data_contracts.pipeline_spec import NearSpec
-from data_contracts.profile.sketches import mixed
 from data_contracts.quoting import column_shown
-from training.contamination.exact import CHECKED_ROWS, DIGEST_BYTES, EXAMPLES, KEEP_BYTES, RUN_BYTES, Compared, OpenSide
+from training.contamination.exact import CHECKED_ROWS, EXAMPLES, KEEP_BYTES, RUN_BYTES, Compared, OpenSide
+from training.shard.key_digests import DIGEST_BYTES, binary_parts, digests
 from training.shard.spill import Spill, Spilled
 
 CACHED_CHARS = 2**20
 _SCHEMA = pa.schema([("key", pa.uint64()), ("row", pa.int64())])
+_TEXT_SCHEMA = pa.schema([("text", pa.large_string())])
 # Rows with the same text, by side, ascending.
 Same = dict[int, list[int]]
 # Minima of a text, at most; the probability that a pair at the stated similarity shares no band, at most.
@@ -43,10 +43,6 @@ MINIMA = 72
 MISSED = 0.005
 # Of longer texts only the beginning is compared, so that memory is bounded.
 LONGEST = 2**20
-# Code points that are hashed at once: few enough for a processor's cache.
-CHUNK = 2**15
-_BASE = np.uint64(0x100000001B3)
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass
@@ -69,8 +65,7 @@ class Near:
         """Nothing is found yet."""
         first_rows = np.cumsum([0, *(one.num_rows for one in sides)])
         assert len(sides) <= MOST_NEAR_SIDES  # the stage refuses more
-        width = next(bits for bits in (8, 16, 32, 64) if len(sides) <= bits)
-        return cls(sides, first_rows, np.zeros(int(first_rows[-1]), f"u{width // 8}"))
+        return cls(sides, first_rows, np.zeros(int(first_rows[-1]), np.min_scalar_type(2 ** len(sides) - 1)))
 
     def side_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The number of each row's side."""
@@ -143,22 +138,22 @@ def find_near(compared: Compared, spec: NearSpec, folder: Path) -> Near:
     candidates = np.unique(np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in _buckets(banded, near))]))
     if not len(candidates):
         return near
-    with _Texts(compared, spec, candidates, near, folder / "candidates.utf8") as texts:
-        for rows, sides in _buckets(banded, near):
-            _verify(texts.same(rows, sides), texts, near, spec.similarity)
-            compared.advanced()
+    texts = _Texts(compared, spec, candidates, near, folder / "candidates.arrow")
+    for rows, sides in _buckets(banded, near):
+        _verify(texts.same(rows, sides), texts, near, spec.similarity)
+        compared.advanced()
     return near
 
 
 def _banded(compared: Compared, spec: NearSpec, folder: Path, near: Near) -> Spilled:
     """Every text's bands with its row, sorted; texts that are empty or missing have none."""
-    bands, spill = Bands(spec.similarity, spec.shingle), Spill(folder, RUN_BYTES, KEEP_BYTES)
+    spill = Spill(folder, RUN_BYTES, KEEP_BYTES)
     for side, first, texts in _texts(compared, spec.column, near):
         there = np.flatnonzero(pc.fill_null(pc.greater(pc.binary_length(texts), 0), False).to_numpy())
         if len(there):
-            keys = bands.of(texts.take(pa.array(there)).to_pylist()).reshape(-1)
-            rows = np.repeat(there + int(near.first_rows[side.number]) + first, bands.bands)
-            spill.put("", keys, pa.table([keys, rows], schema=_SCHEMA))
+            keys = bands_of(texts.take(pa.array(there)).to_pylist(), spec.similarity, spec.shingle)
+            rows = np.repeat(there + int(near.first_rows[side.number]) + first, keys.shape[1])
+            spill.put("", keys.reshape(-1), pa.table([keys.reshape(-1), rows], schema=_SCHEMA))
     return spill.close()
 
 
@@ -208,25 +203,23 @@ def _row(same: Same) -> int:
 
 
 class _Texts:
-    """The texts of candidate rows, in a file; a context."""
+    """The texts of candidate rows, in a mapped file."""
 
     def __init__(
         self, compared: Compared, spec: NearSpec, candidates: NDArray[np.int64], near: Near, path: Path
     ) -> None:
         self._rows, self._size, self.advanced = candidates, spec.shingle, compared.advanced
-        lengths, digests = [], bytearray()
-        with path.open("wb") as file:
+        of_texts = []
+        with pa.ipc.new_file(str(path), _TEXT_SCHEMA) as file:
             for side, first, texts in _texts(compared, spec.column, near):
                 start = int(near.first_rows[side.number]) + first
                 low, high = np.searchsorted(candidates, [start, start + len(texts)])
-                for text in texts.take(pa.array(candidates[low:high] - start)).to_pylist():
-                    written = text[:LONGEST].encode("utf-8", "surrogatepass")
-                    lengths.append(file.write(written))
-                    digests += blake3(written).digest(DIGEST_BYTES)
-        self._digests = np.frombuffer(digests, f"V{DIGEST_BYTES}")
-        self._ends = np.cumsum(lengths)
-        self._file = path.open("rb")
-        self._bytes = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+                chosen = texts.take(pa.array(candidates[low:high] - start)).combine_chunks().cast(pa.large_string())
+                chosen = pc.utf8_slice_codeunits(chosen, 0, LONGEST)
+                file.write_batch(pa.record_batch([chosen], schema=_TEXT_SCHEMA))
+                of_texts.append(digests(*binary_parts(chosen)))
+        self._digests = np.concatenate(of_texts).view(f"V{DIGEST_BYTES}").reshape(-1)
+        self._texts = pa.ipc.open_file(pa.memory_map(str(path))).read_all().column(0)
         self._cached: OrderedDict[int, frozenset[str]] = OrderedDict()
         self._chars = 0
 
@@ -252,22 +245,13 @@ class _Texts:
         if row in self._cached:
             self._cached.move_to_end(row)
             return self._cached[row]
-        at = int(np.searchsorted(self._rows, row))
-        start = int(self._ends[at - 1]) if at else 0
-        text = self._bytes[start : int(self._ends[at])].decode("utf-8", "surrogatepass")
-        made = frozenset(text[i : i + self._size] for i in range(max(1, len(text) - self._size + 1)))
+        text = self._texts[int(np.searchsorted(self._rows, row))].as_py()
+        made = shingles_of(text, self._size)
         self._cached[row] = made
         self._chars += len(made)
         while self._chars > CACHED_CHARS and len(self._cached) > 2:
             self._chars -= len(self._cached.popitem(last=False)[1])
         return made
-
-    def __enter__(self) -> _Texts:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bytes.close()
-        self._file.close()
 
 
 def banding(similarity: float) -> tuple[int, int]:
@@ -279,57 +263,19 @@ def banding(similarity: float) -> tuple[int, int]:
     raise AssertionError("one minimum a band misses nothing")
 
 
-class Bands:
-    """Makes the bands of texts."""
+def bands_of(texts: Sequence[str], similarity: float, size: int) -> NDArray[np.uint64]:
+    """The digest of each band of each text: (texts, bands) uint64."""
+    bands, length = banding(similarity)
+    minima = []
+    for text in texts:
+        sketch = RMinHash(num_perm=bands * length, seed=1)
+        sketch.update(shingles_of(text, size))
+        minima.append(sketch.digest())
+    data = np.array(minima, "<u4").reshape(-1).view(np.uint8)
+    return digests(data, np.arange(0, data.size + 1, 4 * length))[:, 0].reshape(len(texts), bands)
 
-    def __init__(self, similarity: float, size: int) -> None:
-        self.bands, self.length = banding(similarity)
-        self._size = size
-        drawn = mixed(np.arange(1, 2 * self.bands * self.length + 1, dtype=np.uint64) * _GAMMA)
-        # Multiply-add modulo 2^32 with odd factors: one-to-one, and fast.
-        self._factors = (drawn[::2] >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
-        self._terms = (drawn[1::2] >> np.uint64(32)).astype(np.uint32)
 
-    def of(self, texts: Sequence[str]) -> NDArray[np.uint64]:
-        """The digest of each band of each text: (texts, bands) uint64; no text is empty."""
-        minima = np.empty((len(texts), len(self._factors)), np.uint32)
-        start = 0
-        while start < len(texts):
-            stop, size = start, 0
-            while stop < len(texts) and (stop == start or size + len(texts[stop]) <= CHUNK):
-                size += len(texts[stop])
-                stop += 1
-            self._minima(texts[start:stop], minima[start:stop])
-            start = stop
-        digests = np.empty((len(texts), self.bands), np.uint64)
-        for band in range(self.bands):
-            word = np.full(len(texts), band + 1, np.uint64) * _GAMMA
-            for column in range(band * self.length, (band + 1) * self.length):
-                word = mixed((word + _GAMMA) ^ minima[:, column].astype(np.uint64))
-            digests[:, band] = word
-        return digests
-
-    def _minima(self, texts: Sequence[str], out: NDArray[np.uint32]) -> None:
-        hashes, begins = self._shingles(texts)
-        scratch = np.empty_like(hashes)
-        for column, (factor, term) in enumerate(zip(self._factors, self._terms, strict=True)):
-            np.multiply(hashes, factor, out=scratch)
-            np.add(scratch, term, out=scratch)
-            out[:, column] = np.minimum.reduceat(scratch, begins)
-
-    def _shingles(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Hashes of all shingles, text after text, and where each text's begin."""
-        size = self._size
-        # Padding makes one shingle of a short text; the null character keeps it apart from longer texts.
-        padded = [text[:LONGEST] if len(text) >= size else text.ljust(size, "\0") for text in texts]
-        lengths = np.fromiter(map(len, padded), np.int64, len(padded))
-        points = np.frombuffer("".join(padded).encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
-        rolled = np.zeros(len(points) - size + 1, np.uint64)
-        for offset in range(size):
-            rolled = rolled * _BASE + points[offset : offset + len(rolled)] + np.uint64(1)
-        ends = np.cumsum(lengths)
-        counts = lengths - size + 1
-        begins = np.cumsum(counts) - counts
-        # Shingles that would run from one text into the next are left out.
-        at = np.arange(int(counts.sum())) + np.repeat(ends - lengths - begins, counts)
-        return (mixed(rolled[at]) >> np.uint64(32)).astype(np.uint32), begins
+def shingles_of(text: str, size: int) -> frozenset[str]:
+    """The set of a text's shingles."""
+    text = text[:LONGEST]
+    return frozenset(text[at : at + size] for at in range(max(1, len(text) - size + 1)))

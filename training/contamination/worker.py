@@ -5,12 +5,9 @@ Run as `python -m training.contamination.worker REQUEST ANSWER` by `infra.child`
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 from data_contracts.handoffs import Ref
-from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import (
     CONTAMINATION,
     Conflicts,
@@ -20,12 +17,11 @@ from data_contracts.messages.raw_data import (
 )
 from data_contracts.quoting import column_shown
 from infra import scratch
-from infra.processes.child_main import Report, child_main
+from infra.processes.child_main import Report, advances, child_main
 from infra.records.handoffs import local_dataset, put_handoff
 from infra.store import Store, Writer, open_at
 from infra.store.store import seal_from
 from training.contamination.exact import (
-    Advance,
     Compared,
     Masks,
     Shared,
@@ -51,7 +47,7 @@ def main(request: ContaminationRequest, report: Report) -> ContaminationReport:
     """
     store, section = open_at(request.store), request.section
     folders = [local_dataset(store, side.dataset) for side in request.sides]
-    compared = open_sides(request.sides, folders, request.fields, _advance(report))
+    compared = open_sides(request.sides, folders, request.fields, advances(report, REPORT_S))
     with scratch.make("contamination") as folder:
         noted = record(compared, request.columns, request.label, folder.path)
         shared = find_shared(noted, compared.sides, folder.path, compared.advanced)
@@ -87,20 +83,6 @@ def main(request: ContaminationRequest, report: Report) -> ContaminationReport:
         sentence="; ".join(filter(None, (sentence(overlaps, conflicts, dropped), numbered))),
     )
     return _sealed(store, request, found)
-
-
-def _advance(report: Report) -> Advance:
-    """Reports each piece of work, but not more than once in REPORT_S."""
-    pieces, reported = 0, time.monotonic()
-
-    def advanced() -> None:
-        nonlocal pieces, reported
-        pieces += 1
-        if time.monotonic() - reported >= REPORT_S:
-            reported = time.monotonic()
-            report(Advanced(done=pieces, long=True))
-
-    return advanced
 
 
 def _masks(compared: Compared, request: ContaminationRequest, shared: Shared, near: Near | None) -> Masks:

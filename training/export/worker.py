@@ -473,7 +473,7 @@ def _sample(request: ExportRequest, transform: Any, *, included: bool) -> Compar
     if columns is not None:
         inputs = read_columns(shards, columns.facts, runs)
         return ComparedRows(list(columns.facts), inputs, columns.batch, transform, ranges, batches)
-    whole = split.batches(rows, len(rows))[0][0] if included else batches[0]
+    whole = split.batches(rows, len(rows))[0] if included else batches[0]
     try:
         return _of_batch(whole, train.get("batch"), transform if included else None, ranges, batches)
     except NotTensors:

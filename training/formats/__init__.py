@@ -42,24 +42,16 @@ class Format(Protocol):
     def write_shard(self, table: pa.Table, path: Path) -> None:
         """Write what `encode` gives to a new file."""
 
-    def read_shard(self, path: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
-        """The rows of a file, in order, with exactly the schema's fields; CorruptError naming file and place."""
-
     def read_blocks(
         self, path: Shard, schema: pa.Schema, columns: list[str] | None = None, start: int = 0
     ) -> Iterator[pa.Table]:
-        """The rows of `read_shard` from row `start` on, a bounded number of rows and bytes at a time, never an empty
-        block.
+        """The rows of a file from row `start` on, in order, with exactly the schema's fields: a bounded number of rows
+        and bytes at a time, never an empty block; CorruptError naming file and place.
         """
-
-    def num_rows(self, path: Path) -> int:
-        """The number of rows in a file; CorruptError naming file and place."""
 
 
 def get(name: str) -> Format:
     """The format called `name`: `parquet` or `tfrecord`."""
-    if name not in ("parquet", "tfrecord"):
-        raise ValueError(f"unknown shard format {name!r}")
     return cast(Format, import_module(f"training.formats.{name}"))
 
 

@@ -1,32 +1,29 @@
 """The loops of TFRecord in native code, compiled by Numba; imported only where TFRecord is used.
 
 Kernels take one-dimensional arrays unless stated otherwise, and named tuples of them, which Numba passes as it passes
-the arrays in them; they read and write eight bytes at a time. Those that parse framed `tf.train.Example` messages, in
-any form that protobuf allows, trust no input: every place is checked against the end of its container, and an error
-returns the row and a code. Those that write rows into one buffer, a column at a time, compute first the sizes of all
-entries, then the places of the messages, then write each column's entries in turn.
+the arrays in them; they read and write eight bytes at a time. Those that parse framed `tf.train.Example` messages read
+the form that we write, with features in any order. They trust no input: every place is checked against the end of its
+container, and a kernel returns the first row that is wrong, or the number of rows. Those that write rows into one
+buffer, a column at a time, compute first the sizes of all entries, then the places of the messages, then write each
+column's entries in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import llvmlite.binding
 import numpy as np
-from blake3 import blake3
-from llvmlite import ir
-from numba import config, njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from training.feistel import compiled
 
 ByteArray = NDArray[np.uint8]
 # What counts or points: sizes, bounds, places in bytes; and the values of an Int64List.
 Numbers = NDArray[np.int64]
 # The bits of float32 values.
 FloatBits = NDArray[np.uint32]
+# What `words_of` gives.
+Words = NDArray[np.uint64]
 # Eight bytes are read and written at a time, so a buffer needs this many spare bytes after its end.
 SPARE_BYTES = 8
 # The largest head of a map entry without its key, including surplus copied bytes.
@@ -35,10 +32,10 @@ HEAD_SPARE_BYTES = 64
 HEAD_BYTES, TAIL_BYTES = 12, 4
 # The number of a Feature's list, by the kind of its values.
 BYTES, FLOAT, INT64 = 1, 2, 3
-# Wire types.
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
-# Return codes of a kernel: OK, or why it stopped.
-OK, LENGTH_CHECKSUM, CHECKSUM, NO_MESSAGE, TOO_LONG, WIRE_TYPE, OTHER_LIST, NUMBER_CUT, NUMBER_LONG = range(9)
+# The wire type of a field that begins with its length.
+LENGTH = 2
+# Return codes of `records`: OK, or why it stopped.
+OK, LENGTH_CHECKSUM, CHECKSUM = range(3)
 
 
 class Entries(NamedTuple):
@@ -71,139 +68,60 @@ class Columns(NamedTuple):
     kinds: Numbers
 
 
-_THIS_FILE = blake3(Path(__file__).read_bytes()).hexdigest(length=4)
+def words_of(data: ByteArray) -> Words:
+    """A view of bytes in which element i is the eight bytes from byte i on, as a little-endian number."""
+    return np.ndarray((len(data) - SPARE_BYTES + 1,), np.uint64, data, strides=(1,))
 
 
-def kernel(function: Callable) -> Any:
-    """Compile a function on its first call for each set of types; the machine code is cached between processes."""
-    # Numba caches it under this name until the function's own file changes, but it contains code of this file too.
-    function.__qualname__ += f"-{_THIS_FILE}"
-    try:
-        return njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # neither __pycache__ nor the user's cache folder can be written
-        return njit(nogil=True)(function)
-
-
-def _instruction(function: Callable) -> Any:
-    """A function whose generated machine code is inlined into a kernel."""
-    return intrinsic(function)
-
-
-# ---- eight bytes at a time
-
-
-def _place(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
-    data = context.make_array(array_type)(context, builder, array).data
-    place = builder.gep(builder.bitcast(data, ir.IntType(8).as_pointer()), [index])
-    return builder.bitcast(place, ir.IntType(64).as_pointer())
-
-
-@_instruction
-def load(typing_context: Any, array: Any, index: Any) -> Any:
-    """The eight bytes of a uint8 array from `index` as a little-endian number."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = _place(context, builder, signature.args[0], *arguments)
-        return builder.load(place, align=1)
-
-    return types.uint64(array, types.int64), generate
-
-
-@_instruction
-def store(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
-    """Put eight bytes into a uint8 array at `index`, little-endian."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = _place(context, builder, signature.args[0], *arguments[:2])
-        builder.store(arguments[2], place, align=1)
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64, types.uint64), generate
-
-
-@_instruction
-def copy(typing_context: Any, out: Any, at: Any, data: Any, start: Any, size: Any) -> Any:
-    """Copy `size` bytes of one uint8 array into another (memcpy)."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        to = _place(context, builder, signature.args[0], *arguments[:2])
-        source = _place(context, builder, signature.args[2], *arguments[2:4])
-        cgutils.raw_memcpy(builder, to, source, arguments[4], 1)
-        return context.get_dummy_value()
-
-    return types.void(out, types.int64, data, types.int64, types.int64), generate
+@compiled
+def copy(out: Any, at: Any, data: Any, start: Any, size: Any) -> None:
+    """Copy `size` bytes of one uint8 array into another."""
+    for index in range(size):
+        out[np.uint64(at + index)] = data[np.uint64(start + index)]
 
 
 # ---- CRC-32C
 
 
-@_instruction
-def _crc_instruction(typing_context: Any, crc: Any, value: Any) -> Any:
-    """CRC-32C of eight more bytes, by the SSE 4.2 instruction."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        wide = ir.IntType(64)
-        function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(wide, [wide, wide]), "llvm.x86.sse42.crc32.64.64"
-        )
-        return builder.call(function, arguments)
-
-    return types.uint64(types.uint64, types.uint64), generate
-
-
-def _tables() -> NDArray[np.uint64]:
-    """Eight tables of 256: the effect of a byte on the CRC with 0 to 7 bytes after it (slicing by eight)."""
-    table = np.arange(256, dtype=np.uint64)
+def _tables() -> NDArray[np.uint32]:
+    """Sixteen tables of 256: the effect of a byte on the CRC with 0 to 15 bytes after it (slicing by sixteen)."""
+    table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        table = np.where(table & np.uint64(1), table >> np.uint64(1) ^ np.uint64(0x82F63B78), table >> np.uint64(1))
+        table = np.where(table & 1, table >> 1 ^ 0x82F63B78, table >> 1).astype(np.uint32)
     tables = [table]
-    for _ in range(7):
-        tables.append(table[tables[-1] & np.uint64(0xFF)] ^ tables[-1] >> np.uint64(8))
+    for _ in range(15):
+        tables.append(table[tables[-1] & 0xFF] ^ tables[-1] >> 8)
     return np.stack(tables)
 
 
 _TABLES = _tables()
 
 
-@kernel
-def crc_by_tables(crc: Any, value: Any) -> Any:
-    """CRC-32C of eight more bytes, on any processor."""
-    value ^= crc
-    crc = np.uint64(0)
-    for after in range(8):
-        crc ^= _TABLES[7 - after, value & np.uint64(0xFF)]
-        value >>= np.uint64(8)
-    return crc
-
-
-def _has_crc_instruction() -> bool:
-    # Numba may be configured to compile for another processor than this one.
-    if config.CPU_NAME or config.CPU_FEATURES:  # type: ignore[attr-defined]
-        return False
-    return llvmlite.binding.get_default_triple().startswith("x86_64") and bool(
-        llvmlite.binding.get_host_cpu_features().get("sse4.2")
-    )
-
-
-_crc_of_eight = _crc_instruction if _has_crc_instruction() else crc_by_tables
-
-
-@kernel
+@compiled
 def masked_crc(data: Any, start: Any, stop: Any) -> Any:
     """CRC-32C of `data[start:stop]` as TFRecord masks it: rotated right by 15 bits, plus a constant."""
-    crc = np.uint64(0xFFFFFFFF)
-    while start + 8 <= stop:
-        crc = _crc_of_eight(crc, load(data, start))
-        start += 8
-    for at in range(start, stop):
-        crc = _TABLES[0, (crc ^ np.uint64(data[at])) & np.uint64(0xFF)] ^ crc >> np.uint64(8)
-    crc ^= np.uint64(0xFFFFFFFF)
-    rotated = crc >> np.uint64(15) | crc << np.uint64(17)
+    crc = np.uint32(0xFFFFFFFF)
+    # Unsigned: Numba counts a negative index from the end.
+    at, end = np.uint64(start), np.uint64(stop)
+    while at + np.uint64(16) <= end:
+        after = np.uint32(0)
+        for index in range(4, 16):
+            after ^= _TABLES[np.uint64(15 - index), data[at + np.uint64(index)]]
+        for index in range(4):
+            byte = data[at + np.uint64(index)] ^ (crc >> np.uint32(8 * index) & np.uint32(0xFF))
+            after ^= _TABLES[np.uint64(15 - index), byte]
+        crc = after
+        at += np.uint64(16)
+    while at < end:
+        crc = _TABLES[0, (crc ^ data[at]) & np.uint32(0xFF)] ^ crc >> np.uint32(8)
+        at += np.uint64(1)
+    crc ^= np.uint32(0xFFFFFFFF)
+    rotated = np.uint64(crc >> np.uint32(15) | crc << np.uint32(17))
     return (rotated + np.uint64(0xA282EAD8)) & np.uint64(0xFFFFFFFF)
 
 
-@kernel
-def records(data: ByteArray, at: Any, end: int, starts: Numbers, stops: Numbers) -> Any:
+@compiled
+def records(data: ByteArray, words: Words, at: Any, end: int, starts: Numbers, stops: Numbers) -> Any:
     """Find and check the records that lie whole between `at` and `end`, as many as `starts` has room for.
 
     Returns: their number, the place after the last, the code of the error there, and the size in bytes of the record
@@ -211,16 +129,16 @@ def records(data: ByteArray, at: Any, end: int, starts: Numbers, stops: Numbers)
     """
     count = 0
     while count < len(starts) and end - at >= HEAD_BYTES:
-        if masked_crc(data, at, at + 8) != load(data, at + 8) & np.uint64(0xFFFFFFFF):
+        if masked_crc(data, at, at + 8) != words[at + 8] & np.uint64(0xFFFFFFFF):
             return count, at, LENGTH_CHECKSUM, 0
-        size = load(data, at)
+        size = words[at]
         if size > np.uint64(2**62):
             return count, at, OK, 2**62
         start = at + HEAD_BYTES
         stop = start + np.int64(size)
         if stop + TAIL_BYTES > end:
             return count, at, OK, stop + TAIL_BYTES - at
-        if masked_crc(data, start, stop) != load(data, stop) & np.uint64(0xFFFFFFFF):
+        if masked_crc(data, start, stop) != words[stop] & np.uint64(0xFFFFFFFF):
             return count, at, CHECKSUM, 0
         starts[count] = start
         stops[count] = stop
@@ -229,7 +147,7 @@ def records(data: ByteArray, at: Any, end: int, starts: Numbers, stops: Numbers)
     return count, at, OK, 0
 
 
-@kernel
+@compiled
 def _varint(data: Any, at: Any, end: Any) -> Any:
     """(number, place after it); the place is -1 if the number is cut off or has more than ten bytes."""
     value = np.uint64(0)
@@ -244,32 +162,20 @@ def _varint(data: Any, at: Any, end: Any) -> Any:
     return value, -1
 
 
-@kernel
-def _field(data: Any, at: Any, end: Any) -> Any:
-    """(field number, wire type, start, stop, code) of the field at `at`, in a message that ends at `end`."""
-    tag, at = _varint(data, at, end)
-    if at < 0:
-        return 0, 0, 0, 0, NO_MESSAGE
-    number = np.int64(tag >> np.uint64(3))
-    wire = np.int64(tag & np.uint64(7))
-    start = at
-    if wire == LENGTH:
-        size, start = _varint(data, at, end)
-        if start < 0:
-            return 0, 0, 0, 0, NO_MESSAGE
-        if size > np.uint64(end - start):
-            return 0, 0, 0, 0, TOO_LONG
-        return number, wire, start, start + np.int64(size), OK
-    if wire == VARINT:
-        _, stop = _varint(data, at, end)
-        return number, wire, start, stop, OK if stop >= 0 else NO_MESSAGE
-    if wire != FIXED64 and wire != FIXED32:
-        return 0, 0, 0, 0, WIRE_TYPE
-    stop = at + (8 if wire == FIXED64 else 4)
-    return number, wire, start, stop, OK if stop <= end else TOO_LONG
+@compiled
+def _content(data: Any, at: Any, end: Any, number: Any) -> Any:
+    """(start, stop) of the content of the length-delimited field `number` at `at`; -1 twice if it is not there, if it
+    does not end before `end`, or if `at` is -1.
+    """
+    if at < 0 or at >= end or data[at] != number << 3 | LENGTH:
+        return -1, -1
+    size, start = _varint(data, at + 1, end)
+    if start < 0 or size > np.uint64(end - start):
+        return -1, -1
+    return start, start + np.int64(size)
 
 
-@kernel
+@compiled
 def _find(data: Any, start: Any, stop: Any, keys: Any, bounds: Any, guess: Any) -> Any:
     """The number of the key at `start`, most likely `guess`; -1 for an unknown key."""
     for step in range(len(bounds) - 1):
@@ -284,192 +190,111 @@ def _find(data: Any, start: Any, stop: Any, keys: Any, bounds: Any, guess: Any) 
     return -1
 
 
-@kernel
-def _same(data: Any, first: Any, second: Any, size: Any) -> Any:
-    """Whether the same `size` bytes, at least eight, stand at two places."""
-    for at in range(0, size - 8, 8):
-        if load(data, first + at) != load(data, second + at):
-            return False
-    return load(data, first + size - 8) == load(data, second + size - 8)
+@compiled
+def locate(data: ByteArray, starts: Numbers, stops: Numbers, columns: Columns, begins: Numbers, ends: Numbers) -> int:
+    """Find where each column's values lie in each message: `begins[column, row]`, or -1 for a null, and `ends`.
 
-
-@kernel
-def locate(data: ByteArray, starts: Numbers, stops: Numbers, columns: Columns, begins: Numbers, ends: Numbers) -> Any:
-    """Find where each column's list lies in each message: `begins[column, row]`, or -1 for a null, and `ends`.
-
-    Of two entries with one key, and of two lists in one feature, the last counts. A column of kind 0 is skipped. An
-    entry that begins with the same bytes as the column's previous entry is not parsed again.
-
-    Returns: row, code, column and kind of the list there; OK after the last row.
+    Values are the content of a BytesList, or of the packed field in another list. Of two entries with one key, the last
+    counts.
     """
     keys, bounds, kinds = columns
-    # Per column, the last entry whose end is its list's end: its start, the bytes before the list, and the bytes in
-    # all.
-    known = np.zeros(len(kinds), np.int64)
-    heads, sizes = np.zeros_like(known), np.zeros_like(known)
     for row in range(len(starts)):
         begins[:, row] = -1
         column = -1
-        at = starts[row]
-        while at < stops[row]:
-            number, wire, entry, features_end, code = _field(data, at, stops[row])
-            if code != OK:
-                return row, code, 0, 0
-            at = features_end
-            if number != 1 or wire != LENGTH:
+        entry, features_end = _content(data, starts[row], stops[row], 1)
+        if features_end != stops[row]:
+            return row
+        while entry < features_end:
+            part, entry = _content(data, entry, features_end, 1)
+            key, key_end = _content(data, part, entry, 1)
+            feature, feature_end = _content(data, key_end, entry, 2)
+            if entry < 0 or feature_end != entry:
+                return row
+            guess = column + 1 if column + 1 < len(kinds) else 0
+            column = _find(data, key, key_end, keys, bounds, guess)
+            if column < 0 or kinds[column] == 0:
                 continue
-            while entry < features_end:
-                column = column + 1 if column + 1 < len(kinds) else 0
-                head, size = heads[column], sizes[column]
-                if head >= 8 and entry + size <= features_end and _same(data, entry, known[column], head):
-                    begins[column, row] = entry + head
-                    entry += size
-                    ends[column, row] = entry
-                    continue
-                first = entry
-                number, wire, part, entry, code = _field(data, entry, features_end)
-                if code != OK:
-                    return row, code, 0, 0
-                if number != 1 or wire != LENGTH:
-                    continue
-                key = key_end = feature = feature_end = part
-                while part < entry:
-                    number, wire, start, part, code = _field(data, part, entry)
-                    if code != OK:
-                        return row, code, 0, 0
-                    if wire == LENGTH and number == 1:
-                        key, key_end = start, part
-                    elif wire == LENGTH and number == 2:
-                        feature, feature_end = start, part
-                found = _find(data, key, key_end, keys, bounds, column)
-                if found < 0:
-                    continue
-                column = found
-                begins[column, row] = -1
-                while kinds[column] and feature < feature_end:
-                    number, wire, start, feature, code = _field(data, feature, feature_end)
-                    if code != OK:
-                        return row, code, column, 0
-                    if wire != LENGTH or number < BYTES or number > INT64:
-                        continue
-                    if number != kinds[column]:
-                        return row, OTHER_LIST, column, number
-                    begins[column, row] = start
-                    ends[column, row] = feature
-                    known[column], heads[column], sizes[column] = first, start - first, feature - first
-                if begins[column, row] < 0 or ends[column, row] != entry:
-                    heads[column] = 0
-    return len(starts), OK, 0, 0
+            start, stop = _content(data, feature, entry, kinds[column])
+            if kinds[column] != BYTES and start < stop:
+                start, stop = _content(data, start, stop, 1)
+            if stop != entry:
+                return row
+            begins[column, row] = start
+            ends[column, row] = stop
+    return len(starts)
 
 
-@kernel
-def _is_value(kind: Any, number: Any, wire: Any) -> Any:
-    """Whether a list's field holds values: packed, or unpacked."""
-    if number != 1:
-        return False
-    return wire == LENGTH or (kind == FLOAT and wire == FIXED32) or (kind == INT64 and wire == VARINT)
-
-
-@kernel
-def count_values(data: ByteArray, begins: Numbers, ends: Numbers, kind: int, counts: Numbers, sizes: Numbers) -> Any:
-    """Per row the number of values in its list, -1 for a null, and their wire bytes; (row, code), OK at the end."""
+@compiled
+def count_values(data: ByteArray, begins: Numbers, ends: Numbers, kind: int, counts: Numbers, sizes: Numbers) -> int:
+    """Per row the number of its values, -1 for a null, and their bytes."""
     for row in range(len(counts)):
         at = begins[row]
         counts[row] = -1 if at < 0 else 0
         sizes[row] = 0
-        while 0 <= at < ends[row]:
-            number, wire, start, stop, code = _field(data, at, ends[row])
-            if code != OK:
-                return row, code
-            at = stop
-            if not _is_value(kind, number, wire):
-                continue
-            sizes[row] += stop - start
-            if kind == BYTES:
+        if at < 0:
+            continue
+        if kind == BYTES:
+            while at < ends[row]:
+                start, at = _content(data, at, ends[row], 1)
+                if at < 0:
+                    return row
                 counts[row] += 1
-            elif kind == FLOAT:
-                if (stop - start) % 4:
-                    return row, NUMBER_CUT
-                counts[row] += (stop - start) // 4
-            elif start < stop:
-                if data[stop - 1] >= 0x80:
-                    return row, NUMBER_CUT
-                count = 0
-                for byte in range(start, stop):
-                    count += data[byte] < 0x80
-                counts[row] += count
-    return len(counts), OK
+                sizes[row] += at - start
+            continue
+        sizes[row] = ends[row] - at
+        if kind == FLOAT:
+            if sizes[row] % 4:
+                return row
+            counts[row] = sizes[row] // 4
+            continue
+        if sizes[row] and data[ends[row] - 1] >= 0x80:
+            return row
+        for byte in range(at, ends[row]):
+            counts[row] += data[byte] < 0x80
+    return len(counts)
 
 
-@kernel
-def single_floats(data: ByteArray, begins: Numbers, ends: Numbers, out: FloatBits) -> Any:
-    """Read a FloatList of one packed value from each row; False, with nothing read, if a row has anything else."""
-    for row in range(len(begins)):
-        at = begins[row]
-        if at < 0 or ends[row] - at != 6 or data[at] != LENGTH | 8 or data[at + 1] != 4:
-            return False
-        out[row] = load(data, at + 2) & np.uint64(0xFFFFFFFF)
-    return True
-
-
-@kernel
-def single_ints(data: ByteArray, begins: Numbers, ends: Numbers, out: Numbers) -> Any:
-    """Read an Int64List of one packed value from each row; False, with nothing read, if a row has anything else."""
-    for row in range(len(begins)):
-        at = begins[row]
-        if at < 0 or ends[row] - at < 3 or data[at] != LENGTH | 8 or data[at + 1] != ends[row] - at - 2:
-            return False
-        value, behind = _varint(data, at + 2, ends[row])
-        if behind != ends[row]:
-            return False
-        out[row] = np.int64(value)
-    return True
-
-
-@kernel
+@compiled
 def item_sizes(data: ByteArray, begins: Numbers, ends: Numbers, sizes: Numbers) -> None:
     """The bytes of each value of the BytesLists that `count_values` counted, one row after another."""
     item = 0
     for row in range(len(begins)):
         at = begins[row]
         while 0 <= at < ends[row]:
-            number, wire, start, at, _ = _field(data, at, ends[row])
-            if _is_value(BYTES, number, wire):
-                sizes[item] = at - start
-                item += 1
+            start, at = _content(data, at, ends[row], 1)
+            sizes[item] = at - start
+            item += 1
 
 
-@kernel
+@compiled
 def fill_raw(data: ByteArray, begins: Numbers, ends: Numbers, kind: int, places: Numbers, out: ByteArray) -> None:
     """Copy the values of counted BytesLists or FloatLists unchanged, each row's from `places[row]` on."""
     for row in range(len(begins)):
         at = begins[row]
         place = places[row]
         while 0 <= at < ends[row]:
-            number, wire, start, at, _ = _field(data, at, ends[row])
-            if _is_value(kind, number, wire):
-                copy(out, place, data, start, at - start)
-                place += at - start
+            start, stop = _content(data, at, ends[row], 1) if kind == BYTES else (at, ends[row])
+            copy(out, place, data, start, stop - start)
+            place += stop - start
+            at = stop
 
 
-@kernel
-def fill_ints(data: ByteArray, begins: Numbers, ends: Numbers, places: Numbers, out: Numbers) -> Any:
-    """Read the values of counted Int64Lists, each row's from `out[places[row]]` on; (row, code), OK at the end."""
+@compiled
+def fill_ints(data: ByteArray, begins: Numbers, ends: Numbers, places: Numbers, out: Numbers) -> int:
+    """Read the values of counted Int64Lists, each row's from `out[places[row]]` on."""
     for row in range(len(begins)):
         at = begins[row]
         place = places[row]
         while 0 <= at < ends[row]:
-            number, wire, start, at, _ = _field(data, at, ends[row])
-            while _is_value(INT64, number, wire) and start < at:
-                value, start = _varint(data, start, at)
-                if start < 0:
-                    return row, NUMBER_LONG
-                out[place] = np.int64(value)
-                place += 1
-    return len(begins), OK
+            value, at = _varint(data, at, ends[row])
+            if at < 0:
+                return row
+            out[place] = np.int64(value)
+            place += 1
+    return len(begins)
 
 
-@kernel
+@compiled
 def _varint_bytes(value: Any) -> Any:
     size = 1
     while value >= np.uint64(0x80):
@@ -478,7 +303,7 @@ def _varint_bytes(value: Any) -> Any:
     return size
 
 
-@kernel
+@compiled
 def _put_varint(out: Any, at: Any, value: Any) -> Any:
     while value >= np.uint64(0x80):
         out[at] = value & np.uint64(0x7F) | np.uint64(0x80)
@@ -488,19 +313,19 @@ def _put_varint(out: Any, at: Any, value: Any) -> Any:
     return at + 1
 
 
-@kernel
+@compiled
 def _delimited(size: Any) -> Any:
     """Bytes of a length-delimited field with a field number below 16, whose content has `size` bytes."""
     return 1 + _varint_bytes(np.uint64(size)) + size
 
 
-@kernel
+@compiled
 def _put_delimiter(out: Any, at: Any, number: Any, size: Any) -> Any:
     out[at] = number << 3 | LENGTH
     return _put_varint(out, at + 1, np.uint64(size))
 
 
-@kernel
+@compiled
 def bytes_sizes(rows: Numbers, items: Numbers, sizes: Numbers) -> None:
     """Per row the bytes of its BytesList: values `rows[i]` to `rows[i + 1]`, where value k is `items[k]` onwards."""
     for row in range(len(sizes)):
@@ -510,7 +335,7 @@ def bytes_sizes(rows: Numbers, items: Numbers, sizes: Numbers) -> None:
         sizes[row] = size
 
 
-@kernel
+@compiled
 def int64_sizes(rows: Numbers, values: Numbers, sizes: Numbers) -> None:
     """Per row, the bytes of its values as varints."""
     for row in range(len(sizes)):
@@ -520,13 +345,13 @@ def int64_sizes(rows: Numbers, values: Numbers, sizes: Numbers) -> None:
         sizes[row] = size
 
 
-@kernel
+@compiled
 def _list_bytes(kind: Any, size: Any) -> Any:
     """Bytes of a list message: packed numbers need one more field, which is left out when there are none."""
     return size if kind == BYTES or size == 0 else _delimited(size)
 
 
-@kernel
+@compiled
 def add_entries(kind: int, key: ByteArray, valid: ByteArray, sizes: Numbers, features: Numbers) -> None:
     """Add to each row's `features` the bytes of one column's map entry; a null has no entry."""
     known, entry = -1, 0
@@ -539,7 +364,7 @@ def add_entries(kind: int, key: ByteArray, valid: ByteArray, sizes: Numbers, fea
             features[row] += entry
 
 
-@kernel
+@compiled
 def lay_out(features: Numbers, first: int, most_bytes: int, starts: Numbers, stops: Numbers) -> Any:
     """Places of the messages from row `first` on, with room for a record's frame; returns (next row, bytes), at least
     one row.
@@ -557,51 +382,51 @@ def lay_out(features: Numbers, first: int, most_bytes: int, starts: Numbers, sto
     return row, at
 
 
-@kernel
+@compiled
 def put_heads(out: ByteArray, features: Numbers, first: int, stop: int, places: Numbers) -> None:
     """Begin the messages of rows `first` to `stop` at their `places`, and advance the places."""
     for row in range(first, stop):
         places[row] = _put_delimiter(out, places[row], 1, features[row])
 
 
-@kernel
+@compiled
 def _make_head(head: Any, kind: Any, key: Any, size: Any) -> Any:
     """Write the part of a map entry before values of `size` bytes into `head`; returns the place after it."""
     values = _list_bytes(kind, size)
     feature = _delimited(values)
     at = _put_delimiter(head, 0, 1, _delimited(len(key)) + _delimited(feature))
     at = _put_delimiter(head, at, 1, len(key))
-    for index in range(len(key)):
-        head[at + index] = key[index]
+    copy(head, at, key, 0, len(key))
     at = _put_delimiter(head, at + len(key), 2, feature)
     at = _put_delimiter(head, at, kind, values)
     return at if kind == BYTES or size == 0 else _put_delimiter(head, at, 1, size)
 
 
-@kernel
-def _put_head(out: Any, at: Any, head: Any, end: Any) -> Any:
+@compiled
+def _put_head(words: Any, at: Any, head: Any, end: Any) -> Any:
     """Copy a head; up to seven surplus bytes fall on what is written later: values, next column or frame."""
     for index in range(0, end, 8):
-        store(out, at + index, load(head, index))
+        words[at + index] = head[index // 8]
     return at + end
 
 
-@kernel
+@compiled
 def put_bytes(
-    out: ByteArray, first: int, stop: int, places: Numbers, entries: Entries, items: Numbers, data: ByteArray
-) -> None:
+    out: ByteArray, words: Words, first: int, stop: int, places: Numbers, entries: Entries, items: Numbers,
+    data: ByteArray,
+) -> None:  # fmt: skip
     """Write the entries of a BytesList column (`Entries`) at `places`, and advance the places.
 
     Value k has the bytes `items[k]` to `items[k + 1]` of `data`.
     """
     key, valid, sizes, rows = entries
-    head = np.empty(len(key) + HEAD_SPARE_BYTES, np.uint8)
+    head = np.empty((len(key) + HEAD_SPARE_BYTES) // 8, np.uint64)
     known, end = -1, 0
     for row in range(first, stop):
         if valid[row]:
             if sizes[row] != known:
-                known, end = sizes[row], _make_head(head, BYTES, key, sizes[row])
-            at = _put_head(out, places[row], head, end)
+                known, end = sizes[row], _make_head(head.view(np.uint8), BYTES, key, sizes[row])
+            at = _put_head(words, places[row], head, end)
             for item in range(rows[row], rows[row + 1]):
                 size = items[item + 1] - items[item]
                 at = _put_delimiter(out, at, 1, size)
@@ -610,50 +435,52 @@ def put_bytes(
             places[row] = at
 
 
-@kernel
-def put_floats(out: ByteArray, first: int, stop: int, places: Numbers, entries: Entries, values: FloatBits) -> None:
+@compiled
+def put_floats(words: Words, first: int, stop: int, places: Numbers, entries: Entries, values: FloatBits) -> None:
     """Write the entries of a FloatList column."""
     key, valid, sizes, rows = entries
-    head = np.empty(len(key) + HEAD_SPARE_BYTES, np.uint8)
+    head = np.empty((len(key) + HEAD_SPARE_BYTES) // 8, np.uint64)
     known, end = -1, 0
     for row in range(first, stop):
         if valid[row]:
             if sizes[row] != known:
-                known, end = sizes[row], _make_head(head, FLOAT, key, sizes[row])
-            at = _put_head(out, places[row], head, end)
+                known, end = sizes[row], _make_head(head.view(np.uint8), FLOAT, key, sizes[row])
+            at = _put_head(words, places[row], head, end)
             for item in range(rows[row], rows[row + 1]):
-                store(out, at, np.uint64(values[item]))  # four surplus bytes, see _put_head
+                words[at] = np.uint64(values[item])  # four surplus bytes, see _put_head
                 at += 4
             places[row] = at
 
 
-@kernel
-def put_ints(out: ByteArray, first: int, stop: int, places: Numbers, entries: Entries, values: Numbers) -> None:
+@compiled
+def put_ints(
+    out: ByteArray, words: Words, first: int, stop: int, places: Numbers, entries: Entries, values: Numbers
+) -> None:
     """Write the entries of an Int64List column."""
     key, valid, sizes, rows = entries
-    head = np.empty(len(key) + HEAD_SPARE_BYTES, np.uint8)
+    head = np.empty((len(key) + HEAD_SPARE_BYTES) // 8, np.uint64)
     known, end = -1, 0
     for row in range(first, stop):
         if valid[row]:
             if sizes[row] != known:
-                known, end = sizes[row], _make_head(head, INT64, key, sizes[row])
-            at = _put_head(out, places[row], head, end)
+                known, end = sizes[row], _make_head(head.view(np.uint8), INT64, key, sizes[row])
+            at = _put_head(words, places[row], head, end)
             for item in range(rows[row], rows[row + 1]):
                 at = _put_varint(out, at, np.uint64(values[item]))
             places[row] = at
 
 
-@kernel
-def frame(out: ByteArray, first: int, stop: int, starts: Numbers, stops: Numbers) -> None:
+@compiled
+def frame(out: ByteArray, words: Words, first: int, stop: int, starts: Numbers, stops: Numbers) -> None:
     """Put length and checksums around the messages of rows `first` to `stop`."""
     for row in range(first, stop):
         head = starts[row] - HEAD_BYTES
-        store(out, head, np.uint64(stops[row] - starts[row]))
+        words[head] = np.uint64(stops[row] - starts[row])
         _put_crc(out, head + 8, masked_crc(out, head, head + 8))
         _put_crc(out, stops[row], masked_crc(out, starts[row], stops[row]))
 
 
-@kernel
+@compiled
 def _put_crc(out: Any, at: Any, crc: Any) -> None:
     for index in range(4):
         out[at + index] = crc >> np.uint64(8 * index) & np.uint64(0xFF)

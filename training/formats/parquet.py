@@ -88,8 +88,8 @@ def _value_bytes(column: pa.ChunkedArray) -> int:
     return 0 if pa.types.is_null(type_) else len(column) * type_.bit_width // 8
 
 
-def read_shard(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
-    """The rows of a file, in order.
+def read_blocks(path: Shard, schema: pa.Schema, columns: list[str] | None = None, start: int = 0) -> Iterator[pa.Table]:
+    """The rows of a file from row `start` on, in order, a row group at a time; earlier groups are not read.
 
     Args:
         schema: the dataset's; the result has exactly its fields, or those that `columns` names, in their order.
@@ -101,25 +101,11 @@ def read_shard(path: Path, schema: pa.Schema, columns: list[str] | None = None) 
     wanted = pick(schema, columns)
     with _opened(path) as file:
         _check(path, file.schema_arrow, wanted)
-        return _fitted(file.read(columns=wanted.names), wanted)
-
-
-def read_blocks(path: Shard, schema: pa.Schema, columns: list[str] | None = None, start: int = 0) -> Iterator[pa.Table]:
-    """The rows of `read_shard` from row `start` on, a row group at a time; earlier groups are not read."""
-    wanted = pick(schema, columns)
-    with _opened(path) as file:
-        _check(path, file.schema_arrow, wanted)
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             if start < rows:
                 yield _fitted(file.read_row_group(group, columns=wanted.names), wanted).slice(start)
             start = max(0, start - rows)
-
-
-def num_rows(path: Path) -> int:
-    """The number of rows in a file, from its footer alone."""
-    with _opened(path) as file:
-        return file.metadata.num_rows
 
 
 @contextmanager

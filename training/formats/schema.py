@@ -11,9 +11,8 @@ in lists of one equal length (nested or not, fixed-size lists and Arrow's tensor
 memory at once: `narrow` gives each batch the narrowest form that holds its own rows, `widen` the form that holds two
 batches, `finish` the form that shards have, and `conform_rows` brings rows to it.
 
-`Facts` are gathered batch by batch and merged, before the first shard is written: the form of each column, the bytes of
-each group's values, and a witness: one row with the extremes of each column (the largest uint64, a null inside a list),
-so that a format can refuse them without seeing all rows.
+`Facts` are gathered batch by batch and merged, before the first shard is written: the form of each column and the bytes
+of each group's values.
 """
 
 from __future__ import annotations
@@ -428,15 +427,11 @@ class Facts:
         raw: their own types, unified; None before the first batch.
         form: the narrowest form that holds them all.
         sizes: per group (a split).
-        largest: the largest value of uint64 columns and lists.
-        holed: columns with nulls inside lists.
     """
 
     raw: pa.Schema | None = None
     form: pa.Schema | None = None
     sizes: dict[str, Size] = dataclasses.field(default_factory=dict)
-    largest: dict[str, int] = dataclasses.field(default_factory=dict)
-    holed: set[str] = dataclasses.field(default_factory=set)
 
     def look(self, groups: Sequence[str], of_row: NDArray[np.int16], rows: pa.Table) -> pa.Table:
         """Record some rows and return them narrowed; Mismatch if their columns differ from earlier rows'.
@@ -466,28 +461,12 @@ class Facts:
                 raise Mismatch(str(error)) from error
         for group, size in other.sizes.items():
             self.sizes.setdefault(group, Size()).add(size)
-        for name, value in other.largest.items():
-            self.largest[name] = max(value, self.largest.get(name, 0))
-        self.holed |= other.holed
 
     def schema(self) -> pa.Schema:
         """The schema of shards; UsageError for a column that shards cannot hold."""
         assert self.form is not None
         assert self.raw is not None
         return finish(self.form, self.raw)
-
-    def witness(self, schema: pa.Schema) -> pa.Table:
-        """One row in the schema that shows each column's extremes."""
-        columns = []
-        for column_field in schema:
-            name, type_ = column_field.name, column_field.type
-            value: object = self.largest.get(name)
-            if pa.types.is_list(type_):
-                value = [None] if name in self.holed else None if value is None else [value]
-            elif type_ != pa.uint64():
-                value = None
-            columns.append(pa.array([value], type_))
-        return pa.Table.from_arrays(columns, schema=schema)
 
     def _look_at(self, column_field: pa.Field, column: pa.ChunkedArray, of_row: NDArray[np.int16]) -> None:
         name, type_ = column_field.name, column_field.type
@@ -498,8 +477,6 @@ class Facts:
             valid = column.is_valid().to_numpy()
             for size, rows in self._sums(of_row, valid):
                 size.values[name] = rows * math.prod(tensor[1])
-            if tensor[0] == np.uint64:
-                self.largest[name] = max((_largest_of(chunk) for chunk in column.chunks), default=0)
             return
         if pa.types.is_list(type_):
             values = pc.list_flatten(column)
@@ -508,25 +485,14 @@ class Facts:
                 size.values[name] = count
             if _is_text(values.type):
                 of_value = np.repeat(of_row, lengths)
-            if values.null_count:
-                self.holed.add(name)
         if _is_text(values.type):
             for size, count in self._sums(of_value, pc.binary_length(values).fill_null(0).to_numpy()):
                 size.text_bytes[name] = count
-        if values.type == pa.uint64():
-            self.largest[name] = pc.max(values).as_py() or 0
 
     def _sums(self, of_value: NDArray[np.int16], amounts: NDArray[Any]) -> Iterator[tuple[Size, int]]:
         """Each group's size, in the order of their indices, and the sum of its amounts, which are whole numbers."""
         sums = np.bincount(of_value, amounts, minlength=len(self.sizes))
         return zip(self.sizes.values(), sums.astype(np.int64).tolist(), strict=True)
-
-
-def _largest_of(rows: pa.Array) -> int:
-    """The largest value of tensor rows of uint64; the bytes of null rows are zeros."""
-    width = rows.type.byte_width
-    flat = np.frombuffer(rows.buffers()[1], np.uint8)[rows.offset * width : (rows.offset + len(rows)) * width]
-    return int(flat.view(np.uint64).max(initial=0))
 
 
 def _is_text(type_: pa.DataType) -> bool:

@@ -7,8 +7,9 @@ CRC-32C of the message (uint32), all little-endian.
     Features { map<string, Feature> feature = 1 }        each list: { repeated value = 1 }, numbers packed
 
 A null is a feature that is absent. Integers, booleans and times are Int64List; float16 and float32 are FloatList;
-strings, bytes and tensors (raw, row-major, little-endian) are BytesList. We write features in the schema's order; we
-read any order, unpacked numbers and unknown fields. Wire format: https://protobuf.dev/programming-guides/encoding.
+strings, bytes and tensors (raw, row-major, little-endian) are BytesList. We write features in the schema's order and
+read them in any; numbers that are not packed and fields that the messages above do not have are refused. Wire format:
+https://protobuf.dev/programming-guides/encoding.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.quoting import column_shown, text_of, type_shown
 from training.formats import Shard, kernels
-from training.formats.kernels import BYTES, FLOAT, HEAD_BYTES, INT64, SPARE_BYTES, Columns, Entries
+from training.formats.kernels import BYTES, FLOAT, HEAD_BYTES, INT64, SPARE_BYTES, Columns, Entries, words_of
 from training.formats.schema import pick
 
 SUFFIX = ".tfrecord"
@@ -43,14 +44,7 @@ _WRONG = {
     kernels.LENGTH_CHECKSUM: "the checksum of its length is wrong",
     kernels.CHECKSUM: "its checksum is wrong",
 }
-_NAMES = {BYTES: "bytes", FLOAT: "float", INT64: "int64"}
-_WRONG_MESSAGE = {
-    kernels.NO_MESSAGE: "it is not a tf.train.Example",
-    kernels.TOO_LONG: "a field is longer than its message",
-    kernels.WIRE_TYPE: "it has a field of an unknown wire type",
-    kernels.NUMBER_CUT: "a number is cut off",
-    kernels.NUMBER_LONG: "a number has more than ten bytes",
-}
+_MALFORMED = "it is not a tf.train.Example of this schema"
 
 
 def refuse(table: pa.Table) -> None:
@@ -67,7 +61,7 @@ def refuse(table: pa.Table) -> None:
 def _obstacle(type_: pa.DataType, column: pa.ChunkedArray) -> tuple[str, str]:
     """Why a column cannot be stored and the remedy, or two empty strings."""
     if pa.types.is_list(type_):
-        values = column.combine_chunks().flatten() if column.num_chunks else column
+        values = pc.list_flatten(column)
         if values.null_count:
             return "it holds nulls inside lists", "Fill them"
         return _obstacle(type_.value_type, values)
@@ -104,8 +98,10 @@ def _blocks(table: pa.Table) -> Iterator[pa.Table]:
             yield table.slice(start, BLOCK_ROWS)
 
 
-def read_shard(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
-    """The rows of a file, in order; both checksums of every record are checked.
+def read_blocks(path: Shard, schema: pa.Schema, columns: list[str] | None = None, start: int = 0) -> Iterator[pa.Table]:
+    """The rows of a file from row `start` on, in order, at most BLOCK_ROWS and READ_BYTES at a time.
+
+    Both checksums of every record are checked, also of those before `start`.
 
     Args:
         schema: the dataset's; the result has exactly its fields, or those that `columns` names, in their order.
@@ -113,15 +109,6 @@ def read_shard(path: Path, schema: pa.Schema, columns: list[str] | None = None) 
     Raises:
         CorruptError: a checksum, a length or a message is wrong, or a feature is not what the schema says.
         UsageError: `columns` names a column that the schema does not have.
-    """
-    blocks = list(read_blocks(path, schema, columns))
-    return pa.concat_tables(blocks) if blocks else pick(schema, columns).empty_table()
-
-
-def read_blocks(path: Shard, schema: pa.Schema, columns: list[str] | None = None, start: int = 0) -> Iterator[pa.Table]:
-    """The rows of `read_shard` from row `start` on, at most BLOCK_ROWS and READ_BYTES at a time.
-
-    Of earlier records only the checksums are checked.
     """
     wanted = pick(schema, columns)
     for framed, row, at in _records(path):
@@ -137,11 +124,6 @@ def read_blocks(path: Shard, schema: pa.Schema, columns: list[str] | None = None
             ) from error
 
 
-def num_rows(path: Path) -> int:
-    """The number of records in a file; checks the checksums of every record."""
-    return sum(len(framed.starts) for framed, _, _ in _records(path))
-
-
 def _records(path: Shard) -> Iterator[tuple[Framed, int, int]]:
     """The records of a file, checked, a block at a time, with the number and the place of the block's first.
 
@@ -155,7 +137,7 @@ def _records(path: Shard) -> Iterator[tuple[Framed, int, int]]:
         data = np.empty(min(unread, READ_BYTES) + SPARE_BYTES, np.uint8)
         at = end = 0  # data[at:end] is read and not yet checked; it lies at `place` in the file
         while True:
-            count, behind, code, size = kernels.records(data, at, end, starts, stops)
+            count, behind, code, size = kernels.records(data, words_of(data), at, end, starts, stops)
             if count:
                 yield Framed(data, starts[:count], stops[:count]), row, place
             row, place, at = row + count, place + behind - at, behind
@@ -226,13 +208,9 @@ def decode_examples(framed: Framed, schema: pa.Schema, selected: pa.Schema) -> p
     begins = np.empty((len(keys), len(framed.starts)), np.int64)
     ends = np.empty_like(begins)
     looked_for = Columns(frozen(np.frombuffer(b"".join(keys), np.uint8)), bounds, kinds)
-    row, code, at, kind = kernels.locate(framed.data, framed.starts, framed.stops, looked_for, begins, ends)
-    if code == kernels.OTHER_LIST:
-        raise Malformed(
-            row, f"feature {schema.names[at]!r} is a {_NAMES[kind]} list, the schema asks for {_NAMES[kinds[at]]}"
-        )
-    if code != kernels.OK:
-        raise Malformed(row, _WRONG_MESSAGE[code])
+    row = kernels.locate(framed.data, framed.starts, framed.stops, looked_for, begins, ends)
+    if row < len(framed.starts):
+        raise Malformed(row, _MALFORMED)
     columns = []
     for field in selected:
         at = schema.get_field_index(field.name)
@@ -256,19 +234,10 @@ def _array(
     """One column, from the places of its lists in each message."""
     item = field.type.value_type if pa.types.is_list(field.type) else field.type
     rows = np.arange(len(begins) + 1, dtype=np.int64)
-    # The usual case: one number in every row.
-    if kind == FLOAT and item == field.type:
-        bits = _room(len(begins), np.uint32)
-        if kernels.single_floats(data, begins, ends, bits):
-            return _from_floats(bits, item, rows)
-    if kind == INT64 and item == field.type:
-        numbers = _room(len(begins), np.int64)
-        if kernels.single_ints(data, begins, ends, numbers):
-            return _from_int64(numbers, item, rows)
     counts, sizes = np.empty_like(begins), np.empty_like(begins)
-    row, code = kernels.count_values(data, begins, ends, kind, counts, sizes)
-    if code != kernels.OK:
-        raise Malformed(row, _WRONG_MESSAGE[code])
+    row = kernels.count_values(data, begins, ends, kind, counts, sizes)
+    if row < len(begins):
+        raise Malformed(row, _MALFORMED)
     absent = counts < 0
     validity = pa.py_buffer(np.packbits(~absent, bitorder="little")) if absent.any() else None
     listed = item != field.type
@@ -281,14 +250,14 @@ def _array(
     if kind == BYTES:
         values = _bytes_array(item, rows, sizes, data, begins, ends, listed)
     elif kind == FLOAT:
-        bits = _room(rows[-1], np.uint32, validity is not None)
+        bits = np.zeros(rows[-1], np.uint32)
         kernels.fill_raw(data, begins, ends, kind, rows * 4, bits.view(np.uint8))
         values = _from_floats(bits, item, rows)
     else:
-        numbers = _room(rows[-1], np.int64, validity is not None)
-        row, code = kernels.fill_ints(data, begins, ends, rows, numbers)
-        if code != kernels.OK:
-            raise Malformed(row, _WRONG_MESSAGE[code])
+        numbers = np.zeros(rows[-1], np.int64)
+        row = kernels.fill_ints(data, begins, ends, rows, numbers)
+        if row < len(begins):
+            raise Malformed(row, _MALFORMED)
         values = _from_int64(numbers, item, rows)
     if listed:
         return pa.Array.from_buffers(
@@ -297,14 +266,6 @@ def _array(
     if validity is None or pa.types.is_null(item):
         return values
     return pa.Array.from_buffers(item, len(counts), [validity, *values.buffers()[1:]])
-
-
-def _room(count: int, dtype: type, with_gaps: bool = False) -> NDArray[Any]:
-    """Memory of Arrow's own pool, which keeps freed memory, so that the next block need not ask the system."""
-    room: NDArray[Any] = np.frombuffer(pa.allocate_buffer(count * np.dtype(dtype).itemsize), dtype)
-    if with_gaps:
-        room[:] = 0
-    return room
 
 
 def _bounds(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -325,7 +286,7 @@ def _bytes_array(
         odd = np.flatnonzero((begins >= 0) & (sizes != width))
         if len(odd):
             raise Malformed(odd[0], f"it has {sizes[odd[0]]} bytes where {width} are meant")
-        out = _room(len(sizes) * width, np.uint8, bool((begins < 0).any()))
+        out = np.zeros(len(sizes) * width, np.uint8)
         kernels.fill_raw(data, begins, ends, BYTES, rows * width, out)
         return pa.Array.from_buffers(item, len(sizes), [None, pa.py_buffer(out)])
     places = _bounds(sizes)
@@ -334,7 +295,7 @@ def _bytes_array(
         each = np.empty(rows[-1], np.int64)
         kernels.item_sizes(data, begins, ends, each)
         items = _bounds(each)
-    out = _room(places[-1], np.uint8)
+    out = np.empty(places[-1], np.uint8)
     kernels.fill_raw(data, begins, ends, BYTES, places, out)
     buffers = [None, pa.py_buffer(items.astype(np.int32)), pa.py_buffer(out)]
     return _cast(pa.Array.from_buffers(pa.binary(), rows[-1], buffers), item, rows)
@@ -388,7 +349,7 @@ def encode_examples(table: pa.Table, most_bytes: int) -> Iterator[Framed]:
         kernels.put_heads(out, features, first, done, places)
         for column in columns:
             column.put(out, first, done, places)
-        kernels.frame(out, first, done, starts, stops)
+        kernels.frame(out, words_of(out), first, done, starts, stops)
         yield Framed(out[:size], starts[first:done], stops[first:done])
 
 
@@ -436,13 +397,13 @@ class _Column:
 
     def put(self, out: NDArray[np.uint8], first: int, stop: int, places: NDArray[np.int64]) -> None:
         """Write the entries of rows `first` to `stop` at their `places`, (rows,), and advance the places."""
-        entries = Entries(self.key, self.valid, self.sizes, self.rows)
+        entries, words = Entries(self.key, self.valid, self.sizes, self.rows), words_of(out)
         if self.kind == BYTES:
-            kernels.put_bytes(out, first, stop, places, entries, self.items, self.values)
+            kernels.put_bytes(out, words, first, stop, places, entries, self.items, self.values)
         elif self.kind == FLOAT:
-            kernels.put_floats(out, first, stop, places, entries, self.values)
+            kernels.put_floats(words, first, stop, places, entries, self.values)
         else:
-            kernels.put_ints(out, first, stop, places, entries, self.values)
+            kernels.put_ints(out, words, first, stop, places, entries, self.values)
 
 
 def _flat(array: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:

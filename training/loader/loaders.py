@@ -10,9 +10,9 @@ of lists, that is the length of one row's list.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import chain, islice
@@ -34,7 +34,6 @@ from training.order import BlockOrder, Mixture, Order, Plan, epoch_order
 # At most this many batches are gathered at a time, or as many as fit `Rows.chunk_bytes`; the first chunk is one batch.
 CHUNK_BATCHES = 64
 AHEAD_BYTES = 2**26
-Chunk = tuple[list[Any], int]
 MOST_CHUNKS = 16
 
 
@@ -73,11 +72,10 @@ class TrainLoader:
         self.plan = plan
         self._source = _Source(split, plan, sampling, rank, ahead_bytes, pin)
         self._ahead: Prefetcher | None = None
-        self._ahead_bytes = ahead_bytes
         self._ready: deque[Any] = deque()
         self._served = 0
         self._skip = skip
-        # Called here and not at the first batch, because it makes a table or loads compiled code.
+        # Called here and not at the first batch, because it loads compiled code.
         self._source.order(0)(np.zeros(1, np.int64))
 
     @property
@@ -126,7 +124,7 @@ class TrainLoader:
     def first_epoch(self) -> Iterator[Any]:
         """The micro-batches of the first epoch, also those that are skipped; neither uses nor moves the cursor."""
         chunks = self._source.chunks(0)
-        for batch in islice(chain.from_iterable(batches for batches, _ in chunks), len(self)):
+        for batch in islice(chain.from_iterable(chunks), len(self)):
             yield self.split.transformed(batch)
 
     def state_dict(self) -> dict[str, int]:
@@ -154,7 +152,7 @@ class TrainLoader:
 
     def _fetch(self) -> None:
         if self._ahead is None:
-            self._ahead = Prefetcher(self._source.chunks(self._served), self._ahead_bytes)
+            self._ahead = Prefetcher(self._source.chunks(self._served), self._source.depth)
         self._ready.extend(self._ahead.next())
 
 
@@ -168,6 +166,8 @@ class _Source:
         self._loader, self._words = sampling.loader, (sampling.dataset_id, sampling.seed)
         batch_bytes = max(1.0, split.row_bytes * plan.micro_batch)
         self._count = max(1, min(CHUNK_BATCHES, int(min(split.chunk_bytes, ahead_bytes / 4) / batch_bytes)))
+        # Of chunks that are prepared ahead; one more is being handed out.
+        self.depth = max(1, min(MOST_CHUNKS, int(ahead_bytes / (self._count * batch_bytes)) - 1))
 
     def order(self, epoch: int) -> Order:
         """The order of an epoch."""
@@ -184,7 +184,7 @@ class _Source:
         rows = order.next_blocks(position)
         return rows if len(rows) else self._soon(self.order(epoch + 1), epoch + 1, -1)
 
-    def chunks(self, served: int) -> Iterator[Chunk]:
+    def chunks(self, served: int) -> Iterator[list[Any]]:
         """The chunks after `served` micro-batches, without end; a chunk lies within one epoch."""
         per_epoch = self._plan.steps_per_epoch * self._plan.accumulate
         most = 1  # at first: the first step waits for one batch, not for a chunk of them
@@ -356,83 +356,23 @@ def _common(columns: Any) -> set[int] | None:
 
 
 class Prefetcher:
-    """Iterates over chunks (batches and their bytes) in a thread of its own.
+    """Prepares the next `depth` chunks in a thread of its own.
 
-    Prepared chunks and the chunk being handed over take at most `most_bytes` together, or one chunk if that is more. At
-    most MOST_CHUNKS are prepared, because small chunks would be thousands. The thread ends with `close`, with the
-    iterator, or when nothing references this object any more.
+    The thread ends with `close`, or when nothing references this object any more.
     """
 
-    def __init__(self, chunks: Iterator[Chunk], most_bytes: int) -> None:
-        self._shared = _Shared(most_bytes)
-        self._thread = threading.Thread(target=_prepare, args=(chunks, self._shared), name="loader", daemon=True)
-        self._thread.start()
+    def __init__(self, chunks: Iterator[list[Any]], depth: int) -> None:
+        self._chunks = chunks
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="loader")
+        self._ahead = deque(self._pool.submit(next, chunks) for _ in range(depth))
 
     def next(self) -> list[Any]:
-        """The next chunk's batches; the caller is done with the previous chunk. Raises what preparing the chunk raised.
-
-        StopIteration at the end of the iterator.
-        """
-        shared = self._shared
-        with shared.condition:
-            shared.held_bytes -= shared.handed_bytes
-            shared.handed_bytes = 0
-            shared.condition.notify()
-            while not shared.ready:
-                shared.condition.wait()
-            chunk = shared.ready[0]
-            if isinstance(chunk, BaseException):
-                raise chunk
-            shared.ready.popleft()
-            shared.handed_bytes = chunk[1]
-            return chunk[0]
+        """The next chunk. Raises what preparing it raised, on each call; StopIteration at the end of the chunks."""
+        chunk = self._ahead[0].result()
+        self._ahead.popleft()
+        self._ahead.append(self._pool.submit(next, self._chunks))
+        return chunk
 
     def close(self) -> None:
         """End the thread and wait until it has ended."""
-        with self._shared.condition:
-            self._shared.closed = True
-            self._shared.condition.notify()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def __del__(self) -> None:
-        with self._shared.condition:
-            self._shared.closed = True
-            self._shared.condition.notify()
-
-
-class _Shared:
-    """What both threads see. The thread holds only this, so that it does not keep its owner alive."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self.condition = threading.Condition()
-        self.ready: deque[Chunk | BaseException] = deque()
-        self.most_bytes = most_bytes
-        self.held_bytes = 0
-        self.handed_bytes = 0
-        self.closed = False
-
-    def is_full(self, num_bytes: int) -> bool:
-        """Whether there is no room for another chunk of `num_bytes`."""
-        return len(self.ready) >= MOST_CHUNKS or bool(self.held_bytes and self.held_bytes + num_bytes > self.most_bytes)
-
-
-def _prepare(chunks: Iterator[Chunk], shared: _Shared) -> None:
-    try:
-        for chunk in chunks:
-            with shared.condition:
-                shared.ready.append(chunk)
-                shared.held_bytes += chunk[1]
-                shared.condition.notify()
-                # The next chunk is assumed to be as large as this one.
-                while not shared.closed and shared.is_full(chunk[1]):
-                    shared.condition.wait()
-                if shared.closed:
-                    return
-    except BaseException as error:  # raised again in `next`
-        end: BaseException = error
-    else:
-        end = StopIteration()
-    with shared.condition:
-        shared.ready.append(end)
-        shared.condition.notify()
+        self._pool.shutdown(cancel_futures=True)

@@ -28,7 +28,6 @@ from training.formats.schema import pick, tensor_of
 from training.order import blocks_of
 
 BatchSpec = list[str | list[str]] | dict[str, str | list[str]] | None
-CHUNK = 4096
 Gathered = list[NDArray[Any] | torch.Tensor | pa.Array]
 # Blocks that are read and decoded in parallel; PyArrow and NumPy release the interpreter lock meanwhile.
 READERS = 2
@@ -60,10 +59,7 @@ class Fixed:
         if len(arrays) == 1:
             out[...] = arrays[0].reshape(out.shape)  # a column in a list by itself: (rows, 1)
             return
-        # Piece by piece, so that the lines of `out` stay in the processor's cache until all columns are in them.
-        for at in range(0, len(out), CHUNK):
-            for place, array in enumerate(arrays):
-                out[at : at + CHUNK, place] = array[at : at + CHUNK]
+        np.stack(arrays, axis=1, out=out, casting="unsafe")
 
     def batches(self, values: NDArray[Any] | torch.Tensor, size: int) -> list[torch.Tensor]:
         """Views of `values`, (rows, *shape), of `size` rows each."""

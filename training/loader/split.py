@@ -146,12 +146,12 @@ class Split:
         """
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(self.num_rows))
-        return self.transformed(self.batches(rows, len(rows))[0][0])
+        return self.transformed(self.batches(rows, len(rows))[0])
 
     def batches(
         self, rows: NDArray[np.int64], size: int, pin: bool = False, soon: NDArray[np.int64] = NO_ROWS
-    ) -> tuple[list[Any], int]:
-        """Batches of `size` of these rows, (n,), not yet transformed, and the bytes they take.
+    ) -> list[Any]:
+        """Batches of `size` of these rows, (n,), not yet transformed.
 
         Args:
             soon: as in `Rows.gather`.
@@ -160,8 +160,7 @@ class Split:
             gathered = self._rows.gather(rows, pin, soon)
         columns = [column.batches(values, size) for column, values in zip(self._columns, gathered, strict=True)]
         made = list(zip(*columns, strict=True))
-        batches = made if self._keys is None else [dict(zip(self._keys, one, strict=True)) for one in made]
-        return batches, sum(values.nbytes for values in gathered)
+        return made if self._keys is None else [dict(zip(self._keys, values, strict=True)) for values in made]
 
     def without_numbers(self, rows: NDArray[np.int64]) -> dict[str, int]:
         """Float columns with a missing, NaN or infinite value in these rows, (n,): column → number of such rows.
@@ -282,11 +281,7 @@ def open_cache(columns: list[Column], shards: Shards, cache_bytes: int) -> AllRo
             _make_room(base, cache_bytes - needed)
             _make(folder, columns, shards)
             using = files.hold(folder)
-        try:
-            held = AllRows(columns, shards.rows, _map(folder, columns, shards), "cache")
-        except BaseException:
-            os.close(using)
-            raise
+        held = AllRows(columns, shards.rows, _map(folder, columns, shards), "cache")
     weakref.finalize(held, os.close, using)
     return held
 

@@ -9,7 +9,6 @@ its bytes are read: the cut is the same on any machine.
 from __future__ import annotations
 
 import codecs
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,9 @@ from numpy.typing import NDArray
 
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.handoffs import SourceFile
-from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import CUT, ChunkOffsets, CutRequest
 from data_contracts.pipeline_spec import PiecesSpec
-from infra.processes.child_main import Report, child_main
+from infra.processes.child_main import Report, advances, child_main
 from infra.sources import Places
 from infra.sources.documents import not_utf8, offsets_name, pack
 from infra.sources.places import stream
@@ -45,7 +43,7 @@ def main(request: CutRequest, report: Report) -> ChunkOffsets:
         UsageError: the class is not there or has no method `starts`; a document is not UTF-8, or a piece is too large.
         UserCodeError: the class raises, or returns what cannot be the starts of tokens.
     """
-    starts = _reporting(_tokenizer(request), report)
+    starts = _reporting(_tokenizer(request), advances(report, REPORT_S))
     places = Places(request.sources, Path(request.root))
     documents: dict[str, str] = {}
     for file in request.files:
@@ -55,7 +53,7 @@ def main(request: CutRequest, report: Report) -> ChunkOffsets:
     return ChunkOffsets(documents=documents)
 
 
-def _cut(file: SourceFile, request: CutRequest, places: Places, starts: Callable[[str], NDArray[np.int64]]) -> str:
+def _cut(file: SourceFile, request: CutRequest, places: Places, starts: Starts) -> str:
     assert request.pieces.tokens is not None
     what = f"{request.field} ({_class_of(request.pieces)})"
     try:
@@ -81,8 +79,8 @@ def _class_of(pieces: PiecesSpec) -> str:
     return pieces.tokenizer.class_path
 
 
-def _tokenizer(request: CutRequest) -> Callable[[str], NDArray[np.int64]]:
-    """The user's method, whose answer is checked, the first one by asking for it again."""
+def _tokenizer(request: CutRequest) -> Starts:
+    """The user's method, whose answer is checked."""
     assert request.pieces.tokenizer is not None
     root, called = add_project(request.project), request.pieces.tokenizer
     tokenizer = make_object(called.class_path, called.init_args, request.field, root)
@@ -92,34 +90,21 @@ def _tokenizer(request: CutRequest) -> Callable[[str], NDArray[np.int64]]:
             f"{request.field}: {called.class_path} has no method starts.",
             remedy="Write starts(self, text), which returns the character at which each token of the text starts.",
         )
-    what, compared = f"{request.field} ({called.class_path})", False
-
-    def once(text: str) -> NDArray[np.int64]:
-        with user_code(what, root):
-            returned = listed(method(text))
-        return checked_starts(returned, text)
 
     def starts(text: str) -> NDArray[np.int64]:
-        nonlocal compared
-        first = once(text)
-        if not compared and not np.array_equal(first, once(text)):
-            raise BadStarts("it returned other tokens when it was asked again for the same text")
-        compared = True
-        return first
+        with user_code(f"{request.field} ({called.class_path})", root):
+            returned = listed(method(text))
+        return checked_starts(returned, text)
 
     return starts
 
 
-def _reporting(starts: Callable[[str], NDArray[np.int64]], report: Report) -> Callable[[str], NDArray[np.int64]]:
-    """The same function, which also reports what is done, but not more than once in REPORT_S."""
-    windows, reported = 0, time.monotonic()
+def _reporting(starts: Starts, advanced: Callable[[], None]) -> Starts:
+    """The same function, which also reports each text."""
 
     def call(text: str) -> NDArray[np.int64]:
-        nonlocal windows, reported
-        found, windows = starts(text), windows + 1
-        if time.monotonic() - reported >= REPORT_S:
-            reported = time.monotonic()
-            report(Advanced(done=windows, long=True))
+        found = starts(text)
+        advanced()
         return found
 
     return call
@@ -195,48 +180,31 @@ def piece_ends(starts: NDArray[np.int64], size: int, most: int) -> tuple[list[in
 
 
 def listed(returned: Any) -> Any:
-    """A tokenizer's answer as a list of its items; unchanged if it cannot be a list of numbers.
+    """A tokenizer's answer as a list of its items; unchanged if it has none.
 
     The user's code may give the items one by one, and so may raise here.
     """
-    kept = isinstance(returned, str | bytes | dict | set | list | np.ndarray) or not hasattr(returned, "__iter__")
-    return returned if kept else list(returned)
+    return list(returned) if hasattr(returned, "__iter__") else returned
 
 
 def checked_starts(returned: Any, text: str) -> NDArray[np.int64]:
     """What a tokenizer returned for a text that is not empty, as numbers; BadStarts says what is wrong with it."""
     values = listed(returned)
-    if not isinstance(values, list | np.ndarray) or (isinstance(values, np.ndarray) and not values.ndim):
-        raise BadStarts(f"it returned a value of type {type(values).__name__}, not a list of numbers")
-    if not len(values):
-        if text.isspace():
-            return np.zeros(0, np.int64)
+    if values == [] and text.isspace():
+        return np.zeros(0, np.int64)
+    if values == []:
         raise BadStarts("it returned no token for a text that is not blank")
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise BadStarts("it returned a list of lists, not of numbers") from None
-    if other := _not_whole(array):
-        raise BadStarts(f"it returned a list of {other}, not of whole numbers")
-    lowest, highest = int(array.min()), int(array.max())
-    if lowest < 0 or highest > len(text):
-        wrong = lowest if lowest < 0 else highest
-        raise BadStarts(f"a token starts at character {wrong}, outside of the text of {len(text)} characters")
+    if not isinstance(values, list) or not all(isinstance(value, int | np.integer) for value in values):
+        raise BadStarts(f"it returned a value of type {type(returned).__name__}, not a list of whole numbers")
+    outside = [value for value in values if value < 0 or value > len(text)]
+    if outside:
+        raise BadStarts(f"a token starts at character {outside[0]}, outside of the text of {len(text)} characters")
     # A token without characters at the text's end, such as SentencePiece's last space, belongs to the last character.
-    starts = np.minimum(array.astype(np.int64), len(text) - 1)
+    starts = np.minimum(np.array(values, np.int64), len(text) - 1)
     if len(falls := np.flatnonzero(np.diff(starts) < 0)):
         at = int(falls[0])
         raise BadStarts(f"token {at + 1} starts at character {starts[at + 1]}, before token {at} at {starts[at]}")
     return starts
-
-
-def _not_whole(array: NDArray[Any]) -> str:
-    """The type of the first value that is not a whole number; "" if all are."""
-    if array.ndim != 1:
-        return "lists"
-    if array.dtype.kind in "iu":
-        return ""
-    return next((type(value).__name__ for value in array.tolist() if type(value) is not int), "")
 
 
 def _byte_sizes(text: str, ends: list[int]) -> Iterator[int]:

@@ -25,6 +25,7 @@ from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.pipeline_spec import ShardsSpec
 from data_contracts.quoting import column_shown
 from infra.sources import prefetch
+from training import formats
 from training.formats.schema import Facts, Mismatch, Size, conform_rows, widen
 from training.shard.spill import BATCH_BYTES, Spill, Spilled, shuffle_keys, stream_start
 from training.shard.splitter import (
@@ -121,9 +122,15 @@ def gather(job: Job, units: Sequence[Unit]) -> Gathered:
     return Gatherer(job, load_transform(job.settings, job.project), lambda rows, of_bytes: None).work(units)
 
 
-def times_of(job: Job, units: Sequence[Unit], path: Path) -> tuple[int, Notes]:
-    """Write the times of units' rows to a file as raw int64, reading their column alone; returns the number of rows."""
-    splitter, rows = job.splitter(), 0
+def times_of(job: Job, task: tuple[list[Unit], Path]) -> tuple[int, Notes]:
+    """Write the times of some units' rows to a file as raw int64, reading that column alone.
+
+    Args:
+        task: the units and the file.
+
+    Returns: the number of rows, and notes about them.
+    """
+    (units, path), splitter, rows = task, job.splitter(), 0
     fetcher = Fetcher(job.source, job.folder)
     assert job.settings.split.time is not None
     with path.open("wb") as file:
@@ -263,6 +270,7 @@ class Gatherer:
             narrowed = self._found.facts.look(splits, of_row, rows)
         except Mismatch as error:
             raise unlike_batches(error) from error
+        formats.get(self._job.settings.format).refuse(narrowed)
         keys = np.empty(rows.num_rows, np.uint64)
         for index, split in enumerate(splits):
             mask = of_row == index

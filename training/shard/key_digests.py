@@ -1,14 +1,13 @@
 """Stable digests of key values: the same key gives the same digest on any machine, in any file, in any width.
 
-A call of a hasher for each message takes longer than the BLAKE3 digest of its few bytes, so native code digests 16 at a
-time once there are enough of them to pay for generating it. A hasher digests the first messages, and long ones.
+A digest takes about 1 µs, so where keys repeat, each distinct key of a batch is digested once.
 """
 
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,8 @@ from numpy.typing import NDArray
 from data_contracts.arrow_rows import decoded_column
 from data_contracts.quoting import type_shown
 
-# Rows that show whether a batch's keys repeat.
-_SAMPLE = 256
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 DIGEST_BYTES = 16
-# Messages that a hasher digests in a process before native code is generated, which takes as long as 100,000 of them.
-FEW = 2**15
 
 
 class UnusableKey(ValueError):
@@ -42,30 +37,23 @@ def key_digests(columns: Sequence[pa.ChunkedArray], seed: int) -> NDArray[np.uin
     A null is a value like any other: rows without a key stay together. Dictionaries and extension types count by their
     values. UnusableKey for nested types.
     """
-    per_row: list[pa.Array | None] = []
+    per_row: list[pa.Array] = []
     framed = []
     start = f"trainwright key {seed}\0".encode()
     for index, column in enumerate(columns):
         plain = decoded_column(column)
         if pa.types.is_nested(plain.type) or pa.types.is_run_end_encoded(plain.type):
             raise UnusableKey(index, column.type)
-        distinct, of_row = _distinct(plain.combine_chunks())
-        values = _framed(b"" if index else start, *_typed(distinct, index))
+        encoded = plain.combine_chunks().dictionary_encode()
+        values = _framed(b"" if index else start, *_typed(encoded.dictionary, index))
         if plain.null_count:
             values = pa.concat_arrays([values, _framed(b"" if index else start, b"n", pa.array([b""]))])
         framed.append(values)
-        per_row.append(None if of_row is None else of_row.fill_null(len(values) - 1))
+        per_row.append(encoded.indices.fill_null(len(values) - 1))
     if len(columns) == 1:
-        return _digests(framed[0]) if per_row[0] is None else _digests(framed[0])[per_row[0].to_numpy()]
-    return _digests(_joined(*(one if at is None else one.take(at) for one, at in zip(framed, per_row, strict=True))))
-
-
-def _distinct(values: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-    """The distinct values and each row's index into them; if the first rows hardly repeat any, all values and None."""
-    if not values.null_count and len(values[:_SAMPLE].unique()) > _SAMPLE // 2:
-        return values, None
-    encoded = values.dictionary_encode()
-    return encoded.dictionary, encoded.indices
+        return digests(*binary_parts(framed[0]))[per_row[0].to_numpy()]
+    rows = [values.take(at) for values, at in zip(framed, per_row, strict=True)]
+    return digests(*binary_parts(_joined(*rows)))
 
 
 def _framed(start: bytes, letter: bytes, values: pa.Array) -> pa.Array:
@@ -84,10 +72,11 @@ def _joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
     return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
 
 
-def _digests(keys: pa.Array) -> NDArray[np.uint64]:
-    _, offsets, data = keys.buffers()
-    at = np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1]
-    return digests(np.frombuffer(data or b"", np.uint8), at)
+def binary_parts(values: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The bytes of large binary values one after another, and where each begins, as `digests` takes them."""
+    _, offsets, data = values.buffers()
+    at = np.frombuffer(offsets or bytes(8), np.int64)[values.offset : values.offset + len(values) + 1]
+    return np.frombuffer(data or b"", np.uint8), at
 
 
 def _typed(values: pa.Array, index: int) -> tuple[bytes, pa.Array]:
@@ -131,48 +120,13 @@ def group_starts(*columns: NDArray[Any]) -> NDArray[np.int64]:
     return np.flatnonzero(changed)
 
 
-_digested = 0
-
-
 def digests(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
     """The first 128 bits of each message's digest, (n, 2) uint64, little-endian.
 
     Args:
         data: the messages one after another.
-        offsets: where each message begins in `data`, and where the last one ends: (n + 1,); no message is empty.
+        offsets: where each message begins in `data`, and where the last one ends: (n + 1,).
     """
-    global _digested
-    _digested += len(offsets) - 1
-    if _digested <= FEW or sys.byteorder == "big":
-        return _one_by_one(data, offsets[:-1], offsets[1:])
-    return _together(data, offsets)
-
-
-def _one_by_one(data: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.uint64]:
     view = data.data
-    pairs = zip(starts.tolist(), stops.tolist(), strict=True)
-    joined = b"".join([blake3(view[start:stop]).digest(DIGEST_BYTES) for start, stop in pairs])
+    joined = b"".join([blake3(view[start:stop]).digest(DIGEST_BYTES) for start, stop in pairwise(offsets.tolist())])
     return np.frombuffer(joined, "<u8").reshape(-1, 2)
-
-
-def _together(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
-    # Imported when there is much to digest.
-    from training.shard.blake3_native import CHUNK_BYTES, DIGEST_WORDS, LANES, SPARE_BYTES, native
-
-    rows, first = len(offsets) - 1, offsets[0]
-    groups = -(-rows // LANES)
-    # The last group is filled up with messages of one byte.
-    starts, lengths = np.zeros(groups * LANES, np.int64), np.ones(groups * LANES, np.int32)
-    starts[:rows] = offsets[:-1] - first
-    sizes = np.diff(offsets)
-    lengths[:rows] = np.minimum(sizes, CHUNK_BYTES)
-    spaced = np.empty(offsets[-1] - first + SPARE_BYTES, np.uint8)
-    spaced[:-SPARE_BYTES] = data[first : offsets[-1]]
-    spaced[-SPARE_BYTES:] = 0
-    words = np.empty((groups, DIGEST_WORDS, LANES), "<u4")
-    digest, _ = native()
-    digest(groups, *(part.ctypes.data for part in (spaced, starts, lengths, words)))
-    made = np.ascontiguousarray(words.transpose(0, 2, 1)).reshape(-1, DIGEST_WORDS)[:rows].view("<u8")
-    long = np.flatnonzero(sizes > CHUNK_BYTES)
-    made[long] = _one_by_one(data, offsets[long], offsets[long + 1])
-    return made

@@ -13,7 +13,8 @@ whole document goes to one split, drawn by the hash of its name as in a split by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,7 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_contracts import arrow_rows
-from data_contracts.arrow_rows import Numbers, decoded_column, number_before
+from data_contracts.arrow_rows import Numbers, decoded_column, is_text, number_before
 from data_contracts.canonical import valid_name
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
@@ -37,8 +38,6 @@ LEFT_OUT = -1
 SECOND = 10**6
 _LATEST_S = (2**63 - 1) // SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SIGN = np.uint64(1 << 63)
-_CHUNK = 2**20
 Select = Callable[[int], tuple[int, int, int]]
 COLUMNS = ("document", "position", "pieces")
 # Shares are fractions of 2^32 and are compared as integers, so every machine rounds alike.
@@ -239,38 +238,25 @@ def _setting(spec: SplitSpec, column: str) -> str:
     return "shards.split.time" if column == spec.time else "shards.split.column"
 
 
-def selector(files: Sequence[Path]) -> Select:
+def selector(files: Sequence[Path], joined: Path) -> Select:
     """A function from a rank to the time at that rank, how many times are less, and how many are equal.
 
     Args:
-        files: raw int64, read four times for each rank, a piece at a time (a radix selection).
+        files: times as raw int64.
+        joined: a new file for all of them, which is mapped, so that memory does not limit their number.
     """
-
-    def chunks() -> Iterator[NDArray[np.int64]]:
+    with joined.open("wb") as out:
         for path in files:
             with path.open("rb") as file:
-                while len(chunk := np.fromfile(file, np.int64, _CHUNK)):
-                    yield chunk
+                shutil.copyfileobj(file, out)
+    times = np.memmap(joined, np.int64, "r+")
 
-    return lambda rank: select(chunks, rank)
+    def select(rank: int) -> tuple[int, int, int]:
+        times.partition(rank)
+        time = times[rank]
+        return int(time), int(np.count_nonzero(times[:rank] < time)), int(np.count_nonzero(times == time))
 
-
-def select(pieces: Callable[[], Iterable[NDArray[np.int64]]], rank: int) -> tuple[int, int, int]:
-    """The result for one rank, as in `selector`; `pieces` yields all times, (n,) a piece, on each call."""
-    found, less, same = 0, 0, 0
-    for shift in (48, 32, 16, 0):
-        counts = np.zeros(2**16, np.int64)
-        for piece in pieces():
-            ordered = piece.view(np.uint64) ^ _SIGN
-            if shift < 48:
-                ordered = ordered[ordered >> np.uint64(shift + 16) == np.uint64(found)]
-            digits = (ordered >> np.uint64(shift)) & np.uint64(0xFFFF)
-            counts += np.bincount(digits.astype(np.int64), minlength=2**16)
-        ends = np.cumsum(counts)
-        digit = int(np.searchsorted(ends, rank - less, "right"))
-        less, same = less + int(ends[digit] - counts[digit]), int(counts[digit])
-        found = found << 16 | digit
-    return found - 2**63, less, same
+    return select
 
 
 def cut(select: Select, num_rows: int, spec: SplitSpec, sensitive: Collection[str] = ()) -> list[int]:
@@ -365,11 +351,6 @@ def no_times(spec: SplitSpec) -> UsageError:
         f"shards.split.time: {spec.time!r} holds text that is not an ISO 8601 time in every row.",
         remedy="Write every time as ISO 8601, all with a time zone or none, or make them timestamps in the data.",
     )
-
-
-def is_text(type_: pa.DataType) -> bool:
-    """Whether a column of this type holds text."""
-    return pa.types.is_string(type_) or pa.types.is_large_string(type_)
 
 
 def boundary(text: str) -> int:

@@ -76,13 +76,6 @@ COPIES = 3
 Write = Callable[[str, pa.Table], FileEntry]
 Written = tuple[str, int, FileEntry]  # a shard's split, rows and file
 MOST_BY_DEFAULT = 4
-# Arrow's allocator gives memory back 10 ms after it was freed, and glibc what lies at its heap's end. The next rows
-# need it at once, and then each page costs a fault, 5 to 10 µs in a virtual machine.
-_KEEP_MEMORY = {
-    "MIMALLOC_PURGE_DELAY": "-1",
-    "MALLOC_MMAP_THRESHOLD_": str(2**23),
-    "MALLOC_TRIM_THRESHOLD_": str(2**25),
-}
 A = TypeVar("A")
 B = TypeVar("B")
 Report = Callable[[ShardProgress], None]
@@ -209,7 +202,7 @@ def _shard(sharding: Sharding) -> Sharded:
         gathered = _FirstPass(job, units, workers, meter).run()
         gone = None if left_out is None else left_out.rows
         sizes, schema = sizes_and_schema(gathered, job, units, sharding.required, sharding.earlier, gone)
-        formats.get(settings.format).refuse(gathered.facts.witness(schema))
+        formats.get(settings.format).refuse(schema.empty_table())
         workers.release()
         splits = _second_pass(sharding, workers, meter, gathered, sizes, schema)
     new, earlier = gathered.notes.dropped | ({} if gone is None else {"quarantined": len(gone)}), sharding.earlier
@@ -332,7 +325,7 @@ class _FirstPass:
         self._meter.begin("reading times", self._total, sum(unit.bytes for unit in self._units))
         notes, num_rows = Notes(), 0
         for task, (rows, noted) in zip(
-            tasks, self._workers.map(partial(_times, self.job), list(zip(tasks, paths, strict=True))), strict=True
+            tasks, self._workers.map(partial(times_of, self.job), list(zip(tasks, paths, strict=True))), strict=True
         ):
             notes.merge(noted)
             num_rows += rows
@@ -342,15 +335,10 @@ class _FirstPass:
             return ()  # the first pass will name the row
         if not num_rows:
             raise no_rows()
-        cuts = cut(selector(paths), num_rows, split, sensitive)
+        cuts = cut(selector(paths, self.job.folder / "times"), num_rows, split, sensitive)
         for path in paths:
             path.unlink()
         return tuple(cuts)
-
-
-def _times(job: Job, task: tuple[list[Unit], Path]) -> tuple[int, Notes]:
-    units, path = task
-    return times_of(job, units, path)
 
 
 def _orders(
@@ -430,8 +418,6 @@ class Workers:
         if self._pool is None:
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(self._preload)
-            for name, value in _KEEP_MEMORY.items():
-                os.environ.setdefault(name, value)  # for the server, which begins with this environment
             self._pool = ProcessPoolExecutor(self.count, context, _begin, (self._pandas,))
         return self._pool
 

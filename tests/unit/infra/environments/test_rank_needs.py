@@ -40,7 +40,7 @@ OF_THE_OPERATOR = {"pynvml"}
 # Installs environments, in processes that start others.
 OF_PARENTS = {"uv"}
 # Modules of packages that the named ones need.
-BROUGHT = {"aiohttp", "botocore", "fsspec", "llvmlite", "packaging", "pydantic_core"}
+BROUGHT = {"aiohttp", "botocore", "fsspec", "packaging", "pydantic_core"}
 
 
 def imported(source: Path) -> Iterator[str]:

@@ -20,6 +20,7 @@ from data_contracts.pipeline_spec import SplitSpec
 from infra.sources import Window
 from infra.sources.read import in_window
 from tests.support.expectations import E, one, run
+from tests.support.shard_rows import shard_reader
 from tests.unit.infra.sources.conftest import Raw
 from training import formats
 from training.formats.schema import conform_rows, finish, narrow
@@ -103,7 +104,7 @@ def test_all_who_read_a_time_read_the_same(form: str, raw: Raw, tmp_path: Path) 
         shards, path = formats.get(kind), tmp_path / kind
         shards.refuse(rows)
         shards.write_shard(rows, path)
-        assert microseconds(shards.read_shard(path, rows.schema).column("at")).to_pylist() == wanted
+        assert microseconds(shard_reader(kind)(path, rows.schema).column("at")).to_pylist() == wanted
 
 
 ENDS = [(pa.date32(), 31), *((kind, 63) for kind in map(pa.timestamp, ("s", "ms", "us", "ns"))), (pa.date64(), 63)]

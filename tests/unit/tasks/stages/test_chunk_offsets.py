@@ -19,8 +19,8 @@ from tasks.stages import contract_check, shard, validate
 from tests.support.damage import overwrite
 from tests.support.raced import Memory
 from tests.support.runs import make_run
+from tests.support.shard_rows import shard_reader
 from tests.support.tiny import trainwright, write_project
-from training import formats
 from training.formats.schema import read_schema
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
@@ -95,7 +95,7 @@ def report_of(run: Run) -> ContractReport:
 
 def rows(run: Run, dataset: Dataset) -> list[dict[str, Any]]:
     root = local_dataset(run.store, dataset)
-    read, schema = formats.get(dataset.format).read_shard, read_schema(root)
+    read, schema = shard_reader(dataset.format), read_schema(root)
     return [
         row for shards in dataset.splits.values() for one in shards for row in read(root / one.path, schema).to_pylist()
     ]

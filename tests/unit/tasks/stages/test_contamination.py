@@ -21,8 +21,8 @@ from tasks.run.spec_check import read_spec
 from tasks.stages import shard as stage
 from tasks.stages.shard import comparison, dataset_key, shard
 from tasks.stages.validate import validate
+from tests.support.shard_rows import shard_reader
 from tests.support.tiny import SPEC, write_project
-from training import formats
 from training.contamination import worker
 from training.formats import shard_path
 from training.formats.schema import read_schema
@@ -65,7 +65,7 @@ def opened(folder: Path, asked: Any, rows: list[tuple[Any, ...]] | None = None, 
 
 def ids(run: Run, dataset: Dataset, split: str) -> set[int]:
     root = local_dataset(run.store, dataset)
-    read, schema = formats.get(dataset.format).read_shard, read_schema(root)
+    read, schema = shard_reader(dataset.format), read_schema(root)
     tables = [read(shard_path(root, dataset, one), schema) for one in dataset.splits[split]]
     return set(pa.concat_tables(tables)["id"].to_pylist())
 

@@ -21,8 +21,8 @@ from tasks.run.spec_check import read_spec
 from tasks.stages import artifacts
 from tasks.stages.shard import dataset_key, shard
 from tasks.stages.validate import contract_key, validate
+from tests.support.shard_rows import shard_reader
 from tests.support.tiny import write_project
-from training import formats
 from training.formats.schema import read_schema
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
@@ -54,7 +54,7 @@ def made(run: Run) -> tuple[ContractReport, Dataset]:
 
 def ids(run: Run, dataset: Dataset) -> set[int]:
     folder = local_dataset(run.store, dataset)
-    schema, read = read_schema(folder), formats.get(dataset.format).read_shard
+    schema, read = read_schema(folder), shard_reader(dataset.format)
     shards = [one for shards in dataset.splits.values() for one in shards]
     return {row for one in shards for row in read(folder / one.path, schema)["id"].to_pylist()}
 

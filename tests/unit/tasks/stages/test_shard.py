@@ -17,8 +17,8 @@ from tasks.run.run import Run, open_run
 from tasks.run.spec_check import read_spec
 from tasks.stages import shard as stage
 from tests.support.damage import overwrite
+from tests.support.shard_rows import shard_reader
 from tests.support.tiny import write_project
-from training import formats
 from training.formats.schema import read_schema
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
@@ -59,7 +59,7 @@ class Project:
         for _ in Path(dataset.ref.uri).parts:
             root = root.parent
         schema = read_schema(root / dataset.ref.uri)
-        read = formats.get(dataset.format).read_shard
+        read = shard_reader(dataset.format)
         shards = chain(*dataset.splits.values())
         return pa.concat_tables([read(root / one.uri / one.path, schema) for one in shards])["id"].to_pylist()
 

@@ -33,13 +33,6 @@ def test_whole_numbers_beyond_double_are_refused_without_their_value(tmp_path: P
     assert str(EXACT + 1) not in raised.value.message + raised.value.remedy
 
 
-def test_whole_numbers_within_double_compare(tmp_path: Path) -> None:
-    sides, folders = sides_of(tmp_path, pa.array([1, EXACT]), pa.array([1.0]))
-    compared = open_sides(sides, folders, {"x": FIELD})
-    [(first, [values])] = compared.blocks(compared.sides[0], ["x"])
-    assert (first, values.to_pylist()) == (0, [1.0, float(EXACT)])
-
-
 def test_types_that_do_not_compare_are_refused(tmp_path: Path) -> None:
     sides, folders = sides_of(tmp_path, pa.array(["a"]), pa.array([1.0]))
     with pytest.raises(UsageError, match=rf"^{FIELD}: column 'x' is string in train and double in test"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib.util
 import json
 import subprocess
 from pathlib import Path
@@ -12,7 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.support.shard_rows import shard_reader
 from tests.support.splits import normalised
+from tests.unit.training.formats import reference
+from tests.unit.training.formats import rows as kinds
 from training import formats
 from training.formats import tfrecord
 
@@ -28,16 +30,6 @@ ROWS = pa.table(
         "at": pa.array([datetime.datetime(2026, 1, 2, 3, 4, 5, 6), None, datetime.datetime(1969, 1, 1)]),
     }
 )
-
-
-def _load(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(f"other_readers_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-reference, kinds = (_load(Path(__file__).with_name(f"{name}.py")) for name in ("reference", "rows"))
 
 
 @pytest.fixture
@@ -90,7 +82,7 @@ def test_tensorflow_reads_ours_and_we_read_tensorflows(ask, tmp_path):
     ]
     assert ask("tensorflow", TENSORFLOW, ours, theirs) == expected
     assert ours.read_bytes() != theirs.read_bytes()
-    assert tfrecord.read_shard(theirs, table.schema).equals(table)
+    assert shard_reader("tfrecord")(theirs, table.schema).equals(table)
 
 
 TFRECORD = """

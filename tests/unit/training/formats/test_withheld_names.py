@@ -22,71 +22,37 @@ SECRET = "jane@x.example"
 ONE = pa.table({SECRET: [1]})
 
 
-def _pick() -> None:
-    schema.pick(ONE.schema, ["nope"])
-
-
-def _two_of_one_name() -> None:
-    normalised(pa.Table.from_arrays([pa.array([1]), pa.array([2])], [SECRET, SECRET]))
-
-
-def _two_of_one_name_from_a_transform() -> None:
-    first_pass.checked_rows(pa.Table.from_arrays([pa.array([1]), pa.array([2])], [SECRET, SECRET]))
-
-
-def _a_type_that_no_shard_holds() -> None:
-    schema.type_text(pa.field(SECRET, pa.struct([("a", pa.int64())])))
-
-
-def _a_key_of_an_object_that_no_shard_holds() -> None:
-    schema.columns_of(pa.table({"a": [[{SECRET: 1}]]}).schema)
-
-
-def _a_key_of_an_object_that_no_tfrecord_holds() -> None:
-    tfrecord.refuse(pa.table({"a": [{SECRET: 1}]}))
-
-
-def _a_key_of_an_object_that_no_split_can_use() -> None:
-    key_digests([pa.chunked_array([[{SECRET: 1}]])], 0)
-
-
-def _a_value_that_does_not_fit_an_object() -> None:
-    raise misfit("a.jsonl", 0, "a", pa.struct([(SECRET, pa.int64())]))
-
-
-def _what_no_tfrecord_holds() -> None:
-    tfrecord.refuse(pa.table({SECRET: [[1, None]]}))
-
-
-def _other_columns() -> None:
-    _look(ONE, pa.table({"b": [1]}))
-
-
-def _other_types() -> None:
-    _look(ONE, pa.table({SECRET: ["a"]}))
-
-
-def _other_shapes() -> None:
-    _look(pa.table({SECRET: [[1, 2]]}), pa.table({SECRET: [["a"]]}))
-
-
 def _look(*tables: pa.Table) -> None:
     facts = Facts()
     for table in tables:
         facts.look(["train"], np.zeros(table.num_rows, np.int16), table)
 
 
-CASES = [
-    _pick, _two_of_one_name, _two_of_one_name_from_a_transform, _a_type_that_no_shard_holds, _what_no_tfrecord_holds,
-    _other_columns, _other_types, _other_shapes, _a_key_of_an_object_that_no_shard_holds,
-    _a_key_of_an_object_that_no_tfrecord_holds, _a_key_of_an_object_that_no_split_can_use,
-    _a_value_that_does_not_fit_an_object,
-]  # fmt: skip
+def _misfit() -> None:
+    raise misfit("a.jsonl", 0, "a", pa.struct([(SECRET, pa.int64())]))
 
 
-@pytest.mark.parametrize("fail", CASES)
+TWINS = pa.Table.from_arrays([pa.array([1]), pa.array([2])], [SECRET, SECRET])
+OBJECTS = pa.table({"a": [[{SECRET: 1}]]})
+CASES: dict[str, Callable[[], object]] = {
+    "pick": lambda: schema.pick(ONE.schema, ["nope"]),
+    "two of one name": lambda: normalised(TWINS),
+    "two of one name from a transform": lambda: first_pass.checked_rows(TWINS),
+    "a type that no shard holds": lambda: schema.type_text(pa.field(SECRET, pa.struct([("a", pa.int64())]))),
+    "a key of an object that no shard holds": lambda: schema.columns_of(OBJECTS.schema),
+    "a key of an object that no TFRecord holds": lambda: tfrecord.refuse(pa.table({"a": [{SECRET: 1}]})),
+    "a key of an object that no split can use": lambda: key_digests([OBJECTS["a"]], 0),
+    "a value that does not fit an object": _misfit,
+    "what no TFRecord holds": lambda: tfrecord.refuse(pa.table({SECRET: [[1, None]]})),
+    "other columns": lambda: _look(ONE, pa.table({"b": [1]})),
+    "other types": lambda: _look(ONE, pa.table({SECRET: ["a"]})),
+    "other shapes": lambda: _look(pa.table({SECRET: [[1, 2]]}), pa.table({SECRET: [["a"]]})),
+}
+
+
+@pytest.mark.parametrize("fail", CASES.values(), ids=CASES)
 def test_no_message_has_a_name_that_only_the_data_has(
-    fail: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    fail: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(LOG, "/log")
     with pytest.raises((UsageError, UserCodeError, Mismatch, UnusableKey)) as caught:

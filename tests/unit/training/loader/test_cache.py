@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import io
-import json
 import os
-import subprocess
 import threading
 from pathlib import Path
 
@@ -17,7 +15,6 @@ import pytest
 
 from data_contracts.errors import StorageUnavailable
 from data_contracts.handoffs import Dataset
-from tests.support import program
 from tests.support.splits import write_split
 from training.formats import Shards
 from training.loader import MemoryBudget, Split
@@ -44,37 +41,6 @@ def numbers(split: Split) -> list[int]:
 
 def folders(columns: Path) -> list[str]:
     return sorted(path.name for path in columns.iterdir() if path.is_dir())
-
-
-def test_it_is_made_once(tmp_path: Path, columns: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = write_split(tmp_path / "data", TABLE, [20, 0, 40])
-    assert numbers(cached(tmp_path / "data", dataset)) == [59, 0, 30]
-    [made] = folders(columns)
-    monkeypatch.setattr(Shards, "tables", None)
-    assert numbers(cached(tmp_path / "data", dataset)) == [59, 0, 30]
-    assert folders(columns) == [made]
-
-
-@pytest.mark.warm
-def test_of_many_one_makes_it_and_the_others_wait(tmp_path: Path, columns: Path) -> None:
-    dataset = write_split(tmp_path / "data", TABLE, [20, 40])
-    (tmp_path / "dataset.json").write_text(json.dumps(dataset.to_json()))
-    code = f"""
-import json
-from pathlib import Path
-from data_contracts.handoffs import Dataset
-from training.loader import MemoryBudget, Split
-from training.formats import Shards
-tables, calls = Shards.tables, []
-Shards.tables = lambda *given: (calls.append(1), tables(*given))[1]
-dataset = Dataset.from_json(json.loads(Path({str(tmp_path / "dataset.json")!r}).read_text()))
-split = Split(Shards(Path({str(tmp_path / "data")!r}), dataset, "train"), ["x"], room=MemoryBudget(0, 2**30))
-print(len(calls), split.take(slice(0, 3))[0].tolist())
-"""
-    started = [program.start(code, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)]
-    said = [(process.communicate()) for process in started]
-    assert sorted(out for out, _ in said) == ["0 [0, 1, 2]\n", "0 [0, 1, 2]\n", "2 [0, 1, 2]\n"], said
-    assert len(folders(columns)) == 1
 
 
 def test_a_damaged_file_is_made_anew(tmp_path: Path, columns: Path) -> None:
@@ -142,9 +108,13 @@ def test_what_does_not_fit_is_not_made(tmp_path: Path, columns: Path) -> None:
     assert folders(columns) == []
 
 
-def test_threads_may_open_it_together(tmp_path: Path) -> None:
-    dataset = write_split(tmp_path / "data", TABLE)
-    found: list[list[int]] = []
+def test_of_many_one_makes_it_and_the_others_wait(
+    tmp_path: Path, columns: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock on a file keeps threads apart as it does processes, because each opens the file."""
+    dataset = write_split(tmp_path / "data", TABLE, [20, 40])
+    tables, read, found = Shards.tables, [], []
+    monkeypatch.setattr(Shards, "tables", lambda *given: (read.append(given), tables(*given))[1])
     threads = [
         threading.Thread(target=lambda: found.append(numbers(cached(tmp_path / "data", dataset)))) for _ in range(3)
     ]
@@ -153,3 +123,4 @@ def test_threads_may_open_it_together(tmp_path: Path) -> None:
     for thread in threads:
         thread.join(30)
     assert found == [[59, 0, 30]] * 3
+    assert (len(read), len(folders(columns))) == (2, 1)

@@ -40,13 +40,6 @@ def test_the_weights_hold_in_every_round() -> None:
     assert not np.array_equal(turns_of_a[0], turns_of_a[1]), "drawn anew for each round"
 
 
-def test_passes_and_seeds_differ() -> None:
-    rows = {"a": np.arange(100)}
-    first = Mixture(rows, {"a": 1}, 0, "d")(np.arange(200))
-    assert first[:100].tolist() != first[100:].tolist()
-    assert first.tolist() != Mixture(rows, {"a": 1}, 0, "e")(np.arange(200)).tolist()
-
-
 def test_the_order_of_the_names_decides_nothing() -> None:
     rows = {"a": np.arange(5), "b": np.arange(5, 9)}
     backwards = {"b": rows["b"], "a": rows["a"]}

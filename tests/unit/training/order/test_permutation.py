@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_contracts.pipeline_spec import LoaderSpec
-from training.order import SMALL, TABLED, BlockOrder, Order, Permutation, Tabled, blocks_of, epoch_order
+from training.order import SMALL, BlockOrder, Order, Permutation, blocks_of, epoch_order
 
 GLOBAL = LoaderSpec()
 BLOCK = LoaderSpec(shuffle="block", block_rows=3, window_blocks=2)
@@ -79,15 +79,6 @@ def test_block_shuffles_within_windows_of_whole_blocks(shards, block_rows, windo
         at = stop
 
 
-@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 7, 12, 63, 64, 65, 1000, SMALL - 1, SMALL, TABLED - 1, TABLED])
-@pytest.mark.parametrize("epoch", [0, 1])
-def test_a_table_and_the_compiled_network_give_the_same_order(num_rows: int, epoch: int) -> None:
-    compiled = Permutation(num_rows, "order", "d", 7, epoch)
-    order = epoch_order(GLOBAL, [num_rows], "d", 7, epoch)
-    assert isinstance(order, Tabled if num_rows < TABLED else Permutation)
-    assert whole(order, num_rows) == whole(compiled, num_rows)
-
-
 def test_a_block_never_spans_two_shards() -> None:
     starts, lengths = blocks_of([7, 0, 5], 3)
     assert starts.tolist() == [0, 3, 6, 7, 10]
@@ -105,8 +96,8 @@ ORDERS = [(0, 4, 8), (0, 8, 4), (4, 0, 8), (4, 8, 0), (8, 0, 4), (8, 4, 0)]
 
 @pytest.mark.parametrize(
     "order",
-    [Permutation(9, "a"), Tabled(Permutation(9, "a")), BlockOrder([5, 4], 2, 2, "a")],
-    ids=["global", "table", "block"],
+    [Permutation(9, "a"), BlockOrder([5, 4], 2, 2, "a")],
+    ids=["global", "block"],
 )
 @pytest.mark.parametrize("position", [-1, 9])
 def test_a_position_outside_is_an_error(order: Order, position: int) -> None:
@@ -119,39 +110,6 @@ def test_each_word_of_the_seed_counts() -> None:
     for loader in (GLOBAL, BLOCK):
         assert len({tuple(whole(epoch_order(loader, [100], *each), 100)) for each in words}) == len(words)
     assert whole(Permutation(100, "ab", "c"), 100) != whole(Permutation(100, "a", "bc"), 100)
-
-
-def chi_square(counts: np.ndarray, expected: float) -> float:
-    """Standard deviations by which the statistic exceeds its mean; its degrees of freedom are many."""
-    freedom = counts.size - 1
-    return float((((counts - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom))
-
-
-@pytest.mark.parametrize("num_rows", [5, 12, 50])
-def test_each_row_stands_at_each_place_and_before_each_other_equally_often(num_rows: int) -> None:
-    epochs = 6000
-    places, pairs = np.zeros((num_rows, num_rows)), np.zeros((num_rows, num_rows))
-    for epoch in range(epochs):
-        rows = Permutation(num_rows, "d", epoch)(np.arange(num_rows))
-        places[np.arange(num_rows), rows] += 1
-        pairs[rows[:-1], rows[1:]] += 1
-    assert abs(chi_square(places, epochs / num_rows)) < 4
-    assert abs(chi_square(pairs[~np.eye(num_rows, dtype=bool)], epochs / num_rows)) < 4
-
-
-@pytest.mark.parametrize("num_rows", [SMALL - 1, SMALL, 100_003])
-def test_one_order_has_no_structure(num_rows: int) -> None:
-    places = np.arange(num_rows)
-    rows = Permutation(num_rows, "d", 0)(places)
-    # Where a row stands says nothing about its place: neither roughly (high bits) nor finely (low bits).
-    for was, now, cells in ((places * 16 // num_rows, rows * 16 // num_rows, 16), (places % 16, rows % 16, 16)):
-        counts, _, _ = np.histogram2d(was, now, bins=cells)
-        assert abs(chi_square(counts, num_rows / cells**2)) < 4
-    # Neighbours are as far apart as chance has it: a third of the rows on average.
-    distance = np.abs(np.diff(rows)).mean() / num_rows
-    assert abs(distance - 1 / 3) < 4 * 0.2357 / np.sqrt(num_rows)
-    assert abs(np.corrcoef(rows[:-1], rows[1:])[0, 1]) < 4 / np.sqrt(num_rows)
-    assert (rows == places).sum() < 8  # one is expected
 
 
 def test_the_next_blocks_are_those_that_the_rows_of_the_next_window_are_in() -> None:
@@ -168,12 +126,3 @@ def test_the_next_blocks_are_those_that_the_rows_of_the_next_window_are_in() -> 
         at += count
         seen += found
     assert (at, sorted(seen)) == (99, list(range(len(starts))))
-
-
-def test_the_next_blocks_are_the_same_from_any_position_of_a_window() -> None:
-    order = BlockOrder([33, 0, 40, 27], 10, 3, "words")
-    asked = [tuple(order.next_blocks(position)) for position in range(100)]
-    windows = [0, *(at for at in range(1, 100) if asked[at] != asked[at - 1])]
-    blocks = np.searchsorted(blocks_of([33, 0, 40, 27], 10)[0], order(np.arange(100)), side="right") - 1
-    assert [len(set(part)) for part in np.split(blocks, windows[1:])] == [3, 3, 3, 2]
-    assert tuple(order.next_blocks(-1)) not in asked

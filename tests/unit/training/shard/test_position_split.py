@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pydantic import ValidationError
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
@@ -42,10 +41,6 @@ def split_of(pieces: int, gap: int = 0, shares: tuple[float, ...] = (0.8, 0.1, 0
 )
 def test_each_document_is_cut_at_its_shares(pieces: int, gap: int, expected: str) -> None:
     assert split_of(pieces, gap) == expected
-
-
-def test_one_split_takes_all() -> None:
-    assert split_of(3, shares=(1.0,)) == "000"
 
 
 def test_a_document_whose_last_split_would_have_nothing_stays_whole() -> None:
@@ -137,20 +132,3 @@ def test_data_without_documents_is_one_sentence(tmp_path: Path) -> None:
     table = pa.table({"document": ["a"], "position": ["0"], "pieces": [1]})
     with pytest.raises(UsageError, match=r"shards\.split\.by: the column position is string, not whole numbers"):
         Shards(tmp_path / "b", [table], split=BY)
-
-
-@pytest.mark.parametrize(
-    ("fields", "what"),
-    [
-        ({"by": "position", "key": "id"}, "by: excludes key, time and column"),
-        ({"key": "id", "gap": 2}, "gap: needs by: position"),
-        ({"by": "place"}, "position"),
-    ],
-)
-def test_fields_that_exclude_each_other(fields: dict[str, Any], what: str) -> None:
-    with pytest.raises(ValidationError, match=what):
-        SplitSpec.model_validate(fields)
-
-
-def test_other_splits_are_written_as_before() -> None:
-    assert {"by", "gap"} & SplitSpec(key="id").model_dump().keys() == set()

@@ -45,17 +45,6 @@ def test_exactly_these_rows_are_left_out_and_counted(tmp_path: Path, monkeypatch
         assert set(left.read(split)["id"].to_pylist()) <= set(whole.read(split)["id"].to_pylist())
 
 
-def test_processes_and_pieces_of_work_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Shards(tmp_path / "one", tables(), row_group_rows=64, left_out=lambda most_rows: gone(5, 450), workers=1)
-    monkeypatch.setattr(units, "TASK_BYTES", 1)
-    two = Shards(tmp_path / "two", tables(), row_group_rows=64, left_out=lambda most_rows: gone(5, 450), workers=2)
-    assert one.digests == two.digests
-
-
-def test_no_rows_left_out_is_the_dataset_as_ever(tmp_path: Path) -> None:
-    assert Shards(tmp_path / "a", tables(), left_out=None).digests == Shards(tmp_path / "b", tables()).digests
-
-
 def test_a_time_that_only_such_rows_lack_is_missed_by_nobody(tmp_path: Path) -> None:
     days = pa.array([None if n in (3, 500) else n for n in range(FIRST + SECOND)]).cast(pa.timestamp("s"))
     split = {"time": "when", "fractions": {"train": 0.5, "test": 0.5}}

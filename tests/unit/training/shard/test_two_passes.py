@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain, pairwise
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from data_contracts.errors import UsageError
 from tests.support.sharding import Shards, small_runs
-from training import formats
 from training.formats.schema import Facts
-from training.shard import first_pass, spill, two_passes, units
+from training.shard import spill, two_passes, units
 
 LEAST_MEMORY = 2**20
 
@@ -23,21 +22,6 @@ LEAST_MEMORY = 2**20
 def _table(rows: int, first: int = 0) -> pa.Table:
     ids = range(first, first + rows)
     return pa.table({"id": ids, "text": [f"row {n}" for n in ids]})
-
-
-@pytest.mark.parametrize("format_name", ["parquet", "tfrecord"])
-def test_every_row_stands_in_one_shard_of_its_split(format_name, tmp_path):
-    made = Shards(tmp_path, [_table(700), _table(300, 700)], format=format_name)
-    found = [made.read(split)["id"].to_pylist() for split in ("train", "val", "test")]
-    assert sorted(chain(*found)) == list(range(1000))
-    names = [name for name, _, _ in made.digests]
-    assert names[0] == f"train-00000.{format_name}"
-    assert len(names) > 10
-    assert len(set(names)) == len(names)
-    for split, ids in zip(("train", "val", "test"), found, strict=True):
-        assert made.rows(split) == len(ids)
-        assert ids != sorted(ids)
-    assert made.spilled == []
 
 
 def test_the_shuffle_is_of_the_whole_split_and_seeded(tmp_path):
@@ -48,22 +32,6 @@ def test_the_shuffle_is_of_the_whole_split_and_seeded(tmp_path):
     again = Shards(tmp_path / "b", [_table(500), _table(500, 500)], seed=1)
     assert made.digests != again.digests
     assert [rows for _, _, rows in made.digests] == [rows for _, _, rows in again.digests]
-
-
-def test_the_order_is_even():
-    """Where the rows of each tenth of the source land: a chi-square test over 100 cells (its 99.9 % point is 149)."""
-    keys = np.concatenate(
-        [
-            first_pass.shuffle_keys(first_pass.stream_start(0, "train", unit, f"digest {unit}"), 0, 2_000)
-            for unit in range(10)
-        ]
-    )
-    places = np.argsort(np.argsort(keys))
-    cells = np.zeros((10, 10))
-    np.add.at(cells, (np.arange(20_000) // 2_000, places * 10 // 20_000), 1)
-    assert ((cells - 200) ** 2 / 200).sum() < 149
-    within = np.corrcoef(np.arange(2_000), np.argsort(np.argsort(keys[:2_000])))[0, 1]
-    assert abs(within) < 0.08
 
 
 values = st.one_of(st.none(), st.text(max_size=4))
@@ -129,17 +97,6 @@ def test_units_are_a_function_of_the_files(tmp_path, monkeypatch):
     assert sorted(chain(*(cut.read(split)["id"].to_pylist() for split in cut.sharded.splits))) == list(range(1000))
 
 
-@given(st.integers(1, 100_000), st.integers(1, 500))
-def test_shards_differ_by_one_row_at_most(rows, shards):
-    shards = min(rows, shards)
-    cuts = two_passes.bounds(rows, shards)
-    sizes = [b - a for a, b in pairwise(cuts)]
-    assert len(sizes) == shards
-    assert sum(sizes) == rows
-    assert min(sizes) >= 1
-    assert max(sizes) - min(sizes) <= 1
-
-
 @pytest.mark.parametrize(
     ("column", "size"),
     [
@@ -197,23 +154,9 @@ def test_the_number_of_shards(rows, row_bytes, target, shards):
     assert two_passes.num_shards(rows, rows * row_bytes, target) == shards
 
 
-def test_one_split_takes_every_row_and_needs_no_split_column(tmp_path):
-    made = Shards(tmp_path, [pa.table({"x": [3, 1, 2]})], one_split="all")
-    assert list(made.sharded.splits) == ["all"]
-    assert sorted(made.read("all")["x"].to_pylist()) == [1, 2, 3]
-
-
 def test_a_split_that_need_not_have_rows_is_kept_empty(tmp_path):
     split = {"key": "id", "fractions": {"train": 0.5, "val": 1e-9, "test": 0.5 - 1e-9}}
     assert Shards(tmp_path, [_table(50)], split=split).sharded.splits["val"] == []
-
-
-def test_rows_left_out_are_counted(tmp_path):
-    rows = pa.table({"at": pa.array(range(10), pa.timestamp("s"))})
-    split = {"time": "at", "boundaries": {"test": "1970-01-01T00:00:06"}, "gap_s": 2}
-    made = Shards(tmp_path, [rows.slice(0, 5), rows.slice(5)], split=split)
-    assert made.sharded.dropped_rows == {"gap": 2}
-    assert [made.rows(name) for name in made.sharded.splits] == [4, 4]
 
 
 def test_a_split_by_time_in_parts_is_that_of_all_times(tmp_path):
@@ -223,16 +166,6 @@ def test_a_split_by_time_in_parts_is_that_of_all_times(tmp_path):
     found = [sorted(value.second + 60 * value.minute for value in made.read(split)["at"].to_pylist())
              for split in ("train", "val", "test")]  # fmt: skip
     assert found == [list(range(800)), list(range(800, 900)), list(range(900, 1000))]
-
-
-def test_progress_is_told(tmp_path):
-    told = []
-    Shards(tmp_path, [_table(60), _table(40, 60)], report=told.append)
-    phases = [(record.phase, record.rows, record.total, record.share) for record in told]
-    assert ("reading", 100, 100, 1) in phases
-    assert phases[-1] == ("writing", 100, 100, 1)
-    assert told[-1].rows_per_s > 0
-    assert told[-1].seconds_left == 0
 
 
 # ---- refusals
@@ -284,17 +217,3 @@ def test_the_row_of_a_missing_value_counts_over_all_files(tmp_path):
     tables = [pa.table({"part": ["train", "test"]}), pa.table({"part": ["train", None, None]})]
     with pytest.raises(UsageError, match="rows without a value in 'part' .*: 2, the first is row 3"):
         Shards(tmp_path, tables, split={"column": "part"})
-
-
-def test_an_unknown_format_is_a_bug_of_ours():
-    with pytest.raises(ValueError, match="unknown shard format 'csv'"):
-        formats.get("csv")
-
-
-def test_tensors_read_back_as_they_were(tmp_path):
-    images = np.arange(40 * 6, dtype=np.uint8).reshape(40, 2, 3)
-    rows = pa.table({"id": range(40), "image": pa.array(images.tolist(), pa.list_(pa.list_(pa.uint8())))})
-    made = Shards(tmp_path, [rows], one_split="all")
-    read = made.read("all")
-    for row, raw in zip(read["id"].to_pylist(), read["image"].to_pylist(), strict=True):
-        assert np.array_equal(np.frombuffer(raw, np.uint8).reshape(2, 3), images[row])

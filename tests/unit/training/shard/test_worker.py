@@ -22,7 +22,7 @@ from infra.child import run_child
 from infra.files import file_digest
 from infra.records.handoffs import read_handoff
 from infra.store import open_store
-from training import formats
+from tests.support.shard_rows import shard_reader
 from training.formats.schema import read_schema
 from training.shard import units
 from training.shard.splitter import REQUIRED
@@ -98,10 +98,7 @@ def _run_in_child(request, told) -> Dataset:
 
 def _rows(request, dataset: Dataset, split: str) -> list:
     folder = open_store(request["store"]["uri"]).local(dataset.ref)
-    tables = [
-        formats.get(dataset.format).read_shard(folder / shard.path, read_schema(folder))
-        for shard in dataset.splits[split]
-    ]
+    tables = [shard_reader(dataset.format)(folder / shard.path, read_schema(folder)) for shard in dataset.splits[split]]
     return pa.concat_tables(tables).to_pylist()
 
 
@@ -157,20 +154,6 @@ def test_the_id_does_not_depend_on_store_and_provenance(given):
     assert one.splits == two.splits
 
 
-def test_unsealed_work_is_continued_file_by_file(given, tmp_path):
-    whole = _run(given())
-    request = given(store="partial")
-    folder = tmp_path / "partial" / "datasets" / "k-0"
-    folder.mkdir(parents=True)
-    first = whole.splits["train"][0].path
-    shutil.copy(tmp_path / "store" / "datasets" / "k-0" / first, folder / first)
-    before = (folder / first).stat()
-    dataset = _run(request)
-    assert dataset.ref.id == whole.ref.id
-    assert (folder / first).stat().st_ino == before.st_ino
-    open_store(request["store"]["uri"]).verify(dataset.ref)
-
-
 @pytest.mark.apt("strace")
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.sweep), 47], ids=["every call", "a sample"])
 @pytest.mark.timeout(3600)
@@ -207,24 +190,11 @@ def test_the_id_is_that_of_a_store_on_s3_and_of_more_workers(given, s3_server, m
     open_store(bucket, s3_server.options).verify(together.ref)
 
 
-def test_one_split_takes_all_rows(given):
-    dataset = _run(given(one_split="all"))
-    assert {name: dataset.rows(name) for name in dataset.splits} == {"all": 100}
-
-
 def test_a_transform_is_found_in_the_project_and_given_its_arguments(given):
     request = given(shards={"transform": {"call": "mine.double", "args": {"times": 3}}})
     dataset = _run(request)
     rows = [row["x"] for split in dataset.splits for row in _rows(request, dataset, split)]
     assert sorted(rows) == [3 * n for n in range(100)]
-
-
-def test_a_window_leaves_rows_out(given, tmp_path):
-    raw = tmp_path / "raw.csv"
-    raw.write_text("x,at\n" + "".join(f"{n},2026-01-{n + 1:02d}\n" for n in range(30)))
-    window = ["2026-01-05T00:00:00+00:00", "2026-01-15T00:00:00+00:00"]
-    dataset = _run(given(window=window, window_column="at", one_split="all"))
-    assert dataset.rows("all") == 10
 
 
 FAILURES = [
