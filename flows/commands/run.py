@@ -36,7 +36,6 @@ from flows.stages import stages
 from infra.files import replace_bytes
 from infra.orchestrator.api import asking, unreachable
 from infra.orchestrator.deployments import past_times
-from infra.processes.light_imports import light_imports
 from infra.processes.processes import marked_env, module_command, new_mark
 from infra.settings import state_folder
 from infra.sources.resolve import Window, parse_window
@@ -113,8 +112,7 @@ def run_line(
     loaded.check(options.window)
     call("settings")
     connect(options.trigger)
-    with light_imports():
-        from flows.retrain import retrain
+    from flows.retrain import retrain
 
     SPEC_AT_HAND.set(loaded)
     return run_flow(

@@ -21,13 +21,13 @@ from tests.support.warm_children import ADDRESS, PREFECT, ROOT, RUN, SITE, impor
 
 # How a child and how one of Prefect's processes starts.
 MIRRORED = {
-    ADDRESS: module_command("infra.processes.light_imports", "tests.support.mirrored"),
-    PREFECT: [sys.executable, "-m", "tests.support.mirrored"],
+    ADDRESS: lambda way: module_command("tests.support.mirrored", way, "/answer.json"),
+    PREFECT: lambda way: [sys.executable, "-m", "tests.support.mirrored", way],
 }
 
 
 def _start(way: str, folder: Path, mark: str, kind: str = ADDRESS, **changes: str) -> subprocess.Popen[bytes]:
-    command = [*MIRRORED[kind], way]
+    command = MIRRORED[kind](way)
     env = marked_env(mark, {"PYTHONPATH": import_path(), **changes})
     return subprocess.Popen(
         command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -108,7 +108,7 @@ def test_what_is_read_on_import_needs_a_process_of_its_own(kind: str, changes: d
     with warm_children() if kind == ADDRESS else warm_prefect():
         paths = os.pathsep.join(filter(None, [import_path(), changes.get("PYTHONPATH")]))
         env = {**os.environ, **changes, "PYTHONPATH": paths}
-        done = subprocess.run([*MIRRORED[kind], "exit"], cwd=tmp_path, env=env, capture_output=True, check=False)
+        done = subprocess.run(MIRRORED[kind]("exit"), cwd=tmp_path, env=env, capture_output=True, check=False)
     assert done.returncode == 7
     assert not json.loads(done.stdout)["warm"]
 
@@ -135,7 +135,7 @@ def _few_files() -> None:
 def test_other_limits_need_a_process_of_its_own(tmp_path: Path) -> None:
     with warm_children():
         done = subprocess.run(
-            [*MIRRORED[ADDRESS], "exit"], cwd=tmp_path, capture_output=True, check=False, preexec_fn=_few_files
+            MIRRORED[ADDRESS]("exit"), cwd=tmp_path, capture_output=True, check=False, preexec_fn=_few_files
         )
     assert done.returncode == 7
     assert not json.loads(done.stdout)["warm"]

@@ -36,7 +36,6 @@ from data_contracts.messages.raw_data import ShardProgress
 from data_contracts.pipeline_spec import ShardsSpec
 from infra.cluster_tasks import Cluster, in_order
 from infra.contract.quarantine import LeftOut
-from infra.processes.light_imports import without_pandas
 from infra.processes.processes import die_with_parent, oom_kills
 from training import formats
 from training.formats.schema import Mismatch, Size, conform_rows
@@ -184,9 +183,9 @@ def shard_files(sharding: Sharding) -> Sharded:
 
 def _shard(sharding: Sharding) -> Sharded:
     settings, count = sharding.settings, sharding.at_once
-    pandas = needs_pandas(settings)
-    needed = ["training.shard.worker", f"training.formats.{settings.format}", *(["pandas"] if pandas else [])]
-    with Workers(count, needed, sharding.cluster, pandas=pandas) as workers:
+    # Arrow imports pandas, if it is there, with the first scalar: once here rather than in each process.
+    needed = ["training.shard.worker", f"training.formats.{settings.format}", "pandas"]
+    with Workers(count, needed, sharding.cluster) as workers:
         meter = Meter(sharding.report)
         map_files = partial(workers.map, together=math.ceil(len(sharding.files) / count))
         opened = open_source(sharding.files, sharding.source, map_files, sharding.earlier, sharding.every)
@@ -234,11 +233,6 @@ def _counts(gathered: Gathered, dropped: dict[str, int], sizes: dict[str, Size])
     counts.update(dropped)
     counts.update({"transform": -made} if made < 0 else {"added": made})
     return counts
-
-
-def needs_pandas(settings: ShardsSpec) -> bool:
-    """Whether the user's code runs, or messages may show a value: Arrow needs pandas for a time in nanoseconds."""
-    return settings.transform is not None or settings.split.time is not None or settings.split.column is not None
 
 
 def _second_pass(
@@ -370,14 +364,11 @@ class Workers:
 
     Args:
         preload: modules that every process needs.
-        pandas: whether Arrow may import pandas, see `infra.processes.light_imports`.
         elsewhere: does the work on other machines instead, `count` pieces at once.
     """
 
-    def __init__(
-        self, count: int, preload: Sequence[str] = (), elsewhere: Cluster | None = None, *, pandas: bool = True
-    ) -> None:
-        self.count, self._preload, self._elsewhere, self._pandas = count, list(preload), elsewhere, pandas
+    def __init__(self, count: int, preload: Sequence[str] = (), elsewhere: Cluster | None = None) -> None:
+        self.count, self._preload, self._elsewhere = count, list(preload), elsewhere
         self._pool: ProcessPoolExecutor | None = None
         self._oom_kills = oom_kills()
 
@@ -431,7 +422,7 @@ class Workers:
             context.set_forkserver_preload(self._preload)
             for name, value in _KEEP_MEMORY.items():
                 os.environ.setdefault(name, value)  # for the server, which begins with this environment
-            self._pool = ProcessPoolExecutor(self.count, context, _begin, (self._pandas,))
+            self._pool = ProcessPoolExecutor(self.count, context, _begin)
         return self._pool
 
 
@@ -446,13 +437,11 @@ def _chunks(items: Iterable[A], size: int) -> Iterator[list[A]]:
         yield chunk
 
 
-def _begin(pandas: bool) -> None:
+def _begin() -> None:
     # The kernel ends a process with the server that forked it. The server waits for its processes, so they watch their
     # parent.
     die_with_parent()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if not pandas:
-        without_pandas()
     # One thread each: the processes already run in parallel.
     pa.set_cpu_count(1)
 

@@ -9,7 +9,6 @@ import sys
 # The sockets of the warm processes, for the processes of a test that may be forked from them.
 CHILDREN, PREFECT = "WARM_CHILDREN", "WARM_PREFECT"
 MODULES = {
-    "infra.processes.light_imports": CHILDREN,
     "infra.processes.tied_to_parent": CHILDREN,
     "infra.gang.rank_bootstrap": CHILDREN,
     "infra.gang.supervisor": CHILDREN,
@@ -21,6 +20,7 @@ MODULES = {
     "prefect.runner._workspace_supervisor": PREFECT,
     "tests.support.asked": PREFECT,
     "tests.support.mirrored": PREFECT,
+    "tests.support.program": CHILDREN,
     "tests.support.pooled": PREFECT,
 }
 TIED = {"infra.processes.tied_to_parent", "infra.gang.rank_bootstrap"}
@@ -36,6 +36,8 @@ def _warm(command: list[str]) -> str | None:
     """The variable that names the warm process for a command."""
     if command[:1] == ["dask"] or command[:3] in (["prefect", "worker", "start"], ["prefect", "server", "database"]):
         return PREFECT
+    if len(command) == 3 and command[2].endswith("/answer.json"):  # as `infra.child` starts one
+        return CHILDREN
     return MODULES.get(command[0]) if command else None
 
 
