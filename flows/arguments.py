@@ -305,16 +305,9 @@ def _node_and_reason(command: argparse.ArgumentParser) -> None:
 def _backfill(command: argparse.ArgumentParser) -> None:
     command.add_argument("spec", metavar="SPEC", help="the pipeline spec (YAML), with data.window")
     help_ = "start of the first window (ISO; without a zone: UTC)"
-    command.add_argument("--from", dest="from_", metavar="START", help=help_)
-    command.add_argument("--to", metavar="END", help="end of the last window; not in the future")
-    command.add_argument("--every", metavar="LENGTH", help="length of a window, such as 12h; default: 1d")
-    help_ = "instead: the times of the deployment's schedule that have no run, each with its window"
-    command.add_argument("--missed", action="store_true", help=help_)
-    help_ = (
-        "with --missed: the first time (ISO, or a length back from now, such as 7d); default: when it was deployed, "
-    )
-    command.add_argument("--since", metavar="TIME", help=help_ + "at most 30 days ago")
-    command.add_argument("--name", help="with --missed: the deployment's name; default: the pipeline's name")
+    command.add_argument("--from", dest="from_", required=True, metavar="START", help=help_)
+    command.add_argument("--to", required=True, metavar="END", help="end of the last window; not in the future")
+    command.add_argument("--every", default="1d", metavar="LENGTH", help="length of a window, such as 12h; default: 1d")
     help_ = "windows that run at the same time, each in a process of its own; default: 1"
     command.add_argument("--parallel", type=int, default=1, metavar="N", help=help_)
     command.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace a field of the spec")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -59,10 +58,6 @@ _RESUME_PARAMETERS = {
     "run_id": {"title": "run_id", "description": "the run", "position": 0, "type": "string"},
     "store": {"title": "store", "description": "address of the store", **OPTIONAL_TEXT, "position": 1},
 }
-# A year of hours; more are a mistake in a date.
-MOST_TIMES = 10_000
-# How far back one looks if nobody says.
-AT_MOST = timedelta(days=30)
 
 
 @dataclass(frozen=True)
@@ -564,64 +559,3 @@ def start_once(title: str, key: str) -> str:
             )
         run = client.create_flow_run_from_deployment(known.id, parameters={"key": key}, idempotency_key=key)
         return str(run.name)
-
-
-@dataclass(frozen=True)
-class PastTimes:
-    """A deployment and the times at which it was meant to start a run, oldest first, in UTC."""
-
-    deployment: UUID
-    parameters: Mapping[str, Any]
-    times: list[datetime]
-
-
-def past_times(client: SyncPrefectClient, title: str, since: datetime | None, present: datetime) -> PastTimes:
-    """The times that have passed since `since`; by default since the deployment was made, at most 30 days ago.
-
-    UsageError if there is no such deployment, it has no active schedule, `since` lies in the future, or there are too
-    many times.
-    """
-    known: Any = find_deployment(client, title)
-    if known is None:
-        raise UsageError(
-            f"This Prefect server has no deployment {title}.",
-            remedy="Make it with `trainwright deploy`, or give --name.",
-        )
-    schedules = [one.schedule for one in known.schedules if one.active]
-    if not schedules:
-        raise UsageError(
-            f"The deployment {title} has no active schedule, so no time was missed.",
-            remedy="Name the span of time: --from START --to END.",
-        )
-    if since is None:
-        since = max(present - AT_MOST, known.created or present - AT_MOST)
-    elif since > present:
-        raise UsageError(f"--since: {since.isoformat()} lies in the future.", remedy="Give a time that has passed.")
-    times = {time for schedule in schedules for time in _times(schedule, since, present)}
-    if len(times) > MOST_TIMES:
-        raise UsageError(
-            f"Since {since.isoformat()} there are more than {MOST_TIMES:,} times in the schedule of {title}.",
-            remedy="Give a later --since.",
-        )
-    return PastTimes(known.id, dict(known.parameters), sorted(times))
-
-
-def _times(schedule: Any, since: datetime, present: datetime) -> list[datetime]:
-    """A schedule's times in [since, present); at most a few more than may be."""
-    import asyncio
-
-    from prefect.server.schemas import schedules as server
-
-    kind = getattr(server, type(schedule).__name__)
-    served = kind.model_validate(schedule.model_dump())
-    found: list[datetime] = []
-    while len(found) <= MOST_TIMES:
-        # Prefect checks a thousand candidates for each call.
-        part = asyncio.run(served.get_dates(500, start=since, end=present))
-        plain = [datetime.fromisoformat(one.isoformat()).astimezone(UTC) for one in part]
-        new = [one for one in plain if since <= one < present]
-        found += new
-        if len(part) < 500:
-            break
-        since = plain[-1] + timedelta(seconds=1)
-    return found
