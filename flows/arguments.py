@@ -447,8 +447,6 @@ def _run(command: argparse.ArgumentParser) -> None:
     command.add_argument("--key", help="idempotency key: a second call with the same key attaches to the first run")
     help_ = "ci: derive the key from commit, code, spec, window and inputs, unless --key is given"
     command.add_argument("--trigger", choices=("cli", "ci"), default="cli", help=help_)
-    if is_present("step profile"):
-        command.add_argument("--profile", action="store_true", help="afterwards, say what bounds the training's steps")
 
 
 def _deploy(command: argparse.ArgumentParser) -> None:
@@ -457,8 +455,6 @@ def _deploy(command: argparse.ArgumentParser) -> None:
     command.add_argument("--pool", default="trainwright", help=help_)
     command.add_argument("--cron", help="when it runs, such as '0 3 * * *'; off: only on demand; default: keep")
     command.add_argument("--timezone", help="time zone of --cron, such as Europe/Berlin; default: UTC")
-    help_ = "also start a run when this model is promoted; may be repeated; off: no longer; default: keep"
-    command.add_argument("--after", action="append", metavar="MODEL[@ALIAS]", help=help_)
     command.add_argument("--name", help="name of the deployment; default: the pipeline's name")
     command.add_argument("--replace", action="store_true", help="replace any deployment of this name, and keep nothing")
     command.add_argument("--start", action="store_true", help="also start a run now, if a worker is online")

@@ -21,7 +21,6 @@ from flows.flow_runs import (
     name_flow_run,
     started_by,
     take_spec,
-    wait_for_hour,
     with_lock,
     work_with_lock,
 )
@@ -70,7 +69,6 @@ def retrain(
         return name_flow_run(run, window, set)
 
     begin_flow_run_logs()
-    wait_for_hour(spec, set, store, key)
     return with_lock(concurrency_lock(spec, set, store, key), lambda: end_of(opened, line))
 
 

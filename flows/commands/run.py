@@ -1,8 +1,8 @@
 """`run`, `resume`, `backfill`, `quickstart`: run the whole line as a Prefect flow and wait for it.
 
 `backfill` runs a pipeline once for each window of a span, each window in a process of its own. `quickstart` runs the
-digits example four times: rejected, promoted, unchanged, not promoted. `run --profile` and `train --profile` profile a
-training's steps; the page and the trace are written to files.
+digits example four times: rejected, promoted, unchanged, not promoted. `train --profile` profiles the steps of a training
+and writes page and trace to files.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 from data_contracts.errors import TrainwrightError, UsageError
-from data_contracts.load import load_spec
 from data_contracts.run_report import RunReport
 from flows.commands.doctor import check_machine
 from flows.commands.guard import Answer, log, run_answer, run_text
@@ -36,7 +35,6 @@ from infra.orchestrator.api import unreachable
 from infra.processes.processes import marked_env, module_command, new_mark
 from infra.settings import state_folder
 from infra.sources.resolve import Window
-from infra.store import layout
 from tasks.run.executions import final_report
 from tasks.run.progress import RunEnded, notify
 from tasks.run.resolve import DEFAULTS, RunOptions
@@ -63,9 +61,6 @@ FAULTY = "data.source=data/digits_faulty.parquet"
 
 def run(arguments: argparse.Namespace) -> Answer:
     """The `run` command: waits for the verdict; a second run with the same key attaches to the first."""
-    profiles = getattr(arguments, "profile", False)
-    if profiles:
-        refuse_spec(arguments)
     report = run_line(
         arguments.spec,
         overrides=arguments.set,
@@ -78,8 +73,7 @@ def run(arguments: argparse.Namespace) -> Answer:
             rehash=arguments.rehash,
         ),
     )
-    said = run_answer(report, arguments)
-    return profiled_run(report, said, arguments) if profiles else said
+    return run_answer(report, arguments)
 
 
 def resume(arguments: argparse.Namespace) -> Answer:
@@ -146,26 +140,6 @@ def report_of(state: Any) -> RunReport:
     return RunReport.from_json(data)
 
 
-def refuse_spec(arguments: argparse.Namespace) -> None:
-    """UsageError, before a run, for a spec that cannot be profiled."""
-    refuse_elsewhere(load_spec(Path(arguments.spec).resolve(), arguments.set).train)
-
-
-def profiled_run(report: RunReport, answer: Answer, arguments: argparse.Namespace) -> Answer:
-    """The answer of a run with its profile. The run has ended: whatever is wrong with the profile is a warning."""
-    if not any(one.name == "train" and one.status in ("ran", "reused") for one in report.stages):
-        log.warning("There is no profile: the run ended before it had trained.")
-        return answer
-    run = reopen_run(report.run_id, arguments.store)
-    try:
-        found = _profile(run)
-    except TrainwrightError as error:
-        log.warning("The run stands, but its training could not be profiled: %s", error.message)
-        return answer
-    said, value = write_profile(run, found)
-    return replace(answer, text=f"{answer.text}\n  profile   {said}", value={**answer.value, "profile": value})
-
-
 def profiled_stage(run: Run, arguments: argparse.Namespace) -> Answer:
     """The answer of `train --profile`, which trains nothing that stays."""
     if arguments.out or arguments.curves:
@@ -192,12 +166,6 @@ def write_profile(run: Run, profiled: Profiled) -> tuple[str, dict[str, object]]
         shown["trace"] = (folder / f"{run.run_id}-profile.trace.json.gz", profiled.trace)
     for path, content in shown.values():
         replace_bytes(path, content, mode=0o600)
-    if run.recorded:
-        number = 0
-        while not run.store.create_once(layout.profiled(run.run_id, number, "page"), page):
-            number += 1
-        if profiled.trace:
-            run.store.create_once(layout.profiled(run.run_id, number, "trace"), profiled.trace)
     files = {name: str(path) for name, (path, _) in shown.items()}
     trace = f"; trace for ui.perfetto.dev: {files['trace']}" if "trace" in files else ""
     return f"{sentence(profiled)}\n            page: {files['page']}{trace}", {**profiled.to_json(), **files}

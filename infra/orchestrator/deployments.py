@@ -2,8 +2,7 @@
 
 A gang's nodes (`node/POOL`) are deployed when first needed, a pipeline's conductor (`retrain/NAME`) by `trainwright
 deploy`. Periodic deployments look at something now and then: the reaper (`reap/POOL`; `resume/POOL` resumes what it
-finds), the pages of the day and of the last month's cost (`day-page/POOL`, `cost-report/POOL`), and the sensor of a
-pipeline's data (`sensor/NAME`).
+finds), the page of the day (`day-page/POOL`), and the sensor of a pipeline's data (`sensor/NAME`).
 """
 
 from __future__ import annotations
@@ -474,36 +473,16 @@ DAY_PAGE = Periodic(
         },
     },
 )
-COST_REPORT = Periodic(
-    flow="cost-report",
-    entrypoint="flows.cost_report.cost_report",
-    description="Reports what the last calendar month cost, and keeps its figures in the store.",
-    every="0 6 2 * *",  # the second day, so that runs of the last night have ended
-    properties={
-        "store": {
-            "title": "store",
-            "description": "store to count; default: those used here",
-            **OPTIONAL_TEXT,
-            "position": 0,
-        },
-        "month": {
-            "title": "month",
-            "description": "such as 2026-10; default: the last",
-            **OPTIONAL_TEXT,
-            "position": 1,
-        },
-    },
-)
 
 
 def ensure_pages(pool: str) -> None:
-    """Make both deployments of a pool, or let them run this checkout's code; a pause and a changed schedule stay."""
+    """Make the deployment of a pool, or let it run this checkout's code; a pause and a changed schedule stay."""
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        kind = find_pool(client, pool).type
-        for wanted in (DAY_PAGE, COST_REPORT):
-            ensure_for_pool(client, pool, kind, wanted)
+        ensure_for_pool(client, pool, find_pool(client, pool).type, DAY_PAGE)
+        if (dropped := find_deployment(client, f"cost-report/{pool}")) is not None:
+            client.delete_deployment(dropped.id)
 
 
 SENSOR = Periodic(

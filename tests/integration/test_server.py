@@ -247,33 +247,6 @@ def test_who_does_not_know_the_password_is_refused(place: Place) -> None:
     assert "refuses the credentials (401)" in answer["message"]
 
 
-def test_a_server_that_was_started_without_the_password_is_restarted_with_it_unless_it_is_busy(place: Place) -> None:
-    url = place.ask(UP)
-    before, pid, worker = place.password(), place.state()["pid"], place.state("worker")["pid"]
-    with api_client(url["url"], before) as api:
-        flow = api.post("/flows/", json={"name": "busy"}).raise_for_status().json()
-        running = {"type": "RUNNING", "name": "Running"}
-        run = api.post("/flow_runs/", json={"flow_id": flow["id"], "state": running}).raise_for_status().json()
-        # The state folder as an earlier version without passwords leaves it.
-        (place.home / "password").unlink()
-        refused = place.ask(ENSURE)
-        assert refused["cause"] == "usage"
-        assert "has flow runs in progress (1), so it is not restarted" in refused["message"]
-        assert "trainwright down" in refused["remedy"]
-        assert is_alive(pid)
-        ended = {"state": {"type": "COMPLETED"}, "force": True}
-        api.post(f"/flow_runs/{run['id']}/set_state", json=ended).raise_for_status()
-    assert place.ask(UP)["url"] == url["url"]
-    assert place.password() != before
-    assert not is_alive(pid)
-    assert not is_alive(worker)
-    assert psutil.Process(place.state("worker")["pid"]).environ()["PREFECT_API_AUTH_STRING"] == place.password()
-    with api_client(url["url"], before) as api:
-        assert api.get("/admin/version").status_code == 401
-    place.ask(DOWN)
-    assert not (place.home / "password").exists(), "the next server gets another"
-
-
 def test_it_listens_on_this_machine_alone_and_keeps_its_data_in_the_state_folder(place: Place) -> None:
     place.ask(ENSURE)
     sockets = psutil.Process(place.state()["pid"]).net_connections()

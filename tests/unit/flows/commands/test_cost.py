@@ -19,6 +19,7 @@ from flows.commands.costs import _idle_pools, _unpriced
 from infra.prices import THIS_MACHINE, VARIABLE
 from infra.sources.resolve import window_since
 from infra.store import Store, layout, open_store
+from tasks.costs.months import keep_months
 from tasks.costs.sums import charged, sums
 from tasks.pages.cost_page import missing_words
 from tests.support.tiny import home_with_server, trainwright, work_on_a_copy, write_project
@@ -234,21 +235,15 @@ def test_a_part_of_the_stores_cost_is_told_as_a_part(tmp_path: Path, capsys: pyt
     assert "at least 10.0000 EUR" in whole
 
 
-def test_a_months_figures_stay_and_the_flow_writes_its_page(
+def test_a_months_figures_stay_and_its_page_is_written(
     used: Store, tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from flows.cost_report import cost_report
-
-    state = cost_report.fn(used.uri, "2025-11")
-    assert state.message is not None
-    assert state.is_completed(), state.message
-    page = Path(state.message.partition(" shows ")[0])
-    assert "2025-11" in page.read_text()
+    keep_months(used, datetime.now(UTC))
     used.forget(layout.usage(RUN, "e1", "ended"))
     out = tmp_path / "page.html"
     value = json.loads(said(capsys, used.uri, "--month", "2025-11", "--html", str(out), "--json"))
     assert sum(line["node_seconds"] for line in value["costs"][0]["lines"]) == pytest.approx(100)
-    assert out.read_text() == page.read_text()
+    assert "2025-11" in out.read_text()
     assert "exists already" in said(capsys, used.uri, "--month", "2025-11", "--html", str(out), code=2)
     value = json.loads(said(capsys, used.uri, "--since", "2025-11-01..2025-12-01", "--json"))
     assert (value["deleted"], value["from_kept_months"]) == ({}, {"2025-11": 1})

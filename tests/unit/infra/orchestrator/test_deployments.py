@@ -21,10 +21,10 @@ def deployments(listed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def test_the_reaper_is_deployed_as_up_deploys_it(listed: list[dict[str, Any]]) -> None:
-    from infra.orchestrator.deployments import COST_REPORT, DAY_PAGE, POOL, REAPER, RESUME_ENTRYPOINT
+    from infra.orchestrator.deployments import DAY_PAGE, POOL, REAPER, RESUME_ENTRYPOINT
 
     by_entrypoint = {one["entrypoint"]: one for one in listed if "spec" not in one.get("parameters", {})}
-    periodic = (REAPER, COST_REPORT, DAY_PAGE)
+    periodic = (REAPER, DAY_PAGE)
     assert set(by_entrypoint) == {RESUME_ENTRYPOINT, *(one.entrypoint for one in periodic)}
     for one in periodic:
         assert [schedule["cron"] for schedule in by_entrypoint[one.entrypoint]["schedules"]] == [one.every]
