@@ -1,8 +1,8 @@
 """`run`, `resume`, `backfill`, `quickstart`: run the whole line as a Prefect flow and wait for it.
 
 `backfill` runs a pipeline once for each window of a span, each window in a process of its own. `quickstart` runs the
-digits example four times: rejected, promoted, unchanged, not promoted. `train --profile` profiles the steps of a training
-and writes page and trace to files.
+digits example four times: rejected, promoted, unchanged, not promoted. `train --profile` profiles the steps of a
+training and writes page and trace to files.
 """
 
 from __future__ import annotations
