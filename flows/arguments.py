@@ -210,7 +210,7 @@ def of_cost(command: argparse.ArgumentParser) -> None:
     help_ = "with --month: write its page, which loads nothing, to this file"
     command.add_argument("--html", metavar="FILE", help=help_)
     help_ = "how to print it; focus: rows of the FinOps Open Cost and Usage Specification as CSV; default table"
-    command.add_argument("--format", choices=("table", "csv", "json", "focus"), default="table", help=help_)
+    command.add_argument("--format", choices=("table", "focus"), default="table", help=help_)
     command.add_argument("--focus-version", choices=("1.2",), default="1.2", help="version of FOCUS; default 1.2")
 
 
@@ -482,7 +482,6 @@ def _logs(command: argparse.ArgumentParser) -> None:
 
 def _report(command: argparse.ArgumentParser) -> None:
     _of_run(command)
-    command.add_argument("--open", action="store_true", help="open the page in a browser")
     command.add_argument("--out", metavar="FILE", help="write the page to FILE; an existing file is not replaced")
 
 
@@ -517,14 +516,11 @@ def _making(command: argparse.ArgumentParser) -> None:
 
 def _contract(command: argparse.ArgumentParser) -> None:
     help_ = (
-        "infer: write a suite from data; explain: say what a suite expects; diff: compare two reports; docs: write a "
-        "run's report as a page of Great Expectations' Data Docs"
+        "infer: write a suite from data; explain: say what a suite expects; docs: write a run's report as a page of "
+        "Great Expectations' Data Docs"
     )
-    command.add_argument("action", choices=("infer", "explain", "diff", "docs"), help=help_)
-    help_ = (
-        "infer: a file, glob or s3:// address; explain: a suite or a spec; diff: two reports (files, runs or "
-        "addresses); docs: a run"
-    )
+    command.add_argument("action", choices=("infer", "explain", "docs"), help=help_)
+    help_ = "infer: a file, glob or s3:// address; explain: a suite or a spec; docs: a run"
     command.add_argument("names", nargs="+", metavar="NAME", help=help_)
     command.add_argument("--out", metavar="DIR", help="infer, docs: write to DIR; existing files are never replaced")
     store_option(command)

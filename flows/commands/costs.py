@@ -1,4 +1,4 @@
-"""`cost`: what runs cost, by tag, pipeline, stage or cause, as a table, CSV, JSON, or rows of FOCUS.
+"""`cost`: what runs cost, by tag, pipeline, stage or cause, as a table, or rows of FOCUS.
 
 `cost --month` shows what a calendar month cost, from the kept figures if there are any; with `--html` as a page.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -45,13 +44,6 @@ from tasks.run.run import known_store_list
 
 _MOST_CAUSES = 3
 _MOST_PLACES = 3
-_RESOURCES = (
-    "put_requests", "get_requests", "written_bytes", "read_bytes", "joules", "estimated_joules", "grams_co2e",
-)  # fmt: skip
-_CSV_HEAD = (
-    "runs", "node_seconds", "gpu_seconds", "uncounted_gpus_s", "unpriced_s", "goodput", "currency", "amount",
-    "estimate", *_RESOURCES, "store_amount", "store_unpriced",
-)  # fmt: skip
 # The last four are the wide forms, which some programs take for the same.
 _FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
 
@@ -94,7 +86,7 @@ def cost(arguments: argparse.Namespace) -> Answer:
     if arguments.format == "focus":
         text = focus_csv(executions, found, so_far, window)
     else:
-        text = _cost_text(arguments, by, (groups, total), window)
+        text = _sums_table(by, groups, total, window)
     below = [*_unpriced(total, found), *(pool.line for pool in idle)]
     if arguments.format == "table" and below:
         text = "\n".join([text, "", *map(escaped, below)])
@@ -152,20 +144,6 @@ _COLUMNS: dict[str, Callable[[ResourceCosts], str]] = {
     "CO2e": lambda one: one.carbon,
 }
 Found = list[tuple[ExecutionUsage, Charge]]
-
-
-def _cost_text(
-    arguments: argparse.Namespace,
-    by: Sequence[str],
-    counted: tuple[list[Sum], Sum],
-    window: Window,
-) -> str:
-    groups, total = counted
-    if arguments.format == "csv":
-        return sums_csv(by, groups)
-    if arguments.format == "json":
-        return json.dumps({"groups": [one.to_json(by) for one in groups], "total": total.to_json(())}, indent=1)
-    return _sums_table(by, groups, total, window)
 
 
 def _sums_table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> str:
@@ -276,11 +254,6 @@ def cost_month(arguments: argparse.Namespace, stores: list[Store]) -> Answer:
     return Answer(text, value)
 
 
-def sums_csv(by: Sequence[str], groups: Sequence[Sum]) -> str:
-    """A line for each sum and currency."""
-    return _csv([*by, *_CSV_HEAD], [line for group in groups for line in _csv_lines(group)])
-
-
 def focus_csv(
     executions: Sequence[ExecutionUsage],
     charged: Sequence[tuple[ExecutionUsage, Charge]],
@@ -307,31 +280,6 @@ def focus_csv(
         *storage_rows(executions, span, so_far),
     ]
     return _csv(columns(), [list(row.values()) for row in made])
-
-
-def _csv_lines(group: Sum) -> list[list[Any]]:
-    """One line for each currency; an unknown amount is empty."""
-    resources = group.resources
-    stored = {currency: f"{amount:.9f}" for currency, amount in resources.amounts.items()}
-    known: list[tuple[str, Any, str]] = [
-        (currency, f"{group.amounts[currency]:.6f}" if currency in group.amounts else "", stored.get(currency, ""))
-        for currency in sorted({*group.amounts, *stored})
-    ]
-    more = [resources.to_json()[name] for name in _RESOURCES]
-    goodput = "" if group.goodput is None else f"{group.goodput:.4f}"
-    unpriced = " ".join(sorted(resources.unpriced - {"storage"}))
-    start = [*group.words, len(group.runs)]
-    figures = [
-        f"{group.node_seconds:.3f}",
-        f"{group.gpu_seconds:.3f}",
-        f"{group.uncounted_s:.3f}",
-        f"{group.unpriced_s:.3f}",
-        goodput,
-    ]
-    return [
-        [*start, *figures, currency, amount, "true", *more, store_amount, unpriced]
-        for currency, amount, store_amount in known or [("", "", "")]
-    ]
 
 
 def _csv(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:

@@ -289,26 +289,10 @@ def _schedules(deployment: PipelineDeployment, existing: Any) -> list[Any]:
         if len(cron.split()) != 5 or not timezone:  # Prefect takes a sixth field for seconds
             raise _not_valid("--cron", cron) if timezone else _not_valid("--timezone", timezone)
         schedule = CronSchedule(cron=cron, timezone=timezone)
-        _refuse_dateless(cron, timezone)
         return [DeploymentScheduleCreate(schedule=schedule, active=True)]
     except ValidationError as error:
         where = error.errors(include_input=False)[0]["loc"]
         raise (_not_valid("--timezone", timezone) if "timezone" in where else _not_valid("--cron", cron)) from error
-
-
-def _refuse_dateless(cron: str, timezone: str) -> None:
-    """UsageError if Prefect's scheduler, which would only log it, finds no next date of a schedule."""
-    import asyncio
-
-    from prefect.server.schemas.schedules import CronSchedule
-
-    try:
-        asyncio.run(CronSchedule(cron=cron, timezone=timezone).get_dates(1))
-    except ValueError as error:
-        raise UsageError(
-            f"--cron: {cron!r} has no next date, so it would never start a run.",
-            remedy="Give a day that its months have, such as '0 3 28 2 *'.",
-        ) from error
 
 
 def _not_valid(option: str, value: str) -> UsageError:
