@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ from data_contracts.load import load_spec
 from data_contracts.resolved import Price
 from data_contracts.rules import Budgets, Policy, RulesVersion
 from flows.cli import main
-from flows.commands.deploy import _load
+from flows.commands.deploy import _refuse_by_policy_of_store as refuse_at_deploy
 from infra import budgets
 from infra.budgets import POLICY, Executed, apply_rules, current_budgets, newest_rules, read_rules, refuse_by_policy
 from infra.processes.environment import SIGNING_KEY
@@ -25,6 +24,7 @@ from infra.signing.keys import make_key_pair
 from infra.signing.signatures import configured_key
 from infra.store import Store, layout, open_store
 from tasks.budgets import BudgetPeriod, balances_of_spec, month_of
+from tasks.run.spec_check import read_spec
 from tests.support.tiny import write_project
 
 NOW = month_of(time.time())
@@ -323,11 +323,9 @@ def test_the_store_s_policy_and_the_environment_s_are_both_met(
     assert "sales" in said(capsys, "policy", "--store", store.uri)
     with pytest.raises(SpecError, match=r"pipeline.yaml: tags.team: 'tests' is not allowed by the policy"):
         refuse_by_policy(spec, path, store)
-    arguments = argparse.Namespace(set=[], store=store.uri)
     with pytest.raises(SpecError, match=r"tags\.team"):
-        _load(path, arguments)
-    arguments.store = str(tmp_path / "none yet")
-    assert _load(path, arguments).name == "tiny"
+        refuse_at_deploy(read_spec(path), store.uri)
+    refuse_at_deploy(read_spec(path), str(tmp_path / "none yet"))
     assert not (tmp_path / "none yet").exists()
     refuse_by_policy(spec, path)
     monkeypatch.setenv(POLICY, str(file))
