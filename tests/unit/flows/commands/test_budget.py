@@ -375,13 +375,3 @@ def test_a_policy_that_no_spec_could_meet_is_refused(
     (tmp_path / "policy.yaml").write_text(f"version: 1\ntags: {tags}\n")
     assert sentence in said(capsys, "policy", "apply", str(tmp_path / "policy.yaml"), "--store", store.uri, code=2)
     assert newest_rules(store, "policy") is None
-
-
-@pytest.mark.parametrize(("tag", "remedy"), [("team", "Correct the tag; "), ("owner", "Add tags.owner to the spec; ")])
-def test_the_remedy_is_about_the_fault(tag: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_project(tmp_path / "tiny")
-    (tmp_path / "policy.yaml").write_text(f"version: 1\ntags: {{{tag}: [sales]}}\n")
-    monkeypatch.setenv(POLICY, str(tmp_path / "policy.yaml"))
-    with pytest.raises(SpecError) as caught:
-        refuse_by_policy(load_spec(path), path)
-    assert str(caught.value.remedy).startswith(remedy)

@@ -182,19 +182,6 @@ def test_what_cannot_be_told_is_told(project: Path, capsys: pytest.CaptureFixtur
     assert said(capsys, "--since", "2020-01-01..2020-02-01").startswith("No run used anything since 2020-01-01")
 
 
-def test_a_thousand_runs_are_counted_in_seconds(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = store_of(project)
-    [one] = executions(store)
-    for number in range(1000):
-        run_id = f"20261101-000000-{number:06x}"
-        copy = one.model_copy(update={"run_id": run_id})
-        store.create_once(layout.usage(run_id, one.execution, "ended"), copy.to_json())
-    began = time.process_time()
-    value = json.loads(said(capsys, "--json"))
-    assert value["total"]["runs"] == 1001
-    print(f"1,001 runs in {time.process_time() - began:.1f} s of processor time")
-
-
 @pytest.fixture
 def used(tmp_path: Path) -> Store:
     """A store with what one run used, of which nothing else is known."""
