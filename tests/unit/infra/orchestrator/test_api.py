@@ -135,10 +135,6 @@ def test_a_server_of_the_persons_own_is_used_as_it_is(serve: Callable[[Answer], 
     assert server.ui_url == url.removesuffix("/api")
 
 
-def asking(path: str) -> tuple[int, bytes]:
-    return healthy(path) if path.endswith("/health") else (401, b"{}")
-
-
 @pytest.mark.parametrize(
     ("answer", "kind", "sentence"),
     [
