@@ -272,6 +272,8 @@ def _without_effect(config: Mapping[str, Any], spec: PipelineSpec) -> Iterator[s
             f"These mirrors were dropped and get nothing: {' and '.join(dropped)}. docs/mirrors.md says what to use "
             "instead."
         )
+    if spec.schedule.within is not None:
+        yield "schedule.within was dropped and has no effect: a run starts at its time. Choose it with `deploy --cron`."
     yield from _data_without_effect(spec)
 
 

@@ -7,7 +7,7 @@ only when a run starts (`schedule.within`); its cost is computed with the price 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -74,29 +74,6 @@ def check_hours(entries: Sequence[HoursEntry]) -> None:
                     sentence = f"{one.date} has two values of {figure} for the hour {hour:02}{where}; keep one of them"
                     raise FieldError(("hours", number), sentence)
                 first.add((figure, one.region, one.date, hour))
-
-
-def cost_at(entries: Iterable[HoursEntry], region: str, moment: datetime) -> tuple[float, float]:
-    """What an hour costs: the share of the usual price, then the carbon intensity (infinite if it is unknown)."""
-    moment = moment.astimezone(UTC)
-    known = [one for one in entries if one.date <= moment.date().isoformat()]
-    known = [one for one in known if one.region == region] or [one for one in known if not one.region]
-    newest = max((one.date for one in known), default="")
-    holding = [one for one in known if one.date == newest and moment.hour in hours_of(one.hours)]
-    price = next((one.price for one in holding if one.price is not None), 1.0)
-    return price, next((one.g_per_kwh for one in holding if one.g_per_kwh is not None), float("inf"))
-
-
-def best_start(entries: Sequence[HoursEntry], region: str, now: datetime, latest: datetime) -> datetime:
-    """When to start between now and `latest`: in the hour of the lowest price; among equals, of the lowest carbon
-    intensity; among equals, the earliest. `now` if that is this hour, and if `latest` has passed.
-    """
-    full = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-    starts, at = [now], full + _HOUR
-    while at <= latest:
-        starts.append(at)
-        at += _HOUR
-    return min(starts, key=lambda start: (*cost_at(entries, region, start), start))
 
 
 Term = Literal["on-demand", "spot"]

@@ -209,9 +209,8 @@ def of_cost(command: argparse.ArgumentParser) -> None:
     command.add_argument("--month", metavar="MONTH", help=help_)
     help_ = "with --month: write its page, which loads nothing, to this file"
     command.add_argument("--html", metavar="FILE", help=help_)
-    command.add_argument(
-        "--format", choices=("table", "csv", "json"), default="table", help="how to print it; default table"
-    )
+    help_ = "how to print it; focus: rows of the FinOps Open Cost and Usage Specification 1.2 as CSV; default table"
+    command.add_argument("--format", choices=("table", "focus"), default="table", help=help_)
 
 
 def of_budget(command: argparse.ArgumentParser) -> None:
@@ -305,16 +304,9 @@ def _node_and_reason(command: argparse.ArgumentParser) -> None:
 def _backfill(command: argparse.ArgumentParser) -> None:
     command.add_argument("spec", metavar="SPEC", help="the pipeline spec (YAML), with data.window")
     help_ = "start of the first window (ISO; without a zone: UTC)"
-    command.add_argument("--from", dest="from_", metavar="START", help=help_)
-    command.add_argument("--to", metavar="END", help="end of the last window; not in the future")
-    command.add_argument("--every", metavar="LENGTH", help="length of a window, such as 12h; default: 1d")
-    help_ = "instead: the times of the deployment's schedule that have no run, each with its window"
-    command.add_argument("--missed", action="store_true", help=help_)
-    help_ = (
-        "with --missed: the first time (ISO, or a length back from now, such as 7d); default: when it was deployed, "
-    )
-    command.add_argument("--since", metavar="TIME", help=help_ + "at most 30 days ago")
-    command.add_argument("--name", help="with --missed: the deployment's name; default: the pipeline's name")
+    command.add_argument("--from", dest="from_", required=True, metavar="START", help=help_)
+    command.add_argument("--to", required=True, metavar="END", help="end of the last window; not in the future")
+    command.add_argument("--every", default="1d", metavar="LENGTH", help="length of a window, such as 12h; default: 1d")
     help_ = "windows that run at the same time, each in a process of its own; default: 1"
     command.add_argument("--parallel", type=int, default=1, metavar="N", help=help_)
     command.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace a field of the spec")
@@ -454,8 +446,6 @@ def _run(command: argparse.ArgumentParser) -> None:
     command.add_argument("--key", help="idempotency key: a second call with the same key attaches to the first run")
     help_ = "ci: derive the key from commit, code, spec, window and inputs, unless --key is given"
     command.add_argument("--trigger", choices=("cli", "ci"), default="cli", help=help_)
-    if is_present("step profile"):
-        command.add_argument("--profile", action="store_true", help="afterwards, say what bounds the training's steps")
 
 
 def _deploy(command: argparse.ArgumentParser) -> None:
@@ -464,8 +454,6 @@ def _deploy(command: argparse.ArgumentParser) -> None:
     command.add_argument("--pool", default="trainwright", help=help_)
     command.add_argument("--cron", help="when it runs, such as '0 3 * * *'; off: only on demand; default: keep")
     command.add_argument("--timezone", help="time zone of --cron, such as Europe/Berlin; default: UTC")
-    help_ = "also start a run when this model is promoted; may be repeated; off: no longer; default: keep"
-    command.add_argument("--after", action="append", metavar="MODEL[@ALIAS]", help=help_)
     command.add_argument("--name", help="name of the deployment; default: the pipeline's name")
     command.add_argument("--replace", action="store_true", help="replace any deployment of this name, and keep nothing")
     command.add_argument("--start", action="store_true", help="also start a run now, if a worker is online")
@@ -493,7 +481,6 @@ def _logs(command: argparse.ArgumentParser) -> None:
 
 def _report(command: argparse.ArgumentParser) -> None:
     _of_run(command)
-    command.add_argument("--open", action="store_true", help="open the page in a browser")
     command.add_argument("--out", metavar="FILE", help="write the page to FILE; an existing file is not replaced")
 
 
@@ -528,14 +515,11 @@ def _making(command: argparse.ArgumentParser) -> None:
 
 def _contract(command: argparse.ArgumentParser) -> None:
     help_ = (
-        "infer: write a suite from data; explain: say what a suite expects; diff: compare two reports; docs: write a "
-        "run's report as a page of Great Expectations' Data Docs"
+        "infer: write a suite from data; explain: say what a suite expects; docs: write a run's report as a page of "
+        "Great Expectations' Data Docs"
     )
-    command.add_argument("action", choices=("infer", "explain", "diff", "docs"), help=help_)
-    help_ = (
-        "infer: a file, glob or s3:// address; explain: a suite or a spec; diff: two reports (files, runs or "
-        "addresses); docs: a run"
-    )
+    command.add_argument("action", choices=("infer", "explain", "docs"), help=help_)
+    help_ = "infer: a file, glob or s3:// address; explain: a suite or a spec; docs: a run"
     command.add_argument("names", nargs="+", metavar="NAME", help=help_)
     command.add_argument("--out", metavar="DIR", help="infer, docs: write to DIR; existing files are never replaced")
     store_option(command)

@@ -27,7 +27,7 @@ What surrounds the core and is not separable today:
 - The event of a rollback, and an end that Prefect did not take, are sent with what mirrors are due.
 - `training/export`: the shakedown tries the forms that a spec exports.
 - `canary` also takes a canary back, and what it shows is a query. `slo` is written with the words of the pages.
-- The deployments for the page of a day and the report of costs stay listed in `infra/orchestrator/deployments.py`.
+- The deployment for the page of a day stays listed in `infra/orchestrator/deployments.py`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ FEATURES = (
     ),
     Feature(
         "cost reports",
-        ("tasks/costs/months.py", "flows/commands/costs.py", "flows/cost_report.py"),
+        ("tasks/costs/months.py", "tasks/costs/focus.py", "flows/commands/costs.py"),
         ("cost",),
         "cost.md",
         needs=("pages",),

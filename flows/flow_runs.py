@@ -1,8 +1,8 @@
 """Connects a run and Prefect's flow run: its trigger, its name and tags, and the state that shows the verdict.
 
-A flow run waits without a process or a worker: suspended with a form while its run waits for an approval, and
-scheduled again for the best hour (`schedule.within`). Flow runs that a schedule or an event started share a
-concurrency lock (`schedule.overlap`). Of looks that found nothing, Prefect keeps only a deployment's newest.
+A flow run that waits for an approval is suspended with a form, without a process or a worker. Flow runs that a schedule
+or an event started share a concurrency lock (`schedule.overlap`). Of looks that found nothing, Prefect keeps only a
+deployment's newest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import shlex
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,18 +27,15 @@ from prefect.client.schemas.filters import (
 from prefect.context import FlowRunContext
 from prefect.exceptions import Abort, Pause, TerminationSignal
 from prefect.runtime import deployment, flow_run
-from prefect.states import Cancelled, Completed, Failed, Scheduled, State
+from prefect.states import Cancelled, Completed, Failed, State
 
 from data_contracts.approvals import Answer, Question
 from data_contracts.canonical import readable
 from data_contracts.errors import Cancelled as Stopped
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
-from data_contracts.pipeline_spec import PipelineSpec
-from data_contracts.pipeline_spec.contract import length_of
-from data_contracts.price_book import best_start, cost_at
 from data_contracts.run_report import RunReport, Trigger
 from flows.features import call, load_hooks
-from infra import approvals, prices
+from infra import approvals
 from infra.audit import TRIGGER
 from infra.orchestrator.api import ASK_S, asking, unreachable
 from infra.orchestrator.artifacts import as_code, as_text, stage_artifact
@@ -479,59 +475,6 @@ def _worked(work: Callable[[], State[Any]], gave_way: Callable[[], bool]) -> Sta
     if state.is_cancelled() and gave_way():
         return state.model_copy(update={"message": f"{state.message} {_GAVE_WAY}"})
     return state
-
-
-def wait_for_hour(spec: str, set: str, store: str | None, key: str | None) -> None:
-    """Schedule this flow run again if `schedule.within` has a better hour; returns if it is to start now.
-
-    What is wrong with the spec or the price book is left to the flow itself, which reports it. A server that does not
-    answer lets the run start now.
-
-    Raises:
-        Abort: Prefect executes the flow run again, at that hour.
-    """
-    started, flow_run = started_by(key), deployed_flow_run()
-    if started["trigger"] not in BY_ITSELF or flow_run is None:
-        return
-    try:
-        loaded = spec_at_hand(spec, set)
-        if loaded.spec.schedule.within is None:
-            return
-        # A run that has begun, and whose flow run is executed again, waits for nothing.
-        if open_spec_store(loaded.spec, loaded.root, store).exists(layout.trigger(started["key"])):
-            return
-        start, why = chosen_start(loaded.spec, started["scheduled"], datetime.now(UTC))
-    except TrainwrightError:
-        return
-    log.info("schedule.within: %s", why)
-    if start is None:
-        return
-    try:
-        with asking(retries=2) as client:
-            client.set_flow_run_state(flow_run.id, Scheduled(scheduled_time=start, message=why))
-    except Exception as error:
-        log.warning("Prefect could not schedule this run for %s, so it starts now: %s", start, error)
-        return
-    raise Abort(why)
-
-
-def chosen_start(spec: PipelineSpec, scheduled: datetime | None, now: datetime) -> tuple[datetime | None, str]:
-    """When a run is to start, by the price book, and why; None: now."""
-    within = spec.schedule.within
-    assert within is not None, "only such specs have a choice"
-    book = prices.prices()
-    pool = book.pools.get(spec.train.pool or "")
-    region = "" if pool is None else pool.region
-    start = best_start(book.hours, region, now, (scheduled or now) + length_of(within))
-    price, carbon = cost_at(book.hours, region, start)
-    intensity = "" if carbon == float("inf") else f" and {carbon:g} g of CO2 per kWh"
-    figures = f"{price:.0%} of the usual price{intensity}"
-    if start == now:
-        return None, f"the run starts now: within {within} of its time, the price book has no better hour ({figures})"
-    return (
-        start,
-        f"the run waits until {start:%Y-%m-%d %H:%M} UTC, the best hour within {within} of its time ({figures})",
-    )
 
 
 def nothing_found(sentence: str) -> State:

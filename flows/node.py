@@ -22,7 +22,7 @@ from infra import stopping
 from infra.gang.node import LocalNode, own_address
 from infra.gang.rank_files import ADDRESS, NODE_KEY, STORE_OPTIONS, derived_key, generation_key, store_options
 from infra.orchestrator.api import API_URL
-from infra.orchestrator.flow_runs import begin_flow_run_logs, without_waits
+from infra.orchestrator.flow_runs import begin_flow_run_logs
 from infra.orchestrator.gang import launch_secret
 from infra.records.nodes import this_node
 from infra.store import layout, open_store
@@ -31,7 +31,6 @@ POLL_S = 0.1
 log = logging.getLogger("trainwright")
 
 
-@without_waits
 @flow(name="node", retries=0)
 def node(store: str, training: str, generation: int, node: int) -> State:
     """Run one node of a generation until it ends.

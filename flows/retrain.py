@@ -21,12 +21,11 @@ from flows.flow_runs import (
     name_flow_run,
     started_by,
     take_spec,
-    wait_for_hour,
     with_lock,
     work_with_lock,
 )
 from flows.stages import stages
-from infra.orchestrator.flow_runs import begin_flow_run_logs, cancellable, without_waits
+from infra.orchestrator.flow_runs import begin_flow_run_logs, cancellable
 from infra.orchestrator.worker import give_to_worker_again
 from infra.stopping import HandedOver
 from tasks.budgets import admit, refuse_over, within_budgets
@@ -38,20 +37,10 @@ from tasks.run.run import Run, open_run, reopen_run
 from tasks.stages.approval import refuse_early
 from tasks.stages.orchestrated import as_task
 
-# The stages in order, each in a module of its own. A stage takes hand-offs of stages above it, which its module names.
-LINE = {
-    "tasks.stages.validate": "check the raw data against its contract",
-    "tasks.stages.shard": "split, transform and shuffle the rows, and store them as shards",
-    "tasks.stages.train": "train the module, or reuse an earlier training",
-    "tasks.stages.verify": "verify the checkpoint that train handed over",
-    "tasks.stages.evaluate": "score the checkpoint and the champion on the same rows",
-    "tasks.stages.promote": "move the alias if the gates are met",
-}
 # The parts of the report, by the stage that hands them off.
 REPORTED = {"dataset": "shard", "checkpoint": "verify", "evaluation": "evaluate", "receipt": "promote"}
 
 
-@without_waits
 @flow(name="retrain", flow_run_name=flow_name)
 def retrain(
     spec: str,
@@ -80,11 +69,9 @@ def retrain(
         return name_flow_run(run, window, set)
 
     begin_flow_run_logs()
-    wait_for_hour(spec, set, store, key)
     return with_lock(concurrency_lock(spec, set, store, key), lambda: end_of(opened, line))
 
 
-@without_waits
 @flow(name="resume", flow_run_name="resume-{run_id}")
 def resume(run_id: str, store: str | None = None, from_step: int | None = None) -> State:
     """Continue a run that was stopped or failed: its inputs stay as they were resolved.
@@ -113,7 +100,7 @@ def line(run: Run) -> RunReport:
             admit(run)
             refuse_early(run)
             call("begin", run)
-            for stage in stages(LINE):
+            for stage in stages():
                 refuse_over(run)
                 made[stage.name] = as_task(stage)(run, *(made[one.name] for one in stage.takes))
         parts = {part: made[name] for part, name in REPORTED.items()}

@@ -1,33 +1,29 @@
-"""The stages of the line, as `LINE` in flows/retrain.py lists them.
-
-This module reads that file as text and does not import it: it imports Prefect, which takes seconds, and `--help` must
-list the stages at once.
-"""
+"""The stages of the line, in order. Without Prefect, whose import takes seconds: `--help` lists the stages at once."""
 
 from __future__ import annotations
 
-import ast
 import importlib
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from data_contracts.expressions import syntax_tree
 
 if TYPE_CHECKING:
     from tasks.stages.stage import Stage
 
 
-def listed() -> dict[str, str]:
-    """The stages' modules in order, each with a description of its stage."""
-    tree = syntax_tree(Path(__file__).with_name("retrain.py").read_text())
-    tables = [node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LINE"]
-    return ast.literal_eval(tables[0].value)
+# Each stage is in a module of its own. It takes hand-offs of stages above it, which its module names.
+LINE = {
+    "tasks.stages.validate": "check the raw data against its contract",
+    "tasks.stages.shard": "split, transform and shuffle the rows, and store them as shards",
+    "tasks.stages.train": "train the module, or reuse an earlier training",
+    "tasks.stages.verify": "verify the checkpoint that train handed over",
+    "tasks.stages.evaluate": "score the checkpoint and the champion on the same rows",
+    "tasks.stages.promote": "move the alias if the gates are met",
+}
 
 
 def verbs() -> dict[str, str]:
     """The stages' names in order, each with a description."""
-    return {stage_name(module): does for module, does in listed().items()}
+    return {stage_name(module): does for module, does in LINE.items()}
 
 
 def stage_name(module: str) -> str:
@@ -35,7 +31,6 @@ def stage_name(module: str) -> str:
     return module.rpartition(".")[2]
 
 
-def stages(modules: Iterable[str] | None = None) -> list[Stage[..., Any]]:
+def stages(modules: Iterable[str] = tuple(LINE)) -> list[Stage[..., Any]]:
     """The stages in these modules; by default all of the line, in order."""
-    named = listed() if modules is None else modules
-    return [getattr(importlib.import_module(module), stage_name(module)) for module in named]
+    return [getattr(importlib.import_module(module), stage_name(module)) for module in modules]

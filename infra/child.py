@@ -174,9 +174,7 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     with files.log.open("wb") as output:
         return subprocess.Popen(
-            module_command(
-                "infra.processes.light_imports", module, str(files.request), str(files.answer), python=python
-            ),
+            module_command(module, str(files.request), str(files.answer), python=python),
             cwd=project,
             env=env,
             stdin=subprocess.DEVNULL,

@@ -7,8 +7,7 @@ Prefect's part of it is in `flows`; no stage is carried out here.
   a step after the cursor starts its run with the same key and moves the cursor. So two sensors at once, or one that
   is killed at any point, start one run for a step. The sensor of a spec lists its sources, and knows when a file
   counts as complete.
-- A backfill has windows: which there are, which are done, and which would overlap an earlier one. They are those of a
-  span of time, or of a schedule's times that have no run: of a night without a server, a worker, or power.
+- A backfill has the windows of a span of time: which there are, which are done, and which would overlap an earlier one.
 - Runs of a pipeline that a schedule or an event started hold one lease in the store, the *concurrency lock*, one after
   the other. Two that begin at once cannot both find nobody, and a holder that died is found as for any lease. A run
   that a person or CI started takes no lock, but its own lease counts: the others skip or wait for it, and never cancel
@@ -30,7 +29,7 @@ from typing import Literal
 
 from data_contracts.canonical import digest
 from data_contracts.errors import CorruptError, Interrupted, UsageError
-from data_contracts.executions import BackfilledWindow, ScheduledTime
+from data_contracts.executions import BackfilledWindow
 from data_contracts.pipeline_spec import PipelineSpec, SourceSpec
 from data_contracts.pipeline_spec.operations import Overlap
 from data_contracts.records import SensorCursor, SensorStep
@@ -44,8 +43,8 @@ from infra.store import Store, layout
 from infra.store.lease import PATIENCE_S, RENEW_EVERY_S, LeaseKeeper, held_lease, standing_still, with_process
 from infra.store.records import Pointer, PointerMoved, Versioned, parsed
 from tasks.run.executions import unfinished_runs
-from tasks.run.report import FINAL, latest_report
-from tasks.run.resolve import SENSOR_KEY, scheduled_key
+from tasks.run.report import FINAL
+from tasks.run.resolve import SENSOR_KEY
 
 # Every so many steps, a step lists all files, so that no look reads more steps than this.
 WHOLE_EVERY = 64
@@ -400,61 +399,6 @@ def _iso(moment: datetime) -> str:
 def _window_name(window: Window) -> str:
     """The window as part of a path: the same for the same times, whatever their zone."""
     return "-".join(f"{one.astimezone(UTC):%Y%m%dt%H%M%S}.{one.microsecond:06d}z" for one in (window.start, window.end))
-
-
-@dataclass(frozen=True)
-class MissedTimes:
-    """The windows of a schedule's times; each has the key that the schedule itself would give its run.
-
-    So a flow run that a worker takes late, a second call and the schedule share one run. The interface is `Backfill`'s.
-    """
-
-    store: Store
-    pipeline: str
-    deployment: object
-    windows: Sequence[Window]
-
-    def key(self, window: Window) -> str:
-        """The idempotency key of the scheduled time's run."""
-        return scheduled_key(self.deployment, window.end)
-
-    def begin(self, window: Window) -> None:
-        """Nothing: the run itself records its time."""
-
-    def end(self, window: Window, report: RunReport) -> None:
-        """Nothing: the run itself records its time."""
-
-    def ended(self, window: Window) -> BackfilledWindow | None:
-        """How the time's run ended; None if there is none, or if it never ended: then it is continued."""
-        run_id = self._run_of(self.key(window))
-        if run_id is None:
-            return None
-        verdict: str = "deleted"
-        if self.store.exists(layout.resolved(run_id)):
-            report = latest_report(self.store, run_id)
-            if report is None:
-                return None
-            verdict = report.verdict
-        start, end = window.start.isoformat(), window.end.isoformat()
-        return BackfilledWindow(start=start, end=end, run_id=run_id, verdict=verdict, by="", at="")
-
-    def _run_of(self, key: str) -> str | None:
-        noted = self.store.find_as(layout.scheduled(self.pipeline, key), ScheduledTime.from_json)
-        if noted is not None:
-            return noted.run_id
-        # A run of an earlier version left its key alone.
-        return self.store.find_as(layout.trigger(key), lambda value: str(value["run_id"]))
-
-
-def windows_of(times: Sequence[datetime], length: str | None, title: str) -> list[Window]:
-    """The window of each scheduled time: it ends then. UsageError if the deployment's runs have none of their own."""
-    if not length or ".." in length:
-        given = f"the window {length}" if length else "no window"
-        raise UsageError(
-            f"The deployment {title} gives its runs {given}, so each missed run would read the same data.",
-            remedy="Give it a length with `trainwright deploy --window 1d`, or run the pipeline once.",
-        )
-    return [parse_window(length, time.astimezone(UTC)) for time in times]
 
 
 class Skipped(Exception):

@@ -1,4 +1,4 @@
-"""`cost`: what runs cost, by tag, pipeline, stage or cause, as a table, CSV or JSON.
+"""`cost`: what runs cost, by tag, pipeline, stage or cause, as a table, or rows of FOCUS.
 
 `cost --month` shows what a calendar month cost, from the kept figures if there are any; with `--html` as a page.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -26,7 +25,8 @@ from infra.quantities import size
 from infra.sources.resolve import Window, window_since
 from infra.store import Store, layout
 from infra.store.store import read_several
-from tasks.costs.charges import Charge
+from tasks.costs.charges import Charge, shared
+from tasks.costs.focus import columns, left_out_s, rows
 from tasks.costs.months import month_costs, month_named
 from tasks.costs.sums import Sum, charged, check_words, sums
 from tasks.pages.cost_page import cost_page, cost_rows, missing_words
@@ -35,11 +35,6 @@ from tasks.run.run import known_store_list
 
 _MOST_CAUSES = 3
 _MOST_PLACES = 3
-_RESOURCES = ("put_requests", "get_requests", "written_bytes", "read_bytes", "joules")
-_CSV_HEAD = (
-    "runs", "node_seconds", "gpu_seconds", "uncounted_gpus_s", "unpriced_s", "goodput", "currency", "amount",
-    "estimate", *_RESOURCES,
-)  # fmt: skip
 # The last four are the wide forms, which some programs take for the same.
 _FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
 
@@ -61,7 +56,7 @@ def cost(arguments: argparse.Namespace) -> Answer:
     executions = [one for usage in used for one in usage.executions]
     so_far = {usage.run_id for usage in used if usage.so_far}
     check_words(by, executions)
-    found = charged(executions, window.start.timestamp(), window.end.timestamp())
+    found = shared(charged(executions, window.start.timestamp(), window.end.timestamp()))
     groups, total = sums(found, by, so_far)
     value = {
         "since": window.start.isoformat(timespec="seconds"),
@@ -73,8 +68,10 @@ def cost(arguments: argparse.Namespace) -> Answer:
         "total": total.to_json(()),
         "unreadable": damaged,
     }
-    text = _cost_text(arguments, by, (groups, total), window)
-    if arguments.format == "table" and (below := _unpriced(total, found)):
+    if arguments.format == "focus":
+        return Answer(focus_csv(found, so_far), value)
+    text = _sums_table(by, groups, total, window)
+    if below := _unpriced(total, found):
         text = "\n".join([text, "", *map(escaped, below)])
     return Answer(text, value)
 
@@ -104,20 +101,6 @@ def _usage_of(store: Store, run_id: str) -> Usage | TrainwrightError:
 
 
 Found = list[tuple[ExecutionUsage, Charge]]
-
-
-def _cost_text(
-    arguments: argparse.Namespace,
-    by: Sequence[str],
-    counted: tuple[list[Sum], Sum],
-    window: Window,
-) -> str:
-    groups, total = counted
-    if arguments.format == "csv":
-        return sums_csv(by, groups)
-    if arguments.format == "json":
-        return json.dumps({"groups": [one.to_json(by) for one in groups], "total": total.to_json(())}, indent=1)
-    return _sums_table(by, groups, total, window)
 
 
 def _sums_table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> str:
@@ -218,27 +201,11 @@ def cost_month(arguments: argparse.Namespace, stores: list[Store]) -> Answer:
     return Answer(text, value)
 
 
-def sums_csv(by: Sequence[str], groups: Sequence[Sum]) -> str:
-    """A line for each sum and currency."""
-    return _csv([*by, *_CSV_HEAD], [line for group in groups for line in _csv_lines(group)])
-
-
-def _csv_lines(group: Sum) -> list[list[Any]]:
-    """One line for each currency; an unknown amount is empty."""
-    values = group.to_json(group.words)
-    goodput = "" if group.goodput is None else f"{group.goodput:.4f}"
-    figures = [
-        f"{group.node_seconds:.3f}",
-        f"{group.gpu_seconds:.3f}",
-        f"{group.uncounted_s:.3f}",
-        f"{group.unpriced_s:.3f}",
-        goodput,
-    ]
-    known = [(currency, f"{amount:.6f}") for currency, amount in sorted(group.amounts.items())]
-    return [
-        [*group.words, len(group.runs), *figures, currency, amount, "true", *(values[name] for name in _RESOURCES)]
-        for currency, amount in known or [("", "")]
-    ]
+def focus_csv(charged: Sequence[tuple[ExecutionUsage, Charge]], so_far: set[str]) -> str:
+    """Rows of FOCUS, with a warning for the time that has none because its price is unknown."""
+    if (missing := left_out_s(charged)) > 0:
+        log.warning("%.0f node-seconds have no known price and are left out: FOCUS allows no unknown cost", missing)
+    return _csv(columns(), [list(row.values()) for row in rows(charged, so_far)])
 
 
 def _csv(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:

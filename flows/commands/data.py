@@ -1,7 +1,7 @@
 """`contract`, `drift`: look at data.
 
 `contract` drafts a suite and a section of a spec from data and keeps what holds for all rows, says what a suite
-expects, compares two reports, and writes a run's report as a page of Great Expectations' Data Docs, which opens
+expects, and writes a run's report as a page of Great Expectations' Data Docs, which opens
 offline. `drift` compares a pipeline's raw data with earlier data, without a run.
 """
 
@@ -11,38 +11,32 @@ import argparse
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from data_contracts.canonical import is_name
 from data_contracts.contract.inference import Draft
-from data_contracts.contract.reports import Change, Difference, difference, sentence
+from data_contracts.contract.reports import sentence
 from data_contracts.contract.suites import load_suite
 from data_contracts.errors import ContractRejected, UsageError
-from data_contracts.foreign_files import parse_json, read_plain
-from data_contracts.handoffs import ContractReport, SourceFile, Suite
+from data_contracts.handoffs import SourceFile, Suite
 from data_contracts.load import load_spec
 from data_contracts.messages.raw_data import CONTRACT, DRAFT, ContractRequest, LookRequest
 from data_contracts.pipeline_spec import CsvSpec, SourceSpec, SuiteSpec
 from data_contracts.pipeline_spec.data import MEMORY_SHARE
 from data_contracts.records import DriftReport
-from data_contracts.run_report import StageResult
 from flows.commands.guard import Answer
 from flows.commands.stages import opened, write
 from flows.commands.terminal import table
 from infra import settings
 from infra.child import run_child
-from infra.records.handoffs import read_handoff
 from infra.sources import resolve_sources
-from infra.store import Store, layout
 from infra.store.seal import noting_damage
 from infra.written_files import record_written
-from tasks.run.resolve import read_inputs
-from tasks.run.run import RunInputs, known_store_list, reopen_run
+from tasks.run.run import reopen_run
 from tasks.run.spec_check import DATA, FEATURES, PREDICTIONS, LoadedSpec, set_contract_field
 from tasks.stages.artifacts import DRIFT_HEAD, drift_cells, own_report, report_results
 from tasks.stages.contract_check import drift_rejects
@@ -57,23 +51,14 @@ SHOWN_COLUMNS = 20
 
 def contract(arguments: argparse.Namespace) -> Answer:
     """The `contract` command."""
-    wanted = 2 if arguments.action == "diff" else 1
-    if len(arguments.names) != wanted:
-        what = {"infer": "one source", "explain": "one suite or spec", "diff": "two reports", "docs": "one run"}[
-            arguments.action
-        ]
+    if len(arguments.names) != 1:
         raise UsageError(
-            f"contract {arguments.action} takes {what}, got {len(arguments.names)} names.",
+            f"contract {arguments.action} takes one name, got {len(arguments.names)}.",
             remedy="Put quotes around a glob, so that the shell does not expand it.",
         )
     if arguments.out is not None and arguments.action not in ("infer", "docs"):
         raise UsageError(f"contract {arguments.action}: --out has no effect.", remedy="Leave it out.")
-    actions: dict[str, Callable[[argparse.Namespace], Answer]] = {
-        "infer": infer,
-        "explain": _explain,
-        "diff": _diff,
-        "docs": docs,
-    }
+    actions = {"infer": infer, "explain": _explain, "docs": docs}
     return actions[arguments.action](arguments)
 
 
@@ -133,93 +118,6 @@ def _count(suite: Mapping[str, Any]) -> str:
 
 def _fails(fail_on: str) -> str:
     return f"the mildest severity that rejects is {fail_on}"
-
-
-def _diff(arguments: argparse.Namespace) -> Answer:
-    """Compare two reports, the earlier one first."""
-    before, after = (_named_report(name, arguments.store) for name in arguments.names)
-    found = difference(before, after)
-    value = {
-        "rows": [before.rows, after.rows],
-        "accepted": [before.accepted, after.accepted],
-        "other_suite": found.other_suite,
-        "changes": [change.to_json() for change in found.changes],
-        "set_aside": list(found.set_aside),
-        "drift": [None if one.drift is None else one.drift.verdict for one in (before, after)],
-        "moved": [change.to_json() for change in found.moved],
-    }
-    return Answer("\n".join(_in_words(found)), value)
-
-
-def _in_words(difference: Difference) -> list[str]:
-    verdicts = ["accepted" if report.accepted else "rejected" for report in (difference.before, difference.after)]
-    lines = [f"{difference.before.rows:,} rows, {verdicts[0]} -> {difference.after.rows:,} rows, {verdicts[1]}"]
-    if difference.other_suite:
-        lines.append("The suites differ: an expectation may be new or gone instead of broken or healed.")
-    titles = {"broken": "newly broken", "worse": "more rows", "same": "still broken", "better": "fewer rows"}
-    for change in difference.changes:
-        lines.append(f"- {titles.get(change.kind, change.kind)}: {change.sentence}{_was(change)}")
-    lines += [] if difference.changes else ["Nothing is broken in either."]
-    if any(report.quarantine is not None for report in (difference.before, difference.after)):
-        lines.append("Set aside: {:,} -> {:,} rows.".format(*difference.set_aside))
-    refused = difference.after.quarantine.refused if difference.after.quarantine is not None else ""
-    return [*lines, *([refused] if refused else []), *_drift_in_words(difference)]
-
-
-def _drift_in_words(difference: Difference) -> list[str]:
-    """How the columns had moved in both reports; nothing without a comparison in either."""
-    reports = [one.drift for one in (difference.before, difference.after)]
-    if reports == [None, None]:
-        return []
-    lines = [f"Drift: {' -> '.join('not compared' if one is None else one.head for one in reports)}."]
-    for change in difference.moved:
-        title = {"broken": "newly moved", "healed": "no longer moved"}.get(change.kind, "moved in both")
-        lines.append(f"- {title}: {change.sentence}")
-    return lines
-
-
-def _was(change: Change) -> str:
-    both = change.kind in ("worse", "better")
-    return (
-        f" (was {change.before:,} row{'' if change.before == 1 else 's'})" if both and change.before is not None else ""
-    )
-
-
-def _named_report(name: str, store: str | None) -> ContractReport:
-    """A report: a file that validate --out wrote, an address in a store (contracts/…), or a run's id."""
-    path = Path(name)
-    if path.is_file():
-        try:
-            return ContractReport.from_json(parse_json(read_plain(path)))
-        except (OSError, ValueError) as error:
-            raise UsageError(
-                f"{name} is not a contract report.", remedy="Write one: trainwright validate SPEC --out FILE."
-            ) from error
-    for one in known_store_list(store):
-        uri = name if name.startswith("contracts/") else _of_run(one, name)
-        if uri is not None and one.exists(layout.manifest(uri)):
-            return read_handoff(one, one.manifest(uri).ref, ContractReport)
-    raise UsageError(
-        f"There is no report {name}.",
-        remedy="Name a file that validate --out wrote, a run, or contracts/… in a store (--store).",
-    )
-
-
-def _of_run(store: Store, run_id: str) -> str | None:
-    """The address of the report of a run's validate; None if the store does not have it."""
-    if not is_name(run_id) or not store.exists(layout.resolved(run_id)):
-        return None
-    path = layout.stage(run_id, "validate")
-    if store.exists(path):
-        known = store.read_as(path, StageResult.model_validate).id
-        uris = [f"contracts/{name}" for name in store.list("contracts")]
-        return next(
-            (uri for uri in uris if store.exists(layout.manifest(uri)) and store.manifest(uri).id == known), None
-        )
-    # A rejection is not recorded there, and its report may be of an earlier run with the same data.
-    key = contract_key(RunInputs(read_inputs(store, run_id), store))
-    ref = None if key is None else store.newest("contracts", key)
-    return None if ref is None else ref.uri
 
 
 def infer(arguments: argparse.Namespace) -> Answer:

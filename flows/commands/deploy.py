@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_contracts.canonical import is_name, valid_name
+from data_contracts.canonical import valid_name
 from data_contracts.errors import SpecError, UsageError
 from data_contracts.load import load_store
 from flows.commands.guard import Answer, log
@@ -18,9 +18,7 @@ from infra.orchestrator.automations import (
     find_blocks,
     notify_tags,
     retrain_when_drifted,
-    start_after,
     stop_retraining,
-    stop_starting_after,
     tell_people,
     watch,
 )
@@ -38,9 +36,6 @@ from infra.orchestrator.worker import ensure_pool
 from infra.store import absolute_address, open_store
 from tasks.policies import pipeline_tags
 from tasks.run.spec_check import LoadedSpec, read_spec
-
-# Instead of a model: none any more.
-OFF = "off"
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -60,7 +55,6 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     spec = loaded.spec
     _refuse_never(spec)
     name = _name(arguments.name or spec.name)
-    after = _after(arguments.after, spec)
     ui = connect("cli")
     from prefect.client.orchestration import get_client
     from prefect.utilities.callables import parameter_schema
@@ -86,7 +80,6 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         ensure_reaper(wanted.pool)
         ensure_pages(wanted.pool)
         _automate(client, wanted.title, spec, blocks)
-        _automate_after(client, wanted.title, after)
         _look_for_data(client, wanted, spec)
         for automation in watch(client):
             log.info("automation: %s", automation)
@@ -171,35 +164,6 @@ def _look_for_data(client: SyncPrefectClient, deployment: PipelineDeployment, sp
         )
     elif deleted := stop_sensor(client, deployment.name):
         log.info("sensor deleted, because schedule.sensor is no longer set: %s", deleted)
-
-
-def _automate_after(client: SyncPrefectClient, title: str, after: list[str] | None) -> None:
-    """Make the automation that `--after` asks for, or delete it; None: leave it as it is."""
-    if after:
-        log.info("automation: %s (%s)", start_after(client, title, after), ", ".join(after))
-    elif after is not None and (deleted := stop_starting_after(client, title)):
-        log.info("automation deleted: %s", deleted)
-
-
-def _after(models: list[str] | None, spec: PipelineSpec) -> list[str] | None:
-    """The models of `--after` as `MODEL@ALIAS`; [] for `off`; UsageError for the deployment's own model."""
-    if models is None or models == [OFF]:
-        return models and []
-    after = []
-    for entry in models:
-        model, at, alias = entry.partition("@")
-        alias = alias if at else "champion"
-        if not (is_name(model) and is_name(alias)) or entry == OFF:
-            raise UsageError(
-                f"--after: {entry!r} is not a model.", remedy="Name it as MODEL or MODEL@ALIAS, or give off."
-            )
-        if (model, alias) == (spec.model_name, spec.promote.alias):
-            raise UsageError(
-                f"--after: {model}@{alias} is what this pipeline itself promotes, so it would start itself again.",
-                remedy="Name another model, or give a schedule with --cron.",
-            )
-        after.append(f"{model}@{alias}")
-    return list(dict.fromkeys(after))
 
 
 def _refuse_never(spec: PipelineSpec) -> None:

@@ -8,7 +8,6 @@ how often the pipeline succeeds, in which time, what is left of error budgets, a
 from __future__ import annotations
 
 import argparse
-import webbrowser
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,17 +46,15 @@ _WHY_LEFT_OUT = {
 
 
 def report(arguments: argparse.Namespace) -> Answer:
-    """Write the page; open it if asked."""
+    """Write the page."""
     out = None if arguments.out is None else free_file(arguments.out)
     run = reopen_run(arguments.run, arguments.store)
     ended = latest_report(run.store, run.run_id)
     with noting_damage() as damage:
         page = run_report_page(facts_of(run))
     path = write_page(page.encode(), out, run.run_id)
-    if arguments.open:
-        open_in_browser(path)
     verdict = ended.verdict if ended is not None else UNFINISHED
-    value = {"run_id": run.run_id, "verdict": verdict, "page": str(path), "opened": arguments.open}
+    value = {"run_id": run.run_id, "verdict": verdict, "page": str(path)}
     text = f"{path} shows run {run.run_id}: {verdict}."
     if damage:
         return Answer(f"{text} It lacks what is damaged.\n{damage[0]}", value, CorruptError.exit_code, damage[0])
@@ -88,18 +85,6 @@ def write_page(page: bytes, out: Path | None, name: str) -> Path:
             f"{path} cannot be written: {error.strerror}.", remedy="Name a file in a folder of yours with --out."
         ) from error
     return path
-
-
-def open_in_browser(path: Path) -> None:
-    """Open a page; UsageError if this machine has no browser that can be started from here."""
-    try:
-        opened = webbrowser.open(path.resolve().as_uri())
-    except (OSError, webbrowser.Error):
-        opened = False
-    if not opened:
-        raise UsageError(
-            f"There is no browser here to open {path} in.", remedy="Open the file on a machine that has one."
-        )
 
 
 def diff(arguments: argparse.Namespace) -> Answer:

@@ -1,8 +1,8 @@
 """`run`, `resume`, `backfill`, `quickstart`: run the whole line as a Prefect flow and wait for it.
 
 `backfill` runs a pipeline once for each window of a span, each window in a process of its own. `quickstart` runs the
-digits example four times: rejected, promoted, unchanged, not promoted. `run --profile` and `train --profile` profile a
-training's steps; the page and the trace are written to files.
+digits example four times: rejected, promoted, unchanged, not promoted. `train --profile` profiles the steps of a
+training and writes page and trace to files.
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Protocol
+from typing import Any
 
 from data_contracts.errors import TrainwrightError, UsageError
-from data_contracts.executions import BackfilledWindow
-from data_contracts.load import load_spec
 from data_contracts.run_report import RunReport
 from flows.commands.doctor import check_machine
 from flows.commands.guard import Answer, log, run_answer, run_text
@@ -34,19 +31,16 @@ from flows.commands.terminal import table
 from flows.features import call, hooks, is_present
 from flows.stages import stages
 from infra.files import replace_bytes
-from infra.orchestrator.api import asking, unreachable
-from infra.orchestrator.deployments import past_times
-from infra.processes.light_imports import light_imports
+from infra.orchestrator.api import unreachable
 from infra.processes.processes import marked_env, module_command, new_mark
 from infra.settings import state_folder
-from infra.sources.resolve import Window, parse_window
-from infra.store import layout
+from infra.sources.resolve import Window
 from tasks.run.executions import final_report
 from tasks.run.progress import RunEnded, notify
 from tasks.run.resolve import DEFAULTS, RunOptions
 from tasks.run.run import Run, open_spec_store, reopen_run
 from tasks.run.spec_check import SPEC_AT_HAND, read_spec
-from tasks.schedules import Backfill, MissedTimes, windows_between, windows_of
+from tasks.schedules import Backfill, windows_between
 from tasks.stages.stage import EarlierHandoffs
 from tasks.stages.train import train
 
@@ -67,9 +61,6 @@ FAULTY = "data.source=data/digits_faulty.parquet"
 
 def run(arguments: argparse.Namespace) -> Answer:
     """The `run` command: waits for the verdict; a second run with the same key attaches to the first."""
-    profiles = getattr(arguments, "profile", False)
-    if profiles:
-        refuse_spec(arguments)
     report = run_line(
         arguments.spec,
         overrides=arguments.set,
@@ -82,8 +73,7 @@ def run(arguments: argparse.Namespace) -> Answer:
             rehash=arguments.rehash,
         ),
     )
-    said = run_answer(report, arguments)
-    return profiled_run(report, said, arguments) if profiles else said
+    return run_answer(report, arguments)
 
 
 def resume(arguments: argparse.Namespace) -> Answer:
@@ -113,8 +103,7 @@ def run_line(
     loaded.check(options.window)
     call("settings")
     connect(options.trigger)
-    with light_imports():
-        from flows.retrain import retrain
+    from flows.retrain import retrain
 
     SPEC_AT_HAND.set(loaded)
     return run_flow(
@@ -151,26 +140,6 @@ def report_of(state: Any) -> RunReport:
     return RunReport.from_json(data)
 
 
-def refuse_spec(arguments: argparse.Namespace) -> None:
-    """UsageError, before a run, for a spec that cannot be profiled."""
-    refuse_elsewhere(load_spec(Path(arguments.spec).resolve(), arguments.set).train)
-
-
-def profiled_run(report: RunReport, answer: Answer, arguments: argparse.Namespace) -> Answer:
-    """The answer of a run with its profile. The run has ended: whatever is wrong with the profile is a warning."""
-    if not any(one.name == "train" and one.status in ("ran", "reused") for one in report.stages):
-        log.warning("There is no profile: the run ended before it had trained.")
-        return answer
-    run = reopen_run(report.run_id, arguments.store)
-    try:
-        found = _profile(run)
-    except TrainwrightError as error:
-        log.warning("The run stands, but its training could not be profiled: %s", error.message)
-        return answer
-    said, value = write_profile(run, found)
-    return replace(answer, text=f"{answer.text}\n  profile   {said}", value={**answer.value, "profile": value})
-
-
 def profiled_stage(run: Run, arguments: argparse.Namespace) -> Answer:
     """The answer of `train --profile`, which trains nothing that stays."""
     if arguments.out or arguments.curves:
@@ -197,12 +166,6 @@ def write_profile(run: Run, profiled: Profiled) -> tuple[str, dict[str, object]]
         shown["trace"] = (folder / f"{run.run_id}-profile.trace.json.gz", profiled.trace)
     for path, content in shown.values():
         replace_bytes(path, content, mode=0o600)
-    if run.recorded:
-        number = 0
-        while not run.store.create_once(layout.profiled(run.run_id, number, "page"), page):
-            number += 1
-        if profiled.trace:
-            run.store.create_once(layout.profiled(run.run_id, number, "trace"), profiled.trace)
     files = {name: str(path) for name, (path, _) in shown.items()}
     trace = f"; trace for ui.perfetto.dev: {files['trace']}" if "trace" in files else ""
     return f"{sentence(profiled)}\n            page: {files['page']}{trace}", {**profiled.to_json(), **files}
@@ -212,8 +175,7 @@ def backfill(arguments: argparse.Namespace) -> Answer:
     """The `backfill` command: windows that have a verdict are skipped; the exit code is the first one that is not 0."""
     if arguments.parallel < 1:
         raise UsageError(f"--parallel: {arguments.parallel} is not a number of runs.", remedy="Give 1 or more.")
-    _refuse_mixture(arguments)
-    windows = [] if arguments.missed else windows_between(arguments.from_, arguments.to, arguments.every or "1d")
+    windows = windows_between(arguments.from_, arguments.to, arguments.every)
     loaded = read_spec(arguments.spec, arguments.set)
     spec = loaded.spec
     if isinstance(spec.data, str) or spec.data.window is None:
@@ -221,103 +183,23 @@ def backfill(arguments: argparse.Namespace) -> Answer:
             f"{loaded.path}: data.window: the spec reads no window, so each run would read the same data.",
             remedy="Add data.window to the spec, or run it once with `trainwright run`.",
         )
-    if arguments.missed:
-        return _run_windows(*_missed_times(arguments, spec.name))
     loaded.check(str(windows[0]))
     planned = Backfill(open_spec_store(spec, loaded.root, arguments.store), spec.name, windows)
     planned.refuse_overlaps()
     connect("cli")  # one server for all of them
-    return _run_windows(planned, arguments)
-
-
-def _run_windows(planned: _PlannedWindows, arguments: argparse.Namespace) -> Answer:
-    windows = planned.windows
     with _WindowRuns(planned, arguments).at_work() as runs:
         ends = runs.all()
     rows = [[str(window), *ends.get(window, ("not begun", "", 0))[:2]] for window in windows]
     codes = [ends[window][2] for window in windows if window in ends]
     code = next((one for one in codes if one in _STOPPING_CODES), next((one for one in codes if one), 0))
     listed = [dict(zip(_WINDOWS_HEAD, row, strict=True)) for row in rows]
-    said = table(_WINDOWS_HEAD, rows) if rows else "Each time of the schedule has its run."
-    return Answer(said, {"windows": listed}, code)
-
-
-def _missed_times(arguments: argparse.Namespace, pipeline: str) -> tuple[MissedTimes, argparse.Namespace]:
-    """The times of the deployment's schedule that are to run, and the arguments with what the deployment adds."""
-    present = datetime.now(UTC)
-    since = None if arguments.since is None else _since(arguments.since, present)
-    connect("cli")
-    title = f"retrain/{arguments.name or pipeline}"
-    with asking(retries=2) as client:
-        past = past_times(client, title, since, present)
-    windows = windows_of(past.times, past.parameters.get("window"), title)
-    given = argparse.Namespace(**vars(arguments))
-    given.set = [*shlex.split(past.parameters.get("set") or ""), *arguments.set]
-    given.store = arguments.store or past.parameters.get("store")
-    given.rehash = arguments.rehash or bool(past.parameters.get("rehash"))
-    loaded = read_spec(arguments.spec, given.set)
-    if windows:
-        loaded.check(str(windows[0]))
-    store = open_spec_store(loaded.spec, loaded.root, given.store)
-    return MissedTimes(store, pipeline, past.deployment, windows), given
-
-
-def _since(text: str, present: datetime) -> datetime:
-    """`--since`: a time, or a length back from now."""
-    try:
-        return parse_window(f"{text}..9999-01-01" if "-" in text else text, present).start
-    except UsageError as error:
-        raise UsageError(
-            f"--since: {text!r} cannot be read.", remedy="Write a time, such as 2026-01-01, or a length, such as 7d."
-        ) from error
-
-
-def _refuse_mixture(arguments: argparse.Namespace) -> None:
-    """UsageError for a span of time and `--missed` at once, or for neither."""
-    span = [name for name, value in (("--from", arguments.from_), ("--to", arguments.to)) if value is not None]
-    extra = [name for name, value in (("--since", arguments.since), ("--name", arguments.name)) if value is not None]
-    if arguments.missed and (span or arguments.every):
-        raise UsageError(
-            f"--missed takes its times from the schedule, so {[*span, '--every'][0]} has no effect.",
-            remedy="Leave one of them out; --since says where to begin.",
-        )
-    if not arguments.missed and extra:
-        raise UsageError(f"{extra[0]} has no effect without --missed.", remedy="Leave it out, or give --missed.")
-    if not arguments.missed and len(span) < 2:
-        raise UsageError(
-            "backfill needs a span of time.", remedy="Give --from START --to END, or --missed for what a schedule left."
-        )
-
-
-class _PlannedWindows(Protocol):
-    """Windows to run, each once: `Backfill` or `MissedTimes`."""
-
-    @property
-    def windows(self) -> Sequence[Window]:
-        """Oldest first."""
-        ...
-
-    def key(self, window: Window) -> str:
-        """The idempotency key of a window's run."""
-        ...
-
-    def begin(self, window: Window) -> None:
-        """Record that a window is begun."""
-        ...
-
-    def end(self, window: Window, report: RunReport) -> None:
-        """Record a window's final verdict."""
-        ...
-
-    def ended(self, window: Window) -> BackfilledWindow | None:
-        """How an earlier run of the window ended; None if there is none, or if it is to be continued."""
-        ...
+    return Answer(table(_WINDOWS_HEAD, rows), {"windows": listed}, code)
 
 
 class _WindowRuns:
     """The processes of a backfill; however this process ends, they are asked to end."""
 
-    def __init__(self, planned: _PlannedWindows, arguments: argparse.Namespace) -> None:
+    def __init__(self, planned: Backfill, arguments: argparse.Namespace) -> None:
         self._planned, self._arguments = planned, arguments
         self._running: set[subprocess.Popen[str]] = set()
         self._stopped = False

@@ -12,7 +12,7 @@ from data_contracts.errors import ContractRejected, UsageError
 from data_contracts.handoffs import HandOff
 from flows.commands.guard import Answer
 from flows.features import is_present
-from flows.stages import listed, stage_name, stages
+from flows.stages import LINE, stage_name, stages
 from infra.written_files import record_written
 from tasks.run.resolve import RunOptions
 from tasks.run.run import Run, open_run
@@ -31,7 +31,7 @@ def stage(arguments: argparse.Namespace) -> Answer:
         from flows.commands.run import profiled_stage
 
         return profiled_stage(run, arguments)
-    [wanted] = stages(module for module in listed() if stage_name(module) == arguments.command)
+    [wanted] = stages(module for module in LINE if stage_name(module) == arguments.command)
     try:
         handoff = wanted(run, *EarlierHandoffs(run).inputs(wanted), **forced)
     except ContractRejected as error:

@@ -43,7 +43,7 @@ def draws(stream: TextIO) -> bool:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> str:
     """Lines of a table with a head; no rows give "".
 
-    On a narrow terminal the last column is wrapped. If its words do not fit either, each row becomes a block of lines.
+    On a narrow terminal the last column is wrapped.
 
     Args:
         right: columns of figures, by their head; they are aligned to the right.
@@ -61,8 +61,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[
     page = io.StringIO()
     # Without styles: the answer's control characters are escaped.
     console = Console(file=page, color_system=None, width=None if ruled else UNBOUNDED)
-    if _least_width(head, cells) > console.width:
-        return "\n\n".join(_block(head, row) for row in cells)
     made = Table(box=SIMPLE_HEAD if ruled else None, pad_edge=ruled, padding=(0, GAP, 0, 0))
     for name in head:
         made.add_column(name, justify="right" if name in right else "left", no_wrap=name != head[-1])
@@ -71,18 +69,3 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[
     console.print(made)
     lines = [line.rstrip() for line in page.getvalue().splitlines()]
     return "\n".join(line for line in lines if line)
-
-
-def _least_width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """The terminal columns that a ruled table needs if only its last column is wrapped."""
-    from rich.cells import cell_len
-
-    *fixed, last = zip(head, *rows, strict=True)
-    words = [word for cell in last for word in cell.split()]
-    # Each column has one space for the rule beside its gap.
-    return sum(max(map(cell_len, column)) + GAP + 1 for column in fixed) + max(map(cell_len, words)) + GAP + 1
-
-
-def _block(head: Sequence[str], row: Sequence[str]) -> str:
-    width = max(map(len, head))
-    return "\n".join(f"{name:<{width}}  {cell}" for name, cell in zip(head, row, strict=True) if cell)

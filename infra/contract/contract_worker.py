@@ -31,7 +31,6 @@ from infra.contract.file_statistics import KnownStatistics, memory_bytes, profil
 from infra.contract.quarantine import FILE, with_places, write_quarantine
 from infra.machine import num_cores
 from infra.processes.child_main import Report, child_main
-from infra.processes.light_imports import light_imports
 from infra.sources import Selection, Window, parquet_in_place, read_batches
 
 # Of all columns, only a first batch is read, to see their types.
@@ -39,12 +38,7 @@ _FIRST_ROWS = 1024
 Load = Callable[[], Classes]
 
 
-def _load() -> Classes:
-    with light_imports():  # it takes four seconds otherwise
-        return load_great_expectations()
-
-
-def main(request: ContractRequest, report: Report, load: Load = _load) -> ContractOutcome:
+def main(request: ContractRequest, report: Report, load: Load = load_great_expectations) -> ContractOutcome:
     """The outcome of a check; `load` imports Great Expectations and gives the user's own classes that the suite names.
 
     Reports what it has done (`Advanced`), and with `cluster` each `ClusterTaskOrder`.

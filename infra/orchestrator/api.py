@@ -12,7 +12,6 @@ the environment or a profile alone: `refuse_settings_of` looks before Prefect is
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import json
 import logging
@@ -150,46 +149,6 @@ def auth_string() -> str | None:
 
     known = get_current_settings().api.auth_string
     return known.get_secret_value() if known is not None else None
-
-
-def warn_if_open(server: Server) -> None:
-    """Warn, once per process, if a server that the person named asks for no password."""
-    import httpx
-    from prefect.client.base import ServerType
-    from prefect.client.orchestration import get_client
-    from prefect.settings import (
-        PREFECT_API_AUTH_STRING,
-        PREFECT_API_KEY,
-        PREFECT_CLIENT_CUSTOM_HEADERS,
-        PREFECT_CLIENT_MAX_RETRIES,
-        temporary_settings,
-    )
-
-    no_credentials: dict[Any, Any] = {
-        PREFECT_API_AUTH_STRING: None,
-        PREFECT_API_KEY: None,
-        PREFECT_CLIENT_CUSTOM_HEADERS: {},
-    }
-    with (
-        temporary_settings({**no_credentials, PREFECT_CLIENT_MAX_RETRIES: 0}),
-        get_client(sync_client=True, httpx_settings=client_settings(REACH_TIMEOUT_S)) as client,
-    ):
-        try:
-            if client.server_type != ServerType.SERVER:
-                return
-            client.api_version()
-        except (httpx.HTTPError, OSError, ValueError):
-            return
-    _warn_of_open(_without_password(server.url))
-
-
-@functools.cache
-def _warn_of_open(url: str) -> None:
-    log.warning(
-        "The Prefect server at %s asks for no password: anyone who reaches it can have its workers run any program. "
-        f"Set {SERVER_AUTH} where it is started, and PREFECT_API_AUTH_STRING here.",
-        url,
-    )
 
 
 @contextlib.contextmanager

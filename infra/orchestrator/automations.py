@@ -32,7 +32,6 @@ from infra.orchestrator.events import (
     MODEL_NAME,
     NOT_RESUMED,
     OWN_DEPLOYMENT,
-    PROMOTED,
     RESTARTED,
     RESUMED,
     ROLLED_BACK,
@@ -70,7 +69,7 @@ _BODY = "{{ event.payload.body or event.payload.sentence or event.event }}"
 # versions have none, so nobody is told of them until they are deployed again.
 _PIPELINE, _NOTIFY = "pipeline:", "notify:"
 # What Trainwright runs on each pool by itself.
-SYSTEM_FLOWS = ("reap", "day-page", "cost-report", "sensor")
+SYSTEM_FLOWS = ("reap", "day-page", "sensor")
 # A worker that is started again, or one of a server that starts, reports within this time.
 WITHOUT_WORKER = timedelta(seconds=30)
 LATE = timedelta(minutes=10)
@@ -446,34 +445,6 @@ def _drift_automation(deployment: str) -> str:
     return f"{deployment} when its data drifted"
 
 
-def start_after(client: SyncPrefectClient, deployment: str, names: Sequence[str]) -> str:
-    """Make the automation, or change it: a promotion of any of the models starts the deployment.
-
-    Args:
-        deployment: its name, `retrain/NAME`.
-        names: each `MODEL@ALIAS`.
-
-    Returns:
-        The automation's name.
-    """
-    from prefect.events.actions import RunDeployment
-    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
-
-    known = client.read_deployment_by_name(deployment)
-    wanted = AutomationCore(
-        name=_promotion_automation(deployment),
-        description=f"Starts {deployment} when {' or '.join(names)} is promoted.",
-        trigger=EventTrigger(expect={PROMOTED}, match={MODEL_NAME: list(names)}, posture=Posture.Reactive, threshold=1),
-        actions=[RunDeployment(deployment_id=known.id)],
-    )
-    return _save(client, _waiting_for(client, wanted.name, PROMOTED), wanted)
-
-
-def stop_starting_after(client: SyncPrefectClient, deployment: str) -> str | None:
-    """Delete the automation that an earlier deploy made; returns its name, or None if there is none."""
-    return _delete(client, _promotion_automation(deployment), PROMOTED)
-
-
 def _save(client: SyncPrefectClient, existing: list[Any], core: AutomationCore) -> str:
     """Change the first of the automations, or make one; its name."""
     if existing:
@@ -496,7 +467,3 @@ def _waiting_for(client: SyncPrefectClient, name: str, event: str) -> list[Any]:
 
     found = client.read_automations_by_name(name)
     return [one for one in found if isinstance(one.trigger, EventTrigger) and event in one.trigger.expect]
-
-
-def _promotion_automation(deployment: str) -> str:
-    return f"{deployment} after promotions"

@@ -2,8 +2,7 @@
 
 A gang's nodes (`node/POOL`) are deployed when first needed, a pipeline's conductor (`retrain/NAME`) by `trainwright
 deploy`. Periodic deployments look at something now and then: the reaper (`reap/POOL`; `resume/POOL` resumes what it
-finds), the pages of the day and of the last month's cost (`day-page/POOL`, `cost-report/POOL`), and the sensor of a
-pipeline's data (`sensor/NAME`).
+finds), the page of the day (`day-page/POOL`), and the sensor of a pipeline's data (`sensor/NAME`).
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -59,10 +57,6 @@ _RESUME_PARAMETERS = {
     "run_id": {"title": "run_id", "description": "the run", "position": 0, "type": "string"},
     "store": {"title": "store", "description": "address of the store", **OPTIONAL_TEXT, "position": 1},
 }
-# A year of hours; more are a mistake in a date.
-MOST_TIMES = 10_000
-# How far back one looks if nobody says.
-AT_MOST = timedelta(days=30)
 
 
 @dataclass(frozen=True)
@@ -295,26 +289,10 @@ def _schedules(deployment: PipelineDeployment, existing: Any) -> list[Any]:
         if len(cron.split()) != 5 or not timezone:  # Prefect takes a sixth field for seconds
             raise _not_valid("--cron", cron) if timezone else _not_valid("--timezone", timezone)
         schedule = CronSchedule(cron=cron, timezone=timezone)
-        _refuse_dateless(cron, timezone)
         return [DeploymentScheduleCreate(schedule=schedule, active=True)]
     except ValidationError as error:
         where = error.errors(include_input=False)[0]["loc"]
         raise (_not_valid("--timezone", timezone) if "timezone" in where else _not_valid("--cron", cron)) from error
-
-
-def _refuse_dateless(cron: str, timezone: str) -> None:
-    """UsageError if Prefect's scheduler, which would only log it, finds no next date of a schedule."""
-    import asyncio
-
-    from prefect.server.schemas.schedules import CronSchedule
-
-    try:
-        asyncio.run(CronSchedule(cron=cron, timezone=timezone).get_dates(1))
-    except ValueError as error:
-        raise UsageError(
-            f"--cron: {cron!r} has no next date, so it would never start a run.",
-            remedy="Give a day that its months have, such as '0 3 28 2 *'.",
-        ) from error
 
 
 def _not_valid(option: str, value: str) -> UsageError:
@@ -479,36 +457,16 @@ DAY_PAGE = Periodic(
         },
     },
 )
-COST_REPORT = Periodic(
-    flow="cost-report",
-    entrypoint="flows.cost_report.cost_report",
-    description="Reports what the last calendar month cost, and keeps its figures in the store.",
-    every="0 6 2 * *",  # the second day, so that runs of the last night have ended
-    properties={
-        "store": {
-            "title": "store",
-            "description": "store to count; default: those used here",
-            **OPTIONAL_TEXT,
-            "position": 0,
-        },
-        "month": {
-            "title": "month",
-            "description": "such as 2026-10; default: the last",
-            **OPTIONAL_TEXT,
-            "position": 1,
-        },
-    },
-)
 
 
 def ensure_pages(pool: str) -> None:
-    """Make both deployments of a pool, or let them run this checkout's code; a pause and a changed schedule stay."""
+    """Make the deployment of a pool, or let it run this checkout's code; a pause and a changed schedule stay."""
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        kind = find_pool(client, pool).type
-        for wanted in (DAY_PAGE, COST_REPORT):
-            ensure_for_pool(client, pool, kind, wanted)
+        ensure_for_pool(client, pool, find_pool(client, pool).type, DAY_PAGE)
+        if (dropped := find_deployment(client, f"cost-report/{pool}")) is not None:
+            client.delete_deployment(dropped.id)
 
 
 SENSOR = Periodic(
@@ -564,64 +522,3 @@ def start_once(title: str, key: str) -> str:
             )
         run = client.create_flow_run_from_deployment(known.id, parameters={"key": key}, idempotency_key=key)
         return str(run.name)
-
-
-@dataclass(frozen=True)
-class PastTimes:
-    """A deployment and the times at which it was meant to start a run, oldest first, in UTC."""
-
-    deployment: UUID
-    parameters: Mapping[str, Any]
-    times: list[datetime]
-
-
-def past_times(client: SyncPrefectClient, title: str, since: datetime | None, present: datetime) -> PastTimes:
-    """The times that have passed since `since`; by default since the deployment was made, at most 30 days ago.
-
-    UsageError if there is no such deployment, it has no active schedule, `since` lies in the future, or there are too
-    many times.
-    """
-    known: Any = find_deployment(client, title)
-    if known is None:
-        raise UsageError(
-            f"This Prefect server has no deployment {title}.",
-            remedy="Make it with `trainwright deploy`, or give --name.",
-        )
-    schedules = [one.schedule for one in known.schedules if one.active]
-    if not schedules:
-        raise UsageError(
-            f"The deployment {title} has no active schedule, so no time was missed.",
-            remedy="Name the span of time: --from START --to END.",
-        )
-    if since is None:
-        since = max(present - AT_MOST, known.created or present - AT_MOST)
-    elif since > present:
-        raise UsageError(f"--since: {since.isoformat()} lies in the future.", remedy="Give a time that has passed.")
-    times = {time for schedule in schedules for time in _times(schedule, since, present)}
-    if len(times) > MOST_TIMES:
-        raise UsageError(
-            f"Since {since.isoformat()} there are more than {MOST_TIMES:,} times in the schedule of {title}.",
-            remedy="Give a later --since.",
-        )
-    return PastTimes(known.id, dict(known.parameters), sorted(times))
-
-
-def _times(schedule: Any, since: datetime, present: datetime) -> list[datetime]:
-    """A schedule's times in [since, present); at most a few more than may be."""
-    import asyncio
-
-    from prefect.server.schemas import schedules as server
-
-    kind = getattr(server, type(schedule).__name__)
-    served = kind.model_validate(schedule.model_dump())
-    found: list[datetime] = []
-    while len(found) <= MOST_TIMES:
-        # Prefect checks a thousand candidates for each call.
-        part = asyncio.run(served.get_dates(500, start=since, end=present))
-        plain = [datetime.fromisoformat(one.isoformat()).astimezone(UTC) for one in part]
-        new = [one for one in plain if since <= one < present]
-        found += new
-        if len(part) < 500:
-            break
-        since = plain[-1] + timedelta(seconds=1)
-    return found

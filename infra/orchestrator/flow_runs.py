@@ -11,7 +11,6 @@ without calling our code, and the deadline is the store's to know.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import signal
@@ -20,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
 
 from prefect.context import FlowRunContext, get_run_context
@@ -37,13 +36,10 @@ from infra.store.lease import RETRY_S, Outage
 from infra.telemetry import LOG_FORMAT, JsonFormatter
 
 if TYPE_CHECKING:
-    from prefect import Flow
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 # Of a worker that lives, the signal comes within seconds, and SIGKILL 30 s later.
 ORPHAN_ASK_S = 20.0
@@ -55,22 +51,6 @@ _MOST_INPUTS = 100
 _OUTAGE = Outage()
 
 log = logging.getLogger("trainwright")
-
-
-def without_waits(flow: Flow[P, R]) -> Flow[P, R]:
-    """The flow, of texts, numbers and booleans alone, without two waits of Prefect 3.8 that it has no use for.
-
-    Prefect makes parameters into JSON by FastAPI, which takes 0.15 s to import; these are JSON as they are. And a flow
-    run that has ended waits for the thread that sends its heartbeats, which looks once a second whether it is to end:
-    half a second on average.
-    """
-    from prefect import flow_engine
-
-    flow.serialize_parameters = dict  # type: ignore[method-assign, assignment]
-    if not isinstance(flow_engine._send_heartbeats, functools.partial):
-        # The thread is a daemon: no process waits for it, and it sends nothing once the run has ended.
-        flow_engine._send_heartbeats = functools.partial(flow_engine._send_heartbeats, join_on_exit=False)
-    return flow
 
 
 def begin_flow_run_logs() -> None:

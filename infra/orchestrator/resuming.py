@@ -30,7 +30,6 @@ from data_contracts.run_report import RunReport
 from infra.orchestrator.api import asking, unreachable_is_unavailable
 from infra.orchestrator.automations import is_watched
 from infra.orchestrator.deployments import (
-    COST_REPORT,
     DAY_PAGE,
     REAPER,
     SENSOR,
@@ -69,7 +68,7 @@ MOST_STARTS = 5
 # An older crash is left to a person, as what an earlier version left.
 CRASHED_S = 3 * 86400.0
 _RUNS = ("retrain", "resume")
-_LOOKS = (REAPER.flow, DAY_PAGE.flow, COST_REPORT.flow, SENSOR.flow)
+_LOOKS = (REAPER.flow, DAY_PAGE.flow, SENSOR.flow)
 _PROCESS_DIED = "Its process died."
 GAME_DAY_VARIABLE = "trainwright_gameday"
 

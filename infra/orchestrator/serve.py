@@ -23,23 +23,19 @@ of Prefect's pages shows this page first, too. Its script checks the stored cred
 If they are valid, a cookie lets the same address pass for a few seconds; otherwise the page says what to paste. The
 cookie opens nothing: Prefect's API asks for the password at each request.
 
-Behind them, `GET /api/metrics` shows Prometheus what is deployed, and the server does half of what it would do by
-default while nobody asks.
+Behind them, `GET /api/metrics` shows Prometheus what is deployed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
-import functools
 import hashlib
 import hmac
 import ipaddress
 import json
 import math
 import os
-import queue
 import re
 import secrets
 import socket
@@ -48,7 +44,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -91,16 +86,6 @@ _PREFECT_PAGES = (
 # Flow runs that ended earlier are not read: a scrape must cost little, however old the server is.
 _LAST = timedelta(days=1)
 _ENDS = ("COMPLETED", "FAILED", "CRASHED")
-# How late a task may be that is not due at once, such as the search for new schedules every 5 s.
-LOOKS_EVERY = timedelta(seconds=1)
-# Tasks at once: all are taken at one look, and Prefect has 10 where it looks four times per second.
-TASKS_AT_ONCE = 40
-# For other servers, of which there are none.
-TELLS_EVERY = timedelta(seconds=60)
-# Searches that Prefect makes every 5 s, for what may wait: late flow runs, pauses that have expired, and orders to
-# workers that nobody confirmed.
-UNHURRIED = ("monitor_late_runs", "monitor_expired_pauses", "reconcile_cleanup_delivery")
-SEARCHES_EVERY = timedelta(seconds=15)
 
 
 def addresses(host: str, port: int, pages_url: str | None = None) -> frozenset[str]:
@@ -505,71 +490,6 @@ async def _rows() -> list[list[Row]]:
         ]
 
 
-def do_less_when_idle() -> None:
-    """Let the background tasks of the Prefect server that this process becomes rest while none is due."""
-    from burner_redis import PubSub  # type: ignore[import-untyped]
-    from docket import Perpetual
-    from docket.dependencies import get_single_dependency_parameter_of_type
-    from prefect.server.api import background_workers, server
-    from prefect.server.services.perpetual_services import get_perpetual_services
-
-    patched: Any = background_workers
-    patched.Worker = functools.partial(
-        patched.Worker,
-        concurrency=TASKS_AT_ONCE,
-        minimum_check_interval=LOOKS_EVERY,
-        scheduling_resolution=LOOKS_EVERY,
-    )
-    patched = server
-    patched.Docket = functools.partial(patched.Docket, heartbeat_interval=TELLS_EVERY)
-    assert hasattr(PubSub, "_queue_get"), "burner_redis has another name for what this replaces"
-    PubSub._queue_get = next_message
-    for service in get_perpetual_services():
-        perpetual = get_single_dependency_parameter_of_type(service.function, Perpetual)
-        if perpetual is not None and service.function.__name__ in UNHURRIED:
-            perpetual.every = SEARCHES_EVERY
-
-
-async def next_message(self: Any, timeout: float | None) -> Any:
-    """The next message to a subscriber of the queue, in place of a thread that asks ten times per second.
-
-    Prefect's only subscriber waits for the names of tasks to cancel, and Prefect cancels none.
-
-    Args:
-        timeout: seconds after which the answer is None, rounded up to whole looks; None waits for ever.
-    """
-    end = None if timeout is None else time.monotonic() + timeout
-    while True:
-        try:
-            return self._queue.get_nowait()
-        except queue.Empty:
-            if end is not None and time.monotonic() >= end:
-                return None
-        await asyncio.sleep(LOOKS_EVERY.total_seconds())
-
-
-class Server(uvicorn.Server):
-    """A server of HTTP that looks once per second, in place of ten times, whether it should end; a signal wakes it."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._signalled = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    async def main_loop(self) -> None:
-        """Serve until the server should end."""
-        self._loop = asyncio.get_running_loop()
-        while not await self.on_tick(0):  # 0 is a tick at which the time in the answers' headers is renewed
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._signalled.wait(), LOOKS_EVERY.total_seconds())
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End at once, and not only when the loop looks next."""
-        super().handle_exit(sig, frame)
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._signalled.set)
-
-
 def main() -> None:
     """Serve Prefect's API and UI on the inherited socket until a signal ends the server."""
     auth_string = os.environ.get(SERVER_AUTH)
@@ -577,7 +497,7 @@ def main() -> None:
     # Only the owner may read the database and the files of leases, too.
     os.umask(0o077)
 
-    do_less_when_idle()
+    queue_writers()
     serve(socket.socket(fileno=int(sys.argv[1])), auth_string, os.environ.get(PAGES_URL))
 
 
@@ -592,15 +512,14 @@ def serve(listener: socket.socket, auth_string: str, pages_url: str | None) -> N
 
     from prefect.server.api.server import create_app
 
-    queue_writers()
-    answer_503_without_connection()
     host, port = listener.getsockname()[:2]
     places = addresses(host, port, pages_url)
     app: Any = create_app(final=True)
     serve_metrics(app.api_app)
+    answer_503_without_connection(app.api_app)
     prefect = SignedIn(SignIn(app, auth_string, origins(places)), auth_string)
     config = uvicorn.Config(AccessCheck(prefect, places), log_level="warning", access_log=False)
-    Server(config).run(sockets=[listener])
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 def queue_writers() -> None:
@@ -611,40 +530,38 @@ def queue_writers() -> None:
     waiting would not help. IMMEDIATE transactions take the write lock first, and wait for it.
     """
     from prefect.server.database.configurations import SQLITE_BEGIN_MODE, AioSqliteConfiguration
+    from prefect.server.database.dependencies import set_database_config
+    from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
 
-    begin = AioSqliteConfiguration.begin_transaction
+    class Queued(AioSqliteConfiguration):
+        @contextlib.asynccontextmanager
+        async def begin_transaction(
+            self, session: AsyncSession, with_for_update: bool = False
+        ) -> AsyncIterator[AsyncSessionTransaction]:
+            # A nested transaction would wait for its outer transaction for ever.
+            nested = SQLITE_BEGIN_MODE.get() is not None
+            async with super().begin_transaction(session, with_for_update or not nested) as transaction:
+                await session.connection()
+                inner = SQLITE_BEGIN_MODE.set("DEFERRED")
+                try:
+                    yield transaction
+                finally:
+                    SQLITE_BEGIN_MODE.reset(inner)
 
-    @contextlib.asynccontextmanager
-    async def begin_to_write(
-        self: AioSqliteConfiguration, session: AsyncSession, with_for_update: bool = False
-    ) -> AsyncIterator[AsyncSessionTransaction]:
-        # A nested transaction would wait for its outer transaction for ever.
-        within = SQLITE_BEGIN_MODE.get() is not None
-        async with begin(self, session, with_for_update=with_for_update or not within) as transaction:
-            await session.connection()
-            inner = SQLITE_BEGIN_MODE.set("DEFERRED")
-            try:
-                yield transaction
-            finally:
-                SQLITE_BEGIN_MODE.reset(inner)
-
-    AioSqliteConfiguration.begin_transaction = begin_to_write  # type: ignore[method-assign]
+    set_database_config(Queued(PREFECT_API_DATABASE_CONNECTION_URL.value()))
 
 
-def answer_503_without_connection() -> None:
+def answer_503_without_connection(api: FastAPI) -> None:
     """Answer 503 to a request that gets no connection to the database in time.
 
     Prefect answers 500, which its clients do not try again: the end of a flow run that was promoted became `Failed`.
     """
-    from prefect.server.api import server
-    from sqlalchemy import exc as database_errors
+    from sqlalchemy.exc import TimeoutError as NoConnection
 
-    is_retryable = server.is_client_retryable_exception
+    def answer(request: object, error: Exception) -> Response:
+        return JSONResponse({"exception_message": "Service Unavailable"}, 503)
 
-    def is_retryable_now(exc: Exception) -> bool:
-        return isinstance(exc, database_errors.TimeoutError) or is_retryable(exc)
-
-    server.is_client_retryable_exception = is_retryable_now
+    api.add_exception_handler(NoConnection, answer)
 
 
 if __name__ == "__main__":

@@ -93,13 +93,12 @@ def ensure_server() -> Server:
             nobody chose, or has flow runs in progress while it must be restarted with a password.
     """
     if theirs := api.chosen_server(_own_url()):
-        server = api.reach(*theirs)
-        api.warn_if_open(server)
-        return server
+        return api.reach(*theirs)
     with locked_services():
         service = running_service("server")
-        if service is not None and not _asks_for_password(service):
-            _end_unprotected(service)
+        if service is not None and service.variable(SERVER_AUTH) != read_password():
+            log.warning("The Prefect server at %s has another password than its file and is restarted.", service.url)
+            service.stop(STOP_GRACE_S)
             service = None
         started = service is None
         if service is None:
@@ -189,34 +188,6 @@ def stop_server() -> str | None:
 def _own_url() -> str | None:
     service = read_service("server")
     return service.url if service is not None else None
-
-
-def _asks_for_password(service: Service) -> bool:
-    """Whether the server was started with the password in the state folder; earlier versions' servers were not."""
-    known = read_password()
-    return known is not None and service.variable(SERVER_AUTH) == known
-
-
-def _end_unprotected(service: Service) -> None:
-    """Stop a server that must be restarted with the password; UsageError if it has flow runs in progress."""
-    asked = urllib.request.Request(
-        f"{service.url}/flow_runs/count",
-        data=json.dumps({"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}).encode(),
-        headers={"Content-Type": "application/json", **_authorization(service.variable(SERVER_AUTH))},
-    )
-    try:
-        with _direct().open(asked, timeout=REACH_TIMEOUT_S) as answer:
-            running = int(json.load(answer))
-    except (OSError, ValueError):
-        running = 0  # a server that does not answer serves no run
-    if running:
-        raise UsageError(
-            f"The Prefect server at {service.url} was started without the password that it should ask for, and has "
-            f"flow runs in progress ({running}), so it is not restarted.",
-            remedy="Wait for them or cancel them with `trainwright down`, then run `trainwright up`.",
-        )
-    log.warning("The Prefect server at %s was started without the password and is restarted with it.", service.url)
-    service.stop(STOP_GRACE_S)
 
 
 def _start() -> Service:

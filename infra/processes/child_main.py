@@ -22,7 +22,6 @@ from data_contracts.messages import Message
 from data_contracts.messages.children import A, Advanced, Child, R
 from data_contracts.quoting import type_and_text, withholds
 from infra.files import replace_json
-from infra.processes.light_imports import end_light_imports
 from infra.processes.processes import MARK, is_alive, kill_marked
 from infra.processes.this_process import COUNTERS
 
@@ -39,7 +38,6 @@ def child_main(child: Child[R, A], work: Callable[[R, Report], A]) -> NoReturn:
     One of our errors is answered as itself, with its exit code. Any other exception is a bug of ours, because `work`
     wraps exceptions of user code in UserCodeError.
     """
-    end_light_imports()
     faulthandler.register(STACKS, all_threads=True)
     request_path, answer_path = Path(sys.argv[1]), Path(sys.argv[2])
     end_with_parent()

@@ -55,11 +55,6 @@ def month_named(name: str) -> Month:
     return Month(*month_of(start))
 
 
-def month_before(now: datetime) -> Month:
-    """The last month that is over."""
-    return month_named(f"{now.astimezone(UTC).replace(day=1) - timedelta(days=1):%Y-%m}")
-
-
 def month_costs(store: Store, month: Month, now: datetime) -> MonthCosts:
     """The kept figures of a month; without them, those of the records that exist."""
     return kept_costs(store, month, now) or _counted(store, month, now)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from data_contracts.canonical import digest, is_name, valid_name
 from data_contracts.errors import Interrupted, TrainwrightError, UsageError
-from data_contracts.executions import ExecutionUsage, Followed, GangUsage, ScheduledTime, StageUsage
+from data_contracts.executions import ExecutionUsage, Followed, GangUsage, StageUsage
 from data_contracts.handoffs import Ref, SourceFile
 from data_contracts.messages.children import StoreAddress
 from data_contracts.pipeline_spec import PipelineSpec, SourceSpec
@@ -32,7 +32,7 @@ from infra.models.registry import seal_recipe
 from infra.records.nodes import import_places, note_environment
 from infra.signing.signatures import configured_key, sign_inputs
 from infra.store import Store, absolute_address, layout, open_store
-from tasks.run.resolve import DEFAULTS, SCHEDULE_KEY, RunOptions, ci_key, find_inputs, read_inputs, resolve
+from tasks.run.resolve import DEFAULTS, RunOptions, ci_key, find_inputs, read_inputs, resolve
 from tasks.run.spec_check import LoadedSpec
 
 if TYPE_CHECKING:
@@ -261,7 +261,6 @@ def open_run(
     key = ci_key(resolved) if options.key is None and options.trigger == "ci" else options.key
     if key is not None:
         resolved = resolved.model_copy(update={"run_id": claim_key(store, key, resolved.run_id)})
-        note_scheduled_time(store, spec.name, key, resolved.run_id)
     return Run(inputs_of_pipeline(spec.name, options, record_inputs(store, resolved, signer)), store)
 
 
@@ -367,13 +366,6 @@ def claim_key(store: Store, key: str, run_id: str) -> str:
     if store.create_once(path, {"schema_version": 1, "run_id": run_id}):
         return run_id
     return store.read_as(path, _run_named)
-
-
-def note_scheduled_time(store: Store, pipeline: str, key: str, run_id: str) -> None:
-    """Record that a scheduled time has its run, if the key is of one: `gc` deletes runs and their keys."""
-    if key.startswith(SCHEDULE_KEY):
-        record = ScheduledTime(key=key, run_id=run_id, at=now())
-        store.create_once(layout.scheduled(pipeline, key), record.to_json())
 
 
 def resolved_before(store: Store, key: str | None) -> Resolved | None:

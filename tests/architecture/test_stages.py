@@ -1,4 +1,4 @@
-"""A stage stands in one place: those that flows/retrain.py lists, and one that is added there and nowhere else."""
+"""A stage stands in one place: those that `flows.stages.LINE` lists, and one that is added there and nowhere else."""
 
 from __future__ import annotations
 

@@ -23,13 +23,13 @@ from tests.support.speed.prefect_modules import RUN
 
 # How a child and how one of Prefect's processes starts.
 MIRRORED = {
-    ADDRESS: module_command("infra.processes.light_imports", "tests.support.mirrored"),
-    PREFECT: [sys.executable, "-m", "tests.support.mirrored"],
+    ADDRESS: lambda way: module_command("tests.support.mirrored", way, "/answer.json"),
+    PREFECT: lambda way: [sys.executable, "-m", "tests.support.mirrored", way],
 }
 
 
 def _start(way: str, folder: Path, mark: str, kind: str = ADDRESS, **changes: str) -> subprocess.Popen[bytes]:
-    command = [*MIRRORED[kind], way]
+    command = MIRRORED[kind](way)
     env = marked_env(mark, {"PYTHONPATH": import_path(), **changes})
     return subprocess.Popen(
         command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -121,7 +121,7 @@ def test_what_is_read_on_import_or_limited_needs_a_process_of_its_own(
     with warm_children() if kind == ADDRESS else warm_prefect():
         added = [str(tmp_path / changes["PYTHONPATH"])] if "PYTHONPATH" in changes else []
         env = {**os.environ, **changes, "PYTHONPATH": os.pathsep.join([*added, import_path()])}
-        command = [*MIRRORED[kind], "exit"]
+        command = MIRRORED[kind]("exit")
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, check=False, preexec_fn=limit)
     assert done.returncode == 7
     assert json.loads(done.stdout)["warm"] is is_forked

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flows.stages import verbs
 from tests.support.damage import overwrite
 from tests.support.pool import Site, model_events, password_in, server_url, until
 from tests.support.tiny import answer, trainwright, write_project, write_rows
@@ -35,6 +36,7 @@ def test_the_first_run_promotes(project: Path) -> None:
     report = json.loads((project / "first.json").read_text())
     assert report["verdict"] == "promoted"
     assert statuses(report) == dict.fromkeys(STAGES, "ran")
+    assert [*statuses(report)] == [*verbs()], "the flow calls the stages in the order of LINE"
     assert all(stage["id"] and stage["seconds"] >= 0 for stage in report["stages"])
     assert report["model"] == {"name": "tiny", "version": 1, "alias": "champion"}
     assert report["metrics"]["accuracy"] >= 0.8

@@ -1,12 +1,15 @@
-"""A promotion and a rollback are events of their model, and a promotion starts what was deployed after it."""
+"""A promotion and a rollback are events of their model, and a promotion starts what an automation names."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
+from infra.processes.processes import CODE_ROOT
 from tests.support.pool import ASKED, Site, model_events, site_of, until
 from tests.support.tiny import trainwright, write_project
 
@@ -25,23 +28,18 @@ announce_verdict(RunReport(verdict=verdict, model=ModelName(name=model, version=
 site = site_of()
 
 
-def test_a_promotion_starts_the_deployment_that_waits_for_it(site: Site, tmp_path: Path) -> None:
+def test_a_promotion_starts_what_an_automation_names(site: Site, tmp_path: Path) -> None:
     spec = write_project(tmp_path / "second", {"name": "second"})
     site.pool("after", worker=False)
-
-    def deploy(*after: str) -> subprocess.CompletedProcess[str]:
-        arguments = [part for one in after for part in ("--after", one)]
-        return trainwright("deploy", str(spec), "--pool", "after", *arguments, "--json", env=site.environment)
-
-    itself = deploy("second")
-    assert itself.returncode == 2
-    assert "start itself" in itself.stderr + itself.stdout
-    for after in (("first@staging",), ("first", "third@canary"), ()):  # the last leaves it as it is
-        done = deploy(*after)
-        assert done.returncode == 0, done.stderr
+    done = trainwright("deploy", str(spec), "--pool", "after", "--json", env=site.environment)
+    assert done.returncode == 0, done.stderr
     deployment = site.ask("/deployments/name/retrain/second", method="GET")
-    [automation] = site.ask("/automations/filter", {})
-    assert automation["name"] == "retrain/second after promotions"
+    page = (CODE_ROOT / "docs/operating.md").read_text()
+    [automation] = [one for one in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "actions:" in one]
+    asked = yaml.safe_load(automation)
+    asked["trigger"]["match"] = {"trainwright.name": ["first@champion", "third@canary"]}
+    asked["actions"][0]["deployment_id"] = deployment["id"]
+    site.ask("/automations/", asked)
 
     def started() -> list[dict]:
         return site.ask("/flow_runs/filter", {"flow_runs": {"deployment_id": {"any_": [deployment["id"]]}}})
@@ -63,5 +61,3 @@ def test_a_promotion_starts_the_deployment_that_waits_for_it(site: Site, tmp_pat
     told = model_events(site, "first")
     assert sorted(one["event"].rpartition(".")[2] for one in told) == ["not_promoted", "promoted", "promoted"]
     assert all(one["related"][0]["prefect.resource.id"] == "trainwright.pipeline.first" for one in told)
-    assert deploy("off").returncode == 0
-    assert site.ask("/automations/filter", {}) == []

@@ -70,7 +70,7 @@ def test_what_cannot_be_profiled_is_one_sentence(tmp_path):
     assert few.returncode == 2, few.stderr
     assert "The training ends before a step can be timed" in answer(few)["error"]["message"]
     pool = ["--set", "train.launcher=work-pool", "--set", "train.pool=gpus"]
-    elsewhere = trainwright("run", spec, "--profile", "--json", *pool)
+    elsewhere = trainwright("train", spec, "--profile", "--json", *pool)
     assert elsewhere.returncode == 2, elsewhere.stderr
     assert answer(elsewhere)["error"]["message"].startswith("train.pool: a profile runs on this machine")
     (tmp_path / "tiny" / "net.py").write_text(

@@ -21,7 +21,6 @@ from typing import Any
 import psutil
 import pytest
 
-from infra.orchestrator.serve import UNHURRIED
 from infra.processes.processes import find_marked, is_alive, kill_marked
 from tests.support.pool import ASKED, api_client, password_in
 from tests.support.speed.children import import_path
@@ -42,39 +41,6 @@ except TrainwrightError as error:
 """
 STATUS = "import json; from infra.orchestrator.server import server_status as s; print(json.dumps(s() and s().url))"
 STOP = "import json; from infra.orchestrator.server import stop_server; print(json.dumps(stop_server()))"
-
-# What a server looks for, how often, and whether a task that is due at once waits for the next look, an hour later.
-RESTS = """
-import asyncio, json
-from datetime import timedelta
-from infra.orchestrator import serve
-paces = serve.LOOKS_EVERY, serve.TELLS_EVERY
-serve.LOOKS_EVERY = timedelta(hours=1)
-serve.do_less_when_idle()
-from docket import Perpetual
-from docket.dependencies import get_single_dependency_parameter_of_type as parameter
-from prefect.server.api import background_workers, server
-from prefect.server.services.perpetual_services import get_perpetual_services
-
-async def main():
-    done = asyncio.Event()
-    async def task():
-        done.set()
-    async with server.Docket(name="rests", url="memory://") as docket, background_workers.Worker(docket) as worker:
-        docket.register(task)
-        working = asyncio.create_task(worker.run_forever())
-        await asyncio.sleep(0.5)
-        await docket.add(task)()
-        await asyncio.wait_for(done.wait(), 60)
-        working.cancel()
-        await asyncio.wait([working], timeout=60)
-        looks = worker.scheduling_resolution == serve.LOOKS_EVERY
-        return [docket.heartbeat_interval == paces[1], looks, working.done()]
-
-functions = [service.function for service in get_perpetual_services()]
-every = {one.__name__: parameter(one, Perpetual).every.total_seconds() for one in functions}
-print(json.dumps([asyncio.run(main()), every]))
-"""
 
 
 class Place:
@@ -112,13 +78,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def healthy(url: str) -> bool:
     with urllib.request.urlopen(f"{url}/health", timeout=30) as answer:
         return bool(answer.status == 200)
-
-
-def test_a_server_rests_while_no_task_is_due(place: Place) -> None:
-    paces, every = place.ask(RESTS)
-    assert paces == [True, True, True]
-    assert {name: every.pop(name) for name in UNHURRIED} == dict.fromkeys(UNHURRIED, 15.0)
-    assert every["schedule_recent_deployments"] == every["evaluate_proactive_triggers_periodic"] == 5.0
 
 
 def test_two_starts_at_once_give_one_server_and_a_third_finds_it(place: Place) -> None:
@@ -286,33 +245,6 @@ def test_who_does_not_know_the_password_is_refused(place: Place) -> None:
     answer = elsewhere.ask(ENSURE)
     assert answer["cause"] == "usage"
     assert "refuses the credentials (401)" in answer["message"]
-
-
-def test_a_server_that_was_started_without_the_password_is_restarted_with_it_unless_it_is_busy(place: Place) -> None:
-    url = place.ask(UP)
-    before, pid, worker = place.password(), place.state()["pid"], place.state("worker")["pid"]
-    with api_client(url["url"], before) as api:
-        flow = api.post("/flows/", json={"name": "busy"}).raise_for_status().json()
-        running = {"type": "RUNNING", "name": "Running"}
-        run = api.post("/flow_runs/", json={"flow_id": flow["id"], "state": running}).raise_for_status().json()
-        # The state folder as an earlier version without passwords leaves it.
-        (place.home / "password").unlink()
-        refused = place.ask(ENSURE)
-        assert refused["cause"] == "usage"
-        assert "has flow runs in progress (1), so it is not restarted" in refused["message"]
-        assert "trainwright down" in refused["remedy"]
-        assert is_alive(pid)
-        ended = {"state": {"type": "COMPLETED"}, "force": True}
-        api.post(f"/flow_runs/{run['id']}/set_state", json=ended).raise_for_status()
-    assert place.ask(UP)["url"] == url["url"]
-    assert place.password() != before
-    assert not is_alive(pid)
-    assert not is_alive(worker)
-    assert psutil.Process(place.state("worker")["pid"]).environ()["PREFECT_API_AUTH_STRING"] == place.password()
-    with api_client(url["url"], before) as api:
-        assert api.get("/admin/version").status_code == 401
-    place.ask(DOWN)
-    assert not (place.home / "password").exists(), "the next server gets another"
 
 
 def test_it_listens_on_this_machine_alone_and_keeps_its_data_in_the_state_folder(place: Place) -> None:

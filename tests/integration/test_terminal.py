@@ -38,8 +38,7 @@ def test_a_run_on_a_terminal_its_ctrl_c_and_its_names_in_prefect(tmp_path: Path)
     assert rows[:2] == [["validate", "ran"], ["shard", "ran"]]
     assert "running named\n" in shown
     assert "3 parquet shards: train 492 (82.0%, asked 80%)" in shown
-    assert "  89 %" in shown
-    assert "node-seconds so far" in shown
+    assert "89 %, epoch 2, step 40" in shown
     assert not terminal.screen().cursor
     terminal.type(b"\x03")
     assert terminal.end() == 130

@@ -17,7 +17,7 @@ def copy_with_card(repository: Path, folder: Path) -> Path:
     module, added = re.findall(r"```python\n(.*?)```", (folder / "docs/adding-a-stage.md").read_text(), re.DOTALL)
     [verify] = (folder / "tasks").rglob("verify.py")
     verify.with_name("card.py").write_text(module)
-    line = folder / "flows/retrain.py"
+    line = folder / "flows/stages.py"
     [before] = [one for one in line.read_text().splitlines(keepends=True) if '.verify": "' in one]
     line.write_text(line.read_text().replace(before, before + added))
     (folder / "docs/card.md").write_text(PAGE)

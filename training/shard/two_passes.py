@@ -37,7 +37,6 @@ from data_contracts.pipeline_spec import ShardsSpec
 from infra.cluster_tasks import Cluster, in_order
 from infra.contract.quarantine import LeftOut
 from infra.machine import num_cores
-from infra.processes.light_imports import without_pandas
 from infra.processes.processes import die_with_parent, oom_kills
 from training import formats
 from training.formats.schema import Mismatch, Size, conform_rows
@@ -178,9 +177,9 @@ def shard_files(sharding: Sharding) -> Sharded:
 
 def _shard(sharding: Sharding) -> Sharded:
     settings, count = sharding.settings, sharding.at_once
-    pandas = needs_pandas(settings)
-    needed = ["training.shard.worker", f"training.formats.{settings.format}", *(["pandas"] if pandas else [])]
-    with Workers(count, needed, sharding.cluster, pandas=pandas) as workers:
+    # Arrow imports pandas, if it is there, with the first scalar: once here rather than in each process.
+    needed = ["training.shard.worker", f"training.formats.{settings.format}", "pandas"]
+    with Workers(count, needed, sharding.cluster) as workers:
         meter = Meter(sharding.report)
         map_files = partial(workers.map, together=math.ceil(len(sharding.files) / count))
         opened = open_source(sharding.files, sharding.source, map_files, sharding.earlier, sharding.every)
@@ -228,11 +227,6 @@ def _counts(gathered: Gathered, dropped: dict[str, int], sizes: dict[str, Size])
     counts.update(dropped)
     counts.update({"transform": -made} if made < 0 else {"added": made})
     return counts
-
-
-def needs_pandas(settings: ShardsSpec) -> bool:
-    """Whether the user's code runs, or messages may show a value: Arrow needs pandas for a time in nanoseconds."""
-    return settings.transform is not None or settings.split.time is not None or settings.split.column is not None
 
 
 def _second_pass(
@@ -359,14 +353,11 @@ class Workers:
 
     Args:
         preload: modules that every process needs.
-        pandas: whether Arrow may import pandas, see `infra.processes.light_imports`.
         elsewhere: does the work on other machines instead, `count` pieces at once.
     """
 
-    def __init__(
-        self, count: int, preload: Sequence[str] = (), elsewhere: Cluster | None = None, *, pandas: bool = True
-    ) -> None:
-        self.count, self._preload, self._elsewhere, self._pandas = count, list(preload), elsewhere, pandas
+    def __init__(self, count: int, preload: Sequence[str] = (), elsewhere: Cluster | None = None) -> None:
+        self.count, self._preload, self._elsewhere = count, list(preload), elsewhere
         self._pool: ProcessPoolExecutor | None = None
         self._oom_kills = oom_kills()
 
@@ -418,7 +409,7 @@ class Workers:
         if self._pool is None:
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(self._preload)
-            self._pool = ProcessPoolExecutor(self.count, context, _begin, (self._pandas,))
+            self._pool = ProcessPoolExecutor(self.count, context, _begin)
         return self._pool
 
 
@@ -433,13 +424,11 @@ def _chunks(items: Iterable[A], size: int) -> Iterator[list[A]]:
         yield chunk
 
 
-def _begin(pandas: bool) -> None:
+def _begin() -> None:
     # The kernel ends a process with the server that forked it. The server waits for its processes, so they watch their
     # parent.
     die_with_parent()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if not pandas:
-        without_pandas()
     # One thread each: the processes already run in parallel.
     pa.set_cpu_count(1)
 

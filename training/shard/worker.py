@@ -24,14 +24,13 @@ from infra.cluster_tasks import Cluster
 from infra.contract.quarantine import read_left_out
 from infra.files import hash_chunks
 from infra.processes.child_main import Report, child_main
-from infra.processes.light_imports import without_pandas
 from infra.records.handoffs import ANEW, LACKING, ROW_COUNTS, TYPES, put_handoff, read_handoff
 from infra.records.handoffs import FILE as HANDOFF_FILE
 from infra.sources.resolve import Window
 from infra.store import Store, Writer, open_at
 from training import formats
 from training.formats import schema as schemas
-from training.shard.two_passes import Sharded, Sharding, needs_pandas, shard_files
+from training.shard.two_passes import Sharded, Sharding, shard_files
 from training.shard.units import Earlier, Source, Types
 
 
@@ -62,13 +61,6 @@ class StoreShard:
         if entry.blake3 != hash_chunks(make())[1]:
             raise _unlike(f"{self.uri}/{name}", self.settings)
         return entry
-
-
-def main_alone(request: ShardRequest, report: Report) -> Dataset:
-    """`main` in a process of its own."""
-    if not needs_pandas(request.shards):
-        without_pandas()
-    return main(request, report)
 
 
 def main(request: ShardRequest, report: Report) -> Dataset:
@@ -225,4 +217,4 @@ if __name__ == "__main__":
     from training.shard import worker
 
     # Functions that are sent elsewhere are found by their module's name, which would be __main__ here.
-    child_main(SHARD, worker.main_alone)
+    child_main(SHARD, worker.main)

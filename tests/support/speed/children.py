@@ -347,16 +347,13 @@ def forget_the_end_of_imports() -> None:
 
 
 def _serve(kind: str, address: str) -> None:
-    from infra.processes.light_imports import light_imports
-
     at_start = dict(os.environ)
     held = None
     if kind == PREFECT:
         held = import_commands()
     else:
-        with light_imports():
-            for name in IMPORTS:
-                importlib.import_module(name)
+        for name in IMPORTS:
+            importlib.import_module(name)
     threads = {path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")} - {_name()}
     # jemalloc begins its thread anew after a fork.
     assert threads <= {"jemalloc_bg_thd"}, f"a fork has none of the threads that imports started: {threads}"

@@ -10,7 +10,6 @@ import sys
 # command, and not for what that starts.
 CHILDREN, PREFECT, COMMANDS = "WARM_CHILDREN", "WARM_PREFECT", "WARM_COMMANDS"
 MODULES = {
-    "infra.processes.light_imports": CHILDREN,
     "infra.processes.tied_to_parent": CHILDREN,
     "infra.gang.rank_bootstrap": CHILDREN,
     "infra.gang.supervisor": CHILDREN,
@@ -24,6 +23,7 @@ MODULES = {
     "prefect.runner._workspace_supervisor": PREFECT,
     "tests.support.asked": PREFECT,
     "tests.support.mirrored": PREFECT,
+    "tests.support.program": CHILDREN,
     "tests.support.pooled": PREFECT,
 }
 TIED = {"infra.processes.tied_to_parent", "infra.gang.rank_bootstrap"}
@@ -39,6 +39,8 @@ def _warm(command: list[str]) -> str | None:
     """The variable that names the warm process for a command."""
     if command[:1] == ["dask"] or command[:3] in (["prefect", "worker", "start"], ["prefect", "server", "database"]):
         return PREFECT
+    if len(command) == 3 and command[2].endswith("/answer.json"):  # as `infra.child` starts one
+        return CHILDREN
     return MODULES.get(command[0]) if command else None
 
 

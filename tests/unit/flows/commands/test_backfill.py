@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import UsageError
-from data_contracts.executions import ScheduledTime
 from data_contracts.run_report import RunReport
 from flows.cli import main
 from infra.processes.processes import CODE_ROOT, module_command
@@ -106,44 +105,10 @@ def test_a_backfill_that_is_killed_continues_with_each_window_once(spec: Path, w
     assert len(store.list("triggers")) == 2
 
 
-def test_times_that_a_schedule_missed_run_once_with_the_schedules_key(spec: Path) -> None:
-    project = Path(shutil.copytree(spec.parent, spec.parent.with_name("missed")))
-    shutil.rmtree(project / ".trainwright", ignore_errors=True)
-    path = project / "pipeline.yaml"
-    path.write_text(path.read_text().replace("name: tiny", "name: missed", 1))
-    midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    for days in range(4):
-        shutil.copy(project / "rows-2026-01-01.csv", project / f"rows-{midnight - timedelta(days=days):%Y-%m-%d}.csv")
-    hour = (datetime.now(UTC) + timedelta(hours=2)).hour  # not a time that passes meanwhile
-    made = trainwright("deploy", path, "--cron", f"0 {hour} * * *", "--window", "1d", "--json")
-    assert made.returncode == 0, made.stderr
-    none = trainwright("backfill", path, "--missed")
-    assert (none.returncode, none.stdout.strip()) == (0, "Each time of the schedule has its run."), "it is new"
-
-    done = trainwright("backfill", path, "--missed", "--since", "2d", "--parallel", "2", "--json")
-    assert done.returncode == 3, done.stderr
-    assert [one["verdict"] for one in answer(done)["windows"]] == ["rejected"] * 2
-    store = open_store(str(project / ".trainwright"), create=False)
-    assert sorted(store.list(layout.runs())) == sorted(one["run"] for one in answer(done)["windows"])
-    names = store.list("schedules/missed/times")
-    keys = [store.read_as(f"schedules/missed/times/{name}", ScheduledTime.from_json).key for name in names]
-    assert all(key.startswith("schedule:") and key.endswith(f" {hour:02d}:00:00+00:00") for key in keys)
-    assert len(keys) == 2
-
-    again = trainwright("backfill", path, "--missed", "--since", "2d", "--json")
-    assert [one["verdict"] for one in answer(again)["windows"]] == ["rejected before"] * 2
-    assert [one["run"] for one in answer(again)["windows"]] == [one["run"] for one in answer(done)["windows"]]
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--missed", "--from", "2026-01-01"], "--missed takes its times from the schedule, so --from has no effect"),
-        (["--missed", "--every", "1d"], "so --every has no effect"),
-        (["--missed", "--since", "soon"], "--since: 'soon' cannot be read"),
-        (["--since", "7d", *SPAN], "--since has no effect without --missed"),
-        (["--from", "2026-01-01"], "backfill needs a span of time"),
-        ([], "Give --from START --to END, or --missed"),
+        (["--from", "2026-01-01"], "the following arguments are required: --to"),
         (["--from", "2025-12-31", "--to", "2999-01-01"], "lies in the future, so the data of the last window is not"),
     ],
 )

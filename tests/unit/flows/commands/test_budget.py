@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from datetime import UTC, datetime
@@ -16,8 +15,7 @@ from data_contracts.executions import ExecutionUsage
 from data_contracts.load import load_spec
 from data_contracts.resolved import Price
 from data_contracts.rules import Budgets, Policy, RulesVersion
-from flows.cli import main
-from flows.commands.deploy import _load
+from flows.commands.deploy import _refuse_by_policy_of_store as refuse_at_deploy
 from infra import budgets
 from infra.budgets import POLICY, Executed, apply_rules, current_budgets, newest_rules, read_rules, refuse_by_policy
 from infra.processes.environment import SIGNING_KEY
@@ -25,6 +23,8 @@ from infra.signing.keys import make_key_pair
 from infra.signing.signatures import configured_key
 from infra.store import Store, layout, open_store
 from tasks.budgets import BudgetPeriod, balances_of_spec, month_of
+from tasks.run.spec_check import read_spec
+from tests.support.commands import output_of
 from tests.support.tiny import write_project
 
 NOW = month_of(time.time())
@@ -46,12 +46,6 @@ def written(tmp_path: Path, *budgets: str, name: str = "budgets.yaml") -> str:
     return str(path)
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    assert main(list(words)) == code
-    printed = capsys.readouterr()
-    return printed.err if code else printed.out
-
-
 def used(store: Store, run_id: str, hours: float, per_hour: float | None = 10.0) -> None:
     """A run of the team `tests` that used hours of a node for 10 USD each, this month."""
     began = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
@@ -70,25 +64,25 @@ def used(store: Store, run_id: str, hours: float, per_hour: float | None = 10.0)
 
 
 def test_nothing_is_set(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "No budget is set" in said(capsys, "budget", "--store", store.uri)
-    assert "No policy is set" in said(capsys, "policy", "--store", store.uri)
+    assert "No budget is set" in output_of(capsys, "budget", "--store", store.uri)
+    assert "No policy is set" in output_of(capsys, "policy", "--store", store.uri)
 
 
 def test_budgets_are_applied_shown_and_raised(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     used(store, "20261101-000000-abcdef", 1.5)
     file = written(tmp_path, f"sales: {MONEY}", "each: {per: run, limit: {gpu_hours: 40}}")
-    assert f"version 0 of the budgets, applied by ada at {NOW}" in said(
+    assert f"version 0 of the budgets, applied by ada at {NOW}" in output_of(
         capsys, "budget", "apply", file, "--store", store.uri
     )
-    lines = said(capsys, "budget", "--store", store.uri).splitlines()
+    lines = output_of(capsys, "budget", "--store", store.uri).splitlines()
     assert [line.split()[0] for line in lines[2:]] == ["sales", "each"]
     sales = next(line for line in lines if line.startswith("sales"))
     assert sales.split() == ["sales", "team=tests", NOW, "15.00", "0.00", "485.00", "500.00", "USD", "stop"]
     budget = read_rules(Path(file), Budgets).budgets["sales"]
     BudgetPeriod("sales", budget, NOW).ledger(store).reserve(Executed("r", "1-b"), 5, 5, 500)
     written(tmp_path, f"sales: {MONEY.replace('500', '600')}")
-    said(capsys, "budget", "apply", file, "--store", store.uri)
-    value = json.loads(said(capsys, "budget", "--store", store.uri, "--json"))["stores"][0]
+    output_of(capsys, "budget", "apply", file, "--store", store.uri)
+    value = json.loads(output_of(capsys, "budget", "--store", store.uri, "--json"))["stores"][0]
     assert (value["version"]["n"], value["version"]["by"]) == (1, "ada")
     assert value["edition"] == value["version"], "the key of earlier releases"
     [sales_now] = value["budgets"]
@@ -118,7 +112,7 @@ def test_a_wrong_file_is_one_sentence_and_nothing_is_applied(
     budgets: list[str], sentence: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     used(store, "20261101-000000-abcdef", 1.5)
-    error = said(capsys, "budget", "apply", written(tmp_path, *budgets), "--store", store.uri, code=2)
+    error = output_of(capsys, "budget", "apply", written(tmp_path, *budgets), "--store", store.uri, code=2)
     assert sentence in error
     assert newest_rules(store, "budgets") is None
 
@@ -136,7 +130,7 @@ def test_a_wrong_file_is_one_sentence_and_nothing_is_applied(
 def test_a_wrong_command_is_one_sentence(
     words: list[str], sentence: str, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sentence in said(capsys, *words, "--store", store.uri, code=2)
+    assert sentence in output_of(capsys, *words, "--store", store.uri, code=2)
 
 
 def test_what_earlier_runs_used_at_an_unknown_price_is_unknown_and_not_0(
@@ -147,10 +141,10 @@ def test_what_earlier_runs_used_at_an_unknown_price_is_unknown_and_not_0(
     for number in (1, 2):
         used(store, f"{first}{number}", 0.5, per_hour=None)
     file = written(tmp_path, f"sales: {MONEY}", "hours: {per: month, limit: {hours: 40}}")
-    answer = said(capsys, "budget", "apply", file, "--store", store.uri).splitlines()
+    answer = output_of(capsys, "budget", "apply", file, "--store", store.uri).splitlines()
     sentence = f"The budget sales ({NOW}) counts 2 earlier runs only in part: what 1.00 of their node-hours come to in "
     assert answer[1:] == [f"{sentence}USD is unknown."]
-    value = json.loads(said(capsys, "budget", "apply", file, "--store", store.uri, "--json"))
+    value = json.loads(output_of(capsys, "budget", "apply", file, "--store", store.uri, "--json"))
     assert value["unknown"] == answer[1:]
 
 
@@ -161,11 +155,11 @@ def test_of_a_budget_for_each_run_the_newest_are_shown(
     for run_id in runs:
         used(store, run_id, 0.01)
     file = written(tmp_path, "each: {per: run, limit: {hours: 4}}")
-    said(capsys, "budget", "apply", file, "--store", store.uri)
-    lines = said(capsys, "budget", "--store", store.uri).splitlines()
+    output_of(capsys, "budget", "apply", file, "--store", store.uri)
+    lines = output_of(capsys, "budget", "--store", store.uri).splitlines()
     assert [line.split()[3] for line in lines if line.startswith("each ")] == runs[:2:-1]
     assert lines[-1] == "each: … and 3 earlier runs (all of them with --json)"
-    value = json.loads(said(capsys, "budget", "--store", store.uri, "--json"))["stores"][0]
+    value = json.loads(output_of(capsys, "budget", "--store", store.uri, "--json"))["stores"][0]
     assert len(value["budgets"]) == 8
 
 
@@ -207,7 +201,7 @@ def test_versions_are_signed_with_a_release_key_and_no_other_counts(
     content: dict[str, Any] = {"version": 1, "budgets": {}}
     apply_rules(store, "budgets", content)
     for name in ("ours", "theirs"):
-        said(capsys, "key", "new", str(tmp_path / name))
+        output_of(capsys, "key", "new", str(tmp_path / name))
     key = next((tmp_path / "ours").glob("*.key*"), None) or next(
         path for path in (tmp_path / "ours").iterdir() if "PRIVATE" in path.read_text()
     )
@@ -319,19 +313,17 @@ def test_the_store_s_policy_and_the_environment_s_are_both_met(
     refuse_by_policy(spec, path, store)
     file = tmp_path / "policy.yaml"
     file.write_text("version: 1\ntags: {team: [sales]}\n")
-    said(capsys, "policy", "apply", str(file), "--store", store.uri)
-    assert "sales" in said(capsys, "policy", "--store", store.uri)
+    output_of(capsys, "policy", "apply", str(file), "--store", store.uri)
+    assert "sales" in output_of(capsys, "policy", "--store", store.uri)
     with pytest.raises(SpecError, match=r"pipeline.yaml: tags.team: 'tests' is not allowed by the policy"):
         refuse_by_policy(spec, path, store)
-    arguments = argparse.Namespace(set=[], store=store.uri)
     with pytest.raises(SpecError, match=r"tags\.team"):
-        _load(path, arguments)
-    arguments.store = str(tmp_path / "none yet")
-    assert _load(path, arguments).name == "tiny"
+        refuse_at_deploy(read_spec(path), store.uri)
+    refuse_at_deploy(read_spec(path), str(tmp_path / "none yet"))
     assert not (tmp_path / "none yet").exists()
     refuse_by_policy(spec, path)
     monkeypatch.setenv(POLICY, str(file))
-    error = said(capsys, "plan", str(path), code=2)
+    error = output_of(capsys, "plan", str(path), code=2)
     assert f"{path}: tags.team: 'tests' is not allowed by the policy, which has sales." in error
     assert "TRAINWRIGHT_POLICY" in error
 
@@ -345,9 +337,9 @@ def test_a_planted_version_is_one_sentence_and_not_said_to_be_signed(
     store.create_once(layout.rules_version("budgets", 0), planted.to_json())
     (Path(store.uri) / "editions/budgets/007.json").write_text("{}")
     if signature.get("signatures"):
-        assert "with a signature that is not checked here" in said(capsys, "budget", "--store", store.uri)
+        assert "with a signature that is not checked here" in output_of(capsys, "budget", "--store", store.uri)
     else:
-        assert "editions/budgets/0.json" in said(capsys, "budget", "--store", store.uri, code=6)
+        assert "editions/budgets/0.json" in output_of(capsys, "budget", "--store", store.uri, code=6)
 
 
 @pytest.mark.parametrize("planted", ['{"a": 1}', '{"signatures": []}', "{"])
@@ -375,15 +367,5 @@ def test_a_policy_that_no_spec_could_meet_is_refused(
     tags: str, sentence: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "policy.yaml").write_text(f"version: 1\ntags: {tags}\n")
-    assert sentence in said(capsys, "policy", "apply", str(tmp_path / "policy.yaml"), "--store", store.uri, code=2)
+    assert sentence in output_of(capsys, "policy", "apply", str(tmp_path / "policy.yaml"), "--store", store.uri, code=2)
     assert newest_rules(store, "policy") is None
-
-
-@pytest.mark.parametrize(("tag", "remedy"), [("team", "Correct the tag; "), ("owner", "Add tags.owner to the spec; ")])
-def test_the_remedy_is_about_the_fault(tag: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_project(tmp_path / "tiny")
-    (tmp_path / "policy.yaml").write_text(f"version: 1\ntags: {{{tag}: [sales]}}\n")
-    monkeypatch.setenv(POLICY, str(tmp_path / "policy.yaml"))
-    with pytest.raises(SpecError) as caught:
-        refuse_by_policy(load_spec(path), path)
-    assert str(caught.value.remedy).startswith(remedy)

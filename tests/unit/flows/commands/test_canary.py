@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli import main
 from infra.store import open_store
+from tests.support.commands import output_of
 from tests.support.standing_canary import CanaryPlace
 
 
@@ -22,20 +22,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CanaryPlace:
     return CanaryPlace(monkeypatch, open_store(str(tmp_path / ".trainwright")))
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    assert main(list(words)) == code
-    printed = capsys.readouterr()
-    return printed.err if code else printed.out
-
-
 def test_it_shows_version_window_rows_and_what_would_decide(
     place: CanaryPlace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place.promoted(1, canary=False)
-    assert said(capsys, "canary", "tiny") == "tiny has no canary.\n"
+    assert output_of(capsys, "canary", "tiny") == "tiny has no canary.\n"
     place.promoted(2)
     place.night(0, 40)
-    lines = said(capsys, "canary", "tiny").splitlines()
+    lines = output_of(capsys, "canary", "tiny").splitlines()
     assert lines[0] == "tiny@canary is version 2, beside tiny@champion, version 1"
     assert [line.split(None, 1) for line in lines[1:6]] == [
         ["since", "2026-11-22 10:00 UTC"],
@@ -46,39 +40,39 @@ def test_it_shows_version_window_rows_and_what_would_decide(
     ]
     assert lines[6].startswith("  gain      +0.")
     assert lines[7] == "  decides   60 more rows, before anything is decided"
-    told = json.loads(said(capsys, "canary", "tiny", "--json"))["canary"]
+    told = json.loads(output_of(capsys, "canary", "tiny", "--json"))["canary"]
     assert (told["version"], told["challenges"], told["champion"], told["stands"]) == (2, "tiny@champion", 1, True)
     assert (told["standing"]["rows"], told["standing"]["verdict"]) == (40, "open")
-    assert "2 (beside tiny@champion, 40 fresh rows, of 1 run, until 2026-12-06" in said(capsys, "status")
-    assert "tiny@canary is version 2" in said(capsys, "show", "tiny@canary")
+    assert "2 (beside tiny@champion, 40 fresh rows, of 1 run, until 2026-12-06" in output_of(capsys, "status")
+    assert "tiny@canary is version 2" in output_of(capsys, "show", "tiny@canary")
 
 
 def test_a_person_takes_it_back(place: CanaryPlace, capsys: pytest.CaptureFixture[str]) -> None:
     place.stands()
     place.night(0, 40)
     for words in (["--withdraw"], ["--reason", "slow"]):
-        assert "--withdraw and --reason go together" in said(capsys, "canary", "tiny", *words, code=2)
-    assert "--reason: 0 characters" in said(capsys, "canary", "tiny", "--withdraw", "--reason", "", code=2)
-    sentence = said(capsys, "canary", "tiny", "--withdraw", "--reason", "slow")
+        assert "--withdraw and --reason go together" in output_of(capsys, "canary", "tiny", *words, code=2)
+    assert "--reason: 0 characters" in output_of(capsys, "canary", "tiny", "--withdraw", "--reason", "", code=2)
+    sentence = output_of(capsys, "canary", "tiny", "--withdraw", "--reason", "slow")
     assert sentence == 'tiny@canary, version 2, was withdrawn: ann took it back: "slow"\n'
-    page = said(capsys, "history", "tiny@canary").splitlines()
+    page = output_of(capsys, "history", "tiny@canary").splitlines()
     assert page[0] == "tiny@canary names nothing any more: 2 entries"
     assert "– → 2 " in page[3]
     assert "→" not in page[4]
     assert "on hold: " in page[-1]
-    assert "canary" not in said(capsys, "status")
-    assert "tiny has no canary; version 2 was the last." in said(capsys, "show", "tiny@canary", code=2)
-    assert "tiny has no canary" in said(capsys, "canary", "tiny", "--withdraw", "--reason", "again", code=2)
-    assert "tiny@champion is not a canary" in said(capsys, "canary", "tiny@champion", code=2)
+    assert "canary" not in output_of(capsys, "status")
+    assert "tiny has no canary; version 2 was the last." in output_of(capsys, "show", "tiny@canary", code=2)
+    assert "tiny has no canary" in output_of(capsys, "canary", "tiny", "--withdraw", "--reason", "again", code=2)
+    assert "tiny@champion is not a canary" in output_of(capsys, "canary", "tiny@champion", code=2)
 
 
 def test_history_tells_what_the_rows_showed(place: CanaryPlace, capsys: pytest.CaptureFixture[str]) -> None:
     place.stands()
     place.night(0, 400)
-    page = said(capsys, "history", "tiny@champion")
+    page = output_of(capsys, "history", "tiny@champion")
     assert "version 2 as canary" in page
     assert "400 fresh rows, of 1 run\n" in page
-    told = json.loads(said(capsys, "history", "tiny", "--json"))["aliases"]
+    told = json.loads(output_of(capsys, "history", "tiny", "--json"))["aliases"]
     assert [one["kind"] for one in told["canary"]["moves"]] == ["canary", "ended"]
     assert told["champion"]["moves"][-1]["canary"]["outcome"] == "promoted"
 
@@ -91,10 +85,10 @@ def test_gc_keeps_the_tallies_of_a_canary_that_stands(
     folder = tmp_path / ".trainwright" / f"canaries/tiny/{canary.k}"
     for path in (tmp_path / ".trainwright").rglob("*"):
         os.utime(path, (time.time() - 10**8,) * 2)
-    said(capsys, "gc")
+    output_of(capsys, "gc")
     assert (folder / "nights/1/0.json").exists()
-    said(capsys, "canary", "tiny", "--withdraw", "--reason", "slow")
+    output_of(capsys, "canary", "tiny", "--withdraw", "--reason", "slow")
     os.utime(folder / "end.json", (time.time() - 10**8,) * 2)
-    said(capsys, "gc")
+    output_of(capsys, "gc")
     assert not folder.exists()
-    assert "names nothing any more" in said(capsys, "history", "tiny@canary")
+    assert "names nothing any more" in output_of(capsys, "history", "tiny@canary")

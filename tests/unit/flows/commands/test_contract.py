@@ -1,4 +1,4 @@
-"""`contract`: explain and diff read what others wrote, and what cannot be done is one sentence."""
+"""`contract`: explain reads what others wrote, and what cannot be done is one sentence."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 
 from flows import cli
-from tasks.run.run import open_run
-from tasks.run.spec_check import read_spec
-from tasks.stages.validate import validate
 from tests.support.tiny import SPEC, write_project
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -73,61 +70,10 @@ def test_explain_leaves_a_parameter_as_it_is_and_reads_all_suites_of_a_spec(
     assert printed.endswith("The rows of evaluate.sets.same must meet the suite of contract, too.\n")
 
 
-def test_diff_reads_the_report_of_a_rejected_run_that_an_earlier_run_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its own newest one: with the comparison that it asked for, and not the one without that lies beside it."""
-    spec = write_project(tmp_path)
-    good = validate.find_or_make(open_run(read_spec(spec), recorded=False)).handoff
-    rows = (tmp_path / "rows.csv").read_text().splitlines()
-    moved = [",".join([*row.split(",")[:3], "0.9", row.split(",")[4]]) for row in rows[1:]]
-    (tmp_path / "rows.csv").write_text("\n".join([rows[0], *moved]) + "\n")
-    asked = [f"contract.drift.against={good.ref.uri}", "contract.drift.fail_on=critical"]
-    rejected = []
-    for _ in range(2):  # the second run reuses the first's report
-        run = open_run(read_spec(spec, asked))
-        assert not validate.find_or_make(run).handoff.accepted
-        rejected.append(run.run_id)
-    store = tmp_path / ".trainwright"
-    for run_id in rejected:
-        found = command(capsys, "diff", good.ref.uri, run_id, "--store", store)
-        assert (found["accepted"], found["drift"]) == ([True, False], [None, "critical"])
-        assert [(one["column"], one["kind"]) for one in found["moved"]] == [("c", "broken")]
-    assert cli.main(["contract", "diff", good.ref.uri, run_id, "--store", str(store)]) == 0
-    printed = capsys.readouterr().out
-    assert "Drift: not compared -> 1 of 5 columns moved against contracts/" in printed
-    assert "- newly moved: c: its distribution moved: KS " in printed
-
-
-def test_diff_reads_files_addresses_and_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spec = write_project(tmp_path)
-    good = validate.find_or_make(open_run(read_spec(spec), recorded=False)).handoff
-    (tmp_path / "good.json").write_text(json.dumps(good.to_json()))
-    rows = (tmp_path / "rows.csv").read_text().splitlines()
-    (tmp_path / "rows.csv").write_text("\n".join([*rows, "9000,7,0,0,1", "9001,8,0,0,1"]) + "\n")
-    run = open_run(read_spec(spec))
-    bad = validate.find_or_make(run).handoff
-    assert not bad.accepted
-    store = tmp_path / ".trainwright"
-    for later in (bad.ref.uri, run.run_id):
-        found = command(capsys, "diff", tmp_path / "good.json", later, "--store", store)
-        assert found["rows"] == [600, 602]
-        assert found["accepted"] == [True, False]
-        [change] = found["changes"]
-        assert (change["kind"], change["column"], change["before"], change["after"]) == ("broken", "a", None, 2)
-    assert cli.main(["contract", "diff", bad.ref.uri, good.ref.uri, "--store", str(store)]) == 0
-    printed = capsys.readouterr().out
-    healed = "- healed: expect_column_values_to_be_between on a"
-    assert printed.startswith(f"602 rows, rejected -> 600 rows, accepted\n{healed}")
-
-
 WRONG = {
-    "infer takes one source, got 2 names": ("infer", "a.csv", "b.csv"),
-    "diff takes two reports, got 1 names": ("diff", "a.json"),
+    "infer takes one name, got 2": ("infer", "a.csv", "b.csv"),
     "--out has no effect": ("explain", "suite.json", "--out", "x"),
     "no file nothing.json": ("explain", "nothing.json"),
-    "There is no report nothing": ("diff", "nothing", "nothing"),
-    "is not a contract report": ("diff", "suite.json", "suite.json"),
     "must not be empty": ("infer", " "),
     "empty.csv": ("infer", "empty.csv"),
 }

@@ -18,6 +18,7 @@ from flows.cli import main
 from flows.commands.costs import _unpriced
 from infra.prices import THIS_MACHINE, VARIABLE
 from infra.store import Store, layout, open_store
+from tasks.costs.months import keep_months
 from tasks.costs.sums import charged, sums
 from tasks.pages.cost_page import missing_words
 from tests.support.tiny import home_with_server, trainwright, work_on_a_copy, write_project
@@ -77,11 +78,11 @@ def test_a_run_is_charged_once_for_each_second_of_its_machine(
 
 
 def test_by_stage_every_stage_is_there(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = list(csv.DictReader(io.StringIO(said(capsys, "--by", "stage", "--format", "csv"))))
-    stages = {"validate", "shard", "train", "verify", "evaluate", "promote"}
-    assert stages <= {line["stage"] for line in lines}
-    assert all(float(line["amount"]) >= 0 and line["currency"] == "USD" for line in lines)
-    assert "tiny" in said(capsys, "--by", "pipeline")
+    groups = json.loads(said(capsys, "--by", "stage", "--json"))["groups"]
+    assert {"validate", "shard", "train", "verify", "evaluate", "promote"} <= {one["stage"] for one in groups}
+    assert all(one["amounts"].keys() <= {"USD"} for one in groups)
+    page = said(capsys, "--by", "pipeline")
+    assert "tiny" in page
 
 
 def test_a_name_is_no_line_below_the_table(
@@ -158,12 +159,8 @@ def test_no_cell_of_a_forged_record_is_a_formula(
     tags = {"team": '=HYPERLINK("http://x.test")', "=1+1": "\t-2+3", "debt": "-5"}
     forged = ExecutionUsage(**about, tags=tags, prices={"here": price})
     store.create_once(layout.usage(run_id, "e", "ended"), forged.to_json())
-    (line,) = csv.DictReader(io.StringIO(said(capsys, store.uri, "--by", "team,=1+1,debt,pipeline", "--format", "csv")))
-    assert [line["team"], line["'=1+1"], line["debt"], line["pipeline"]] == [
-        "'" + tags["team"], "'\t-2+3", "-5", "'@SUM(1+1)",
-    ]  # fmt: skip
-    (line,) = csv.DictReader(io.StringIO(said(capsys, store.uri, "--by", "machine", "--format", "csv")))
-    assert line["machine"] == "'" + price.machine
+    (row,) = csv.DictReader(io.StringIO(said(capsys, store.uri, "--format", "focus")))
+    assert (row["SkuId"], row["x_Pipeline"], row["Tags"][0]) == ("'" + price.machine, "'@SUM(1+1)", "{")
     assert '\n=HYPERLINK("http://x.test")  ' in said(capsys, store.uri, "--by", "team"), "a terminal runs no formula"
 
 
@@ -174,19 +171,6 @@ def test_what_cannot_be_told_is_told(project: Path, capsys: pytest.CaptureFixtur
     assert "is empty" in said(capsys, "--since", "2020-02-01..2020-01-01", code=2)
     assert "no run has a tag 'tema'" in said(capsys, "--by", "tema", code=2)
     assert said(capsys, "--since", "2020-01-01..2020-02-01").startswith("No run used anything since 2020-01-01")
-
-
-def test_a_thousand_runs_are_counted_in_seconds(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = store_of(project)
-    [one] = executions(store)
-    for number in range(1000):
-        run_id = f"20261101-000000-{number:06x}"
-        copy = one.model_copy(update={"run_id": run_id})
-        store.create_once(layout.usage(run_id, one.execution, "ended"), copy.to_json())
-    began = time.process_time()
-    value = json.loads(said(capsys, "--json"))
-    assert value["total"]["runs"] == 1001
-    print(f"1,001 runs in {time.process_time() - began:.1f} s of processor time")
 
 
 @pytest.fixture
@@ -208,21 +192,15 @@ def test_a_window_in_another_zone_has_the_same_runs(used: Store, capsys: pytest.
     assert "lies too far away" in said(capsys, used.uri, "--since", "0001-01-01T00:00+14:00..2020-01-01", code=2)
 
 
-def test_a_months_figures_stay_and_the_flow_writes_its_page(
+def test_a_months_figures_stay_and_its_page_is_written(
     used: Store, tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from flows.cost_report import cost_report
-
-    state = cost_report.fn(used.uri, "2025-11")
-    assert state.message is not None
-    assert state.is_completed(), state.message
-    page = Path(state.message.partition(" shows ")[0])
-    assert "2025-11" in page.read_text()
+    keep_months(used, datetime.now(UTC))
     used.forget(layout.usage(RUN, "e1", "ended"))
     out = tmp_path / "page.html"
     value = json.loads(said(capsys, used.uri, "--month", "2025-11", "--html", str(out), "--json"))
     assert sum(line["node_seconds"] for line in value["costs"][0]["lines"]) == pytest.approx(100)
-    assert out.read_text() == page.read_text()
+    assert "2025-11" in out.read_text()
     assert "exists already" in said(capsys, used.uri, "--month", "2025-11", "--html", str(out), code=2)
     assert "'2025-13' is not a month" in said(capsys, used.uri, "--month", "2025-13", code=2)
     assert "lies in the future" in said(capsys, used.uri, "--month", "2999-01", code=2)
@@ -239,7 +217,7 @@ def test_a_month_that_is_not_over_says_so(used: Store, tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--month", "2025-11", "--format", "csv"), "--format csv does not go with --month"),
+        (("--month", "2025-11", "--format", "focus"), "--format focus does not go with --month"),
         (("--month", "2025-11", "--by", "team"), "--by does not go with --month"),
         (("--html", "page.html"), "--html writes the page of a month"),
     ],

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from data_contracts.handoffs import Receipt
-from flows.cli import main
 from infra.models import registry
 from infra.store import Store, layout, open_store
+from tests.support.commands import output_of
 from tests.support.tiny import promote_tiny, work_on_a_copy, write_project
 
 pytestmark = pytest.mark.warm
@@ -33,12 +33,6 @@ def project(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return work_on_a_copy(line, tmp_path, monkeypatch)
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    assert main(list(words)) == code
-    printed = capsys.readouterr()
-    return printed.err if code else printed.out
-
-
 def store_of(project: Path) -> Store:
     return open_store(str(project / ".trainwright"), create=False)
 
@@ -46,7 +40,7 @@ def store_of(project: Path) -> Store:
 def test_history_tells_who_moved_an_alias_from_which_version_to_which_and_why(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said(
+    output_of(
         capsys,
         "rollback",
         "tiny",
@@ -57,13 +51,13 @@ def test_history_tells_who_moved_an_alias_from_which_version_to_which_and_why(
         "--evidence",
         "7 of 9",
     )
-    page = said(capsys, "history", "tiny@champion").splitlines()
+    page = output_of(capsys, "history", "tiny@champion").splitlines()
     assert page[0] == "tiny@champion is version 1: 3 entries"
     rows = [re.split(" {2,}", line.strip()) for line in page[3:6]]
     assert [row[3] for row in rows] == ["– → 1", "1 → 2", "2 → 1"]
     assert all(row[1] == registry_actor(project) and row[2] == "cli" for row in rows)
     note = "\n".join(page[7:])
-    told = json.loads(said(capsys, "history", "tiny", "--json"))["aliases"]["champion"]
+    told = json.loads(output_of(capsys, "history", "tiny", "--json"))["aliases"]["champion"]
     first, second, back = told["moves"]
     assert [one["kind"] for one in told["moves"]] == ["promoted", "promoted", "rolled back"]
     incident = back["incident"]
@@ -88,18 +82,18 @@ def registry_actor(project: Path) -> str:
 
 
 def test_an_entry_that_moves_nothing_is_told_and_kept(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said(capsys, "rollback", "tiny")
-    said(capsys, "release", "tiny", "--reason", "looked again")
-    moves = json.loads(said(capsys, "history", "tiny@champion", "--json"))["aliases"]["champion"]["moves"]
+    output_of(capsys, "rollback", "tiny")
+    output_of(capsys, "release", "tiny", "--reason", "looked again")
+    moves = json.loads(output_of(capsys, "history", "tiny@champion", "--json"))["aliases"]["champion"]["moves"]
     assert [(one["kind"], one["before"], one["after"]) for one in moves[2:]] == [("rolled back", 2, 1), ("kept", 1, 1)]
     assert moves[3]["sentence"].endswith('"looked again"')
     assert moves[2]["incident"]["reason"] == ""
-    assert "reason      none was given" in said(capsys, "history", "tiny")
+    assert "reason      none was given" in output_of(capsys, "history", "tiny")
 
 
 @pytest.mark.parametrize("name", ["tiny@nothing", "tiny@history", "tiny@../../x", "nothing"])
 def test_an_alias_that_is_not_there(project: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = said(capsys, "history", name, code=2)
+    answer = output_of(capsys, "history", name, code=2)
     assert "Traceback" not in answer
     assert len(answer.strip().splitlines()) <= 2
 
@@ -121,7 +115,7 @@ def test_a_rollback_to_a_version_that_is_not_whole_moves_nothing(
         file.write_bytes(data)
     else:
         file.unlink()
-    answer = said(capsys, "rollback", "tiny", "--reason", "why", code=6)
+    answer = output_of(capsys, "rollback", "tiny", "--reason", "why", code=6)
     assert ref.uri in answer
     assert len(registry.history(store, "tiny", "champion")) == 2
     assert registry.read_alias(store, "tiny", "champion")[1] == 2
@@ -133,10 +127,10 @@ def test_old_scores_that_are_gone_do_not_keep_an_alias_from_going_back(
     store = store_of(project)
     evaluation = registry.read_version(store, "tiny", 1).evaluation
     (project / ".trainwright" / evaluation.uri / layout.MANIFEST).unlink()
-    said(capsys, "rollback", "tiny", "--reason", "why")
+    output_of(capsys, "rollback", "tiny", "--reason", "why")
     note = registry.history(store, "tiny", "champion")[-1].incident
     assert note.back.metrics == {}
-    assert "→ not scored" in said(capsys, "history", "tiny")
+    assert "→ not scored" in output_of(capsys, "history", "tiny")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +145,7 @@ def test_what_is_wrong_with_evidence_is_said(
     project: Path, evidence: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = [word for one in evidence for word in ("--evidence", one)]
-    assert words in said(capsys, "rollback", "tiny", *options, code=2)
+    assert words in output_of(capsys, "rollback", "tiny", *options, code=2)
     assert len(registry.history(store_of(project), "tiny", "champion")) == 2
 
 

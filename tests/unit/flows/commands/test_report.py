@@ -1,4 +1,4 @@
-"""`report` and `diff`: a page in a file of one's own, in a browser; and what is refused."""
+"""`report` and `diff`: a page in a file of one's own, and what is refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def page_of(home: Path, run_id: str) -> Path:
 def test_the_page_is_one_of_this_users(command: Any, store: Path, home: Path) -> None:
     page = page_of(home, PROMOTED)
     assert command("report", PROMOTED) == {
-        "run_id": PROMOTED, "verdict": "promoted", "page": str(page), "opened": False,
+        "run_id": PROMOTED, "verdict": "promoted", "page": str(page),
     }  # fmt: skip
     assert b"<h1>Promoted</h1>" in page.read_bytes()
     assert page.stat().st_mode & 0o777 == 0o600
@@ -76,22 +76,6 @@ def test_a_run_that_has_not_ended_has_a_page(command: Any, store: Path, home: Pa
     answer = command("report", RECOVERED)
     assert (answer["verdict"], answer["page"]) == ("unfinished", str(page_of(home, RECOVERED)))
     assert command("report", RECOVERED)["page"] == answer["page"], "written anew"
-
-
-def test_open_starts_a_browser_or_says_that_there_is_none(
-    command: Any, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    browser, seen = tmp_path / "browser", tmp_path / "seen"
-    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}\n')
-    browser.chmod(0o755)
-    monkeypatch.setattr("webbrowser._tryorder", None)
-    monkeypatch.setattr("webbrowser._browsers", {})
-    monkeypatch.setenv("BROWSER", f"{browser} %s")
-    assert command("report", PROMOTED, "--open")["opened"] is True
-    assert seen.read_text().strip() == page_of(home, PROMOTED).as_uri()
-    monkeypatch.setattr("webbrowser._tryorder", [])
-    error = command("report", PROMOTED, "--open", code=2)["error"]
-    assert error["message"].startswith("There is no browser here to open ")
 
 
 def test_an_unknown_run_is_refused(command: Any) -> None:

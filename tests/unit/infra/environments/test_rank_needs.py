@@ -25,7 +25,6 @@ ENTRIES = [
         for child in (EVALUATE, EXPORT, IMPORT_TRIAL, MODULE_MEMORY, CLUSTER_TASK, SHAKEDOWN, SHARD, VERIFY)
     ),
     "infra.gang.rank_bootstrap",
-    "infra.processes.light_imports",
     "infra.processes.tied_to_parent",
     "training.fit.game_day_rank",
     "training.fit.rank",

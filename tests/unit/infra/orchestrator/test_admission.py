@@ -16,7 +16,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE, temporary_settings
 
-from data_contracts.errors import GangIncomplete, StorageUnavailable, UsageError
+from data_contracts.errors import GangIncomplete, StorageUnavailable
 from infra.orchestrator import events
 from infra.orchestrator import gang as module
 from infra.orchestrator.api import asking
@@ -103,23 +103,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     return server
 
 
-def test_slots_are_taken_whole_or_not_at_all_and_held_over_generations(server: Server) -> None:
-    first, second = PoolAdmission("gpu", 1), PoolAdmission("gpu", 1)
-    assert first.take(3) is None
-    assert second.take(3) == "3 of the 4 slots of gpu are needed at once, and 1 are free"
-    assert server.limit.active_slots == 3
-    assert first.take(2) is None, "a gang that shrank keeps what it has"
-    assert first.take(3) is None, "and grows back into it"
-    assert server.limit.active_slots == 3
-    assert first.take(4) is None, "only what is missing is asked for"
-    assert server.limit.active_slots == 4
-    first.give_back()
-    assert second.take(3) is None
-    second.give_back()
-    second.give_back()
-    assert (server.limit.active_slots, server.leases) == (0, {})
-
-
 def test_outside_a_flow_no_temporary_server_is_started(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,30 +127,6 @@ def test_without_a_limit_there_is_room(limit: str, server: Server) -> None:
     assert room.take(9) is None
     room.give_back()
     assert server.leases == {}
-
-
-NEVER = {
-    "pool": ("pool", "the concurrency limit of the work pool gpu is 2"),
-    "queue": ("queue", "the concurrency limit of the default queue of gpu is 2"),
-    "limit": ("limit", "the global concurrency limit gpu is 2"),
-}
-
-
-@pytest.mark.parametrize("which", NEVER)
-def test_more_nodes_than_ever_fit_are_refused(which: str, server: Server) -> None:
-    thing, why = NEVER[which]
-    setattr(getattr(server, thing), "limit" if which == "limit" else "concurrency_limit", 2)
-    with pytest.raises(UsageError, match=f"train.pool: 3 nodes can never run at once, because {why}"):
-        PoolAdmission("gpu", 1).take(3)
-    room = PoolAdmission("gpu", 1)
-    assert room.take(2) is None
-    room.give_back()
-
-
-def test_a_pool_that_is_not_there_is_named(server: Server) -> None:
-    server.error = ObjectNotFound(Exception("404"))
-    with pytest.raises(UsageError, match="train.pool: this Prefect server has no work pool gpu"):
-        PoolAdmission("gpu", 1).take(1)
 
 
 @pytest.mark.parametrize(

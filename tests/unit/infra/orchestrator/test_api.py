@@ -135,26 +135,6 @@ def test_a_server_of_the_persons_own_is_used_as_it_is(serve: Callable[[Answer], 
     assert server.ui_url == url.removesuffix("/api")
 
 
-def asking(path: str) -> tuple[int, bytes]:
-    return healthy(path) if path.endswith("/health") else (401, b"{}")
-
-
-@pytest.mark.parametrize(("answer", "warned"), [(healthy, True), (asking, False)], ids=["open", "password"])
-def test_a_server_without_a_password_is_warned_of_once(
-    serve: Callable[[Answer], str], caplog: pytest.LogCaptureFixture, answer: Answer, warned: bool
-) -> None:
-    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
-
-    url = serve(answer)
-    server = api.Server(url, api.pages(url), started=False, ours=False)
-    with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: "me:secret"}):
-        api.warn_if_open(server)
-        api.warn_if_open(server)
-    warnings = [record.getMessage() for record in caplog.records if "asks for no password" in record.getMessage()]
-    assert len(warnings) == warned
-    assert "secret" not in "".join(warnings)
-
-
 @pytest.mark.parametrize(
     ("answer", "kind", "sentence"),
     [

@@ -13,7 +13,7 @@ import pytest
 
 from data_contracts.errors import StorageUnavailable, UsageError
 from infra.orchestrator import resuming
-from infra.orchestrator.resuming import agreed, end_dead_conductor, refuse_without_consent
+from infra.orchestrator.resuming import end_dead_conductor, refuse_without_consent
 
 RUN, LEASE = UUID(int=1), UUID(int=2)
 
@@ -50,15 +50,6 @@ def serve(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
     for module in (resuming, resuming):
         monkeypatch.setattr(module, "asking", asking)
     return server
-
-
-@pytest.mark.parametrize(
-    ("value", "agrees"),
-    [(["gpu"], True), (["cpu", "gpu"], True), ("gpu", True), ([], False), (["gpus"], False), ("gpus", False),
-     (None, False), (True, False), ({"gpu": False}, False), (["GPU"], False)],
-)  # fmt: skip
-def test_a_pool_is_named_or_not(value: Any, agrees: bool) -> None:
-    assert agreed(value, "gpu") is agrees
 
 
 @pytest.mark.parametrize("value", [None, ["cpu"]])

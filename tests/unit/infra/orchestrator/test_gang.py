@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from prefect.states import Cancelled, Completed, Crashed, Pending, Running, Scheduled, State
+from prefect.states import Cancelled, Completed, Running, Scheduled, State
 
 from data_contracts.errors import StorageUnavailable, UsageError
 from infra.orchestrator import gang as gang_module
@@ -138,23 +138,6 @@ def test_a_node_elsewhere_is_told_which_database_its_store_may_connect_to(gang: 
     }
 
 
-def test_a_run_is_asked_for_with_all_that_it_needs_and_no_more(gang: PoolGang, server: Server) -> None:
-    node = gang.start(0, 0)
-    (asked,) = server.asked
-    assert asked["parameters"] == {"store": gang.store.uri, "training": TRAINING, "generation": 0, "node": 0}
-    assert asked["timeout"] == 0
-    assert asked["tags"] == ["team:vision", "training:k-0"]
-    variables = asked["job_variables"]
-    approved = '{"https://s3.amazonaws.com": ["env:KEY"]}'
-    options = '{"key": "env:KEY"}'
-    assert variables["env"] == {"TRAINWRIGHT_STORE_OPTIONS": options, "TRAINWRIGHT_APPROVED": approved}
-    assert variables["labels"] == {"team": "vision"}
-    assert node.ended() is None
-    assert node.status() == "its run 'k-0 g0 node 0' is Scheduled"
-    say_last_word(gang.store)
-    node.kill()
-
-
 @pytest.mark.parametrize("knows", [True, False])
 def test_devices_are_asked_for_where_the_pools_template_knows_them(
     knows: bool, gang: PoolGang, server: Server, monkeypatch: pytest.MonkeyPatch
@@ -182,44 +165,6 @@ def test_an_old_run_that_ended_is_never_taken_for_a_new_one(gang: PoolGang, serv
     say_last_word(gang.store)
     for node in (first, second, again):
         node.kill()
-
-
-def test_another_store_has_other_keys(gang: PoolGang, server: Server, tmp_path: Path) -> None:
-    elsewhere = PoolGang(open_store(str(tmp_path / "other")), TRAINING, POOL)
-    elsewhere._deployment = gang._deployment
-    nodes = gang.start(0, 0), elsewhere.start(0, 0)
-    assert len(server.runs) == 2
-    for store in (gang.store, elsewhere.store):
-        say_last_word(store)
-    for node in nodes:
-        node.kill()
-
-
-@pytest.mark.parametrize(
-    ("state", "said"),
-    [
-        (Pending(), None),
-        (Running(), None),
-        (Crashed(message="the process ended with -9."), "ended as Crashed: the process ended with -9."),
-        (Completed(), "ended as Completed"),
-    ],
-    ids=lambda one: getattr(one, "name", ""),
-)
-def test_a_node_has_ended_when_prefect_says_so(state: State, said: str | None, gang: PoolGang, server: Server) -> None:
-    node = gang.start(0, 0)
-    state_of(server, state, node, gang)
-    assert node.ended() == said
-    assert node.log().splitlines()[1:] == ["first", "second"]
-    say_last_word(gang.store)
-    node.kill()
-
-
-def test_what_is_not_known_is_said(gang: PoolGang, server: Server) -> None:
-    node = gang.start(0, 0)
-    server.away = True
-    gang._watch.forget(node._run.id)
-    assert node.status() == "its run 'k-0 g0 node 0' is unknown: the Prefect server does not answer"
-    assert "its log cannot be read" in node.log()
 
 
 def test_releasing_waits_for_the_last_word_and_cancels_nothing(gang: PoolGang, server: Server, clock: Clock) -> None:

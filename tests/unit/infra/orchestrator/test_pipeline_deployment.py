@@ -11,7 +11,7 @@ from prefect.exceptions import ObjectNotFound
 
 from data_contracts.errors import UsageError
 from flows.retrain import retrain
-from infra.orchestrator.deployments import CONDUCTOR, PipelineDeployment, deploy_pipeline, why_nobody_conducts
+from infra.orchestrator.deployments import CONDUCTOR, PipelineDeployment, deploy_pipeline
 from infra.processes.processes import CODE_ROOT
 
 HERE = [{"prefect.deployments.steps.set_working_directory": {"directory": str(CODE_ROOT)}}]
@@ -67,12 +67,6 @@ def test_a_worker_is_told_where_the_code_lies_and_which_spec_to_run() -> None:
     [schedule] = made.schedules
     assert (schedule.schedule.cron, schedule.schedule.timezone, schedule.active) == ("0 3 * * *", "Europe/Berlin", True)
     assert f"{retrain.fn.__module__}.{retrain.fn.__name__}" == CONDUCTOR
-
-
-def test_an_image_has_the_code_where_it_has_it() -> None:
-    server: Any = Server()
-    deploy_pipeline(server, wanted(pool="cluster"))
-    assert (server.known["retrain/digits"].pull_steps, server.known["retrain/digits"].schedules) == ([], [])
 
 
 def test_the_same_spec_is_deployed_anew_and_another_one_never_takes_its_name() -> None:
@@ -133,7 +127,6 @@ def test_a_schedule_and_a_pause_stay_until_they_are_changed() -> None:
         ({"pool": "gpu"}, "--pool: this Prefect server has no work pool gpu"),
         ({"cron": "every night"}, "--cron: 'every night' is not valid"),
         ({"cron": "* * * * * *"}, "--cron: .* is not valid"),
-        ({"cron": "0 3 31 2 *"}, "--cron: '0 3 31 2 \\*' has no next date"),
         ({"cron": "0 3 * * *", "timezone": ""}, "--timezone: '' is not valid"),
         ({"cron": "0 3 * * *", "timezone": "Berlin"}, "--timezone: 'Berlin' is not valid"),
     ],
@@ -143,22 +136,3 @@ def test_what_cannot_be_deployed_is_refused(changes: dict[str, Any], sentence: s
     with pytest.raises(UsageError, match=sentence):
         deploy_pipeline(server, wanted(**changes))
     assert server.known == {}
-
-
-@pytest.mark.parametrize(
-    ("workers", "nobody"),
-    [({}, True), ({"cpu": ["OFFLINE"]}, True), ({"cpu": ["OFFLINE", "ONLINE"]}, False)],
-)
-def test_a_pool_without_a_worker_is_named_with_how_to_start_one(workers: dict[str, list[str]], nobody: bool) -> None:
-    server: Any = Server(**workers)
-    error = why_nobody_conducts(server, "cpu")
-    assert (error is not None) == nobody
-    if error is not None:
-        assert error.exit_code == 5
-        assert "work pool cpu" in error.message
-        assert "trainwright worker --pool cpu" in (error.remedy or "")
-
-
-def test_a_push_pool_needs_no_worker() -> None:
-    server: Any = Server()
-    assert why_nobody_conducts(server, "push") is None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import stat
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -48,20 +46,6 @@ def test_prefect_reads_our_address_there_until_it_is_taken_away(folder: Path) ->
     lifecycle.unlink_project()
 
 
-def test_the_password_stands_in_the_state_folder_alone(folder: Path, home: Path) -> None:
-    before = os.umask(0o022)
-    try:
-        path = lifecycle.link_project(URL, PASSWORD)
-    finally:
-        os.umask(before)
-    assert path is not None
-    assert PASSWORD not in path.read_text()
-    assert lifecycle.profiles().parent == home
-    assert stat.S_IMODE(lifecycle.profiles().stat().st_mode) == 0o600
-    lifecycle.unlink_project()
-    assert not lifecycle.profiles().exists()
-
-
 def test_every_folder_that_was_linked_is_unlinked(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,19 +78,6 @@ def test_one_that_a_person_wrote_in_place_of_ours_stays(folder: Path) -> None:
     path.write_text("mine = 1\n")
     lifecycle.unlink_project()
     assert path.read_text() == "mine = 1\n"
-
-
-def test_a_folder_that_cannot_be_written_to_is_said(
-    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    # Root writes anywhere, so the refusal cannot be had from a file mode.
-    monkeypatch.setattr(lifecycle, "replace_text", refuse)
-    with caplog.at_level(logging.WARNING):
-        assert lifecycle.link_project(URL, PASSWORD) is None
-    assert "cannot be written (Permission denied)" in caplog.text
 
 
 def test_from_any_other_folder_the_checkout_is_linked(

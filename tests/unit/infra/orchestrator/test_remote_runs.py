@@ -137,15 +137,6 @@ def _raise(_: Any, error: Exception) -> None:
     raise error
 
 
-def test_a_cancel_is_asked_for_and_a_failure_is_a_warning(server: Client, caplog: pytest.LogCaptureFixture) -> None:
-    server.answers = [httpx.ConnectError("away")]
-    remote_runs.log.propagate = True
-    remote_runs.cancel(RUN)
-    remote_runs.cancel(RUN)
-    assert server.done == [StateType.CANCELLING] * 2
-    assert [line.levelname for line in caplog.records if "calm-owl" in line.message][:1] == ["WARNING"]
-
-
 @pytest.mark.parametrize(
     ("end", "kind", "sentence"),
     [
@@ -167,13 +158,6 @@ CRASHED, DONE = state("CRASHED"), state("COMPLETED", "Promoted")
 
 def made_at(moment: datetime) -> Any:
     return SimpleNamespace(id=uuid4(), name=f"resume-{RUN_ID}", parameters={"run_id": RUN_ID}, created=moment)
-
-
-def test_a_run_that_is_executed_again_after_a_crash_is_followed(server: Client) -> None:
-    server.reapers, server.reports = [REAPER], {}
-    server.answers = [CRASHED, CRASHED, state("SCHEDULED", "AwaitingRetry"), state("RUNNING"), DONE]
-    ended = remote_runs.follow(RUN)
-    assert (ended.flow_run.id, ended.state) == (RUN.id, DONE)
 
 
 def test_a_flow_run_that_resumes_a_crashed_run_is_followed_and_an_older_one_is_not(server: Client) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +14,7 @@ import pytest
 
 from infra.orchestrator import server
 from infra.orchestrator.server import Service
-from infra.processes.processes import MARK, find_marked, is_alive, kill_marked, new_mark
+from infra.processes.processes import find_marked, kill_marked, new_mark
 
 URL = "http://127.0.0.1:4210/api"
 # Says that it is ready, by a file, and waits to be ended.
@@ -31,14 +28,6 @@ def mark() -> Iterator[str]:
     kill_marked(mark)
 
 
-@pytest.fixture
-def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    yield process
-    process.kill()
-    process.wait()
-
-
 def start(mark: str, code: str, *arguments: str, wait: Callable[[Service], None] = lambda _: None) -> Service:
     command = [sys.executable, "-c", code, *arguments]
     return server.start_service("worker", command, mark=mark, env=server.service_environment(mark), url=URL, wait=wait)
@@ -47,31 +36,6 @@ def start(mark: str, code: str, *arguments: str, wait: Callable[[Service], None]
 def wait_for(path: Path) -> None:
     while not path.exists():
         time.sleep(0.01)
-
-
-def test_a_started_service_is_found_by_another_process_and_ends_when_stopped(
-    home: Path, mark: str, tmp_path: Path
-) -> None:
-    started = start(mark, WAITS, str(tmp_path / "ready"))
-    wait_for(tmp_path / "ready")
-    assert server.running_service("worker") == started
-    assert server.running_service("server") is None
-    assert started.stop(grace_s=10)
-    assert server.running_service("worker") is None
-    assert server.read_service("worker") == started, "the address is kept for the next start"
-    assert not started.stop(grace_s=10), "it is stopped once"
-
-
-def test_whoever_is_interrupted_while_it_starts_leaves_no_process(home: Path, mark: str, tmp_path: Path) -> None:
-    def interrupted(service: Service) -> None:
-        wait_for(tmp_path / "ready")
-        assert find_marked(mark) == [service.pid]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        start(mark, WAITS, str(tmp_path / "ready"), wait=interrupted)
-    assert find_marked(mark) == []
-    assert server.running_service("worker") is None
 
 
 def test_what_a_service_started_ends_with_it_even_in_a_session_of_its_own(
@@ -91,15 +55,6 @@ def test_a_service_that_ignores_the_signal_is_killed(home: Path, mark: str, tmp_
     wait_for(tmp_path / "ready")
     assert started.stop(grace_s=0.2)
     assert find_marked(mark) == []
-
-
-def test_a_process_that_got_the_pid_of_a_dead_service_is_neither_used_nor_killed(
-    home: Path, mark: str, stranger: subprocess.Popen[bytes]
-) -> None:
-    dead = Service("worker", stranger.pid, mark, URL)
-    assert not dead.is_running()
-    assert not dead.stop(grace_s=10)
-    assert is_alive(stranger.pid)
 
 
 @pytest.mark.parametrize(
@@ -126,11 +81,6 @@ def test_a_service_hears_signals_although_the_shell_that_started_us_ignores_them
     assert "default_int_handler" in (tmp_path / "handler").read_text()
 
 
-def test_a_service_carries_its_own_mark_alone(home: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(MARK, "of-the-run-that-started-it")
-    assert server.service_environment(mark)[MARK] == mark
-
-
 def test_the_log_of_the_service_before_is_kept(home: Path, mark: str) -> None:
     for line in ("first", "second"):
         started = start(mark, f"print('{line}\\n')")
@@ -144,22 +94,3 @@ def test_a_service_does_not_run_in_the_folder_of_whoever_started_it(home: Path, 
     started = start(mark, "import os; print(os.getcwd())")
     psutil.Process(started.pid).wait()
     assert Path(started.last_words()) == home.resolve()
-
-
-def test_one_at_a_time_holds_the_lock(home: Path) -> None:
-    order: list[str] = []
-    waiting = threading.Event()
-
-    def second() -> None:
-        waiting.set()
-        with server.locked_services():
-            order.append("second")
-
-    with server.locked_services():
-        other = threading.Thread(target=second)
-        other.start()
-        waiting.wait()
-        os.sched_yield()
-        order.append("first")
-    other.join()
-    assert order == ["first", "second"]

@@ -153,24 +153,6 @@ def test_the_message_about_a_pool_names_the_command_for_its_type(pool: str, kind
     assert body.endswith(f"so its runs, reaper and pages wait. Start one on its machine: {up}`{command}`.")
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("crashes", ["a flow run crashed", "The flow run a-run of retrain/deployment crashed: its process died."]),
-        (
-            "late runs",
-            ["a run is late", "The flow run a-run of retrain/deployment was due 10 minutes ago, and no worker"],
-        ),
-    ],
-)
-def test_the_message_about_a_flow_run_names_its_deployment(kind: str, words: list[str]) -> None:
-    happens = event("prefect.flow-run.Late", deployment=RUNS)  # the deployment's name is "deployment"
-    [trigger] = [one for one in automations.watch_triggers(automations.Receiver()) if one.kind == kind]
-    texts = [render_user_template_sync(text, {"event": happens}) for text in (trigger.subject, trigger.body)]
-    assert texts[0] == f"deployment: {words[0]}"
-    assert texts[1].startswith(words[1])
-
-
 class Deployed(Server):
     """A server with deployments, too."""
 

@@ -46,11 +46,6 @@ def test_flow_runs_are_found_by_their_processes(worker: Service) -> None:
     assert worker_module.runs_of(worker.mark) == set()
 
 
-def test_without_flow_runs_prefect_is_not_even_imported(worker: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "prefect.client.orchestration", None)
-    assert worker_module.cancel_runs_of(worker) == []
-
-
 def test_where_the_server_is_away_they_are_named_and_left_to_be_killed(
     worker: Service, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,7 +16,6 @@ from infra.store import Store, layout, open_store
 from tasks.costs.months import (
     keep_months,
     kept_costs,
-    month_before,
     month_costs,
     month_named,
 )
@@ -143,11 +142,6 @@ def test_damaged_runs_are_named(store: Store) -> None:
 def test_what_is_no_month_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="--month: "):
         month_named(name)
-
-
-def test_the_month_before() -> None:
-    assert month_before(datetime(2026, 1, 2, tzinfo=UTC)).name == "2025-12"
-    assert month_before(datetime(2026, 3, 31, 23, tzinfo=UTC)).name == "2026-02"
 
 
 def test_the_page_has_bars_and_figures_and_loads_nothing(store: Store) -> None:

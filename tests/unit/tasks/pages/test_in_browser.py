@@ -19,7 +19,7 @@ from data_contracts.rules import Objectives
 from infra.budgets import apply_rules
 from infra.records.nodes import record_failure
 from infra.store import Store, open_store
-from tasks.costs.months import month_before, month_costs
+from tasks.costs.months import month_costs, month_named
 from tasks.gameday import Outcome, chosen, game_day_page, not_tried
 from tasks.pages import facts as facts_module
 from tasks.pages.comparison_page import compare_sides, comparison_page, find_side
@@ -186,7 +186,7 @@ def test_the_pages_of_a_day_and_a_month(browser: Browser, tmp_path: Path) -> Non
     page = day_page(day_of([store], Objectives.model_validate(OBJECTIVES)))
     assert node in page
     all_right(browser, page, tmp_path)
-    all_right(browser, cost_page([month_costs(store, month_before(now), now)]), tmp_path)
+    all_right(browser, cost_page([month_costs(store, month_named("2026-10"), now)]), tmp_path)
 
 
 def test_the_page_of_a_game_day(browser: Browser, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from data_contracts.errors import CorruptError
 from data_contracts.resolved import Resolved
-from flows.commands.data import _of_run as report_of_run
 from infra.signing.signatures import refuse_unsigned_inputs
 from infra.store import Store, layout
 from tasks.mirrors import deliver
@@ -51,7 +50,6 @@ def test_what_a_process_resolved_is_signed_and_what_it_found_is_not(
         lambda store: read_inputs(store, "r2"),
         lambda store: find_inputs(store, "r2"),
         lambda store: list(resolved_runs(store, "digits")),
-        lambda store: report_of_run(store, "r2"),
         lambda store: deliver._tell_end(store, "r2"),
     ],
 )

@@ -256,20 +256,15 @@ def test_what_interrupted_work_left_is_compared_and_not_trusted(given, tmp_path,
 IMPORTED = """
 import json, sys
 from data_contracts.messages.raw_data import ShardRequest
-from training.shard.worker import main_alone
-main_alone(ShardRequest.from_json(json.load(sys.stdin)), lambda report: None)
-print(*sorted({"torch", "prefect", "pandas"} & set(sys.modules)))
+from training.shard.worker import main
+main(ShardRequest.from_json(json.load(sys.stdin)), lambda report: None)
+print(*sorted({"torch", "prefect"} & set(sys.modules)))
 """
 
 
-@pytest.mark.parametrize(
-    ("split", "imported"),
-    [({"key": "x"}, ""), ({"column": "name"}, "pandas")],
-    ids=["key", "a message may show a time"],
-)
-def test_the_worker_imports_little(given, split, imported):
+def test_the_worker_imports_little(given):
     # No split is required, because two rows may both fall to one.
-    request = given(shards={"split": split}, required_splits=[], window=None)
+    request = given(shards={"split": {"key": "x"}}, required_splits=[], window=None)
     raw = Path(request["root"]) / "raw.csv"
     raw.write_text("x,name\n1,train\n2,test\n")
     request["files"][0] |= {"bytes": raw.stat().st_size, "blake3": file_digest(raw)}
@@ -278,4 +273,4 @@ def test_the_worker_imports_little(given, split, imported):
         cwd=Path(__file__).parents[4],
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == imported
+    assert done.stdout.strip() == ""
