@@ -261,10 +261,6 @@ def _of_the_store(day: Day, store: StoreDay) -> Iterator[AttentionItem]:
     if store.is_nearly_full:
         sentence = f"the disk of {store.uri} is {store.used:.0%} full"
         yield AttentionItem("bad", "disk", sentence, f"trainwright gc --dry-run {shlex.quote(store.uri)}")
-    for champion in store.champions:
-        if champion.beside == "has ended":
-            sentence = f"the canary of {champion.model} has ended, and its alias has not followed"
-            yield AttentionItem("warn", "canary", sentence, f"trainwright canary {champion.model}")
     for budget in store.budgets:
         if budget.period != "each run" and budget.left <= 0:
             yield AttentionItem(
@@ -372,14 +368,11 @@ def budget_words(result: Result) -> str:
 
 def champion_section(store: StoreDay, now: datetime) -> Markup:
     """Every alias of every model, with its age."""
-    rows = [
-        (f"{one.model}@{one.alias}", str(one.version), age(one.since, now), one.beside)
-        for one in store.champions[:_MOST_ROWS]
-    ]
+    rows = [(f"{one.model}@{one.alias}", str(one.version), age(one.since, now)) for one in store.champions[:_MOST_ROWS]]
     more = len(store.champions) - len(rows)
     return section(
         "Champions",
-        table(("alias", "version", "age", "canary"), rows, numbers=[1]),
+        table(("alias", "version", "age"), rows, numbers=[1]),
         tag("p", f"{more:,} more aliases; `trainwright status` lists them.", kind="soft") if more > 0 else NOTHING,
     )
 

@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, TypedDict
 
-from data_contracts.alias_moves import ALIAS
 from data_contracts.canonical import digest, is_name
 from data_contracts.contract.suites import own_classes
 from data_contracts.errors import CorruptError, SpecError, TrainwrightError, UsageError, UserCodeError
@@ -41,10 +40,10 @@ from infra.environments.cache import packages_in
 from infra.environments.cache import resolve as resolve_packages
 from infra.environments.packages import Packages
 from infra.models import registry
-from infra.models.canaries import refuse_ended
 from infra.prices import LOCAL, THIS_MACHINE
 from infra.project import NOT_FOUND, ProjectFiles, choose, mentions, not_found_in
 from infra.records.handoffs import find_dataset, find_dataset_by_id, is_verified
+from infra.records.receipts import has_ended
 from infra.sources import local_files, resolve_sources
 from infra.store import Manifest, Store, layout
 from infra.usage import DAY_S, PastTrainings, executions_of, expected_loss, interval, node_mtbf, past_trainings
@@ -659,8 +658,11 @@ def find_version(store: Store, name: str) -> tuple[ModelVersion, str | None]:
         raise UsageError(
             f"There is no {model}@{alias} in {store.uri}.", remedy="`trainwright status` lists models and aliases."
         )
-    if alias == ALIAS:
-        refuse_ended(store, model)
+    if has_ended(pointer[0]):
+        raise UsageError(
+            f"{model} has no canary; version {pointer[1]} was the last.",
+            remedy=f"Name a version: {model}@{pointer[1]}.",
+        )
     return registry.model_version(store, Ref.model_validate(pointer[0].value["model_version"])), alias
 
 

@@ -57,7 +57,6 @@ _LIGHTNING: FieldPath = ("train", "lightning")
 
 log = logging.getLogger("trainwright")
 # With one of these, the same address names other files in each run.
-_MOVES = re.compile(r"[*?\[]|\{\{")
 # Precisions that Lightning's ModelParallelStrategy takes, with their short names.
 _SHARDABLE = ("32-true", "bf16-mixed", "bf16-true", "16-true")
 _LONG = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed", "64": "64-true"}
@@ -144,8 +143,6 @@ class LoadedSpec:
         _ = self.lightning, self.suites, self.requirements  # what is wrong in a file is said in this order
         self.refuse_unknown_code()
         self.refuse_unknown_expectations()
-        if (why := why_no_fresh_rows(self.spec)) is not None:
-            log.warning("%s", why)
 
     def refuse_unknown_code(self, installed: Path | None = None) -> None:
         """SpecError, with file, line and field, if a class or function that the spec names does not exist.
@@ -362,44 +359,6 @@ def _written(value: Any, field: FieldPath) -> tuple[FieldPath, Any]:
             return at, None
         at = (*at, part)
     return at, value.get("call") if isinstance(value, dict) else value
-
-
-def why_no_fresh_rows(spec: PipelineSpec) -> str | None:
-    """A sentence if each run scores the same rows, so that a canary stands until its window ends; None if not."""
-    wanted = spec.promote.canary
-    if wanted is None or isinstance(spec.data, str):
-        return None
-    name = wanted.metric.rpartition("/")[0]
-    of_set = spec.evaluate.sets.get(name)
-    split = spec.evaluate.split if of_set is None else of_set.split
-    if of_set is not None and of_set.source is not None:
-        field, sources, window = f"evaluate.sets.{name}.source", of_set.source, False
-    else:
-        field, sources, window = "data.source", spec.data.source, spec.data.window is not None
-        if (end := _end_of(spec, split)) is not None:
-            return (
-                f"promote.canary: the split {split} ends at {end} (shards.split.boundaries), so later rows are never "
-                "in it, and a canary gets no fresh rows; let its metric be of the last split."
-            )
-    if window or any(_MOVES.search(one.uri) for one in sources):
-        return None
-    return (
-        f"promote.canary: {field} names {_files(sources)} and no window, so a canary gets fresh rows only if what is "
-        "there changes; name a glob or a data.window that new rows come into."
-    )
-
-
-def _end_of(spec: PipelineSpec, split: str | None) -> str | None:
-    """When the next split begins, if the splits have boundaries in time; None for the last one."""
-    boundaries = {} if spec.shards is None else spec.shards.split.boundaries
-    names = ["train", *boundaries]
-    if not boundaries or split not in names or split == names[-1]:
-        return None
-    return boundaries[names[names.index(split) + 1]]
-
-
-def _files(sources: Sequence[SourceSpec]) -> str:
-    return "one file or folder" if len(sources) == 1 else f"{len(sources)} files or folders"
 
 
 def check_layouts(spec: PipelineSpec, lightning: Mapping[str, Any]) -> None:
