@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -56,7 +56,6 @@ from tasks.run.spec_check import (
     check_layouts,
     check_pool_machine,
     named_tokenizers,
-    refuse_incomplete,
     refuse_without_expectations,
     run_window,
     set_contract_field,
@@ -133,8 +132,7 @@ def resolve(loaded: LoadedSpec, store: Store, *, run_id: str, options: RunOption
     started_by = _audited(root, options.trigger)
     provenance = {**started_by, "run_id": run_id, "tags": spec.tags}
     packages = resolve_environment(loaded, store, afresh=options.rehash)
-    raw = partial(files, [] if isinstance(spec.data, str) else spec.data.source, field="data.source")
-    bundle = _pack(loaded, store, provenance, packages, raw)
+    bundle = _pack(loaded, store, provenance, packages)
     suites, of_sets = loaded.suites, {name: set_contract_field(name) for name in spec.evaluate.sets}
     return Resolved(
         run_id=run_id,
@@ -143,7 +141,7 @@ def resolve(loaded: LoadedSpec, store: Store, *, run_id: str, options: RunOption
         root=str(root),
         store=store.uri,
         window=None if window is None else (window.start.isoformat(), window.end.isoformat()),
-        files=[] if isinstance(spec.data, str) else raw(),
+        files=[] if isinstance(spec.data, str) else files(spec.data.source, field="data.source"),
         sets={
             name: files(one.source, field=f"evaluate.sets.{name}.source")
             for name, one in spec.evaluate.sets.items()
@@ -194,7 +192,6 @@ def _pack(
     store: Store,
     provenance: Mapping[str, object],
     packages: Packages | None,
-    raw: Callable[[], list[SourceFile]],
 ) -> code_bundle.CodeBundle:
     """The user's project as a sealed bundle; UsageError if code that the spec names is not in it."""
     spec, root = loaded.spec, loaded.root
@@ -212,7 +209,6 @@ def _pack(
     installed = None if packages is None else packages_in(packages)
     loaded.refuse_unknown_code(installed)
     loaded.refuse_unknown_expectations(installed)
-    refuse_incomplete(store, bundle, loaded, raw)
     return bundle
 
 
